@@ -1,0 +1,104 @@
+"""graphc: a computation-graph compiler that plans every byte of a training step before it runs."""
+
+from graphc import optim
+from graphc.compiler import compile, plan
+from graphc.errors import GraphcError
+from graphc.ir.builder import input, keep, mirror, parameter, scope
+from graphc.ir.graph import Graph, Initial, Node, Value
+from graphc.ir.op import Op
+from graphc.ir.ops.activation import gelu, leaky_relu, relu, sigmoid, silu, tanh
+from graphc.ir.ops.elementwise import (
+    add,
+    cast,
+    div,
+    equal,
+    exp,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    maximum,
+    mul,
+    neg,
+    power,
+    sqrt,
+    sub,
+    where,
+)
+from graphc.ir.ops.embedding import gather, one_hot
+from graphc.ir.ops.loss import mse, softmax_cross_entropy
+from graphc.ir.ops.matmul import linear, matmul
+from graphc.ir.ops.reduce import max, mean, sum
+from graphc.ir.ops.shape import broadcast_to, concat, full, reshape, split, transpose
+from graphc.ir.ops.shape import slice_ as slice
+from graphc.ir.ops.softmax import log_softmax, softmax
+from graphc.ir.plan import MemoryPlan
+from graphc.ir.text import format_graph, parse_graph
+from graphc.passes.gradient import gradient
+from graphc.runtime.program import Program
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Graph",
+    "GraphcError",
+    "Initial",
+    "MemoryPlan",
+    "Node",
+    "Op",
+    "Program",
+    "Value",
+    "add",
+    "broadcast_to",
+    "cast",
+    "compile",
+    "concat",
+    "div",
+    "equal",
+    "exp",
+    "format_graph",
+    "full",
+    "gather",
+    "gelu",
+    "gradient",
+    "greater",
+    "greater_equal",
+    "input",
+    "keep",
+    "leaky_relu",
+    "less",
+    "less_equal",
+    "linear",
+    "log",
+    "log_softmax",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "mirror",
+    "mse",
+    "mul",
+    "neg",
+    "one_hot",
+    "optim",
+    "parameter",
+    "parse_graph",
+    "plan",
+    "power",
+    "relu",
+    "reshape",
+    "scope",
+    "sigmoid",
+    "silu",
+    "slice",
+    "softmax",
+    "softmax_cross_entropy",
+    "split",
+    "sqrt",
+    "sub",
+    "sum",
+    "tanh",
+    "transpose",
+    "where",
+]

@@ -1,0 +1,73 @@
+"""Errors that a user can act on: where it happened, the rule, what was given, the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GraphcError(Exception):
+    """Base of every error that graphc raises on purpose."""
+
+
+class ShapeError(GraphcError):
+    """Shapes do not fit an op's rule."""
+
+
+class DTypeError(GraphcError):
+    """A dtype does not fit an op's rule."""
+
+
+class OptionError(GraphcError):
+    """An option, name or argument has a value outside its allowed set."""
+
+
+class GraphError(GraphcError):
+    """A graph is not well formed: single assignment, order, types or effects are violated."""
+
+
+class TextError(GraphError):
+    """A graph's text form cannot be read."""
+
+
+class GradientError(GraphcError):
+    """A derivative was asked for that does not exist."""
+
+
+class PlanError(GraphcError):
+    """A memory plan would corrupt a value.
+
+    `culprits` holds the names of the values (or nodes) that collide, the injured one first.
+    """
+
+    def __init__(self, message: str, culprits: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.culprits = tuple(culprits)
+
+
+class FeedError(GraphcError):
+    """The arrays given to a step do not match the program's inputs."""
+
+
+class NonFiniteError(GraphcError):
+    """`check_finite=True` found NaN or infinity."""
+
+
+class CheckpointError(GraphcError):
+    """A parameter file cannot be read, written, or does not belong to this network."""
+
+
+class DependencyError(GraphcError):
+    """An optional package is missing; the message names the extra that brings it."""
+
+
+def window(lines: Sequence[str], at: int, radius: int = 3) -> str:
+    """The lines around index `at`, with an arrow at the fault: appended to errors about a graph."""
+    first, last = max(0, at - radius), min(len(lines), at + radius + 1)
+    return "\n".join(f"{'-->' if i == at else '   '} {lines[i]}" for i in range(first, last))
+
+
+def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
+    """Return `given` if it is allowed, else raise `OptionError` that lists what is."""
+    if given not in allowed:
+        raise OptionError(f"unknown {kind} {given!r}; choose one of: {', '.join(allowed)}")
+    return given

@@ -1,0 +1,205 @@
+"""The only way to make nodes and graphs: `apply` an op, `trace` what outputs need.
+
+Scopes and mirror annotations are context managers; they hold per thread and per async task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakSet
+
+from graphc.errors import GraphcError, GraphError, OptionError
+from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
+from graphc.ir.op import REGISTRY, Op
+from graphc.ir.types import tensor_type
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a new node inherits from where it is made."""
+
+    scope: str = ""
+    mirror: int = 0
+    phase: Phase = "forward"
+
+
+_context: ContextVar[Context] = ContextVar("graphc_context", default=Context())
+_serials = itertools.count()
+_kept: WeakSet[Value] = WeakSet()
+_NAME = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*")
+
+
+@contextmanager
+def _within(context: Context) -> Iterator[None]:
+    token = _context.set(context)
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Names made inside are prefixed with ``name/``; scopes nest."""
+    outer = _context.get()
+    with _within(replace(outer, scope=scoped_name(name))):
+        yield
+
+
+@contextmanager
+def mirror(count: int) -> Iterator[None]:
+    """Nodes made inside may be computed again up to `count` times (``recompute="mirror"``)."""
+    if not isinstance(count, int) or count < 0:
+        raise OptionError(f"mirror takes a whole number from 0 up, got {count!r}")
+    with _within(replace(_context.get(), mirror=count)):
+        yield
+
+
+@contextmanager
+def in_phase(phase: Phase, scope: str = "") -> Iterator[None]:
+    """For passes: nodes made inside belong to `phase` and carry exactly this scope."""
+    with _within(Context(scope=scope, phase=phase)):
+        yield
+
+
+def scoped_name(name: str) -> str:
+    """`name` inside the current scope; raises `OptionError` if it cannot stand in the text form."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise OptionError(
+            f"{name!r} cannot be a name: it starts with a letter or _ and holds letters, digits, "
+            "_ . - only, with single slashes between parts"
+        )
+    outer = _context.get().scope
+    return f"{outer}/{name}" if outer else name
+
+
+def keep(value: Value) -> Value:
+    """Never drop this value, whatever the recomputation policy says. Returns it."""
+    _kept.add(value)
+    return value
+
+
+def input(
+    name: str, shape: Sequence[int] | int, dtype: object = "float32", default: float | None = None
+) -> Input:
+    """A tensor fed at every step; one with a `default` may be left out of the feeds."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise OptionError(f"{name!r} cannot name an input; use letters, digits, _ . - and /")
+    return Input(tensor_type(shape, dtype), name=name, default=default)
+
+
+def parameter(
+    name: str,
+    shape: Sequence[int] | int,
+    dtype: object = "float32",
+    initial: Initial = Initial("constant", 0.0),  # noqa: B008 - frozen
+    trainable: bool = True,
+) -> State:
+    """A trainable tensor named inside the current scope.
+
+    With ``trainable=False`` it is frozen: it gets no gradient and no moments.
+    """
+    type = tensor_type(shape, dtype)
+    return State(type, name=scoped_name(name), initial=initial, trainable=trainable)
+
+
+def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
+    """Anything else that lives across steps; `name` is taken as it is."""
+    initial = Initial("constant", value)
+    return State(
+        tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False
+    )
+
+
+def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
+    """Make a node: infer its types, give it the current scope, mirror count and phase."""
+    instance = REGISTRY[op.name]
+    attributes = op.attributes() if attributes is None else attributes
+    for given in inputs:
+        if not isinstance(given, Value):
+            raise OptionError(
+                f"{op.name}: an operand is a graphc value, got {given!r} "
+                f"({type(given).__name__}); make one with graphc.input, parameter or full"
+            )
+    return create(instance, inputs, attributes, _context.get())
+
+
+def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
+    """A node of `op` in an explicit context."""
+    types = tuple(value.type for value in inputs)
+    expected = len(op.inputs)
+    if len(types) < expected or (len(types) > expected and not op.is_variadic):
+        raise GraphError(f"{op.name} takes {expected} operands, got {len(types)}")
+    try:
+        output_types = op.infer_types(attributes, types)
+    except GraphcError as error:
+        place = f" in scope {context.scope!r}" if context.scope else ""
+        listed = ", ".join(map(str, types))
+        raise type(error)(f"{op.name}({listed}){place}: {error}") from None
+    return Node(
+        op=op,
+        inputs=tuple(inputs),
+        attributes=attributes,
+        output_types=output_types,
+        serial=next(_serials),
+        scope=context.scope,
+        phase=context.phase,
+        mirror=context.mirror,
+    )
+
+
+def copy(node: Node, inputs: Sequence[Value], **changes: Any) -> Node:
+    """The same op with the same attributes on other inputs of the same types, as a new node."""
+    return replace(node, inputs=tuple(inputs), serial=next(_serials), **changes)
+
+
+def trace(outputs: Mapping[str, Value], effects: Iterable[Node] = ()) -> Graph:
+    """The graph of everything that `outputs` and `effects` need, in order of creation."""
+    roots = list(outputs.values()) + [value for node in effects for value in node.outputs]
+    nodes = tuple(ancestors(roots))
+    graph = Graph(nodes, dict(outputs))
+    kept = frozenset(value for value in graph.values if value in _kept)
+    graph = Graph(nodes, dict(outputs), kept)
+    check_names(graph)
+    return graph
+
+
+def check_names(graph: Graph) -> None:
+    """Raise `GraphError` where two inputs or two states carry one name."""
+    for kind, sources in (("inputs", graph.inputs), ("states", graph.states)):
+        seen: dict[str, Input | State] = {}
+        for source in sources:
+            if source.name in seen:
+                raise GraphError(
+                    f"two {kind} are named {source.name!r}, of types {seen[source.name].type} and "
+                    f"{source.type}; build each layer under its own graphc.scope(...), or pass name="
+                )
+            seen[source.name] = source
+
+
+def rewrite(graph: Graph, replacement: Callable[[Node], Node | Value]) -> Graph:
+    """Rebuild a graph front to back.
+
+    `replacement(node)` gets each node on its rewritten inputs, and returns what stands for it: the
+    node itself, a node seen before, or, for a node with one output, a value.
+    """
+    mapped: dict[Value, Value] = {}
+    nodes: dict[Node, None] = {}
+    for node in graph.nodes:
+        inputs = tuple(mapped.get(value, value) for value in node.inputs)
+        result = replacement(node if inputs == node.inputs else replace(node, inputs=inputs))
+        if isinstance(result, Value):
+            mapped[node.output] = result
+            continue
+        nodes[result] = None
+        if result is not node:
+            mapped.update(zip(node.outputs, result.outputs, strict=True))
+    outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
+    kept = frozenset(mapped.get(value, value) for value in graph.kept)
+    return Graph(tuple(nodes), outputs, kept)

@@ -1,0 +1,175 @@
+"""Scalar expressions of elementwise ops: parsed once, lowered to NumPy, C or CUDA.
+
+An expression is written in Python's syntax over the names of an op's inputs and attributes,
+for example ``dy * (1 - y * y)``. It becomes a short list of instructions in static single
+assignment form; a target only has to know the functions in `FUNCTIONS`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphc.errors import GraphError
+
+FUNCTIONS = {
+    # name: flops an element, counted as vendors count them (transcendentals as their polynomial)
+    "add": 1, "subtract": 1, "multiply": 1, "divide": 1, "negative": 1, "power": 10,
+    "exp": 8, "log": 8, "sqrt": 2, "tanh": 10, "erf": 10, "sigmoid": 10, "maximum": 1,
+    "less": 1, "less_equal": 1, "greater": 1, "greater_equal": 1, "equal": 1, "not_equal": 1,
+    "where": 1,
+}  # fmt: skip
+
+COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+
+_BINARY = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.Pow: "power",
+}
+_COMPARE = {
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What instruction number `index` computed."""
+
+    index: int
+
+
+Operand = Result | str | float
+"""An earlier instruction's result, the name of an input or attribute, or a literal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One function of `FUNCTIONS` applied to operands."""
+
+    function: str
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression; its value is `value`, usually the last instruction's result."""
+
+    source: str
+    instructions: tuple[Instruction, ...]
+    value: Operand
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Inputs and attributes that the expression reads."""
+        operands = [o for i in self.instructions for o in i.operands] + [self.value]
+        return frozenset(o for o in operands if isinstance(o, str))
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations an element."""
+        return sum(FUNCTIONS[instruction.function] for instruction in self.instructions)
+
+    def specialize(self, constants: Mapping[str, float]) -> Expression:
+        """Attributes replaced by their values, constant parts computed, small powers expanded."""
+        known: dict[int, Operand] = {}
+        kept: list[Instruction] = []
+
+        def resolve(operand: Operand) -> Operand:
+            if isinstance(operand, Result):
+                return known[operand.index]
+            return constants.get(operand, operand) if isinstance(operand, str) else operand
+
+        for index, instruction in enumerate(self.instructions):
+            operands = tuple(resolve(operand) for operand in instruction.operands)
+            folded = _fold(instruction.function, operands)
+            if isinstance(folded, Instruction):
+                kept.append(folded)
+                known[index] = Result(len(kept) - 1)
+            else:
+                known[index] = folded
+        return Expression(self.source, tuple(kept), resolve(self.value))
+
+
+def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand:
+    if all(isinstance(operand, float) for operand in operands):
+        numbers = [operand for operand in operands if isinstance(operand, float)]
+        match function:
+            case "add":
+                return numbers[0] + numbers[1]
+            case "subtract":
+                return numbers[0] - numbers[1]
+            case "multiply":
+                return numbers[0] * numbers[1]
+            case "divide":
+                return numbers[0] / numbers[1]
+            case "negative":
+                return -numbers[0]
+            case "power":
+                return float(numbers[0] ** numbers[1])
+    if function == "multiply" and 0.0 in operands:
+        return 0.0
+    if function == "add" and 0.0 in operands:
+        return operands[1] if operands[0] == 0.0 else operands[0]
+    if function == "power":
+        base, exponent = operands
+        if exponent == 0.0:
+            return 1.0
+        if exponent == 1.0:
+            return base
+        if exponent == 2.0:
+            return Instruction("multiply", (base, base))
+        if exponent == 0.5:
+            return Instruction("sqrt", (base,))
+        if exponent == -1.0:
+            return Instruction("divide", (1.0, base))
+    return Instruction(function, operands)
+
+
+def parse(source: str) -> Expression:
+    """Read an expression. Raises `GraphError` that points at what the grammar does not know."""
+    try:
+        tree = ast.parse(source, mode="eval").body
+    except SyntaxError as error:
+        raise GraphError(f"expression {source!r} is not valid: {error.msg}") from None
+    instructions: list[Instruction] = []
+
+    def emit(function: str, *operands: Operand) -> Result:
+        instruction = Instruction(function, operands)
+        if instruction not in instructions:  # a repeated part is computed once
+            instructions.append(instruction)
+        return Result(instructions.index(instruction))
+
+    def lower(node: ast.expr) -> Operand:
+        match node:
+            case ast.Constant(value=int() | float()):
+                return float(node.value)
+            case ast.Name():
+                return node.id
+            case ast.UnaryOp(op=ast.USub()):
+                operand = lower(node.operand)
+                return -operand if isinstance(operand, float) else emit("negative", operand)
+            case ast.BinOp() if type(node.op) in _BINARY:
+                left, right = lower(node.left), lower(node.right)
+                return emit(_BINARY[type(node.op)], left, right)
+            case ast.Compare(ops=[op]) if type(op) in _COMPARE:
+                left, right = lower(node.left), lower(node.comparators[0])
+                return emit(_COMPARE[type(op)], left, right)
+            case ast.Call(func=ast.Name(id=function)) if function in FUNCTIONS:
+                return emit(function, *(lower(argument) for argument in node.args))
+        known = ", ".join(sorted(FUNCTIONS))
+        raise GraphError(
+            f"expression {source!r}: {ast.unparse(node)!r} is not part of the grammar; "
+            f"it knows + - * / **, comparisons and the functions {known}"
+        )
+
+    value = lower(tree)
+    return Expression(source, tuple(instructions), value)

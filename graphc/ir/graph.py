@@ -1,0 +1,232 @@
+"""Value, Node and Graph: what to compute, and in which order.
+
+A value is written once, by one node, or comes from outside (`Input`) or from the last step
+(`State`). A graph is a tuple of nodes in execution order: the order is part of it (the V' of
+Alg. 2 in "Training Deep Nets with Sublinear Memory Cost"). All three are immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import networkx
+
+from graphc.ir.op import Op
+from graphc.ir.operators import Operators
+from graphc.ir.types import TensorType
+
+Phase = Literal["forward", "gradient", "mirror", "update"]
+"""Why a node exists; `mirror` marks a recomputed copy."""
+
+Role = Literal["parameter", "moment", "counter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """How a state begins: filled with `scale`, or drawn with that bound or deviation."""
+
+    kind: Literal["constant", "uniform", "normal"]
+    scale: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.scale!r})"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Value(Operators):
+    """One tensor of a graph; equality is identity."""
+
+    type: TensorType
+    node: Node | None = field(default=None, repr=False)
+    index: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def producer(self) -> Node:
+        """The node that computes this value; inputs and states have none."""
+        assert self.node is not None, "inputs and states have no producer"
+        return self.node
+
+    def __repr__(self) -> str:
+        origin = "?" if self.node is None else self.node.label
+        return f"<{self.type} from {origin}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Input(Value):
+    """Fed anew at every step; one with a default may be left out."""
+
+    name: str = ""
+    default: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<input {self.name}: {self.type}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class State(Value):
+    """Lives across steps: parameters, optimizer moments, counters."""
+
+    name: str = ""
+    initial: Initial = Initial("constant", 0.0)
+    role: Role = "parameter"
+    trainable: bool = True
+
+    def __repr__(self) -> str:
+        return f"<state {self.name}: {self.type}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One execution of an op. `serial` orders nodes by their creation."""
+
+    op: Op
+    inputs: tuple[Value, ...]
+    attributes: Any
+    output_types: tuple[TensorType, ...]
+    serial: int
+    scope: str = ""
+    phase: Phase = "forward"
+    mirror: int = 0
+    """How often the user allows this node to be computed again: the paper's m(v)."""
+    copy_of: Node | None = None
+    level: int = 0
+    """For a mirrored copy: which one, counted from 1."""
+    outputs: tuple[Value, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = tuple(Value(type, self, i) for i, type in enumerate(self.output_types))
+        object.__setattr__(self, "outputs", values)
+
+    @property
+    def label(self) -> str:
+        """Scope and op, as people call it: ``layer0/relu``."""
+        return f"{self.scope}/{self.op.name}" if self.scope else self.op.name
+
+    @property
+    def output(self) -> Value:
+        """The only output."""
+        assert len(self.outputs) == 1, f"{self.op.name} has {len(self.outputs)} outputs"
+        return self.outputs[0]
+
+    def named_inputs(self) -> dict[str, Value | tuple[Value, ...]]:
+        """Inputs by declared name; a variadic input is a tuple."""
+        return _by_name(self.op.inputs, self.inputs)
+
+    def named_outputs(self) -> dict[str, Value | tuple[Value, ...]]:
+        """Outputs by declared name; a variadic output is a tuple."""
+        return _by_name(self.op.outputs, self.outputs)
+
+    def __repr__(self) -> str:
+        return f"<{self.label} #{self.serial}>"
+
+
+def _by_name(
+    names: tuple[str, ...], values: tuple[Value, ...]
+) -> dict[str, Value | tuple[Value, ...]]:
+    named: dict[str, Value | tuple[Value, ...]] = {}
+    for position, name in enumerate(names):
+        named[name.lstrip("*")] = values[position:] if name.startswith("*") else values[position]
+    return named
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in execution order, named outputs, and the values that must never be dropped."""
+
+    nodes: tuple[Node, ...]
+    outputs: Mapping[str, Value]
+    kept: frozenset[Value] = frozenset()
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """Inputs in order of first use."""
+        return tuple(value for value in self.sources if isinstance(value, Input))
+
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """States in order of first use."""
+        return tuple(value for value in self.sources if isinstance(value, State))
+
+    @cached_property
+    def sources(self) -> tuple[Value, ...]:
+        """Values that no node computes, in order of first use."""
+        read = (value for node in self.nodes for value in node.inputs)
+        found = dict.fromkeys(value for value in read if value.node is None)
+        found |= dict.fromkeys(value for value in self.outputs.values() if value.node is None)
+        return tuple(found)
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """All values: sources first, then outputs of nodes in execution order."""
+        return self.sources + tuple(value for node in self.nodes for value in node.outputs)
+
+    @cached_property
+    def position(self) -> dict[Node, int]:
+        """The step at which each node runs."""
+        return {node: step for step, node in enumerate(self.nodes)}
+
+    @cached_property
+    def uses(self) -> dict[Value, list[int]]:
+        """Value → steps of the nodes that read it, ascending, once a node."""
+        uses: dict[Value, list[int]] = {value: [] for value in self.values}
+        for step, node in enumerate(self.nodes):
+            for value in node.inputs:
+                steps = uses[value]
+                if not steps or steps[-1] != step:
+                    steps.append(step)
+        return uses
+
+    @cached_property
+    def names(self) -> dict[Value, str]:
+        """What the text form calls each value: ``%x``, ``@layer0/weight``, ``%12``, ``%12.m1``."""
+        names: dict[Value, str] = {}
+        for source in self.sources:
+            if isinstance(source, Input):
+                names[source] = f"%{source.name}"
+            elif isinstance(source, State):
+                names[source] = f"@{source.name}"
+        number = 0
+        for node in self.nodes:
+            for value in node.outputs:
+                original = node.copy_of and names.get(node.copy_of.outputs[value.index])
+                if original:
+                    names[value] = f"{original}.m{node.level}"
+                else:
+                    names[value] = f"%{number}"
+                    number += 1
+        return names
+
+    @property
+    def effects(self) -> tuple[Node, ...]:
+        """Nodes that replace a state; they stay, whether or not their outputs are read."""
+        return tuple(node for node in self.nodes if node.op.has_effect)
+
+    def to_networkx(self) -> networkx.MultiDiGraph[Node]:
+        """Nodes are `Node` objects with ``op`` and ``scope``; each edge carries its ``value``."""
+        graph: networkx.MultiDiGraph[Node] = networkx.MultiDiGraph()
+        for node in self.nodes:
+            graph.add_node(node, op=node.op.name, scope=node.scope, phase=node.phase)
+            for value in node.inputs:
+                if value.node is not None:
+                    graph.add_edge(value.node, node, value=value)
+        return graph
+
+
+def ancestors(targets: Iterable[Value]) -> list[Node]:
+    """All nodes that the targets need, in order of creation; iterative, so depth does not matter."""
+    found: set[Node] = set()
+    pending = [value.node for value in targets if value.node is not None]
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        pending.extend(v.node for v in node.inputs if v.node is not None and v.node not in found)
+    return sorted(found, key=lambda node: node.serial)

@@ -1,0 +1,237 @@
+"""The base class of every op, the registry, and the checks made when an op class is created.
+
+An op is one class in one place: names, attributes, type inference, buffer relations, cost,
+symbolic gradient and kernel. The methods below are looked up by name when the class is created,
+because their parameters are part of the declaration:
+
+``infer(self, attributes, *input types) -> output type(s)``
+    Shapes and dtypes; raises `ShapeError` or `DTypeError` with the rule that is broken.
+``gradient(self, node, ...)`` or ``gradient_<input>(self, node, ...)``
+    The derivative by one input, built from ops. The parameter names after ``node`` are the
+    values that it reads: ``d<output>`` for the incoming gradient, or an input's or output's
+    name. What is not named may die early. Types and attributes come from ``node`` and create no
+    dependency. None stands for zero. An op with one input may call its method ``gradient``.
+``kernel(self, record, node, *inputs, **outputs)``
+    Runs once, when a program is bound: it calls ``record(function, *args, **kwargs)`` for each
+    call that a step must make. ``record.scratch`` holds the arrays that `scratch` asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from graphc.errors import GraphError, OptionError
+from graphc.ir.types import Layout, TensorType, float32
+
+if TYPE_CHECKING:
+    from graphc.ir.graph import Node, Value
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class NoAttributes:
+    """An op whose inputs say everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of one node: floating point operations, and bytes moved to and from memory."""
+
+    flops: int
+    bytes_read: int
+    bytes_written: int
+
+
+class Recorder(Protocol):
+    """What a kernel sees while a program is bound."""
+
+    scratch: tuple[Array, ...]
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRule:
+    """How to differentiate by one input, and the names of the values that this reads."""
+
+    method: Callable[..., Any]
+    reads: tuple[str, ...]
+
+
+class Op:
+    """Base of all ops; instances carry no state, one per class lives in the registry."""
+
+    name: ClassVar[str]
+    inputs: ClassVar[tuple[str, ...]]
+    """Input names; a last name with a star, ``*parts``, takes any number of values."""
+    outputs: ClassVar[tuple[str, ...]] = ("y",)
+    attributes: ClassVar[type[Any]] = NoAttributes
+    views: ClassVar[str | None] = None
+    """The input whose bytes the outputs are, wherever `view` finds a layout."""
+    may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Output → inputs whose bytes it may take when nothing else reads them, best first."""
+    must_overwrite: ClassVar[Mapping[str, str]] = {}
+    """Output → the state input that it replaces. Such a node has an effect and is never copied."""
+    flops_per_element: ClassVar[int] = 0
+    """Floating point operations per element of the first output, for the default `cost`."""
+    native_16_bit: ClassVar[bool] = False
+    """Whether the kernel takes 16-bit floats itself; otherwise it is run on float32 copies."""
+
+    gradients: ClassVar[Mapping[str, GradientRule]] = {}
+    """Input → rule; filled in from the gradient methods when the class is created."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in cls.__dict__:
+            _check(cls)
+            cls.gradients = _gradient_rules(cls)
+            REGISTRY[cls.name] = cls()
+
+    @property
+    def has_effect(self) -> bool:
+        return bool(self.must_overwrite)
+
+    @property
+    def is_variadic(self) -> bool:
+        return self.inputs[-1:] != () and self.inputs[-1].startswith("*")
+
+    def input_name(self, index: int) -> str:
+        """The declared name of input number `index`."""
+        return self.inputs[min(index, len(self.inputs) - 1)].lstrip("*")
+
+    def output_name(self, index: int) -> str:
+        """The declared name of output number `index`."""
+        return self.outputs[min(index, len(self.outputs) - 1)].lstrip("*")
+
+    def infer_types(self, attributes: Any, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        """Output types, always as a tuple."""
+        inferred = getattr(self, "infer")(attributes, *types)  # noqa: B009 - declared by subclasses
+        return inferred if isinstance(inferred, tuple) else (inferred,)
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...] | None:
+        """Layouts of the outputs inside the viewed input, or None where a copy is needed."""
+        return None
+
+    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+        """Tensors that the kernel needs while it runs; the plan gives them a workspace."""
+        return ()
+
+    def widens(self, node: Node) -> bool:
+        """Whether the kernel runs on float32 copies of 16-bit operands here."""
+        return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
+
+    def workspace(self, node: Node) -> tuple[TensorType, ...]:
+        """All tensors a node needs beside its values: widened operands, then its scratch."""
+        scratch = self.scratch(node)
+        if not self.widens(node):
+            return scratch
+        narrow = [value.type for value in node.inputs + node.outputs if is_16_bit(value)]
+        return tuple(type.with_dtype(float32) for type in narrow) + tuple(
+            type.with_dtype(float32) if _narrow(type) else type for type in scratch
+        )
+
+    def cost(self, node: Node) -> Cost:
+        """Work of one node on contiguous operands."""
+        read = sum(value.type.bytes for value in node.inputs)
+        written = sum(value.type.bytes for value in node.outputs)
+        return Cost(self.flops_per_element * node.outputs[0].type.elements, read, written)
+
+
+def _narrow(type: TensorType) -> bool:
+    return type.dtype.kind == "float" and type.dtype.itemsize == 2
+
+
+def is_16_bit(value: Value) -> bool:
+    """Whether a value is a 16-bit float."""
+    return _narrow(value.type)
+
+
+REGISTRY: dict[str, Op] = {}
+
+
+def find_op(name: str) -> Op:
+    """The op of that name; raises `OptionError` that lists near names."""
+    if name not in REGISTRY:
+        raise OptionError(f"unknown op {name!r}; `graphc ops` lists the {len(REGISTRY)} known ones")
+    return REGISTRY[name]
+
+
+def _fail(cls: type[Op], rule: str) -> None:
+    raise GraphError(f"op {cls.name!r} ({cls.__qualname__}): {rule}")
+
+
+def _check(cls: type[Op]) -> None:
+    if cls.name in REGISTRY:
+        _fail(cls, f"its name is taken by {type(REGISTRY[cls.name]).__qualname__}")
+    if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        _fail(cls, "`attributes` must be a frozen dataclass")
+    if not hasattr(cls, "infer"):
+        _fail(cls, "it has no `infer`")
+    names = [name.lstrip("*") for name in cls.inputs + cls.outputs]
+    if len(set(names)) != len(names):
+        _fail(cls, f"inputs and outputs must have different names, got {names}")
+    inputs = {name.lstrip("*") for name in cls.inputs}
+    outputs = {name.lstrip("*") for name in cls.outputs}
+    if cls.views is not None and cls.views not in inputs:
+        _fail(cls, f"`views` names {cls.views!r}, which is no input")
+    relations = [(o, i) for o, taken in cls.may_overwrite.items() for i in taken]
+    for output, source in relations + list(cls.must_overwrite.items()):
+        if output not in outputs or source not in inputs:
+            _fail(cls, f"a buffer relation names {output!r} over {source!r}: not output over input")
+    _check_kernel(cls)
+
+
+def _check_kernel(cls: type[Op]) -> None:
+    kernel = getattr(cls, "kernel", None)
+    if kernel is None:
+        if cls.views is None:
+            _fail(cls, "it has no `kernel`, which only an op that is always a view may lack")
+        return
+    parameters = list(inspect.signature(kernel).parameters.values())[3:]
+    kinds = {parameter.kind for parameter in parameters}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return  # a family's kernel, made from the expression
+    given = [("*" if p.kind is p.VAR_POSITIONAL else "") + p.name for p in parameters]
+    expected = list(cls.inputs) + [name.lstrip("*") for name in cls.outputs]
+    if given != expected:
+        _fail(cls, f"`kernel` takes {given} after `record, node`; declared are {expected}")
+
+
+def _gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
+    inputs = [name.lstrip("*") for name in cls.inputs]
+    outputs = [name.lstrip("*") for name in cls.outputs]
+    known = {*inputs, *outputs, *(f"d{output}" for output in outputs)}
+    rules = {}
+    for attribute in dir(cls):
+        if attribute == "gradient":
+            if len(inputs) != 1:
+                _fail(cls, "`gradient` is for ops with one input; write one `gradient_<input>` each")
+            target = inputs[0]
+        elif attribute.startswith("gradient_"):
+            target = attribute.removeprefix("gradient_")
+            if target not in inputs:
+                _fail(cls, f"`{attribute}` is for no input; inputs are {inputs}")
+        else:
+            continue
+        method = getattr(cls, attribute)
+        reads = tuple(list(inspect.signature(method).parameters)[2:])
+        for name in reads:
+            if name not in known:
+                _fail(
+                    cls,
+                    f"`{attribute}` reads {name!r}, which is not an input {inputs}, "
+                    f"an output {outputs} or the gradient of an output",
+                )
+        rules[target] = GradientRule(method, reads)
+    return rules
+
+
+def attribute_items(attributes: Any) -> tuple[tuple[str, Any], ...]:
+    """(field, value) of an attributes object, in declared order."""
+    return tuple((field.name, getattr(attributes, field.name)) for field in fields(attributes))

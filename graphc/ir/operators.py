@@ -1,0 +1,88 @@
+"""Python's operators on values. The functions behind them are ops; `graphc.ir.ops` fills them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from graphc.errors import OptionError
+
+if TYPE_CHECKING:
+    from graphc.ir.graph import Value
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def operator(symbol: str) -> Callable[[F], F]:
+    """Decorator: the function serves this operator, for example ``+``."""
+
+    def register(function: F) -> F:
+        _FUNCTIONS[symbol] = function
+        return function
+
+    return register
+
+
+class Operators:
+    """Arithmetic, comparison, matmul and slicing; a number beside a value takes its dtype.
+
+    ``==`` stays identity, because values are keys of dictionaries; `graphc.equal` compares.
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["+"](self, other)  # type: ignore[no-any-return]
+
+    def __radd__(self, other: float) -> Value:
+        return _FUNCTIONS["+"](other, self)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["-"](self, other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: float) -> Value:
+        return _FUNCTIONS["-"](other, self)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["*"](self, other)  # type: ignore[no-any-return]
+
+    def __rmul__(self, other: float) -> Value:
+        return _FUNCTIONS["*"](other, self)  # type: ignore[no-any-return]
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["/"](self, other)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: float) -> Value:
+        return _FUNCTIONS["/"](other, self)  # type: ignore[no-any-return]
+
+    def __pow__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["**"](self, other)  # type: ignore[no-any-return]
+
+    def __matmul__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["@"](self, other)  # type: ignore[no-any-return]
+
+    def __lt__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["<"](self, other)  # type: ignore[no-any-return]
+
+    def __le__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["<="](self, other)  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Value | float) -> Value:
+        return _FUNCTIONS[">"](self, other)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Value | float) -> Value:
+        return _FUNCTIONS[">="](self, other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Value:
+        return _FUNCTIONS["neg"](self)  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> Value:
+        return _FUNCTIONS["[]"](self, index)  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Value]:
+        raise OptionError("a value cannot be iterated over; cut it with graphc.split")
+
+    def __bool__(self) -> bool:
+        raise OptionError("a value has no truth before a step runs; choose with graphc.where")

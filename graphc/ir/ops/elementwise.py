@@ -1,0 +1,496 @@
+"""Elementwise arithmetic, comparison and choice with NumPy broadcasting.
+
+Each op is given by one scalar expression. A gradient may come in the output's shape: the gradient
+pass sums it over the axes along which an input was broadcast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from graphc.errors import DTypeError, GraphError, OptionError
+from graphc.ir.builder import apply
+from graphc.ir.expression import Expression, parse
+from graphc.ir.graph import Node, Value
+from graphc.ir.numpy_expression import Lowering, evaluate, lower, registers_type
+from graphc.ir.op import Array, Cost, NoAttributes, Op, Recorder, attribute_items
+from graphc.ir.operators import operator
+from graphc.ir.ops.shape import full
+from graphc.ir.types import DType, TensorType, as_dtype, bool_, broadcast_shapes
+
+Operand = Value | float
+
+
+class Elementwise(Op):
+    """Base: types, buffer relations, cost and kernel follow from the expression.
+
+    `expression` is for one output; `expressions` lists several, and a later one may read an
+    earlier output by name. An input that an output must overwrite is not read after that.
+    """
+
+    expression: ClassVar[str]
+    expressions: ClassVar[Mapping[str, str]]
+    parsed: ClassVar[Mapping[str, Expression]]
+    native_16_bit = True
+
+    def __init_subclass__(cls) -> None:
+        if "expression" in cls.__dict__:
+            cls.expressions = {cls.outputs[0]: cls.expression}
+        if "name" in cls.__dict__:
+            cls.parsed = {output: parse(source) for output, source in cls.expressions.items()}
+            if "may_overwrite" not in cls.__dict__ and not cls.must_overwrite:
+                cls.may_overwrite = {cls.outputs[0]: cls.inputs}
+            cls._check_order()
+        super().__init_subclass__()
+
+    @classmethod
+    def _check_order(cls) -> None:
+        overwritten: set[str] = set()
+        for output, expression in cls.parsed.items():
+            if stale := overwritten & expression.names:
+                raise GraphError(f"op {cls.name!r}: {output} reads {stale} after it is overwritten")
+            overwritten |= {cls.must_overwrite.get(output, "")}
+
+    def infer(self, attributes: Any, *types: TensorType) -> Any:
+        """Shapes broadcast; dtypes are equal and the output keeps them."""
+        same_dtype(*types)
+        shape = broadcast_shapes(self.name, *(type.shape for type in types))
+        return TensorType(shape, types[-1].dtype)
+
+    def cost(self, node: Node) -> Cost:
+        flops = sum(expression.flops for expression in self.parsed.values())
+        moved = super().cost(node)
+        elements = max(value.type.elements for value in node.outputs)
+        return Cost(flops * elements, moved.bytes_read, moved.bytes_written)
+
+    def lowering(self, node: Node) -> Lowering:
+        """The expression with this node's attributes and dtypes, as NumPy steps."""
+        inputs = tuple(value.type.dtype for value in node.inputs)
+        outputs = tuple(value.type.dtype for value in node.outputs)
+        return _lowering(self, node.attributes, inputs, outputs)
+
+    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+        return registers_type(self.lowering(node), node.outputs[0].type)
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
+        arrays = list(outputs.values())
+        record(evaluate(self.lowering(node), inputs, arrays, record.scratch))
+
+
+@functools.lru_cache(maxsize=4096)
+def _lowering(
+    op: Elementwise, attributes: Any, inputs: tuple[DType, ...], outputs: tuple[DType, ...]
+) -> Lowering:
+    constants = {key: float(number) for key, number in attribute_items(attributes)}
+    specialized = {output: e.specialize(constants) for output, e in op.parsed.items()}
+    return lower(
+        specialized,
+        dict(zip(op.inputs, inputs, strict=True)),
+        dict(zip(op.outputs, outputs, strict=True)),
+    )
+
+
+def same_dtype(*types: TensorType) -> DType:
+    """The common dtype; raises `DTypeError` that names the cure."""
+    first = types[0].dtype
+    for type in types[1:]:
+        if type.dtype != first:
+            raise DTypeError(
+                f"operands have the dtypes {first} and {type.dtype}; they must be equal, "
+                "convert one with graphc.cast"
+            )
+    return first
+
+
+def float_dtype(*types: TensorType) -> DType:
+    """The common dtype, which must be a float."""
+    dtype = same_dtype(*types)
+    if dtype.kind != "float":
+        raise DTypeError(f"needs a float dtype, got {dtype}; convert with graphc.cast")
+    return dtype
+
+
+class FloatElementwise(Elementwise):
+    """Base of elementwise ops on floats only."""
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        float_dtype(*types)
+        return super().infer(attributes, *types)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number that is part of the op."""
+
+    value: float
+
+
+# --- arithmetic ---
+
+
+class Add(Elementwise):
+    """y = a + b."""
+
+    name, inputs = "add", ("a", "b")
+    expression = "a + b"
+
+    def gradient_a(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_b(self, node: Node, dy: Value) -> Value:
+        return dy
+
+
+class Sub(Elementwise):
+    """y = a - b."""
+
+    name, inputs = "sub", ("a", "b")
+    expression = "a - b"
+
+    def gradient_a(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_b(self, node: Node, dy: Value) -> Value:
+        return neg(dy)
+
+
+class Mul(Elementwise):
+    """y = a · b."""
+
+    name, inputs = "mul", ("a", "b")
+    expression = "a * b"
+
+    def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
+        return mul(dy, b)
+
+    def gradient_b(self, node: Node, dy: Value, a: Value) -> Value:
+        return mul(dy, a)
+
+
+class Div(FloatElementwise):
+    """y = a / b."""
+
+    name, inputs = "div", ("a", "b")
+    expression = "a / b"
+
+    def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
+        return div(dy, b)
+
+    def gradient_b(self, node: Node, dy: Value, y: Value, b: Value) -> Value:
+        return neg(div(mul(dy, y), b))
+
+
+class Neg(Elementwise):
+    """y = -x."""
+
+    name, inputs = "neg", ("x",)
+    expression = "-x"
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return neg(dy)
+
+
+class Scale(Elementwise):
+    """y = value · x."""
+
+    name, inputs = "scale", ("x",)
+    attributes = Scalar
+    expression = "x * value"
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return scale(dy, node.attributes.value)
+
+
+class Shift(Elementwise):
+    """y = x + value."""
+
+    name, inputs = "shift", ("x",)
+    attributes = Scalar
+    expression = "x + value"
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return dy
+
+
+class Power(FloatElementwise):
+    """y = x ** value."""
+
+    name, inputs = "power", ("x",)
+    attributes = Scalar
+    expression = "x ** value"
+
+    def gradient(self, node: Node, dy: Value, x: Value) -> Value | None:
+        exponent = node.attributes.value
+        if exponent == 0.0:
+            return None
+        return scale(mul(dy, power(x, exponent - 1.0)), exponent)
+
+
+class Exp(FloatElementwise):
+    """y = exp(x)."""
+
+    name, inputs = "exp", ("x",)
+    expression = "exp(x)"
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return mul(y, dy)
+
+
+class Log(FloatElementwise):
+    """y = log(x), natural."""
+
+    name, inputs = "log", ("x",)
+    expression = "log(x)"
+
+    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
+        return div(dy, x)
+
+
+class Sqrt(FloatElementwise):
+    """y = square root of x."""
+
+    name, inputs = "sqrt", ("x",)
+    expression = "sqrt(x)"
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return scale(div(dy, y), 0.5)
+
+
+# --- comparison and choice ---
+
+
+class Comparison(Elementwise):
+    """Base: equal dtypes in, bool out; nothing flows back."""
+
+    inputs = ("a", "b")
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        return super().infer(attributes, *types).with_dtype(bool_)
+
+
+class Equal(Comparison):
+    """y = (a == b)."""
+
+    name, expression = "equal", "a == b"
+
+
+class Less(Comparison):
+    """y = (a < b)."""
+
+    name, expression = "less", "a < b"
+
+
+class LessEqual(Comparison):
+    """y = (a ≤ b)."""
+
+    name, expression = "less_equal", "a <= b"
+
+
+class Where(Elementwise):
+    """y = a where the condition holds, else b."""
+
+    name, inputs = "where", ("condition", "a", "b")
+    expression = "where(condition, a, b)"
+    may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {"y": ("a", "b")}
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        condition, *branches = types
+        if condition.dtype != bool_:
+            raise DTypeError(f"the condition must be bool, got {condition.dtype}; compare first")
+        same_dtype(*branches)
+        shape = broadcast_shapes(self.name, *(type.shape for type in types))
+        return TensorType(shape, branches[0].dtype)
+
+    def gradient_a(self, node: Node, dy: Value, condition: Value) -> Value:
+        return where(condition, dy, zero(dy))
+
+    def gradient_b(self, node: Node, dy: Value, condition: Value) -> Value:
+        return where(condition, zero(dy), dy)
+
+
+class Maximum(Elementwise):
+    """y = max(a, b). Where both are equal the gradient goes to a alone."""
+
+    name, inputs = "maximum", ("a", "b")
+    expression = "maximum(a, b)"
+
+    def gradient_a(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return where(less_equal(b, a), dy, zero(dy))
+
+    def gradient_b(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return where(less(a, b), dy, zero(dy))
+
+
+@dataclass(frozen=True, slots=True)
+class CastAttributes:
+    """The dtype to convert to, by name."""
+
+    dtype: str
+
+
+class Cast(Op):
+    """y = x in another dtype; floats to integers cut towards zero."""
+
+    name, inputs = "cast", ("x",)
+    attributes = CastAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: CastAttributes, x: TensorType) -> TensorType:
+        return x.with_dtype(as_dtype(attributes.dtype))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return cast(dy, node.inputs[0].type.dtype)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(_convert, y, x)
+
+
+def _convert(y: Array, x: Array) -> None:
+    np.copyto(y, x, casting="unsafe")
+
+
+# --- functions ---
+
+
+def zero(like: Value) -> Value:
+    """A scalar 0 of the same dtype; it broadcasts."""
+    return full((), 0.0, like.type.dtype)
+
+
+def _lift(number: float, like: Value) -> Value:
+    if isinstance(number, Value):
+        return number
+    if not isinstance(number, int | float | np.number):
+        raise OptionError(
+            f"an operand is a graphc value or a number, got {number!r} ({type(number).__name__})"
+        )
+    return full((), float(number), like.type.dtype)
+
+
+def _pair(a: Operand, b: Operand) -> tuple[Value, Value]:
+    if isinstance(a, Value):
+        return a, _lift(b, a)
+    return _lift(a, b), b
+
+
+@operator("+")
+def add(a: Operand, b: Operand) -> Value:
+    """a + b; either may be a number."""
+    if isinstance(a, Value) and isinstance(b, Value):
+        return apply(Add, a, b).output
+    return shift(a, b) if isinstance(a, Value) else shift(b, a)
+
+
+@operator("-")
+def sub(a: Operand, b: Operand) -> Value:
+    """a - b; either may be a number."""
+    if isinstance(a, Value) and isinstance(b, Value):
+        return apply(Sub, a, b).output
+    return shift(a, -b) if isinstance(a, Value) else shift(neg(b), a)
+
+
+@operator("*")
+def mul(a: Operand, b: Operand) -> Value:
+    """a · b; either may be a number."""
+    if isinstance(a, Value) and isinstance(b, Value):
+        return apply(Mul, a, b).output
+    return scale(a, b) if isinstance(a, Value) else scale(b, a)
+
+
+@operator("/")
+def div(a: Operand, b: Operand) -> Value:
+    """a / b; either may be a number."""
+    return apply(Div, *_pair(a, b)).output
+
+
+@operator("neg")
+def neg(x: Value) -> Value:
+    """-x."""
+    return apply(Neg, x).output
+
+
+def scale(x: Value, value: float) -> Value:
+    """x times a number that is part of the op."""
+    return apply(Scale, x, attributes=_scalar("scale", value)).output
+
+
+def shift(x: Value, value: float) -> Value:
+    """x plus a number that is part of the op."""
+    return apply(Shift, x, attributes=_scalar("shift", value)).output
+
+
+@operator("**")
+def power(x: Value, exponent: float) -> Value:
+    """x ** exponent, with a number as the exponent."""
+    return apply(Power, x, attributes=_scalar("power", exponent)).output
+
+
+def _scalar(where: str, value: float) -> Scalar:
+    if not isinstance(value, int | float | np.number):
+        raise OptionError(f"{where}: expected a number, got {value!r} ({type(value).__name__})")
+    return Scalar(float(value))
+
+
+def exp(x: Value) -> Value:
+    """e to the power x."""
+    return apply(Exp, x).output
+
+
+def log(x: Value) -> Value:
+    """Natural logarithm."""
+    return apply(Log, x).output
+
+
+def sqrt(x: Value) -> Value:
+    """Square root."""
+    return apply(Sqrt, x).output
+
+
+def equal(a: Operand, b: Operand) -> Value:
+    """a == b, elementwise, as bool."""
+    return apply(Equal, *_pair(a, b)).output
+
+
+@operator("<")
+def less(a: Operand, b: Operand) -> Value:
+    """a < b, elementwise, as bool."""
+    return apply(Less, *_pair(a, b)).output
+
+
+@operator("<=")
+def less_equal(a: Operand, b: Operand) -> Value:
+    """a ≤ b, elementwise, as bool."""
+    return apply(LessEqual, *_pair(a, b)).output
+
+
+@operator(">")
+def greater(a: Operand, b: Operand) -> Value:
+    """a > b, elementwise, as bool."""
+    return less(b, a)
+
+
+@operator(">=")
+def greater_equal(a: Operand, b: Operand) -> Value:
+    """a ≥ b, elementwise, as bool."""
+    return less_equal(b, a)
+
+
+def where(condition: Value, a: Operand, b: Operand) -> Value:
+    """a where the condition holds, else b; one of them may be a number."""
+    return apply(Where, condition, *_pair(a, b)).output
+
+
+def maximum(a: Operand, b: Operand) -> Value:
+    """The larger of a and b; where they are equal the gradient goes to a."""
+    return apply(Maximum, *_pair(a, b)).output
+
+
+def cast(x: Value, dtype: object) -> Value:
+    """x converted to another dtype; x itself where it has it already."""
+    target = as_dtype(dtype)
+    return x if x.type.dtype == target else apply(Cast, x, attributes=CastAttributes(target.name)).output

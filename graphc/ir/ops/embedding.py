@@ -1,0 +1,129 @@
+"""Ops that look things up by integer: gather rows, their gradient, one-hot codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import DTypeError, FeedError, OptionError, ShapeError
+from graphc.ir.builder import apply
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import TensorType, as_dtype
+
+
+def require_integers(type: TensorType, what: str) -> None:
+    """Raise `DTypeError` unless `type` holds integers."""
+    if type.dtype.kind != "int":
+        raise DTypeError(f"{what} must be integers, got {type.dtype}")
+
+
+def check_range(indices: Array, limit: int, what: str) -> None:
+    """At run time: raise `FeedError` unless all indices lie in [0, limit)."""
+    low, high = int(np.minimum.reduce(indices, None)), int(np.maximum.reduce(indices, None))
+    if low < 0 or high >= limit:
+        raise FeedError(
+            f"{what} reach from {low} to {high}, but must lie in 0 to {limit - 1}; check the fed "
+            "integers"
+        )
+
+
+class Gather(Op):
+    """y[..., :] = table[indices[...], :]: rows of a table by number."""
+
+    name, inputs = "gather", ("table", "indices")
+    native_16_bit = True
+
+    def infer(self, attributes: Any, table: TensorType, indices: TensorType) -> TensorType:
+        require_integers(indices, "indices")
+        if table.rank < 1:
+            raise ShapeError("the table needs an axis to choose from")
+        return table.with_shape(indices.shape + table.shape[1:])
+
+    def gradient_table(self, node: Node, dy: Value, indices: Value) -> Value:
+        rows = RowsAttributes(node.inputs[0].shape[0])
+        return apply(GatherGradient, dy, indices, attributes=rows).output
+
+    def kernel(
+        self, record: Recorder, node: Node, table: Array, indices: Array, *, y: Array
+    ) -> None:
+        record(check_range, indices, table.shape[0], "gather: indices")
+        record(np.take, table, indices, 0, y, "clip")  # "clip" is the mode without a buffer
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAttributes:
+    """The first extent of the table."""
+
+    rows: int
+
+
+class GatherGradient(Op):
+    """The table's gradient: rows of dy summed where their numbers say, always in the same order."""
+
+    name, inputs, outputs = "gather_gradient", ("dy", "indices"), ("dtable",)
+    attributes = RowsAttributes
+    flops_per_element = 1
+
+    def infer(self, attributes: RowsAttributes, dy: TensorType, indices: TensorType) -> TensorType:
+        require_integers(indices, "indices")
+        return dy.with_shape((attributes.rows, *dy.shape[indices.rank :]))
+
+    def gradient_dy(self, node: Node, ddtable: Value, indices: Value) -> Value:
+        return apply(Gather, ddtable, indices).output
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, indices: Array, *, dtable: Array
+    ) -> None:
+        record(dtable.fill, 0)
+        record(_add_rows, dtable, indices, dy)
+
+
+def _add_rows(table: Array, indices: Array, rows: Array) -> None:
+    # Row by row: np.add.at allocates for more than one axis.
+    flat = rows.reshape(indices.size, *table.shape[1:])
+    for number, row in zip(indices.flat, flat, strict=True):
+        target = table[number : number + 1]
+        np.add(target, row, out=target)
+
+
+@dataclass(frozen=True, slots=True)
+class OneHotAttributes:
+    """The length of a code and its dtype."""
+
+    classes: int
+    dtype: str
+
+
+class OneHot(Op):
+    """y[..., k] = 1 where k is the index, else 0."""
+
+    name, inputs = "one_hot", ("indices",)
+    attributes = OneHotAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: OneHotAttributes, indices: TensorType) -> TensorType:
+        require_integers(indices, "indices")
+        return TensorType((*indices.shape, attributes.classes), as_dtype(attributes.dtype))
+
+    def kernel(self, record: Recorder, node: Node, indices: Array, *, y: Array) -> None:
+        classes = node.attributes.classes
+        record(check_range, indices, classes, "one_hot: indices")
+        rows = y.reshape(-1, classes)
+        for number in range(classes):
+            record(np.equal, indices.reshape(-1), number, out=rows[:, number], casting="unsafe")
+
+
+def gather(table: Value, indices: Value) -> Value:
+    """Rows of `table` by number: shape indices.shape + table.shape[1:]."""
+    return apply(Gather, table, indices).output
+
+
+def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:
+    """Codes of length `classes` on a new last axis."""
+    if not isinstance(classes, int) or classes < 1:
+        raise OptionError(f"one_hot: classes is a whole number from 1 up, got {classes!r}")
+    attributes = OneHotAttributes(classes, as_dtype(dtype).name)
+    return apply(OneHot, indices, attributes=attributes).output

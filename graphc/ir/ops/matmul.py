@@ -1,0 +1,108 @@
+"""Matrix products. Transposes are attributes of the product, never copies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.errors import ShapeError
+from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.operators import operator
+from graphc.ir.ops.elementwise import add, float_dtype
+from graphc.ir.ops.shape import reshape
+from graphc.ir.types import TensorType, broadcast_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulAttributes:
+    """Which operands to read with their last two axes exchanged."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+class Matmul(Op):
+    """y = op(a) · op(b) over the last two axes; leading axes broadcast."""
+
+    name, inputs = "matmul", ("a", "b")
+    attributes = MatmulAttributes
+
+    def infer(self, attributes: MatmulAttributes, a: TensorType, b: TensorType) -> TensorType:
+        dtype = float_dtype(a, b)
+        if a.rank < 2 or b.rank < 2:
+            raise ShapeError("operands need two axes or more; reshape vectors to matrices")
+        rows, inner = a.shape[-2:][:: -1 if attributes.transpose_a else 1]
+        inner_b, columns = b.shape[-2:][:: -1 if attributes.transpose_b else 1]
+        if inner != inner_b:
+            raise ShapeError(
+                f"the inner extents must be equal, got {inner} (from a{'ᵀ' * attributes.transpose_a})"
+                f" and {inner_b} (from b{'ᵀ' * attributes.transpose_b}); transpose an operand, or "
+                "check the layer's width"
+            )
+        batch = broadcast_shapes("batch axes", a.shape[:-2], b.shape[:-2])
+        return TensorType((*batch, rows, columns), dtype)
+
+    def cost(self, node: Node) -> Cost:
+        a = node.inputs[0].shape
+        inner = a[-2] if node.attributes.transpose_a else a[-1]
+        moved = super().cost(node)
+        flops = 2 * node.output.type.elements * inner
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
+        flags: MatmulAttributes = node.attributes
+        if flags.transpose_a:
+            return matmul(b, dy, flags.transpose_b, True)
+        return matmul(dy, b, False, not flags.transpose_b)
+
+    def gradient_b(self, node: Node, dy: Value, a: Value) -> Value:
+        flags: MatmulAttributes = node.attributes
+        if flags.transpose_b:
+            return matmul(dy, a, True, flags.transpose_a)
+        return matmul(a, dy, not flags.transpose_a, False)
+
+    def kernel(self, record: Recorder, node: Node, a: Array, b: Array, *, y: Array) -> None:
+        flags: MatmulAttributes = node.attributes
+        left = a.swapaxes(-1, -2) if flags.transpose_a else a
+        right = b.swapaxes(-1, -2) if flags.transpose_b else b
+        record(np.matmul, left, right, out=y)
+
+
+@operator("@")
+def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
+    """Matrix product over the last two axes; leading axes broadcast."""
+    attributes = MatmulAttributes(bool(transpose_a), bool(transpose_b))
+    return apply(Matmul, a, b, attributes=attributes).output
+
+
+def linear(
+    x: Value,
+    outputs: int,
+    bias: bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+) -> Value:
+    """y = x · weightᵀ + bias on the last axis of x.
+
+    Makes ``weight`` (outputs, inputs), drawn by He's rule for relu networks (uniform within
+    √(6 / inputs)), and ``bias`` (outputs,), zero, in the current scope, or in ``name`` inside it.
+    """
+    if name is not None:
+        with scope(name):
+            return linear(x, outputs, bias, trainable)
+    if not isinstance(x, Value) or x.type.rank < 1:
+        raise ShapeError(f"linear: the input is a value with one axis or more, got {x!r}")
+    if not isinstance(outputs, int) or outputs < 1:
+        raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
+    inputs, dtype = x.shape[-1], x.type.dtype
+    bound = Initial("uniform", math.sqrt(6 / inputs))
+    weight = parameter("weight", (outputs, inputs), dtype, bound, trainable)
+    rows = reshape(x, (-1, inputs))
+    y = matmul(rows, weight, transpose_b=True)
+    if bias:
+        y = add(y, parameter("bias", (outputs,), dtype, trainable=trainable))
+    return reshape(y, (*x.shape[:-1], outputs))

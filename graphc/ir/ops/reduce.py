@@ -1,0 +1,127 @@
+"""Sums, means and maxima over axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.ir.builder import apply
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.ops.elementwise import cast, div, equal, float_dtype, mul, scale
+from graphc.ir.ops.shape import broadcast_to, reshape
+from graphc.ir.types import TensorType, normalize_axis
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAttributes:
+    """Axes that go, ascending from the front; `keepdims` leaves them with extent 1."""
+
+    axes: tuple[int, ...]
+    keepdims: bool
+
+
+class Reduction(Op):
+    """Base: shapes, cost, and how a gradient spreads over the axes that went."""
+
+    inputs = ("x",)
+    attributes = ReduceAttributes
+
+    def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
+        axes = attributes.axes
+        if attributes.keepdims:
+            return x.with_shape([1 if i in axes else n for i, n in enumerate(x.shape)])
+        return x.with_shape([n for i, n in enumerate(x.shape) if i not in axes])
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        return Cost(node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
+
+    def spread(self, node: Node, value: Value) -> Value:
+        """A value of the output's shape, broadcast to the input's."""
+        shape, axes = node.inputs[0].shape, node.attributes.axes
+        kept = [1 if axis in axes else n for axis, n in enumerate(shape)]
+        return broadcast_to(reshape(value, kept), shape)
+
+
+class Sum(Reduction):
+    """y = sum of x over axes."""
+
+    name = "sum"
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return self.spread(node, dy)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(np.add.reduce, x, node.attributes.axes, y.dtype, y, node.attributes.keepdims)
+
+
+class Mean(Reduction):
+    """y = mean of x over axes."""
+
+    name = "mean"
+
+    def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
+        float_dtype(x)
+        return super().infer(attributes, x)
+
+    def count(self, node: Node) -> int:
+        return math.prod(node.inputs[0].shape[axis] for axis in node.attributes.axes)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return self.spread(node, scale(dy, 1 / self.count(node)))
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(np.add.reduce, x, node.attributes.axes, y.dtype, y, node.attributes.keepdims)
+        record(np.divide, y, float(self.count(node)), out=y)
+
+
+class Max(Reduction):
+    """y = max of x over axes. Equal maxima share the gradient evenly."""
+
+    name = "max"
+
+    def gradient(self, node: Node, dy: Value, x: Value, y: Value) -> Value:
+        hit = cast(equal(x, self.spread(node, y)), x.type.dtype)
+        share = div(dy, sum(hit, node.attributes.axes, node.attributes.keepdims))
+        return mul(hit, self.spread(node, share))
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(np.maximum.reduce, x, node.attributes.axes, None, y, node.attributes.keepdims)
+
+
+def _attributes(
+    where: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool
+) -> ReduceAttributes:
+    rank = x.type.rank
+    if axes is None:
+        return ReduceAttributes(tuple(range(rank)), keepdims)
+    listed = (axes,) if isinstance(axes, int) else axes
+    resolved = {normalize_axis(axis, rank, where) for axis in listed}
+    return ReduceAttributes(tuple(sorted(resolved)), keepdims)
+
+
+def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Sum over `axes`, over all of them by default."""
+    return apply(Sum, x, attributes=_attributes("sum", x, axes, keepdims)).output
+
+
+def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Mean over `axes`, over all of them by default."""
+    return apply(Mean, x, attributes=_attributes("mean", x, axes, keepdims)).output
+
+
+def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Maximum over `axes`, over all of them by default."""
+    return apply(Max, x, attributes=_attributes("max", x, axes, keepdims)).output
+
+
+def sum_to(x: Value, shape: tuple[int, ...]) -> Value:
+    """x summed over the axes along which `shape` would be broadcast to it."""
+    extra = x.type.rank - len(shape)
+    unit = [extra + i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1]
+    axes = [*range(extra), *unit]
+    return reshape(sum(x, axes), shape) if axes else x

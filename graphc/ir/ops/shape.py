@@ -1,0 +1,370 @@
+"""Ops that move or rename elements without arithmetic; views wherever strides allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.operators import operator
+from graphc.ir.types import DType, Layout, TensorType, as_dtype, broadcast_shapes, normalize_axis
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttributes:
+    """What to fill, and with which number."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    value: float
+
+
+class Full(Op):
+    """A tensor filled with one number."""
+
+    name, inputs = "full", ()
+    attributes = FullAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: FullAttributes) -> TensorType:
+        return TensorType(attributes.shape, as_dtype(attributes.dtype))
+
+    def kernel(self, record: Recorder, node: Node, *, y: Array) -> None:
+        record(y.fill, node.attributes.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeAttributes:
+    """The shape to take."""
+
+    shape: tuple[int, ...]
+
+
+class Reshape(Op):
+    """The same elements in row-major order under another shape."""
+
+    name, inputs = "reshape", ("x",)
+    attributes = ShapeAttributes
+    views = "x"
+    native_16_bit = True
+
+    def infer(self, attributes: ShapeAttributes, x: TensorType) -> TensorType:
+        y = x.with_shape(attributes.shape)
+        if y.elements != x.elements:
+            raise ShapeError(
+                f"shape {list(y.shape)} holds {y.elements} elements, the input {x.elements}"
+            )
+        return y
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...] | None:
+        shape = node.inputs[0].shape
+        outline = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), shape, source.strides)
+        try:
+            strides = np.reshape(outline, node.attributes.shape, copy=False).strides
+        except ValueError:
+            return None
+        return (Layout(source.offset, strides),)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return reshape(dy, node.inputs[0].shape)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(np.copyto, y.reshape(x.shape), x)
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeAttributes:
+    """Axis i of the output is axis permutation[i] of the input."""
+
+    permutation: tuple[int, ...]
+
+
+class Transpose(Op):
+    """Axes in another order; always a view."""
+
+    name, inputs = "transpose", ("x",)
+    attributes = TransposeAttributes
+    views = "x"
+
+    def infer(self, attributes: TransposeAttributes, x: TensorType) -> TensorType:
+        if sorted(attributes.permutation) != list(range(x.rank)):
+            raise ShapeError(
+                f"{attributes.permutation} does not name each of the {x.rank} axes once"
+            )
+        return x.with_shape([x.shape[axis] for axis in attributes.permutation])
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        strides = tuple(source.strides[axis] for axis in node.attributes.permutation)
+        return (Layout(source.offset, strides),)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return transpose(dy, np.argsort(node.attributes.permutation).tolist())
+
+
+class BroadcastTo(Op):
+    """The input repeated along new or unit axes; a view with stride 0."""
+
+    name, inputs = "broadcast_to", ("x",)
+    attributes = ShapeAttributes
+    views = "x"
+
+    def infer(self, attributes: ShapeAttributes, x: TensorType) -> TensorType:
+        if broadcast_shapes(self.name, x.shape, attributes.shape) != attributes.shape:
+            raise ShapeError(f"shape {list(x.shape)} does not broadcast to {attributes.shape}")
+        return x.with_shape(attributes.shape)
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        shape, target = node.inputs[0].shape, node.attributes.shape
+        kept = [0 if n == 1 else s for n, s in zip(shape, source.strides, strict=True)]
+        return (Layout(source.offset, (0,) * (len(target) - len(shape)) + tuple(kept)),)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return dy  # the gradient pass sums it to the input's shape
+
+
+@dataclass(frozen=True, slots=True)
+class SliceAttributes:
+    """One start, stop and step an axis, all resolved: 0 ≤ start < stop ≤ extent, step ≥ 1."""
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def index(self) -> tuple[slice, ...]:
+        return tuple(map(slice, self.starts, self.stops, self.steps))
+
+
+class Slice(Op):
+    """A regular part of each axis; always a view."""
+
+    name, inputs = "slice", ("x",)
+    attributes = SliceAttributes
+    views = "x"
+
+    def infer(self, attributes: SliceAttributes, x: TensorType) -> TensorType:
+        if len(attributes.starts) != x.rank:
+            raise ShapeError(f"{len(attributes.starts)} slices for a tensor of rank {x.rank}")
+        extents = []
+        for index, n in zip(attributes.index(), x.shape, strict=True):
+            extents.append(len(range(*index.indices(n))))
+            if extents[-1] < 1:
+                raise ShapeError(f"slice {index.start}:{index.stop} of an axis of {n} is empty")
+        return x.with_shape(extents)
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        a = node.attributes
+        offset = sum(start * stride for start, stride in zip(a.starts, source.strides, strict=True))
+        strides = tuple(step * stride for step, stride in zip(a.steps, source.strides, strict=True))
+        return (Layout(source.offset + offset, strides),)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        attributes = PadSliceAttributes(node.inputs[0].shape, *_fields(node.attributes))
+        return apply(PadSlice, dy, attributes=attributes).output
+
+
+def _fields(a: SliceAttributes) -> tuple[tuple[int, ...], ...]:
+    return a.starts, a.stops, a.steps
+
+
+@dataclass(frozen=True, slots=True)
+class PadSliceAttributes:
+    """The shape to spread over, and the slice of it to fill."""
+
+    shape: tuple[int, ...]
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+class PadSlice(Op):
+    """Zeros everywhere but in one slice: the gradient of `slice`."""
+
+    name, inputs = "pad_slice", ("x",)
+    attributes = PadSliceAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: PadSliceAttributes, x: TensorType) -> TensorType:
+        return x.with_shape(attributes.shape)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return apply(Slice, dy, attributes=SliceAttributes(*_fields(node.attributes))).output
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(y.fill, 0)
+        record(np.copyto, y[SliceAttributes(*_fields(node.attributes)).index()], x)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisAttributes:
+    """One axis, counted from the front."""
+
+    axis: int
+
+
+class Concat(Op):
+    """Tensors one after another along an axis."""
+
+    name, inputs = "concat", ("*parts",)
+    attributes = AxisAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: AxisAttributes, *parts: TensorType) -> TensorType:
+        axis = attributes.axis
+        for part in parts[1:]:
+            if _without(part.shape, axis) != _without(parts[0].shape, axis) or (
+                part.dtype != parts[0].dtype
+            ):
+                raise ShapeError(f"parts must agree in dtype and in every axis but {axis}")
+        total = sum(part.shape[axis] for part in parts)
+        shape = parts[0].shape
+        return parts[0].with_shape((*shape[:axis], total, *shape[axis + 1 :]))
+
+    def gradient(self, node: Node, dy: Value) -> tuple[Value, ...]:
+        axis = node.attributes.axis
+        return split(dy, [value.shape[axis] for value in node.inputs], axis)
+
+    def kernel(self, record: Recorder, node: Node, *parts: Array, y: Array) -> None:
+        axis, start = node.attributes.axis, 0
+        for part in parts:
+            stop = start + part.shape[axis]
+            record(np.copyto, y[(slice(None),) * axis + (slice(start, stop),)], part)
+            start = stop
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttributes:
+    """The extents of the parts along one axis."""
+
+    sizes: tuple[int, ...]
+    axis: int
+
+
+class Split(Op):
+    """Consecutive parts along an axis; always views."""
+
+    name, inputs, outputs = "split", ("x",), ("*parts",)
+    attributes = SplitAttributes
+    views = "x"
+
+    def infer(self, attributes: SplitAttributes, x: TensorType) -> tuple[TensorType, ...]:
+        axis, sizes = attributes.axis, attributes.sizes
+        if sum(sizes) != x.shape[axis]:
+            raise ShapeError(f"parts of {list(sizes)} do not add up to the extent {x.shape[axis]}")
+        return tuple(x.with_shape((*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes)
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        layouts, offset = [], source.offset
+        for size in node.attributes.sizes:
+            layouts.append(Layout(offset, source.strides))
+            offset += size * source.strides[node.attributes.axis]
+        return tuple(layouts)
+
+    def gradient(self, node: Node, dparts: tuple[Value | None, ...]) -> Value:
+        filled = [
+            full(value.shape, 0.0, value.type.dtype) if part is None else part
+            for part, value in zip(dparts, node.outputs, strict=True)
+        ]
+        return concat(filled, node.attributes.axis)
+
+
+# --- functions ---
+
+
+def full(shape: Sequence[int], value: float, dtype: object = "float32") -> Value:
+    """A tensor of one number."""
+    attributes = FullAttributes(tuple(shape), as_dtype(dtype).name, float(value))
+    return apply(Full, attributes=attributes).output
+
+
+def zeros_like(x: Value) -> Value:
+    """Zeros of the same type."""
+    dtype: DType = x.type.dtype
+    return full(x.shape, 0.0, dtype)
+
+
+def reshape(x: Value, shape: Sequence[int]) -> Value:
+    """x under another shape of as many elements; one extent may be -1. Itself if it has it."""
+    target = tuple(int(n) for n in shape)
+    if target.count(-1) == 1:
+        known = -int(np.prod(target))
+        if known == 0 or x.type.elements % known:
+            raise ShapeError(f"reshape: {x.type} does not divide into {list(target)}")
+        target = tuple(x.type.elements // known if n == -1 else n for n in target)
+    if target == x.shape:
+        return x
+    return apply(Reshape, x, attributes=ShapeAttributes(target)).output
+
+
+def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
+    """Axes in the order of `permutation`; reversed without one."""
+    axes = range(x.type.rank)[::-1] if permutation is None else permutation
+    order = tuple(normalize_axis(axis, x.type.rank, "transpose") for axis in axes)
+    if order == tuple(range(x.type.rank)):
+        return x
+    return apply(Transpose, x, attributes=TransposeAttributes(order)).output
+
+
+def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
+    """x repeated to `shape` by NumPy's rule."""
+    target = tuple(shape)
+    if target == x.shape:
+        return x
+    return apply(BroadcastTo, x, attributes=ShapeAttributes(target)).output
+
+
+@operator("[]")
+def slice_(x: Value, index: Any) -> Value:
+    """x[index] with slices of positive step, integers and ``...``; an integer drops its axis."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    rank = x.type.rank
+    if entries.count(Ellipsis) > 1 or len(entries) - entries.count(Ellipsis) > rank:
+        raise ShapeError(f"index {index!r} has too many parts for a tensor of rank {rank}")
+    if Ellipsis in entries:
+        at = entries.index(Ellipsis)
+        entries[at : at + 1] = [slice(None)] * (rank - len(entries) + 1)
+    entries += [slice(None)] * (rank - len(entries))
+    starts, stops, steps, shape = [], [], [], []
+    for axis, (entry, n) in enumerate(zip(entries, x.shape, strict=True)):
+        if isinstance(entry, slice):
+            start, stop, step = entry.indices(n)
+            if step < 1:
+                raise ShapeError(f"slice: axis {axis} has step {step}; steps are 1 or more")
+            shape.append(len(range(start, stop, step)))
+        elif isinstance(entry, int | np.integer):
+            start = normalize_axis(int(entry), n, f"slice: index on axis {axis}")
+            stop, step = start + 1, 1
+        else:
+            raise OptionError(f"slice: an index is an integer, a slice or ..., got {entry!r}")
+        starts.append(start)
+        stops.append(stop)
+        steps.append(step)
+    attributes = SliceAttributes(tuple(starts), tuple(stops), tuple(steps))
+    return reshape(apply(Slice, x, attributes=attributes).output, shape)
+
+
+def concat(parts: Sequence[Value], axis: int = 0) -> Value:
+    """`parts` one after another along `axis`."""
+    if not parts:
+        raise OptionError("concat needs at least one value")
+    axis = normalize_axis(axis, parts[0].type.rank, "concat")
+    return apply(Concat, *parts, attributes=AxisAttributes(axis)).output
+
+
+def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
+    """x cut along `axis` into that many equal parts, or into parts of the given extents."""
+    axis = normalize_axis(axis, x.type.rank, "split")
+    if isinstance(parts, int):
+        if parts < 1 or x.shape[axis] % parts:
+            raise ShapeError(f"split: an axis of {x.shape[axis]} has no {parts} equal parts")
+        parts = [x.shape[axis] // parts] * parts
+    return apply(Split, x, attributes=SplitAttributes(tuple(parts), axis)).outputs

@@ -1,0 +1,173 @@
+"""Softmax and its logarithm over one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from graphc.ir.builder import apply
+from graphc.ir.graph import Node, Value
+from graphc.ir.numpy_expression import TILE_ELEMENTS
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.ops.elementwise import exp, float_dtype, mul, sub
+from graphc.ir.ops.reduce import sum
+from graphc.ir.ops.shape import AxisAttributes
+from graphc.ir.types import TensorType, normalize_axis
+
+
+class AlongAxis(Op):
+    """Base: one float type in and out; elements along one axis, a line, belong together.
+
+    `lines` works on a tile of whole lines, so that its scratch stays small.
+    """
+
+    attributes = AxisAttributes
+    flops_per_element = 12
+
+    def infer(self, attributes: AxisAttributes, *types: TensorType) -> TensorType:
+        float_dtype(*types)
+        return types[0]
+
+    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+        """A number a line of a tile, and a tile."""
+        axis, tile = node.attributes.axis, list(node.output.shape)
+        cut = _cut_axis(node.output.shape, axis)
+        if cut is not None:
+            rest = node.output.type.elements // tile[cut]
+            tile[cut] = min(tile[cut], max(1, TILE_ELEMENTS // rest))
+        number = [1 if i == axis else n for i, n in enumerate(tile)]
+        return (node.output.type.with_shape(number), node.output.type.with_shape(tile))
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        """Compute whole lines; `number` and `tile` are scratch."""
+        raise NotImplementedError
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
+        axis, (out,) = node.attributes.axis, outputs.values()
+        cut = _cut_axis(out.shape, axis)
+        if cut is None:
+            record(self.lines, axis, inputs, out, *record.scratch)
+        else:
+            record(_run_tiles, self.lines, axis, cut, inputs, out, *record.scratch)
+
+
+def _cut_axis(shape: tuple[int, ...], axis: int) -> int | None:
+    """The longest axis across the lines."""
+    others = [i for i in range(len(shape)) if i != axis]
+    return max(others, key=lambda i: (shape[i], -i), default=None)
+
+
+def _run_tiles(
+    lines: Callable[..., None],
+    axis: int,
+    cut: int,
+    inputs: Sequence[Array],
+    out: Array,
+    number: Array,
+    tile: Array,
+) -> None:
+    before, step = (slice(None),) * cut, tile.shape[cut]
+    for start in range(0, out.shape[cut], step):
+        part = (*before, slice(start, start + step))
+        room = (*before, slice(0, out.shape[cut] - start))
+        lines(axis, [x[part] for x in inputs], out[part], number[room], tile[room])
+
+
+class Softmax(AlongAxis):
+    """y = exp(x - max x) / sum of the same, along the axis."""
+
+    name, inputs = "softmax", ("x",)
+    may_overwrite = {"y": ("x",)}
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return apply(SoftmaxGradient, y, dy, attributes=node.attributes).output
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        (x,) = inputs
+        np.maximum.reduce(x, axis, None, number, True)
+        np.subtract(x, number, out=out)
+        np.exp(out, out=out)
+        np.add.reduce(out, axis, None, number, True)
+        np.divide(out, number, out=out)
+
+
+class SoftmaxGradient(AlongAxis):
+    """dx = y · (dy - sum of dy · y along the axis)."""
+
+    name, inputs, outputs = "softmax_gradient", ("y", "dy"), ("dx",)
+    flops_per_element = 4
+    may_overwrite = {"dx": ("y", "dy")}
+
+    def gradient_y(self, node: Node, ddx: Value, y: Value, dy: Value) -> Value:
+        axis = node.attributes.axis
+        centred = sub(dy, sum(mul(dy, y), axis, keepdims=True))
+        return sub(mul(ddx, centred), mul(dy, sum(mul(ddx, y), axis, keepdims=True)))
+
+    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
+        return apply(SoftmaxGradient, y, ddx, attributes=node.attributes).output
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        y, dy = inputs
+        np.multiply(y, dy, out=tile)
+        np.add.reduce(tile, axis, None, number, True)
+        np.subtract(dy, number, out=tile)
+        np.multiply(tile, y, out=out)
+
+
+class LogSoftmax(AlongAxis):
+    """y = x - log of the sum of exp(x), along the axis."""
+
+    name, inputs = "log_softmax", ("x",)
+    may_overwrite = {"y": ("x",)}
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return apply(LogSoftmaxGradient, y, dy, attributes=node.attributes).output
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        (x,) = inputs
+        np.maximum.reduce(x, axis, None, number, True)
+        np.subtract(x, number, out=out)
+        np.exp(out, out=tile)
+        np.add.reduce(tile, axis, None, number, True)
+        np.log(number, out=number)
+        np.subtract(out, number, out=out)
+
+
+class LogSoftmaxGradient(AlongAxis):
+    """dx = dy - exp(y) · sum of dy along the axis."""
+
+    name, inputs, outputs = "log_softmax_gradient", ("y", "dy"), ("dx",)
+    may_overwrite = {"dx": ("y", "dy")}
+
+    def gradient_y(self, node: Node, ddx: Value, y: Value, dy: Value) -> Value:
+        total = sum(dy, node.attributes.axis, keepdims=True)
+        return -mul(mul(ddx, exp(y)), total)
+
+    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
+        weighted = sum(mul(ddx, exp(y)), node.attributes.axis, keepdims=True)
+        return sub(ddx, weighted)
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        y, dy = inputs
+        np.add.reduce(dy, axis, None, number, True)
+        np.exp(y, out=tile)
+        np.multiply(tile, number, out=tile)
+        np.subtract(dy, tile, out=out)
+
+
+def softmax(x: Value, axis: int = -1) -> Value:
+    """exp(x) normalised to sum 1 along `axis`."""
+    attributes = AxisAttributes(normalize_axis(axis, x.type.rank, "softmax"))
+    return apply(Softmax, x, attributes=attributes).output
+
+
+def log_softmax(x: Value, axis: int = -1) -> Value:
+    """The logarithm of softmax, without its underflow."""
+    attributes = AxisAttributes(normalize_axis(axis, x.type.rank, "log_softmax"))
+    return apply(LogSoftmax, x, attributes=attributes).output

@@ -1,0 +1,166 @@
+"""Element types, tensor types and byte layouts. Sizes are bytes unless a name says otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from graphc.errors import DTypeError, ShapeError
+
+Kind = Literal["float", "int", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type: its full name, the short name used in text, and its NumPy twin."""
+
+    name: str
+    short: str
+    kind: Kind
+    itemsize: int
+    numpy: np.dtype[Any] = field(compare=False)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _dtype(name: str, short: str, kind: Kind, numpy: Any) -> DType:
+    return DType(name, short, kind, np.dtype(numpy).itemsize, np.dtype(numpy))
+
+
+float32 = _dtype("float32", "f32", "float", np.float32)
+float16 = _dtype("float16", "f16", "float", np.float16)
+bfloat16 = _dtype("bfloat16", "bf16", "float", ml_dtypes.bfloat16)
+float64 = _dtype("float64", "f64", "float", np.float64)
+int32 = _dtype("int32", "i32", "int", np.int32)
+int64 = _dtype("int64", "i64", "int", np.int64)
+uint8 = _dtype("uint8", "u8", "int", np.uint8)
+bool_ = _dtype("bool", "b1", "bool", np.bool_)
+
+DTYPES = (float32, float16, bfloat16, float64, int32, int64, uint8, bool_)
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+_BY_SHORT = {dtype.short: dtype for dtype in DTYPES}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
+
+
+def as_dtype(given: object) -> DType:
+    """The `DType` for a name ("float32"), a short name ("f32"), a NumPy dtype, or itself."""
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, str):
+        found = _BY_NAME.get(given) or _BY_SHORT.get(given)
+    else:
+        try:
+            found = _BY_NUMPY.get(np.dtype(given))  # type: ignore[call-overload]
+        except TypeError:
+            found = None
+    if found is None:
+        names = ", ".join(dtype.name for dtype in DTYPES)
+        raise DTypeError(f"unknown dtype {given!r}; choose one of: {names}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A static shape and an element type; `bytes` is what a contiguous tensor of it occupies."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    elements: int = field(init=False, compare=False, repr=False)
+    bytes: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for extent in self.shape:
+            if not isinstance(extent, int) or extent < 1:
+                raise ShapeError(
+                    f"shape {list(self.shape)} has the extent {extent!r}; "
+                    "extents are whole numbers from 1 up (empty tensors are not supported)"
+                )
+        elements = math.prod(self.shape)
+        object.__setattr__(self, "elements", elements)
+        object.__setattr__(self, "bytes", elements * self.dtype.itemsize)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def with_shape(self, shape: Sequence[int]) -> TensorType:
+        return TensorType(tuple(shape), self.dtype)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(self.shape, dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.short}[{','.join(map(str, self.shape))}]"
+
+
+def tensor_type(shape: Sequence[int] | int, dtype: object) -> TensorType:
+    """A `TensorType` from user input: accepts any integer types, an int for rank 1, dtype names."""
+    extents = (shape,) if isinstance(shape, int | np.integer) else shape
+    try:
+        whole = tuple(int(extent) for extent in extents)
+    except (TypeError, ValueError):
+        raise ShapeError(f"a shape is a sequence of whole numbers, got {shape!r}") from None
+    if any(given != extent for given, extent in zip(extents, whole, strict=True)):
+        raise ShapeError(f"a shape is a sequence of whole numbers, got {shape!r}")
+    return TensorType(whole, as_dtype(dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a view's elements lie: byte offset from its storage's start, byte stride per axis."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+def contiguous_strides(type: TensorType) -> tuple[int, ...]:
+    """Row-major byte strides."""
+    strides = []
+    step = type.dtype.itemsize
+    for extent in reversed(type.shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def span_bytes(type: TensorType, layout: Layout) -> int:
+    """Bytes from a view's first element to the end of its last one."""
+    reach = sum((n - 1) * stride for n, stride in zip(type.shape, layout.strides, strict=True))
+    return reach + type.dtype.itemsize
+
+
+def normalize_axis(axis: int, rank: int, where: str) -> int:
+    """`axis` counted from the front; raises `ShapeError` outside [-rank, rank)."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{where}: axis {axis} is outside a tensor of rank {rank}")
+    return axis % rank
+
+
+def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """NumPy's broadcasting rule: aligned at the last axis, extents equal or 1."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = " and ".join(str(list(shape)) for shape in shapes)
+        raise ShapeError(
+            f"{where}: shapes {listed} do not broadcast; aligned at the last axis, extents must be "
+            "equal or 1. Reshape one of them, or insert axes of extent 1"
+        ) from None
+
+
+
+
+def format_bytes(count: int) -> str:
+    """For people: 1536 → "1.50 KiB"."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} TiB"

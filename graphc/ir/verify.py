@@ -1,0 +1,54 @@
+"""Well-formedness of graphs."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from graphc.errors import GraphError
+from graphc.ir.builder import check_names
+from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.text import text_window
+
+
+def verify(graph: Graph) -> None:
+    """Raise `GraphError`, showing the nodes around the fault, unless
+
+    - every value is written once, by a node that stands before its readers;
+    - every node's types are what its op infers;
+    - names of inputs and of states are unique;
+    - a state is updated at most once, and no node reads its old content after that;
+    - what an op must overwrite is a state.
+    """
+    check_names(graph)
+    known: set[Value] = set(graph.sources)
+    updated: dict[Value, Node] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value not in known:
+                _fail(graph, node, f"{node.label} reads {value!r} before it is computed")
+            if value in updated:
+                _fail(
+                    graph,
+                    node,
+                    f"{node.label} reads {graph.names[value]} after {updated[value].label} replaced "
+                    "it; an update runs after the last reader of its state",
+                )
+        inferred = node.op.infer_types(node.attributes, tuple(v.type for v in node.inputs))
+        if inferred != node.output_types:
+            _fail(graph, node, f"{node.label} yields {inferred}, not {node.output_types}")
+        for name in node.op.must_overwrite.values():
+            state = node.named_inputs()[name]
+            if not isinstance(state, State):
+                _fail(graph, node, f"{node.label} replaces {name!r}, which is no state")
+            updated[state] = node
+        for value in node.outputs:
+            if value in known:
+                _fail(graph, node, f"{node.label} writes {graph.names[value]} a second time")
+            known.add(value)
+    for name, value in graph.outputs.items():
+        if value not in known:
+            raise GraphError(f"output {name!r} is {value!r}, which no node of the graph computes")
+
+
+def _fail(graph: Graph, node: Node, message: str) -> NoReturn:
+    raise GraphError(f"{message}\n{text_window(graph, node)}")

@@ -1,0 +1,162 @@
+"""Optimizers: each adds update nodes to a graph, one a parameter.
+
+The learning rate is an input of the program with the optimizer's value as its default:
+``program.step(x=..., learning_rate=1e-4)`` changes it for one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphc.errors import OptionError
+from graphc.ir import builder
+from graphc.ir.graph import Node, State, Value
+from graphc.ir.ops.elementwise import scale, shift
+from graphc.ir.ops.update import (
+    AdamAttributes,
+    AdamCorrection,
+    AdamUpdate,
+    AdamwAttributes,
+    AdamwUpdate,
+    BetaAttributes,
+    Increment,
+    MomentumAttributes,
+    MomentumUpdate,
+    SgdAttributes,
+    SgdUpdate,
+)
+
+
+class Updater(Protocol):
+    """Adds the update of one parameter, and lists nodes that end a step."""
+
+    def update(self, parameter: State, gradient: Value) -> Node: ...
+
+    def finish(self) -> Sequence[Node]: ...
+
+
+class Optimizer(Protocol):
+    """Settings of an optimizer; `begin` adds what all updates of a step share."""
+
+    def begin(self) -> Updater: ...
+
+
+def _check(**limits: tuple[float, float, float]) -> None:
+    for name, (given, low, high) in limits.items():
+        if not low <= given <= high:
+            raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {given!r}")
+
+
+def _learning_rate(value: float) -> Value:
+    return builder.input("learning_rate", (), default=float(value))
+
+
+def _moment(kind: str, parameter: State) -> State:
+    name = f"{kind}/{parameter.name}"
+    return builder.state(name, parameter.shape, parameter.type.dtype, 0.0, "moment")
+
+
+@dataclass(frozen=True)
+class SGD:
+    """w ← w - learning_rate · g, with momentum (classical) and L2 decay where asked for."""
+
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(learning_rate=(self.learning_rate, 0, 1e6), momentum=(self.momentum, 0, 1))
+        _check(weight_decay=(self.weight_decay, 0, 1e6))
+
+    def begin(self) -> Updater:
+        return _SgdUpdater(self, _learning_rate(self.learning_rate))
+
+
+@dataclass(frozen=True)
+class _SgdUpdater:
+    settings: SGD
+    rate: Value
+
+    def update(self, parameter: State, gradient: Value) -> Node:
+        settings = self.settings
+        if settings.momentum == 0.0:
+            sgd = SgdAttributes(settings.weight_decay)
+            return builder.apply(SgdUpdate, parameter, gradient, self.rate, attributes=sgd)
+        velocity = _moment("momentum", parameter)
+        momentum = MomentumAttributes(settings.momentum, settings.weight_decay)
+        operands = (parameter, velocity, gradient, self.rate)
+        return builder.apply(MomentumUpdate, *operands, attributes=momentum)
+
+    def finish(self) -> Sequence[Node]:
+        return ()
+
+
+def Momentum(learning_rate: float = 0.01, momentum: float = 0.9, weight_decay: float = 0.0) -> SGD:  # noqa: N802
+    """SGD with classical momentum."""
+    return SGD(learning_rate, momentum, weight_decay)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015); `weight_decay` is L2, added to the gradient."""
+
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(learning_rate=(self.learning_rate, 0, 1e6), weight_decay=(self.weight_decay, 0, 1e6))
+        _check(beta1=(self.beta1, 0, 0.999999), beta2=(self.beta2, 0, 0.999999999))
+
+    def begin(self) -> Updater:
+        attributes = AdamAttributes(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+        return _AdamUpdater(AdamUpdate, attributes, *_corrections(self))
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+
+    __post_init__ = Adam.__post_init__
+
+    def begin(self) -> Updater:
+        attributes = AdamwAttributes(self.beta1, self.beta2, self.epsilon)
+        step, rate, numbers = _corrections(self)
+        left = shift(scale(rate, -self.weight_decay), 1.0)
+        return _AdamUpdater(AdamwUpdate, attributes, step, rate, (*numbers, left))
+
+
+def _corrections(settings: Adam | AdamW) -> tuple[State, Value, tuple[Value, ...]]:
+    """The step counter, the learning rate, and the numbers that all of a step's updates share."""
+    rate = _learning_rate(settings.learning_rate)
+    step = builder.state("step", (), "int64", 0.0, "counter")
+    betas = BetaAttributes(settings.beta1, settings.beta2)
+    node = builder.apply(AdamCorrection, rate, step, attributes=betas)
+    return step, rate, node.outputs
+
+
+@dataclass(frozen=True)
+class _AdamUpdater:
+    op: type[AdamUpdate] | type[AdamwUpdate]
+    attributes: AdamAttributes | AdamwAttributes
+    step: State
+    rate: Value
+    numbers: tuple[Value, ...]
+
+    def update(self, parameter: State, gradient: Value) -> Node:
+        m, v = _moment("adam/m", parameter), _moment("adam/v", parameter)
+        operands = (parameter, m, v, gradient, *self.numbers)
+        return builder.apply(self.op, *operands, attributes=self.attributes)
+
+    def finish(self) -> Sequence[Node]:
+        return (builder.apply(Increment, self.step),)

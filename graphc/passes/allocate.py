@@ -1,0 +1,214 @@
+"""From a graph to its memory plan: liveness, storages, places.
+
+The arena is [state | rest]. ``none`` gives every value its own storage, ``inplace`` merges what may
+overwrite, ``sharing`` recycles blocks (Fig. 2), ``packed`` chooses an offset for every storage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.plan import (
+    ALIGNMENT,
+    ALLOCATE,
+    Allocate,
+    Buffer,
+    Lifetime,
+    MemoryPlan,
+    Placement,
+    align,
+    kind_of,
+)
+from graphc.passes.cost import recomputation
+from graphc.passes.inplace import Storage, Storages, assign_storages
+from graphc.passes.liveness import liveness
+from graphc.passes.packing import Problem, pack
+from graphc.passes.sharing import share
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What needs a place: a storage, or the workspace of one node."""
+
+    first: int
+    last: int
+    bytes: int
+    owner: Storage | Node
+
+
+Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
+"""Offsets of the tenants, given in order of `first`, and the height."""
+
+
+def allocate(
+    graph: Graph, strategy: Allocate, recompute: str = "none", alignment: int = ALIGNMENT
+) -> MemoryPlan:
+    """Plan a graph in its order under one strategy; deterministic."""
+    started = time.perf_counter()
+    live = liveness(graph)
+    separate = assign_storages(graph, live, overwrite=False)
+    merged = assign_storages(graph, live, overwrite=True)
+    storages = {name: separate if name == "none" else merged for name in ALLOCATE}
+    scratch = {node: size for node in graph.nodes if (size := _scratch_bytes(node, alignment))}
+
+    places: dict[str, tuple[list[Tenant], list[int], int]] = {}
+    for name in ALLOCATE:
+        tenants = _tenants(graph, storages[name], scratch, alignment)
+        places[name] = (tenants, *PLACERS[name](tenants))
+    state_bytes = sum(
+        align(storage.bytes, alignment)
+        for storage in merged.storages
+        if isinstance(storage.root, State)
+    )
+    tenants, offsets, height = places[strategy]
+    chosen = storages[strategy]
+    buffers, workspaces = _buffers(chosen, tenants, offsets, state_bytes, alignment)
+    return MemoryPlan(
+        graph=graph,
+        recompute=recompute,
+        allocate=strategy,
+        alignment=alignment,
+        buffers=buffers,
+        placements=_placements(chosen, buffers),
+        workspaces=workspaces,
+        arena_bytes=state_bytes + height,
+        feature_map_bytes=_feature_map_bytes(graph, chosen, PLACERS[strategy], alignment),
+        strategy_bytes={name: state_bytes + places[name][2] for name in ALLOCATE},
+        recomputation=recomputation(graph),
+        planning_seconds=time.perf_counter() - started,
+    )
+
+
+def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+    """Every storage apart; one common workspace behind them."""
+    offsets, height = [], 0
+    for tenant in tenants:
+        offsets.append(height)
+        height += tenant.bytes if isinstance(tenant.owner, Storage) else 0
+    work = max((t.bytes for t in tenants if not isinstance(t.owner, Storage)), default=0)
+    places = [
+        offset if isinstance(tenant.owner, Storage) else height
+        for tenant, offset in zip(tenants, offsets, strict=True)
+    ]
+    return places, height + work
+
+
+def _recycled(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+    blocks = share([(t.first, t.last, t.bytes) for t in tenants])
+    starts = np.concatenate([[0], np.cumsum(blocks.block_bytes, dtype=np.int64)]).tolist()
+    return [starts[tag] for tag in blocks.tags], int(starts[-1])
+
+
+def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+    columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
+    packing = pack(Problem(*columns.T))
+    return packing.offsets.tolist(), packing.height
+
+
+PLACERS: dict[str, Placer] = {
+    "none": _side_by_side,
+    "inplace": _side_by_side,
+    "sharing": _recycled,
+    "packed": _packed,
+}
+
+
+def _scratch_bytes(node: Node, alignment: int) -> int:
+    return sum(align(type.bytes, alignment) for type in node.op.workspace(node))
+
+
+def _tenants(
+    graph: Graph, storages: Storages, scratch: dict[Node, int], alignment: int
+) -> list[Tenant]:
+    """All that is not state, in order of first use; a step's outputs before its workspace."""
+    tenants = [
+        Tenant(storage.first, storage.last, align(storage.bytes, alignment), storage)
+        for storage in storages.storages
+        if not isinstance(storage.root, State)
+    ]
+    tenants += [
+        Tenant(step, step + 1, scratch[node], node)
+        for step, node in enumerate(graph.nodes)
+        if node in scratch
+    ]
+    return sorted(tenants, key=lambda tenant: tenant.first)
+
+
+def _buffers(
+    storages: Storages,
+    tenants: Sequence[Tenant],
+    offsets: Sequence[int],
+    state_bytes: int,
+    alignment: int,
+) -> tuple[tuple[Buffer, ...], dict[Node, Buffer]]:
+    """Buffers in the order of their storages, then workspaces in the order of their nodes."""
+    place = {
+        tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: offset
+        for tenant, offset in zip(tenants, offsets, strict=True)
+    }
+    buffers: list[Buffer] = []
+    state_offset = 0
+    for storage in storages.storages:
+        if isinstance(storage.root, State):
+            offset = state_offset
+            state_offset += align(storage.bytes, alignment)
+        else:
+            offset = state_bytes + place[storage.index]
+        lifetime = Lifetime(storage.first, storage.last)
+        kind = kind_of(storage.root)
+        buffers.append(Buffer(storage.index, kind, offset, storage.bytes, lifetime))
+    workspaces: dict[Node, Buffer] = {}
+    for tenant in tenants:
+        if isinstance(tenant.owner, Node):
+            lifetime = Lifetime(tenant.first, tenant.last)
+            offset = state_bytes + place[tenant.owner]
+            buffer = Buffer(len(buffers), "workspace", offset, tenant.bytes, lifetime)
+            workspaces[tenant.owner] = buffer
+            buffers.append(buffer)
+    return tuple(buffers), workspaces
+
+
+def _placements(storages: Storages, buffers: Sequence[Buffer]) -> dict[Value, Placement]:
+    recycled = _recycled_buffers(buffers)
+    placements = {}
+    for value, residence in storages.residences.items():
+        layout, how = residence.layout, residence.how
+        if how == "new" and residence.storage in recycled:
+            how = "reuse"
+        offset, strides = (layout.offset, layout.strides) if layout else (0, None)
+        placements[value] = Placement(residence.storage, offset, strides, how, residence.over)
+    return placements
+
+
+def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
+    """Indices of buffers on bytes that an earlier one had."""
+    ends = [buffer.offset + buffer.bytes for buffer in buffers]
+    marks = np.unique([buffer.offset for buffer in buffers] + ends)
+    used = np.zeros(len(marks), bool)
+    recycled = set()
+    lows = np.searchsorted(marks, [buffer.offset for buffer in buffers]).tolist()
+    highs = np.searchsorted(marks, ends).tolist()
+    for buffer in sorted(buffers, key=lambda buffer: (buffer.lifetime.first, buffer.index)):
+        span = used[lows[buffer.index] : highs[buffer.index]]
+        if span.any():
+            recycled.add(buffer.index)
+        span[:] = True
+    return recycled
+
+
+def _feature_map_bytes(graph: Graph, storages: Storages, placer: Placer, alignment: int) -> int:
+    """The paper's measure: what is neither state, input, output, workspace nor handed to an update."""
+    excluded = {storages.residences[value].storage for value in graph.outputs.values()}
+    for node in graph.effects:
+        excluded |= {storages.residences[value].storage for value in node.inputs}
+    tenants = [
+        Tenant(storage.first, storage.last, align(storage.bytes, alignment), storage)
+        for storage in storages.storages
+        if storage.index not in excluded and not isinstance(storage.root, State | Input)
+    ]
+    return placer(sorted(tenants, key=lambda tenant: tenant.first))[1]

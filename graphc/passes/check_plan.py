@@ -1,0 +1,256 @@
+"""An independent checker of memory plans. It shares no code with the planners.
+
+It replays the graph over a model of the arena in which each byte knows the value that it holds, and
+recomputes every lifetime. A plan passes if every read finds the value it asks for, every write is
+allowed by the op, and the plan's own statements about lifetimes and sizes hold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphc.errors import PlanError
+from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.plan import MemoryPlan
+from graphc.ir.text import text_window
+
+NOBODY = -1
+
+
+def check_plan(plan: MemoryPlan) -> None:
+    """Raise `PlanError`, with both culprits, if a step under this plan would corrupt a value.
+
+    Rejects overlap, illegal overwriting, misalignment, places outside the arena or their buffer,
+    lifetimes that end before the last reader, reads of something not computed, and an update that
+    is run twice.
+    """
+    _Replay(plan).run()
+
+
+class _Replay:
+    def __init__(self, plan: MemoryPlan) -> None:
+        self.plan = plan
+        self.graph: Graph = plan.graph
+        self.names = self.graph.names
+        self.owner_of: dict[Value, int] = {}
+        """Identity of a value's content; a view has the content of what it shows."""
+        self.contents: list[Value] = []
+        self.root: dict[Value, Value] = {}
+        for value in self.graph.values:
+            if value not in plan.placements:
+                raise PlanError(f"value {self.names[value]} has no place", [self.names[value]])
+        self.spans = {value: self.span(value) for value in self.graph.values}
+        edges = [edge for span in self.spans.values() for edge in span]
+        for buffer in plan.workspaces.values():
+            edges += [buffer.offset, buffer.offset + buffer.bytes]
+        marks = np.unique(np.array([0, *edges], np.int64))
+        self.cells = {edge: cell for cell, edge in enumerate(marks.tolist())}
+        self.owners = np.full(len(marks), NOBODY, np.int64)
+        self.is_state = np.zeros(len(marks), bool)
+        for state in self.graph.states:
+            self.is_state[self.cell_range(*self.spans[state])] = True
+
+    def run(self) -> None:
+        self.check_buffers()
+        self.check_lifetimes()
+        for source in self.graph.sources:
+            self.write(source, f"before the first step, {self.names[source]}")
+        updated: dict[Value, str] = {}
+        for step, node in enumerate(self.graph.nodes):
+            for value in node.inputs:
+                self.read(value, step, node)
+            self.execute(node, step, updated)
+        for name, value in self.graph.outputs.items():
+            self.expect(value, f"output {name!r} is copied out")
+
+    # --- static statements ---
+
+    def span(self, value: Value) -> tuple[int, int]:
+        """First byte and end of a value in the arena."""
+        placement = self.plan.placements[value]
+        buffer = self.plan.buffers[placement.buffer]
+        start = buffer.offset + placement.offset
+        if placement.strides is None:
+            size = value.type.bytes
+        else:
+            reach = zip(value.shape, placement.strides, strict=True)
+            size = sum((n - 1) * stride for n, stride in reach) + value.type.dtype.itemsize
+        if placement.offset < 0 or placement.offset + size > buffer.bytes:
+            name = self.names[value]
+            raise PlanError(
+                f"value {name} of {size} bytes at {placement.offset} leaves its buffer "
+                f"{buffer.index} of {buffer.bytes} bytes",
+                [name, f"buffer {buffer.index}"],
+            )
+        return start, start + size
+
+    def strides(self, value: Value) -> tuple[int, ...] | None:
+        return self.plan.placements[value].strides
+
+    def check_buffers(self) -> None:
+        for buffer in self.plan.buffers:
+            who = f"buffer {buffer.index}"
+            if buffer.offset % self.plan.alignment:
+                raise PlanError(
+                    f"{who} starts at {buffer.offset}, no multiple of {self.plan.alignment}", [who]
+                )
+            if buffer.offset < 0 or buffer.offset + buffer.bytes > self.plan.arena_bytes:
+                raise PlanError(
+                    f"{who} ends at {buffer.offset + buffer.bytes}, outside the arena of "
+                    f"{self.plan.arena_bytes} bytes",
+                    [who],
+                )
+
+    def check_lifetimes(self) -> None:
+        """Every reader and writer of a value lies inside its buffer's stated lifetime."""
+        end = len(self.graph.nodes)
+        for step, node in enumerate(self.graph.nodes):
+            for value in node.inputs + node.outputs:
+                self.check_alive(value, step, step + 1, f"step {step} ({node.label})")
+        for name, value in self.graph.outputs.items():
+            self.check_alive(value, end, end + 1, f"output {name!r}")
+        for state in self.graph.states:
+            self.check_alive(state, 0, end + 1, "the next step")
+
+    def check_alive(self, value: Value, first: int, last: int, who: str) -> None:
+        lifetime = self.plan.buffers[self.plan.placements[value].buffer].lifetime
+        if first < lifetime.first or last > lifetime.last:
+            name = self.names[value]
+            raise PlanError(
+                f"value {name} is used by {who}, outside its stated lifetime "
+                f"[{lifetime.first}, {lifetime.last})",
+                [name, who],
+            )
+
+    # --- replay ---
+
+    def cell_range(self, start: int, end: int) -> slice:
+        return slice(self.cells[start], self.cells[end])
+
+    def write(self, value: Value, who: str) -> None:
+        cells = self.cell_range(*self.spans[value])
+        self.spare_states(cells, who, self.names[value], self.root.get(value, value))
+        self.owner_of[value] = len(self.contents)
+        self.contents.append(self.root.get(value, value))
+        self.owners[cells] = self.owner_of[value]
+
+    def read(self, value: Value, step: int, node: Node) -> None:
+        self.expect(value, f"step {step} ({node.label}) reads it", node)
+
+    def expect(self, value: Value, use: str, node: Node | None = None) -> None:
+        name = self.names.get(value, repr(value))
+        if value not in self.owner_of:
+            raise PlanError(f"value {name} is not computed when {use}{self.near(node)}", [name, use])
+        content = self.owner_of[value]
+        held = self.owners[self.cell_range(*self.spans[value])]
+        wrong = held[held != content]
+        if wrong.size:
+            other = int(wrong[0])
+            thief = "a workspace" if other == NOBODY else self.describe(other)
+            raise PlanError(
+                f"value {name} is overwritten by {thief} before {use}{self.near(node)}",
+                [name, thief],
+            )
+
+    def describe(self, content: int) -> str:
+        for value, number in self.owner_of.items():
+            if number == content:
+                return self.names[value]
+        return "a dead value"
+
+    def near(self, node: Node | None) -> str:
+        if node is None:
+            return ""
+        return "\n" + text_window(self.graph, node)
+
+    def execute(self, node: Node, step: int, updated: dict[Value, str]) -> None:
+        outputs = set(node.outputs)
+        if self.shows(node):
+            source = node.named_inputs()[node.op.views or ""]
+            assert isinstance(source, Value), "a viewed input is one value"
+            for value in node.outputs:
+                self.owner_of[value] = self.owner_of[source]
+            return
+        for value in node.outputs:
+            self.check_overlaps(node, value, outputs)
+        workspace = self.plan.workspaces.get(node)
+        if workspace is not None:
+            region = (workspace.offset, workspace.offset + workspace.bytes)
+            for value in node.inputs + node.outputs:
+                self.check_apart(node, value, region)
+            cells = self.cell_range(*region)
+            self.spare_states(cells, f"the workspace of {node.label}", "workspace", None)
+            self.owners[cells] = NOBODY
+        for position, value in enumerate(node.outputs):
+            name = node.op.output_name(position)
+            if name in node.op.must_overwrite:
+                state = node.named_inputs()[node.op.must_overwrite[name]]
+                assert isinstance(state, Value), "a state input is one value"
+                if state in updated:
+                    names = [self.names[state], updated[state]]
+                    raise PlanError(f"state {names[0]} is updated twice in one step", names)
+                if self.spans[value] != self.spans[state]:
+                    names = [self.names[state], self.names[value]]
+                    raise PlanError(f"the update of {names[0]} is placed elsewhere", names)
+                updated[state] = self.names[value]
+                self.root[value] = state
+            self.write(value, f"step {step} ({node.label})")
+
+    def shows(self, node: Node) -> bool:
+        """Whether the outputs are views here, not copies."""
+        if node.op.views is None:
+            return False
+        source = node.named_inputs()[node.op.views]
+        assert isinstance(source, Value), "a viewed input is one value"
+        buffer = self.plan.placements[source].buffer
+        return all(
+            self.plan.placements[value].buffer == buffer
+            and self.plan.placements[value].how == "view"
+            for value in node.outputs
+        )
+
+    def check_overlaps(self, node: Node, value: Value, outputs: set[Value]) -> None:
+        """An output may lie over an operand only where the op says so, and exactly over it."""
+        start, end = self.spans[value]
+        position = node.outputs.index(value)
+        name = node.op.output_name(position)
+        allowed = set(node.op.may_overwrite.get(name, ()))
+        allowed |= {node.op.must_overwrite[name]} if name in node.op.must_overwrite else set()
+        for index, operand in enumerate(node.inputs):
+            low, high = self.spans[operand]
+            if low < end and start < high:
+                fits = (low, high) == (start, end) and operand.shape == value.shape
+                fits &= self.strides(operand) == self.strides(value)
+                if node.op.input_name(index) not in allowed or not fits:
+                    if any(
+                        other is operand and node.op.input_name(i) in allowed and fits
+                        for i, other in enumerate(node.inputs)
+                    ):
+                        continue
+                    names = [self.names[operand], self.names[value]]
+                    raise PlanError(
+                        f"{node.label} reads {names[0]} and writes {names[1]} over it, which the op "
+                        f"does not allow{self.near(node)}",
+                        names,
+                    )
+        for other in outputs - {value}:
+            low, high = self.spans[other]
+            if low < end and start < high:
+                names = [self.names[other], self.names[value]]
+                raise PlanError(f"outputs {names[0]} and {names[1]} overlap{self.near(node)}", names)
+
+    def check_apart(self, node: Node, value: Value, region: tuple[int, int]) -> None:
+        low, high = self.spans[value]
+        if low < region[1] and region[0] < high:
+            names = [self.names[value], f"workspace of {node.label}"]
+            raise PlanError(f"{names[1]} overlaps {names[0]}{self.near(node)}", names)
+
+    def spare_states(self, cells: slice, who: str, name: str, own: Value | None) -> None:
+        """A state may only be written by its own update."""
+        if not self.is_state[cells].any():
+            return
+        for owner in np.unique(self.owners[cells]).tolist():
+            victim = self.contents[owner] if owner != NOBODY else None
+            if isinstance(victim, State) and own is not victim:
+                names = [self.names[victim], name]
+                raise PlanError(f"{who} would overwrite the state {names[0]}", names)

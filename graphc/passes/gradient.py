@@ -1,0 +1,212 @@
+"""The gradient graph with mirrored forward nodes: Alg. 2 of "Training Deep Nets with Sublinear
+Memory Cost".
+
+Nodes are emitted in the order of the paper's V': the forward graph first, then, for each node in
+reverse, the mirrored copies that its gradient needs and are not there yet, then the gradient. The
+order of creation is the order of execution, so a copy is computed as late as it can be.
+
+Where a value has several readers, their contributions are added as each appears. The sum may
+overwrite its operand, so a shared weight costs one buffer, however often it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from graphc.errors import GradientError
+from graphc.ir import builder
+from graphc.ir.graph import Node, Value, ancestors
+from graphc.ir.op import GradientRule
+from graphc.ir.ops.elementwise import add
+from graphc.ir.ops.reduce import sum_to
+from graphc.ir.ops.shape import full, zeros_like
+
+MirrorCount = Callable[[Node], int]
+
+
+def gradient(
+    loss: Value,
+    wrt: Sequence[Value],
+    mirror: MirrorCount | None = None,
+    kept: Iterable[Value] = (),
+) -> tuple[Value, ...]:
+    """The derivatives of a scalar by each value of `wrt`, as new values that can be differentiated.
+
+    `mirror(node)` is the paper's m: how often a forward node may be computed again (default 0).
+    Nodes that produce a `kept` value have count 0. A value that the loss does not depend on gets
+    zeros of its own type. Raises `GradientError` for a loss that is no float scalar, for a `wrt`
+    that is not float, and where a path leads through an op without a gradient.
+    """
+    _check_arguments(loss, wrt)
+    nodes = ancestors([loss])
+    counts = _mirror_counts(nodes, mirror, kept) if mirror else {}
+    return _Differentiation(nodes, counts).run(loss, wrt)
+
+
+def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
+    if not isinstance(loss, Value):
+        raise GradientError(f"the loss must be a graphc value, got {loss!r}")
+    if loss.shape != () or loss.type.dtype.kind != "float":
+        raise GradientError(
+            f"the loss must be a float scalar, got {loss.type}; reduce it with graphc.sum or "
+            "graphc.mean, or convert it with graphc.cast"
+        )
+    for value in wrt:
+        if not isinstance(value, Value):
+            raise GradientError(f"wrt must hold graphc values, got {value!r}")
+        if value.type.dtype.kind != "float":
+            raise GradientError(
+                f"{value!r} is not float, so nothing can be differentiated by it; leave it out of wrt"
+            )
+
+
+def _mirror_counts(
+    nodes: Sequence[Node], mirror: MirrorCount, kept: Iterable[Value]
+) -> dict[Node, int]:
+    """m for each node. A view follows the node whose bytes it shows: it has none of its own."""
+    fixed = {value.node for value in kept}
+    for node in reversed(nodes):
+        if node in fixed and node.op.views is not None:
+            fixed.add(_viewed(node).node)
+    counts: dict[Node, int] = {}
+    for node in nodes:
+        if node in fixed or node.op.has_effect:
+            counts[node] = 0
+        elif node.op.views is not None:
+            source = _viewed(node).node
+            counts[node] = counts[source] if source is not None else 0
+        else:
+            counts[node] = mirror(node)
+    return counts
+
+
+def _viewed(node: Node) -> Value:
+    return node.inputs[[name.lstrip("*") for name in node.op.inputs].index(node.op.views or "")]
+
+
+class _Differentiation:
+    def __init__(self, nodes: Sequence[Node], counts: dict[Node, int]) -> None:
+        self.nodes = nodes
+        self.counts = counts
+        self.copies: dict[tuple[Node, int], Node] = {}
+        self.gradients: dict[Value, Value] = {}
+        self.active: set[Value] = set()
+
+    def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
+        self.mark_active(wrt)
+        if loss in self.active:
+            with builder.in_phase("gradient"):
+                self.gradients[loss] = full((), 1.0, loss.type.dtype)
+            for node in reversed(self.nodes):
+                if any(value in self.gradients for value in node.outputs):
+                    with builder.in_phase("gradient", node.scope):
+                        self.differentiate(node)
+        results = []
+        for value in wrt:
+            found = self.gradients.get(value)
+            with builder.in_phase("gradient"):
+                results.append(zeros_like(value) if found is None else found)
+        return tuple(results)
+
+    def mark_active(self, wrt: Sequence[Value]) -> None:
+        """Float values that depend on one of `wrt`: only they carry a gradient."""
+        self.active = set(wrt)
+        for node in self.nodes:
+            if any(value in self.active for value in node.inputs):
+                floats = (value for value in node.outputs if value.type.dtype.kind == "float")
+                self.active.update(floats)
+
+    def differentiate(self, node: Node) -> None:
+        """Add this node's contributions to the gradients of its active inputs."""
+        for name, value in node.named_inputs().items():
+            values = value if isinstance(value, tuple) else (value,)
+            if not any(v in self.active for v in values):
+                continue
+            contribution = self.contribution(node, name)
+            if contribution is None:
+                continue
+            parts = contribution if isinstance(contribution, tuple) else (contribution,)
+            for target, part in zip(values, parts, strict=True):
+                if target in self.active and part is not None:
+                    self.accumulate(target, part)
+
+    def contribution(self, node: Node, name: str) -> Any:
+        rule = node.op.gradients.get(name)
+        if rule is None:
+            raise GradientError(
+                f"{node.label} has no gradient by its input {name!r}, but the loss depends on it "
+                "through this node; leave what lies behind it out of wrt, or use another op"
+            )
+        return rule.method(node.op, node, **self.arguments(node, rule))
+
+    def arguments(self, node: Node, rule: GradientRule) -> dict[str, Any]:
+        """What the rule reads: incoming gradients, and the latest copies of inputs and outputs."""
+        inputs, outputs = node.named_inputs(), node.named_outputs()
+        for name, value in outputs.items():
+            values = value if isinstance(value, tuple) else (value,)
+            if f"d{name}" not in rule.reads and any(v in self.gradients for v in values):
+                raise GradientError(
+                    f"{node.label} passes no gradient back from its output {name!r}; the loss may "
+                    "not depend on it"
+                )
+        named: dict[str, Any] = {}
+        for name in rule.reads:
+            if name in inputs or name in outputs:
+                value = inputs[name] if name in inputs else outputs[name]
+                several = isinstance(value, tuple)
+                named[name] = tuple(map(self.latest, value)) if several else self.latest(value)
+                continue
+            value = outputs[name.removeprefix("d")]
+            if isinstance(value, tuple):
+                named[name] = tuple(self.gradients.get(v) for v in value)
+            else:
+                named[name] = self.gradients[value] if value in self.gradients else zeros_like(value)
+        return named
+
+    def accumulate(self, target: Value, part: Value) -> None:
+        if part.shape != target.shape:
+            part = sum_to(part, target.shape)
+        if part.type != target.type:
+            raise GradientError(
+                f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"
+            )
+        earlier = self.gradients.get(target)
+        self.gradients[target] = part if earlier is None else add(earlier, part)
+
+    def latest(self, value: Value) -> Value:
+        """The last mirrored copy of a value: a[v] of Alg. 2."""
+        if value.node is None or not self.counts.get(value.node):
+            return value
+        return self.copy(value.node, self.counts[value.node]).outputs[value.index]
+
+    def copy(self, node: Node, level: int) -> Node:
+        """Mirrored copy number `level`, made on first need together with the copies it reads."""
+        if (node, level) in self.copies:
+            return self.copies[node, level]
+        needed: set[tuple[Node, int]] = set()
+        pending = [(node, level)]
+        while pending:
+            key = pending.pop()
+            if key in needed or key in self.copies:
+                continue
+            needed.add(key)
+            pending.extend(self.sources(*key))
+        for original, count in sorted(needed, key=lambda key: (key[0].serial, key[1])):
+            inputs = [self.copied_input(value, count) for value in original.inputs]
+            self.copies[original, count] = builder.copy(
+                original, inputs, phase="mirror", mirror=0, copy_of=original, level=count
+            )
+        return self.copies[node, level]
+
+    def sources(self, node: Node, level: int) -> list[tuple[Node, int]]:
+        """The copies that copy `level` of a node reads: those of the same or the last level."""
+        producers = (value.node for value in node.inputs if value.node is not None)
+        levels = ((producer, min(level, self.counts[producer])) for producer in producers)
+        return [(producer, count) for producer, count in levels if count > 0]
+
+    def copied_input(self, value: Value, level: int) -> Value:
+        if value.node is None:
+            return value
+        count = min(level, self.counts[value.node])
+        return self.copies[value.node, count].outputs[value.index] if count else value

@@ -1,0 +1,139 @@
+"""Storages: which values share bytes because one views or overwrites the other.
+
+The rule is Fig. 2's: an op may overwrite an operand when it is the only reader left, counter 1.
+Values in one storage have one counter, so a view that is still read protects what it shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.plan import How
+from graphc.ir.types import Layout, contiguous_strides
+from graphc.passes.liveness import Liveness
+
+
+@dataclass(slots=True)
+class Storage:
+    """Bytes shared by values, alive on steps [first, last)."""
+
+    index: int
+    bytes: int
+    first: int
+    last: int
+    root: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """A value's storage, its layout there (None: contiguous from the start) and how it got it."""
+
+    storage: int
+    layout: Layout | None
+    how: How
+    over: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storages:
+    """All storages of a graph, and where each value resides."""
+
+    storages: list[Storage]
+    residences: dict[Value, Residence]
+
+
+def assign_storages(graph: Graph, live: Liveness, overwrite: bool) -> Storages:
+    """Merge views and states always, and operands that may be overwritten where `overwrite` holds.
+
+    Inputs are never overwritten: a feed's bytes are the feed's until its last reader.
+    """
+    assignment = _Assignment(live)
+    for source in graph.sources:
+        assignment.open(source, "state" if isinstance(source, State) else "new")
+    for step, node in enumerate(graph.nodes):
+        if assignment.views(node):
+            continue
+        taken: set[int] = set()
+        for position, value in enumerate(node.outputs):
+            name = node.op.output_name(position)
+            if name in node.op.must_overwrite:
+                state = node.named_inputs()[node.op.must_overwrite[name]]
+                assert isinstance(state, Value), "a state input is one value"
+                assignment.join(value, state, None, "state")
+                continue
+            found = assignment.target(node, step, value, name, taken) if overwrite else None
+            if found is not None:
+                taken.add(assignment.residences[found].storage)
+                assignment.join(value, found, assignment.residences[found].layout, "over")
+            else:
+                assignment.open(value, "new")
+    return Storages(assignment.storages, assignment.residences)
+
+
+class _Assignment:
+    def __init__(self, live: Liveness) -> None:
+        self.live = live
+        self.storages: list[Storage] = []
+        self.residences: dict[Value, Residence] = {}
+
+    def open(self, value: Value, how: How) -> None:
+        """A storage of the value's own."""
+        index = len(self.storages)
+        first, last = self.live.born[value], self.live.dies[value] + 1
+        if isinstance(value, State):
+            first, last = 0, self.live.end + 1
+        self.storages.append(Storage(index, value.type.bytes, first, last, value))
+        self.residences[value] = Residence(index, None, how)
+
+    def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
+        """Live in the storage of another value."""
+        index = self.residences[other].storage
+        storage = self.storages[index]
+        storage.last = max(storage.last, self.live.dies[value] + 1)
+        self.residences[value] = Residence(index, layout, how, other)
+
+    def views(self, node: Node) -> bool:
+        """Place the outputs of a view op inside its operand, if strides allow it."""
+        if node.op.views is None:
+            return False
+        source = node.named_inputs()[node.op.views]
+        assert isinstance(source, Value), "a viewed input is one value"
+        layout = self.residences[source].layout
+        layouts = node.op.view(node, layout or Layout(0, contiguous_strides(source.type)))
+        if layouts is None:
+            return False
+        for value, inner in zip(node.outputs, layouts, strict=True):
+            trivial = inner == Layout(0, contiguous_strides(value.type))
+            self.join(value, source, None if trivial else inner, "view")
+        return True
+
+    def target(
+        self, node: Node, step: int, value: Value, name: str, taken: set[int]
+    ) -> Value | None:
+        """The operand whose bytes `value` may take, if any."""
+        inputs = node.named_inputs()
+        for candidate in node.op.may_overwrite.get(name, ()):
+            operands = inputs[candidate]
+            for operand in operands if isinstance(operands, tuple) else (operands,):
+                if self.is_free(node, step, operand, value, taken):
+                    return operand
+        return None
+
+    def is_free(
+        self, node: Node, step: int, operand: Value, value: Value, taken: set[int]
+    ) -> bool:
+        residence = self.residences[operand]
+        storage = self.storages[residence.storage]
+        return (
+            operand.shape == value.shape
+            and operand.type.bytes == value.type.bytes == storage.bytes
+            and residence.layout is None
+            and storage.last == step + 1  # this node is the last reader: counter 1
+            and not isinstance(storage.root, State | Input)
+            and residence.storage not in taken
+            and all(
+                other is operand or self.residences[other].storage != residence.storage
+                for other in node.inputs
+            )
+        )

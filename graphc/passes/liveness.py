@@ -1,0 +1,51 @@
+"""Lifetimes and liveness counters: when each value is written, and who still has to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from graphc.ir.graph import Graph, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """Steps count nodes. `born` is the writing step; `dies` is the step of the last reader.
+
+    Sources are born at step 0, before its node runs. Graph outputs die at `end`, one past the last
+    step: they are copied out after it. `counters` is the number of readers: the counter of Fig. 2
+    before anything has run.
+    """
+
+    born: dict[Value, int]
+    dies: dict[Value, int]
+    counters: dict[Value, int]
+    end: int
+
+
+def liveness(graph: Graph) -> Liveness:
+    """Compute lifetimes of all values of a graph in its order."""
+    end = len(graph.nodes)
+    born: dict[Value, int] = dict.fromkeys(graph.sources, 0)
+    for step, node in enumerate(graph.nodes):
+        for value in node.outputs:
+            born[value] = step
+    dies = {value: steps[-1] if steps else born[value] for value, steps in graph.uses.items()}
+    counters = {value: len(steps) for value, steps in graph.uses.items()}
+    for value in graph.outputs.values():
+        dies[value] = end
+        counters[value] += 1
+    return Liveness(born, dies, counters, end)
+
+
+def peak_bytes(lifetimes: Iterable[tuple[int, int, int]]) -> int:
+    """The most bytes live at one time, for half-open (first, last, bytes): a bound for any packing."""
+    change: dict[int, int] = {}
+    for first, last, size in lifetimes:
+        change[first] = change.get(first, 0) + size
+        change[last] = change.get(last, 0) - size
+    live = most = 0
+    for time in sorted(change):
+        live += change[time]
+        most = max(most, live)
+    return most

@@ -1,0 +1,65 @@
+"""Named passes in a row: verified after each, and written to a folder where asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from graphc.errors import GraphcError, GraphError
+from graphc.ir.graph import Graph
+from graphc.ir.text import format_graph
+from graphc.ir.verify import verify
+from graphc.passes.common_subexpressions import share_common_subexpressions
+from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.schedule import place_updates
+from graphc.passes.simplify import simplify
+
+Pass = Callable[[Graph], Graph]
+
+PASSES: dict[str, Pass] = {
+    "simplify": simplify,
+    "common-subexpressions": share_common_subexpressions,
+    "dead-code": remove_dead_code,
+    "place-updates": place_updates,
+}
+
+FORWARD = ("simplify", "common-subexpressions", "dead-code")
+"""Before the gradient."""
+
+TRAINING = ("place-updates",)
+"""After the gradient; `trace` has left nothing dead."""
+
+
+@dataclass
+class Dump:
+    """Writes numbered files into a folder: ``00-forward.txt``, ``01-simplify.txt``, ..."""
+
+    folder: Path | None = None
+    count: int = field(default=0, init=False)
+
+    def write(self, name: str, text: Callable[[], str]) -> None:
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / f"{self.count:02d}-{name}.txt").write_text(text())
+        except OSError as error:
+            raise GraphcError(
+                f"cannot dump into {str(self.folder)!r}: {error.strerror}; choose a folder that is "
+                "writable"
+            ) from None
+        self.count += 1
+
+
+def run_passes(graph: Graph, names: Sequence[str], dump: Dump) -> Graph:
+    """Apply passes by name, verifying after each; an ill-formed result names the pass."""
+    for name in names:
+        graph = PASSES[name](graph)
+        try:
+            verify(graph)
+        except GraphcError as error:
+            raise GraphError(f"after the pass {name!r}: {error}") from error
+        dump.write(name, functools.partial(format_graph, graph))
+    return graph

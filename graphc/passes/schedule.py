@@ -1,0 +1,29 @@
+"""The order of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphc.ir.graph import Graph, Node
+
+
+def place_updates(graph: Graph) -> Graph:
+    """Run every update as early as it can: after what it reads and after the state's last reader.
+
+    A parameter's gradient then dies at once, and parameter gradients need not live together.
+    Other nodes keep their order.
+    """
+    slots: list[tuple[int, int, Node]] = []
+    for step, node in enumerate(graph.nodes):
+        at = step
+        if node.op.has_effect:
+            inputs = node.named_inputs()
+            readers = [graph.position[v.node] for v in node.inputs if v.node is not None]
+            for name in node.op.must_overwrite.values():
+                state = inputs[name]
+                assert not isinstance(state, tuple), "a state input is one value"
+                readers += [use for use in graph.uses[state] if use != step]
+            at = max(readers, default=step)
+        slots.append((at, step, node))
+    slots.sort(key=lambda slot: slot[:2])
+    return replace(graph, nodes=tuple(node for _, _, node in slots))

@@ -1,0 +1,1 @@
+"""Programs: a plan bound to one arena, and what executes it."""

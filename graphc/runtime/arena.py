@@ -1,0 +1,38 @@
+"""One allocation for everything, and views into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import PlanError
+from graphc.ir.plan import ALIGNMENT, MemoryPlan
+from graphc.ir.types import Layout, TensorType, contiguous_strides, span_bytes
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Array:
+    """Uninitialised bytes whose first address is a multiple of `alignment`."""
+    raw = np.empty(size + alignment, np.uint8)
+    skip = -raw.ctypes.data % alignment
+    return raw[skip : skip + size]
+
+
+class Arena:
+    """The bytes of a plan. `bytes` is the whole of it: nothing else is allocated."""
+
+    def __init__(self, plan: MemoryPlan) -> None:
+        self.alignment = plan.alignment
+        self.bytes = aligned_bytes(plan.arena_bytes, plan.alignment)
+
+    def view(
+        self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None
+    ) -> Array:
+        """An array at a byte offset; raises `PlanError` if it would leave the arena."""
+        layout = Layout(offset, strides or contiguous_strides(type))
+        end = offset + span_bytes(type, layout)
+        if offset < 0 or end > self.bytes.size:
+            raise PlanError(f"{type} at {offset} to {end} leaves the arena of {self.bytes.size} bytes")
+        return np.ndarray(type.shape, type.dtype.numpy, self.bytes.data, offset, layout.strides)

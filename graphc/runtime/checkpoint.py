@@ -1,0 +1,82 @@
+"""States to and from safetensors files. A file is complete or it is not there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from graphc.errors import CheckpointError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def save_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
+    """Write all states under a temporary name beside `path`, then rename it over `path`."""
+    target = Path(path)
+    content = save({name: np.ascontiguousarray(a) for name, a in states.items()}, {"format": "graphc"})
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        reason = error.strerror or str(error)
+        raise CheckpointError(
+            f"cannot write {str(target)!r}: {reason}; nothing was written, choose a folder that "
+            "exists and is writable"
+        ) from None
+
+
+def load_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
+    """Fill all states from a file. Everything is checked before the first byte is changed."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {str(path)!r}") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} cannot be read as a safetensors file: {error}; it may be cut short or "
+            "of another format. The program is unchanged"
+        ) from None
+    _check_fit(str(path), found, states)
+    for name, array in states.items():
+        np.copyto(array, found[name])
+
+
+def _check_fit(path: str, found: Mapping[str, Array], states: Mapping[str, Array]) -> None:
+    missing = [name for name in states if name not in found]
+    extra = [name for name in found if name not in states]
+    problems = [f"missing {_some(missing)}"] if missing else []
+    problems += [f"unknown {_some(extra)}"] if extra else []
+    for name in (name for name in states if name in found):
+        have, want = found[name], states[name]
+        if have.shape != want.shape or have.dtype != want.dtype:
+            problems.append(
+                f"{name} is {have.dtype}{list(have.shape)}, this network has "
+                f"{want.dtype}{list(want.shape)}"
+            )
+    if problems:
+        raise CheckpointError(
+            f"{path!r} belongs to another network or optimizer: {'; '.join(problems[:4])}. "
+            "The program is unchanged"
+        )
+
+
+def _some(names: list[str]) -> str:
+    listed = ", ".join(names[:3])
+    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"

@@ -1,0 +1,1 @@
+"""NumPy on the CPU: the reference, and the fallback everywhere."""

@@ -1,0 +1,60 @@
+"""Initial values of states: the same numbers on every machine for a seed and a name.
+
+The bits come from Philox (NumPy guarantees the streams of its bit generators) keyed by the seed and
+a hash of the state's name, so a parameter's values do not depend on what else the network has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import OptionError
+from graphc.ir.graph import State
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_CHUNK = 1 << 18
+
+
+def check_seed(seed: int) -> int:
+    """Return the seed; raises `OptionError` unless it is a whole number of 64 bits."""
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {seed!r}")
+    return seed
+
+
+def fill_initial(state: State, seed: int, out: Array) -> None:
+    """Write the state's initial values into `out`, contiguous."""
+    if state.initial.kind == "constant":
+        out.fill(state.initial.scale)
+        return
+    digest = hashlib.blake2b(state.name.encode(), digest_size=8).digest()
+    key = np.array([seed, int.from_bytes(digest, "little")], np.uint64)
+    generator = np.random.Philox(key=key)
+    flat = out.reshape(-1)
+    draw = _uniform if state.initial.kind == "uniform" else _normal
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        part[...] = (draw(generator, part.size) * state.initial.scale).astype(part.dtype)
+
+
+def _unit(generator: np.random.Philox, count: int) -> Array:
+    """Uniform on [0, 1) with 53 bits, by exact arithmetic."""
+    bits = np.asarray(generator.random_raw(count), np.uint64)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _uniform(generator: np.random.Philox, count: int) -> Array:
+    return 2.0 * _unit(generator, count) - 1.0
+
+
+def _normal(generator: np.random.Philox, count: int) -> Array:
+    """Box and Muller's transform in float64."""
+    pairs = -(-count // 2)
+    radius = np.sqrt(-2.0 * np.log(1.0 - _unit(generator, pairs)))
+    angle = 2.0 * np.pi * _unit(generator, pairs)
+    drawn: Array = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    return drawn
