@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
-from graphc.ir.graph import Graph, State, Value
+from graphc.ir.graph import Graph, Value
 from graphc.ir.plan import ALIGNMENT, ALLOCATE, RECOMPUTE, Allocate, MemoryPlan, Recompute
 from graphc.ir.text import format_graph
 from graphc.optim import Optimizer
@@ -79,15 +81,39 @@ def plan(
         raise OptionError(f"alignment must be a power of two, got {alignment!r}")
     dumps = Dump(Path(dump) if dump is not None else None)
 
-    traced = builder.trace(_named_outputs(loss, outputs))
+    with _collection_paused():
+        memory_plan = _plan(_named_outputs(loss, outputs), optimizer, recompute, allocate, alignment, dumps)
+    seconds = time.perf_counter() - started
+    return replace(memory_plan, planning_seconds=seconds)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Planning makes many lasting objects and hardly a cycle: searching for cycles only costs time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _plan(
+    outputs: Mapping[str, Value],
+    optimizer: Optimizer | None,
+    recompute: Recompute,
+    allocate: Allocate,
+    alignment: int,
+    dumps: Dump,
+) -> MemoryPlan:
+    traced = builder.trace(outputs)
     dumps.write("forward", lambda: format_graph(traced))
-    forward = run_passes(traced, FORWARD, dumps)
-    graph = forward
+    graph = run_passes(traced, FORWARD, dumps)
     if optimizer is not None:
-        graph = run_passes(training_graph(forward, optimizer, recompute), TRAINING, dumps)
+        graph = run_passes(training_graph(graph, optimizer, recompute), TRAINING, dumps)
     memory_plan = allocate_graph(graph, allocate, recompute, alignment)
     check_plan(memory_plan)
-    memory_plan = replace(memory_plan, planning_seconds=time.perf_counter() - started)
     dumps.write("plan", lambda: str(memory_plan))
     return memory_plan
 
@@ -104,9 +130,11 @@ def training_graph(forward: Graph, optimizer: Optimizer, recompute: Recompute) -
     with builder.in_phase("update"):
         updater = optimizer.begin()
     gradients = gradient(loss, trained, count, forward.kept)
+    updates = []
+    for state, value in zip(trained, gradients, strict=True):
+        with builder.in_phase("update", state.name.rpartition("/")[0]):
+            updates.append(updater.update(state, value))
     with builder.in_phase("update"):
-        pairs: list[tuple[State, Value]] = list(zip(trained, gradients, strict=True))
-        updates = [updater.update(state, value) for state, value in pairs]
         updates += updater.finish()
     return builder.trace(forward.outputs, updates)
 

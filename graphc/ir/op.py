@@ -9,7 +9,8 @@ because their parameters are part of the declaration:
 ``gradient(self, node, ...)`` or ``gradient_<input>(self, node, ...)``
     The derivative by one input, built from ops. The parameter names after ``node`` are the
     values that it reads: ``d<output>`` for the incoming gradient, or an input's or output's
-    name. What is not named may die early. Types and attributes come from ``node`` and create no
+    name. What is not named may die early. An op with several outputs gets None for the gradient of
+    one that the loss does not depend on. Types and attributes come from ``node`` and create no
     dependency. None stands for zero. An op with one input may call its method ``gradient``.
 ``kernel(self, record, node, *inputs, **outputs)``
     Runs once, when a program is bound: it calls ``record(function, *args, **kwargs)`` for each

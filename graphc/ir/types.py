@@ -144,6 +144,8 @@ def normalize_axis(axis: int, rank: int, where: str) -> int:
 
 def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """NumPy's broadcasting rule: aligned at the last axis, extents equal or 1."""
+    if all(shape == shapes[0] for shape in shapes[1:]):
+        return shapes[0]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

@@ -145,7 +145,8 @@ class _Differentiation:
         inputs, outputs = node.named_inputs(), node.named_outputs()
         for name, value in outputs.items():
             values = value if isinstance(value, tuple) else (value,)
-            if f"d{name}" not in rule.reads and any(v in self.gradients for v in values):
+            flows = any(v in self.gradients for v in values)
+            if flows and rule.reads and f"d{name}" not in rule.reads:
                 raise GradientError(
                     f"{node.label} passes no gradient back from its output {name!r}; the loss may "
                     "not depend on it"
@@ -158,10 +159,9 @@ class _Differentiation:
                 named[name] = tuple(map(self.latest, value)) if several else self.latest(value)
                 continue
             value = outputs[name.removeprefix("d")]
-            if isinstance(value, tuple):
-                named[name] = tuple(self.gradients.get(v) for v in value)
-            else:
-                named[name] = self.gradients[value] if value in self.gradients else zeros_like(value)
+            several = isinstance(value, tuple)
+            get = self.gradients.get
+            named[name] = tuple(map(get, value)) if several else get(value)
         return named
 
     def accumulate(self, target: Value, part: Value) -> None:

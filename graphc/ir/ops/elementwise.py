@@ -43,7 +43,7 @@ class Elementwise(Op):
             cls.expressions = {cls.outputs[0]: cls.expression}
         if "name" in cls.__dict__:
             cls.parsed = {output: parse(source) for output, source in cls.expressions.items()}
-            if "may_overwrite" not in cls.__dict__ and not cls.must_overwrite:
+            if cls.may_overwrite is Op.may_overwrite and not cls.must_overwrite:
                 cls.may_overwrite = {cls.outputs[0]: cls.inputs}
             cls._check_order()
         super().__init_subclass__()
@@ -265,9 +265,10 @@ class Sqrt(FloatElementwise):
 
 
 class Comparison(Elementwise):
-    """Base: equal dtypes in, bool out; nothing flows back."""
+    """Base: equal dtypes in, bool out; nothing flows back, and nothing is overwritten."""
 
     inputs = ("a", "b")
+    may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
         return super().infer(attributes, *types).with_dtype(bool_)

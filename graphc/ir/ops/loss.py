@@ -11,9 +11,11 @@ from graphc.errors import ShapeError
 from graphc.ir.builder import apply
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.ops.elementwise import float_dtype, mul, scale, sub
+from graphc.ir.ops.elementwise import add, float_dtype, mul, scale, sub
 from graphc.ir.ops.embedding import check_range, one_hot, require_integers
 from graphc.ir.ops.reduce import mean, sum
+from graphc.ir.ops.shape import AxisAttributes
+from graphc.ir.ops.softmax import SoftmaxGradient
 from graphc.ir.types import TensorType, int64
 
 
@@ -40,9 +42,25 @@ class SoftmaxCrossEntropy(Op):
         return TensorType((), dtype), logits
 
     def gradient_logits(
-        self, node: Node, dloss: Value, probabilities: Value, labels: Value
-    ) -> Value:
-        return apply(SoftmaxCrossEntropyGradient, probabilities, labels, dloss).output
+        self,
+        node: Node,
+        dloss: Value | None,
+        dprobabilities: Value | None,
+        probabilities: Value,
+        labels: Value,
+    ) -> Value | None:
+        """Through the loss; a second derivative comes through the probabilities as well."""
+        through_loss = through_rows = None
+        if dloss is not None:
+            operands = (probabilities, labels, dloss)
+            through_loss = apply(SoftmaxCrossEntropyGradient, *operands).output
+        if dprobabilities is not None:
+            rows = AxisAttributes(1)
+            operands = (probabilities, dprobabilities)
+            through_rows = apply(SoftmaxGradient, *operands, attributes=rows).output
+        if through_loss is not None and through_rows is not None:
+            return add(through_loss, through_rows)
+        return through_rows if through_loss is None else through_loss
 
     def scratch(self, node: Node) -> tuple[TensorType, ...]:
         """The labels' places in the flattened rows, twice, and two numbers a row."""

@@ -1,0 +1,38 @@
+"""The multilayer perceptron of Rumelhart, Hinton and Williams (1986), with relu."""
+
+from __future__ import annotations
+
+import math
+
+from graphc.ir.builder import input, mirror, scope
+from graphc.ir.graph import Value
+from graphc.ir.ops.activation import relu
+from graphc.ir.ops.loss import softmax_cross_entropy
+from graphc.ir.ops.matmul import linear
+
+
+def mlp(
+    layers: int = 4, hidden: int = 256, inputs: int = 784, classes: int = 10, batch: int = 64
+) -> Value:
+    """`layers` times (linear, relu), then a linear classifier and softmax cross entropy.
+
+    Inputs of the program: ``x`` (batch, inputs) and ``labels`` (batch,), int32.
+    """
+    labels = input("labels", (batch,), dtype="int32")
+    return softmax_cross_entropy(mlp_logits(layers, hidden, inputs, classes, batch), labels)
+
+
+def mlp_logits(layers: int, hidden: int, inputs: int, classes: int, batch: int) -> Value:
+    """The network without its loss.
+
+    Layers between every √layers-th one carry mirror count 1, the paper's segments (Alg. 1), so
+    that ``recompute="mirror"`` keeps about √layers feature maps.
+    """
+    h: Value = input("x", (batch, inputs))
+    segment = max(1, math.isqrt(layers))
+    for index in range(layers):
+        inside = (index + 1) % segment != 0
+        with scope(f"layer{index}"), mirror(1 if inside else 0):
+            h = relu(linear(h, hidden))
+    with scope("output"):
+        return linear(h, classes)

@@ -1,0 +1,1 @@
+"""Training on real data from the command line."""

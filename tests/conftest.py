@@ -1,0 +1,26 @@
+"""Shared settings: property tests are reproducible and have no deadline."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("graphc", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("graphc")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+@pytest.fixture
+def golden(request):
+    """Compare a text with a file in tests/golden; `--update-golden` writes it."""
+
+    def check(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text)
+        assert text == path.read_text()
+
+    return check

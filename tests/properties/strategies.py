@@ -1,0 +1,102 @@
+"""Random training graphs for hypothesis: fan-out, equal subexpressions, views, state, effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+import graphc as g
+from graphc.ir import builder
+
+ROWS, COLUMNS = 4, 6
+
+
+@dataclass(frozen=True)
+class Network:
+    """A loss over a random graph, other outputs, and feeds for two steps."""
+
+    loss: g.Value
+    outputs: dict[str, g.Value]
+    feeds: list[dict[str, np.ndarray]]
+
+
+def halves(a, b):
+    left, right = g.split(a, 2, axis=1)
+    return g.concat([right, g.mul(left, g.split(b, 2, axis=1)[0])], axis=1)
+
+
+def through_views(a, b):
+    turned = g.reshape(g.transpose(a), (COLUMNS, ROWS))
+    return g.add(g.transpose(turned), b)
+
+
+def top_rows(a, b):
+    return g.concat([a[:2], b[2:]], axis=0)
+
+
+def normalised(a, b):
+    return g.div(a, g.sqrt(g.mean(b * b, 1, keepdims=True) + 1.0))
+
+
+def cross(a, b):
+    return g.mul(g.sum(a, 0, keepdims=True), b)
+
+
+UNARY = [
+    g.relu, g.tanh, g.sigmoid, g.silu, g.gelu, g.softmax, g.log_softmax, g.neg,
+    lambda x: g.leaky_relu(x, 0.1), lambda x: x * 0.5, lambda x: x + 0.25,
+    lambda x: g.reshape(g.reshape(x, (-1,)), (ROWS, COLUMNS)),
+    lambda x: g.broadcast_to(g.max(x, 1, keepdims=True), (ROWS, COLUMNS)),
+]  # fmt: skip
+BINARY = [
+    g.add, g.sub, g.mul, g.maximum, halves, through_views, top_rows, normalised, cross,
+    lambda a, b: g.where(g.less(a, b), a, b),
+    lambda a, b: g.matmul(g.matmul(a, b, transpose_b=True), b),
+]  # fmt: skip
+
+
+@st.composite
+def networks(draw, max_ops: int = 12) -> Network:
+    """A network of up to `max_ops` random steps, with mirror counts from {0, 1, 2}."""
+    x = g.input("x", (ROWS, COLUMNS))
+    labels = g.input("labels", (ROWS,), "int32")
+    values = [x]
+    for number in range(draw(st.integers(1, max_ops))):
+        with g.scope(f"step{number}"), g.mirror(draw(st.integers(0, 2))):
+            a, b = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+            kind = draw(st.sampled_from(["unary", "binary", "again", "linear", "frozen"]))
+            if kind == "unary":
+                value = draw(st.sampled_from(UNARY))(a)
+            elif kind == "binary":
+                value = draw(st.sampled_from(BINARY))(a, b)
+            elif kind == "again":  # a subexpression that is there twice
+                value = g.add(g.tanh(a), g.mul(g.tanh(a), 0.5))
+            else:
+                value = g.linear(a, COLUMNS, trainable=kind == "linear")
+            if draw(st.booleans()):
+                builder.keep(value)
+            values.append(value)
+    with g.scope("head"):
+        logits = g.linear(values[-1], 3)
+    loss = g.softmax_cross_entropy(logits, labels)
+    loss = g.add(loss, g.mean(draw(st.sampled_from(values))))
+    chosen = draw(st.lists(st.sampled_from([*values, logits]), max_size=3))
+    rng = np.random.default_rng(draw(st.integers(0, 100)))
+    feeds = [
+        {
+            "x": rng.standard_normal((ROWS, COLUMNS)).astype(np.float32),
+            "labels": rng.integers(0, 3, ROWS).astype(np.int32),
+        }
+        for _ in range(2)
+    ]
+    return Network(loss, {f"extra{i}": value for i, value in enumerate(chosen)}, feeds)
+
+
+OPTIMIZERS = [
+    g.optim.SGD(0.1),
+    g.optim.Momentum(0.1, weight_decay=0.01),
+    g.optim.Adam(0.01),
+    g.optim.AdamW(0.01),
+]

@@ -1,0 +1,169 @@
+"""The strongest oracles: planned runs equal unplanned ones, and broken plans are rejected."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from properties.strategies import OPTIMIZERS, networks
+
+import graphc as g
+from graphc.errors import PlanError
+from graphc.ir.plan import ALLOCATE, Lifetime
+from graphc.passes.allocate import allocate
+from graphc.passes.check_plan import check_plan
+from graphc.runtime.cpu.bind import run_unplanned
+from graphc.runtime.initial import fill_initial
+
+
+def examples(count):
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=count, suppress_health_check=slow)
+
+
+def bits(array):
+    return np.ascontiguousarray(array).view(np.uint8).tolist() if array.shape else array.tobytes()
+
+
+def run_plain(graph, feeds, seed=0):
+    """Steps with a fresh array for every value: outputs of each step, and the final states."""
+    states = {}
+    for state in graph.states:
+        states[state] = np.empty(state.shape, state.type.dtype.numpy)
+        fill_initial(state, seed, states[state])
+    results = []
+    for feed in feeds:
+        sources = dict(states)
+        for source in graph.inputs:
+            given_array = feed.get(source.name, source.default)
+            sources[source] = np.asarray(given_array, source.type.dtype.numpy)
+        arrays = run_unplanned(graph, sources)
+        results.append({name: arrays[value].copy() for name, value in graph.outputs.items()})
+        for node in graph.effects:
+            inputs, outputs = node.named_inputs(), node.named_outputs()
+            for output, state in node.op.must_overwrite.items():
+                states[inputs[state]] = arrays[outputs[output]].copy()
+    return results, {state.name: array for state, array in states.items()}
+
+
+@examples(150)
+@given(networks(), st.sampled_from(OPTIMIZERS), st.sampled_from(["none", "mirror"]))
+def test_every_strategy_equals_the_unplanned_run_bit_for_bit(network, optimizer, recompute):
+    expected = None
+    for strategy in ALLOCATE:
+        program = g.compile(
+            network.loss,
+            outputs=network.outputs,
+            optimizer=optimizer,
+            recompute=recompute,
+            allocate=strategy,
+            poison=True,
+        )
+        if expected is None:
+            expected = run_plain(program.graph, network.feeds)
+        for feed, wanted in zip(network.feeds, expected[0], strict=True):
+            found = program.step(feed)
+            assert {k: bits(v) for k, v in found.items()} == {k: bits(v) for k, v in wanted.items()}
+        states = {name: bits(array) for name, array in program.states.items()}
+        assert states == {name: bits(array) for name, array in expected[1].items()}
+
+
+@examples(60)
+@given(networks(), st.sampled_from(OPTIMIZERS))
+def test_recomputation_changes_no_bit(network, optimizer):
+    """Alg. 2 with any mirror counts trains exactly like the plain gradient graph."""
+    runs = []
+    for recompute in ("none", "mirror"):
+        program = g.compile(network.loss, optimizer=optimizer, recompute=recompute, poison=True)
+        losses = [bits(program.step(feed)["loss"]) for feed in network.feeds]
+        runs.append((losses, {name: bits(array) for name, array in program.states.items()}))
+    assert runs[0] == runs[1]
+
+
+@examples(60)
+@given(networks(), st.sampled_from(["none", "mirror"]))
+def test_bytes_only_fall_from_strategy_to_strategy(network, recompute):
+    plans = {
+        a: g.plan(network.loss, optimizer=g.optim.SGD(), recompute=recompute, allocate=a)
+        for a in ALLOCATE
+    }
+    sizes = [plans[a].arena_bytes for a in ("none", "inplace", "sharing")]
+    assert sizes == sorted(sizes, reverse=True)
+    assert plans["packed"].live_bytes <= plans["packed"].arena_bytes <= sizes[1]
+    for name, found in plans.items():
+        assert found.live_bytes <= found.arena_bytes
+        assert dict(found.strategy_bytes)[name] == found.arena_bytes
+
+
+@examples(30)
+@given(networks())
+def test_text_round_trip(network):
+    graph = g.plan(network.loss, optimizer=g.optim.Adam(), recompute="mirror").graph
+    text = g.format_graph(graph)
+    parsed = g.parse_graph(text)
+    assert g.format_graph(parsed) == text
+    assert str(allocate(parsed, "packed")) == str(allocate(graph, "packed"))
+
+
+def planned(network):
+    return g.plan(network.loss, optimizer=g.optim.Momentum(), recompute="mirror")
+
+
+def names_in(plan, buffer):
+    return {plan.graph.names[value] for value in plan.residents.get(buffer.index, [])}
+
+
+@examples(60)
+@given(networks(), st.data())
+def test_shifted_offset_is_rejected_with_both_culprits(network, data):
+    plan = planned(network)
+    values = [b for b in plan.buffers if b.kind not in ("workspace", "state")]
+    pairs = [
+        (a, b)
+        for a in values
+        for b in values
+        if a.index != b.index and a.lifetime.overlaps(b.lifetime)
+        # the later one is written while the earlier one is still to be read
+        and a.lifetime.first < b.lifetime.first < a.lifetime.last - 1
+    ]
+    assume(pairs)
+    victim, thief = data.draw(st.sampled_from(pairs))
+    buffers = list(plan.buffers)
+    buffers[thief.index] = replace(thief, offset=victim.offset)
+    with pytest.raises(PlanError) as error:
+        check_plan(replace(plan, buffers=tuple(buffers), arena_bytes=plan.arena_bytes + thief.bytes))
+    assert len(error.value.culprits) == 2
+    moved = names_in(plan, thief)
+    assert moved & set(error.value.culprits), (moved, error.value.culprits)
+
+
+@examples(60)
+@given(networks(), st.data())
+def test_swapped_order_is_rejected_with_both_culprits(network, data):
+    plan = planned(network)
+    nodes = plan.graph.nodes
+    steps = [
+        step
+        for step in range(len(nodes) - 1)
+        if any(value.node is nodes[step] for value in nodes[step + 1].inputs)
+    ]
+    step = data.draw(st.sampled_from(steps))
+    swapped = (*nodes[:step], nodes[step + 1], nodes[step], *nodes[step + 2 :])
+    with pytest.raises(PlanError) as error:
+        check_plan(replace(plan, graph=replace(plan.graph, nodes=swapped)))
+    assert len(error.value.culprits) == 2
+
+
+@examples(60)
+@given(networks(), st.data())
+def test_shortened_lifetime_is_rejected_with_both_culprits(network, data):
+    plan = planned(network)
+    buffer = data.draw(st.sampled_from([b for b in plan.buffers if b.kind != "workspace"]))
+    shorter = Lifetime(buffer.lifetime.first, buffer.lifetime.last - 1)
+    buffers = list(plan.buffers)
+    buffers[buffer.index] = replace(buffer, lifetime=shorter)
+    with pytest.raises(PlanError) as error:
+        check_plan(replace(plan, buffers=tuple(buffers)))
+    assert len(error.value.culprits) == 2
+    assert error.value.culprits[0] in names_in(plan, buffer)
