@@ -2,6 +2,8 @@
 
 The arena is [state | rest]. ``none`` gives every value its own storage, ``inplace`` merges what may
 overwrite, ``sharing`` recycles blocks (Fig. 2), ``packed`` chooses an offset for every storage.
+Under the first three, workspaces have one common place behind the values; ``packed`` gives each a
+place for the one step that it lives.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Tenant:
 
 
 Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
-"""Offsets of the tenants, given in order of `first`, and the height."""
+"""Offsets of tenants that are given in order of `first`, and the height."""
 
 
 def allocate(
@@ -85,23 +87,32 @@ def allocate(
 
 
 def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Every storage apart; one common workspace behind them."""
-    offsets, height = [], 0
-    for tenant in tenants:
-        offsets.append(height)
-        height += tenant.bytes if isinstance(tenant.owner, Storage) else 0
-    work = max((t.bytes for t in tenants if not isinstance(t.owner, Storage)), default=0)
-    places = [
-        offset if isinstance(tenant.owner, Storage) else height
-        for tenant, offset in zip(tenants, offsets, strict=True)
-    ]
-    return places, height + work
+    """Every storage apart."""
+    return _with_common_workspace(tenants, lambda sizes: list(range(len(sizes))))
 
 
 def _recycled(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    blocks = share([(t.first, t.last, t.bytes) for t in tenants])
-    starts = np.concatenate([[0], np.cumsum(blocks.block_bytes, dtype=np.int64)]).tolist()
-    return [starts[tag] for tag in blocks.tags], int(starts[-1])
+    """Storages in the blocks of Fig. 2."""
+    return _with_common_workspace(tenants, share)
+
+
+def _with_common_workspace(
+    tenants: Sequence[Tenant], choose_blocks: Callable[[list[tuple[int, int, int]]], list[int]]
+) -> tuple[list[int], int]:
+    """Blocks one after another, each as large as its largest tenant, then one workspace for all."""
+    values = [t for t in tenants if isinstance(t.owner, Storage)]
+    blocks = choose_blocks([(t.first, t.last, t.bytes) for t in values])
+    sizes = [0] * (max(blocks, default=-1) + 1)
+    for tenant, block in zip(values, blocks, strict=True):
+        sizes[block] = max(sizes[block], tenant.bytes)
+    *starts, height = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
+    block_of = iter(blocks)
+    offsets = [
+        starts[next(block_of)] if isinstance(tenant.owner, Storage) else height
+        for tenant in tenants
+    ]
+    work = max((t.bytes for t in tenants if not isinstance(t.owner, Storage)), default=0)
+    return offsets, height + work
 
 
 def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:

@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 MATCH_RANGE = 16
 """A block this many times too large is left for someone else, as in MXNet's planner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tags:
-    """Block of each tenant, and the final size of each block."""
-
-    tags: list[int]
-    block_bytes: list[int]
+FreeBlock = tuple[int, int, int]
+"""(bytes, when it was freed, tag): of equal sizes the longest free one goes first."""
 
 
-def share(tenants: Sequence[tuple[int, int, int]]) -> Tags:
-    """Assign blocks to (first, last, bytes), half open, given in order of `first`."""
+def share(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
+    """The block of each (first, last, bytes), half open, given in order of `first`.
+
+    Blocks are numbered from 0; each is to be as large as its largest tenant.
+    """
     tags = [0] * len(tenants)
     sizes: list[int] = []
-    free: list[tuple[int, int]] = []  # (bytes, tag), ascending
+    free: list[FreeBlock] = []  # ascending
     leaving = sorted(range(len(tenants)), key=lambda i: (tenants[i][1], i))
     gone = 0
     for index, (first, _, size) in enumerate(tenants):
         while gone < len(leaving) and tenants[leaving[gone]][1] <= first:
             tag = tags[leaving[gone]]
-            bisect.insort(free, (sizes[tag], tag))
+            bisect.insort(free, (sizes[tag], gone, tag))
             gone += 1
         tag = _choose(free, size)
         if tag is None:
@@ -41,14 +39,14 @@ def share(tenants: Sequence[tuple[int, int, int]]) -> Tags:
             sizes.append(size)
         sizes[tag] = max(sizes[tag], size)
         tags[index] = tag
-    return Tags(tags, sizes)
+    return tags
 
 
-def _choose(free: list[tuple[int, int]], size: int) -> int | None:
+def _choose(free: list[FreeBlock], size: int) -> int | None:
     """Take the best matching block from the free list."""
-    at = bisect.bisect_left(free, (size, -1))
+    at = bisect.bisect_left(free, (size, -1, -1))
     if at < len(free) and free[at][0] <= size * MATCH_RANGE:
-        return free.pop(at)[1]
+        return free.pop(at)[2]
     if at > 0:
-        return free.pop(at - 1)[1]
+        return free.pop(at - 1)[2]
     return None

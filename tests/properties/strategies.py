@@ -52,6 +52,7 @@ UNARY = [
 ]  # fmt: skip
 BINARY = [
     g.add, g.sub, g.mul, g.maximum, halves, through_views, top_rows, normalised, cross,
+    lambda a, b: g.add(a, a[1:2]),  # an operand, and a view of it
     lambda a, b: g.where(g.less(a, b), a, b),
     lambda a, b: g.matmul(g.matmul(a, b, transpose_b=True), b),
 ]  # fmt: skip
