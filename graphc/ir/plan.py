@@ -73,7 +73,7 @@ class Recomputation:
     extra_time_fraction: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MemoryPlan:
     """Buffers of one arena for a graph in its order.
 
@@ -192,7 +192,11 @@ class MemoryPlan:
             "planning_seconds": self.planning_seconds,
         }
 
+    def __repr__(self) -> str:
+        return f"<{self.allocate} plan of {len(self.graph.nodes)} nodes, {self.arena_bytes} bytes>"
+
     def __str__(self) -> str:
+        # The printout imports this module; a plan has to print itself all the same.
         from graphc.ir.plan_text import format_plan
 
         return format_plan(self)

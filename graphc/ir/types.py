@@ -56,7 +56,7 @@ def as_dtype(given: object) -> DType:
         found = _BY_NAME.get(given) or _BY_SHORT.get(given)
     else:
         try:
-            found = _BY_NUMPY.get(np.dtype(given))  # type: ignore[call-overload]
+            found = None if given is None else _BY_NUMPY.get(np.dtype(given))  # type: ignore[call-overload]
         except TypeError:
             found = None
     if found is None:

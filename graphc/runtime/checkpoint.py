@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def save_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
     """Write all states under a temporary name beside `path`, then rename it over `path`."""
     target = Path(path)
-    content = save({name: np.ascontiguousarray(a) for name, a in states.items()}, {"format": "graphc"})
+    content = save(dict(states), {"format": "graphc"})
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(

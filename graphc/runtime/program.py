@@ -13,7 +13,7 @@ from graphc.ir.graph import Input
 from graphc.ir.plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.checkpoint import load_states, save_states
-from graphc.runtime.cpu.bind import bind
+from graphc.runtime.cpu.bind import bind, numpy_settings
 from graphc.runtime.initial import check_seed, fill_initial
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -70,7 +70,7 @@ class Program:
         self._feed({**(feeds or {}), **named})
         kept = self._arena.bytes[: self.plan.state_bytes].copy() if self._check_finite else None
         try:
-            with np.errstate(all="ignore"):
+            with numpy_settings():
                 for call in self._calls:
                     call()
         except NonFiniteError:

@@ -51,7 +51,7 @@ def test_fig2_counters_and_tags(golden):
     graph = plan.graph
     live = liveness(graph)
     counters = {value: live.counters[value] for value in graph.values}
-    tags: dict[int, int] = {}
+    tags = {plan.address(a): 1}
     lines = ["initial counters: " + " ".join(f"{letters[v]}={counters[v]}" for v in graph.values)]
     for node in graph.nodes:
         before = {value: counters[value] for value in node.inputs}
@@ -61,9 +61,9 @@ def test_fig2_counters_and_tags(golden):
         tag = tags.setdefault(plan.address(node.output), len(tags) + 1)
         reads = ", ".join(f"{letters[v]} counter {n}" for v, n in before.items())
         recycled = [letters[v] for v in node.inputs if counters[v] == 0 and v is not place.over]
-        over = f" over {letters[place.over]}" if place.over is not None else ""
+        how = f"over {letters[place.over]}" if place.over is not None else place.how
         lines.append(
-            f"{letters[node.output]} = {node.op.name}({reads}): {place.how}{over}, tag {tag}"
+            f"{letters[node.output]} = {node.op.name}({reads}): {how}, tag {tag}"
             + (f"; recycles {', '.join(recycled)}" if recycled else "")
         )
     golden("fig2.txt", "\n".join(lines) + "\n")

@@ -1,0 +1,51 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import DTypeError, ShapeError
+from graphc.ir.types import DTYPES, as_dtype, contiguous_strides, format_bytes, tensor_type
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_dtypes_have_names_short_names_and_numpy_twins(dtype):
+    assert as_dtype(dtype.name) is as_dtype(dtype.short) is as_dtype(dtype.numpy) is dtype
+    assert dtype.itemsize == dtype.numpy.itemsize
+
+
+def test_bfloat16_comes_through_ml_dtypes():
+    assert as_dtype("bfloat16").numpy == np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("given", ["float8", complex, object(), "complex64", None])
+def test_unknown_dtype_lists_the_known_ones(given):
+    with pytest.raises(DTypeError, match="float32, float16"):
+        as_dtype(given)
+
+
+def test_bytes_and_strides():
+    type = tensor_type((2, 3, 4), "float16")
+    assert (type.elements, type.bytes, type.rank) == (24, 48, 3)
+    assert contiguous_strides(type) == (24, 8, 2)
+    assert tensor_type((), "float64").bytes == 8
+    assert tensor_type(5, "uint8").shape == (5,)
+    assert tensor_type(np.array([2, 3]), "int32").shape == (2, 3)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, -1), (2.5, 1), "ab", (None,), 1.5])
+def test_bad_shapes(shape):
+    with pytest.raises(ShapeError):
+        g.input("x", shape)
+
+
+def test_an_empty_batch_says_why():
+    with pytest.raises(ShapeError, match="from 1 up"):
+        g.input("x", (0, 784))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (7 * 2**30, "7.00 GiB"), (2**42, "4.00 TiB")],
+)
+def test_format_bytes(count, text):
+    assert format_bytes(count) == text

@@ -1,0 +1,170 @@
+"""Rewriting passes, the pipeline, storages and packing on graphs small enough to see through."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import graphc as g
+from graphc.errors import GraphcError, GraphError
+from graphc.ir.builder import trace
+from graphc.ir.graph import Graph
+from graphc.passes.common_subexpressions import share_common_subexpressions
+from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.inplace import assign_storages
+from graphc.passes.liveness import liveness, peak_bytes
+from graphc.passes.packing import Problem, pack
+from graphc.passes.packing.fit import pack_in_order, pack_in_time
+from graphc.passes.pipeline import PASSES, Dump, run_passes
+from graphc.passes.sharing import share
+from graphc.passes.simplify import simplify
+
+
+def names(graph):
+    return [node.op.name for node in graph.nodes]
+
+
+def simplified(build):
+    x = g.input("x", (2, 3, 4))
+    graph = trace({"y": build(x)})
+    return names(remove_dead_code(simplify(graph)))
+
+
+@pytest.mark.parametrize(
+    ("build", "left"),
+    [
+        (lambda x: g.tanh(x * 1.0), ["tanh"]),
+        (lambda x: -(-g.tanh(x)), ["tanh"]),
+        (lambda x: g.reshape(g.reshape(g.tanh(x), (24,)), (2, 3, 4)), ["tanh"]),
+        (lambda x: g.reshape(g.reshape(g.tanh(x), (24,)), (3, 8)), ["tanh", "reshape", "reshape"]),
+        (lambda x: g.transpose(g.transpose(g.tanh(x), (1, 2, 0)), (2, 0, 1)), ["tanh"]),
+        (lambda x: g.transpose(g.transpose(x, (1, 2, 0)), (1, 2, 0)), ["transpose", "transpose"]),
+        (lambda x: x + 0.0, ["shift"]),  # -0.0 + 0.0 is 0.0: not an identity
+    ],
+)
+def test_simplify(build, left):
+    assert simplified(build) == left
+
+
+def test_common_subexpressions_merge_across_equal_operands():
+    x = g.input("x", (3,))
+    with g.mirror(1):
+        mirrored = g.tanh(x)
+    graph = trace({"y": g.exp(g.tanh(x)) + g.exp(g.tanh(x)) * mirrored})
+    found = names(share_common_subexpressions(graph))
+    assert found.count("exp") == 1
+    assert found.count("tanh") == 2  # the one that may be computed again stays apart
+
+
+def test_dead_code_keeps_updates():
+    x = g.input("x", (2, 3))
+    plan = g.plan(g.mean(g.linear(x, 2)), optimizer=g.optim.SGD())
+    assert names(remove_dead_code(plan.graph)) == names(plan.graph)
+
+
+def test_dumps_and_verification_between_passes(tmp_path, monkeypatch):
+    x = g.input("x", (2, 3))
+    loss = g.mean(g.tanh(g.linear(x, 2)))
+    g.plan(loss, optimizer=g.optim.SGD(), dump=tmp_path / "dump")
+    files = sorted(path.name for path in (tmp_path / "dump").iterdir())
+    assert files == ["00-forward.txt", "01-simplify.txt", "02-common-subexpressions.txt",
+                     "03-dead-code.txt", "04-place-updates.txt", "05-plan.txt"]  # fmt: skip
+    assert g.parse_graph((tmp_path / "dump" / "04-place-updates.txt").read_text())
+    with pytest.raises(GraphcError, match="cannot dump"):
+        (tmp_path / "file").write_text("")
+        g.plan(loss, dump=tmp_path / "file")
+
+    monkeypatch.setitem(PASSES, "reverse", lambda graph: Graph(graph.nodes[::-1], graph.outputs))
+    with pytest.raises(GraphError, match="after the pass 'reverse'"):
+        run_passes(trace({"loss": loss}), ["reverse"], Dump())
+
+
+def test_storage_is_not_overwritten_while_a_view_of_it_is_to_be_read():
+    x = g.input("x", (4, 4))
+    y = g.tanh(x)
+    view = y[0:2]
+    z = g.sigmoid(y)
+    graph = trace({"out": g.concat([view, z])})
+    residences = assign_storages(graph, liveness(graph), overwrite=True).residences
+    assert residences[view].how == "view"
+    assert residences[z].how == "new"
+
+
+def test_strided_operands_are_not_overwritten():
+    x = g.input("x", (4, 4))
+    turned = g.transpose(g.tanh(x))
+    loss = g.softmax_cross_entropy(turned, g.input("t", (4,), "int32"))
+    graph = trace({"loss": loss})
+    probabilities = loss.producer.outputs[1]
+    residences = assign_storages(graph, liveness(graph), overwrite=True).residences
+    assert residences[probabilities].how == "new"
+
+
+def test_inputs_and_states_are_not_overwritten():
+    x = g.input("x", (4,))
+    y, z = g.relu(x), g.relu(g.parameter("w", (4,)))
+    graph = trace({"y": y, "z": z})
+    residences = assign_storages(graph, liveness(graph), overwrite=True).residences
+    assert residences[y].how == residences[z].how == "new"
+
+
+# --- sharing and packing ---
+
+LIFETIMES = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(1, 10), st.integers(1, 40)).map(
+        lambda t: (t[0], t[0] + t[1], t[2])
+    ),
+    min_size=1,
+    max_size=30,
+).map(sorted)
+
+
+def overlapping(tenants):
+    for i, (first, last, _) in enumerate(tenants):
+        for j in range(i):
+            if tenants[j][0] < last and first < tenants[j][1]:
+                yield i, j
+
+
+@given(LIFETIMES)
+def test_no_block_has_two_tenants_at_a_time(tenants):
+    tags = share(tenants)
+    assert all(tags[i] != tags[j] for i, j in overlapping(tenants))
+    assert set(tags) == set(range(len(set(tags))))
+
+
+def test_sharing_matches_sizes_and_grows():
+    assert share([(0, 1, 100), (0, 1, 10), (1, 2, 9), (1, 2, 90)]) == [0, 1, 1, 0]
+    assert share([(0, 1, 10), (1, 2, 50)]) == [0, 0]  # grows
+    assert share([(0, 1, 1000), (1, 2, 10)]) == [0, 1]  # far too large to match
+
+
+def as_problem(tenants):
+    lower, upper, size = np.array(tenants, np.int64).T
+    return Problem(lower, upper, size)
+
+
+@given(LIFETIMES)
+def test_packings_do_not_overlap_and_reach_no_lower_than_the_bound(tenants):
+    problem = as_problem(tenants)
+    assert problem.bound == peak_bytes(tenants)
+    order = np.arange(len(tenants))[::-1]
+    for packing in (pack(problem), pack_in_time(problem), pack_in_order(problem, order)):
+        ends = packing.offsets + problem.size
+        assert packing.height == ends.max() >= problem.bound
+        assert packing.offsets.min() >= 0
+        for i, j in overlapping(tenants):
+            assert ends[i] <= packing.offsets[j] or ends[j] <= packing.offsets[i]
+
+
+def test_large_buffers_first_where_time_order_leaves_holes():
+    """Two small buffers leave a hole too small for the large one that follows."""
+    problem = as_problem([(0, 2, 1), (0, 3, 1), (1, 4, 1), (2, 4, 2)])
+    assert pack(problem).height == problem.bound == 4
+    staggered = as_problem([(0, 1, 4), (0, 3, 4), (1, 5, 2), (3, 5, 8)])
+    assert pack(staggered).height == 10
+
+
+def test_an_empty_problem():
+    nothing = Problem(*np.zeros((3, 0), np.int64))
+    assert pack(nothing).height == nothing.bound == 0

@@ -1,0 +1,291 @@
+import gc
+import tracemalloc
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import FeedError, NonFiniteError, OptionError
+from graphc.models import mlp
+from graphc.runtime.cpu.bind import _workspace, bind_node, numpy_settings
+from graphc.runtime.initial import fill_initial
+
+RNG = np.random.default_rng(0)
+FEEDS = {
+    "x": RNG.standard_normal((8, 16)).astype(np.float32),
+    "labels": RNG.integers(0, 10, 8).astype(np.int32),
+}
+
+
+def small(**options):
+    options = {"optimizer": g.optim.Adam(0.01), **options}
+    return g.compile(mlp(layers=3, hidden=12, inputs=16, batch=8), **options)
+
+
+def test_the_bytes_printed_are_the_bytes_used():
+    program = small()
+    assert program.arena_bytes == program.plan.arena_bytes
+    assert f"{program.plan.arena_bytes} bytes" in str(program.plan)
+    arena = program._arena.bytes
+    for value, array in program._arrays.items():
+        assert np.shares_memory(array, arena), value
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Momentum", "Adam", "AdamW"])
+@pytest.mark.parametrize("recompute", ["none", "mirror"])
+def test_nothing_is_allocated_in_a_step(optimizer, recompute):
+    """Less than 16 KiB at any moment of ten steps: argument tuples and views, never an array."""
+    batch, wide = 256, 300
+    loss = mlp(layers=4, hidden=wide, inputs=wide, batch=batch)
+    program = g.compile(loss, optimizer=getattr(g.optim, optimizer)(), recompute=recompute)
+    feeds = {"x": np.ones((batch, wide), np.float32), "labels": np.zeros(batch, np.int32)}
+    program.step(feeds)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            program.step(feeds)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * 2**10
+
+
+def every_op_network():
+    """Most kernels at sizes at which a temporary would show."""
+    rows, columns = 64, 300
+    x, i = g.input("x", (rows, columns)), g.input("i", (rows,), "int32")
+    values = [op(x) for op in (g.tanh, g.sigmoid, g.relu, g.gelu, g.silu, g.softmax, g.log_softmax)]
+    values += [g.leaky_relu(x, 0.1), g.gelu(x, "tanh"), x**3.0, g.exp(x), g.sqrt(x * x + 1.0)]
+    values += [g.where(g.less(x, 0.5), x, 2.0 * x), g.maximum(x, 0.5), g.div(x, x * x + 1.0)]
+    values += [g.broadcast_to(g.max(x, 1, True), x.shape), x - g.mean(x, 0, True)]
+    values += [g.concat(g.split(x, 3, 1)[::-1], 1), g.concat([x[1:], x[:1]])]
+    values += [g.gather(x, i), g.transpose(g.reshape(g.transpose(x), (columns, rows)))]
+    total = g.sum(g.one_hot(i, 8))
+    for value in values:
+        total = total + g.mean(value * value)
+    weights = g.linear(x, 8, name="head")
+    return total + g.softmax_cross_entropy(weights, g.cast(g.one_hot(i, 8), "int32")[:, 0])
+
+
+def test_no_kernel_allocates():
+    loss = every_op_network()
+    x = [v for v in g.plan(loss).graph.inputs if v.name == "x"][0]
+    (dx,) = g.gradient(loss, [x])
+    program = g.compile(loss, outputs={"norm": g.mean(dx * dx)}, optimizer=g.optim.SGD())
+    feeds = {"x": RNG.uniform(0.1, 1, (64, 300)).astype(np.float32), "i": np.arange(64, dtype=np.int32) % 8}
+    program.step(feeds)
+    program._feed(feeds)
+    gc.collect()
+    worst = {}
+    for node, call in zip(_nodes_of_calls(program), program._calls, strict=True):
+        tracemalloc.start()
+        with numpy_settings():
+            call()
+        worst[node] = max(worst.get(node, 0), tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert {name: peak for name, peak in worst.items() if peak >= 16 * 2**10} == {}
+
+
+def _nodes_of_calls(program):
+    """The op behind each recorded call: bind each node again and count."""
+    names = []
+    for node in program.graph.nodes:
+        if not all(program.plan.placements[v].how == "view" for v in node.outputs):
+            scratch = _workspace(program.plan, program._arena, node)
+            names += [node.op.name] * len(bind_node(node, program._arrays, scratch))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, "'x' is missing.*f32.8,16."),
+        ({"x": FEEDS["x"]}, "'labels' is missing"),
+        ({**FEEDS, "y": 1}, "no input 'y'.*'x', 'labels'"),
+        ({**FEEDS, "x": FEEDS["x"].astype("f8")}, "dtype float64.*astype.'float32'"),
+        ({**FEEDS, "x": FEEDS["x"][:4]}, r"got the shape \[4, 16\]"),
+        ({**FEEDS, "x": FEEDS["x"].tolist()}, "got list"),
+        ({**FEEDS, "labels": FEEDS["labels"] + 90}, "labels.*0 to 9"),
+        ({**FEEDS, "learning_rate": "fast"}, "got str"),
+    ],
+)
+def test_feeds_that_do_not_fit(feeds, message):
+    program = small()
+    before = {name: array.copy() for name, array in program.states.items()}
+    with pytest.raises(FeedError, match=message):
+        program.step(feeds)
+    for name, array in program.states.items():
+        np.testing.assert_array_equal(array, before[name])
+    program.step(FEEDS)
+
+
+def test_nan_in_feeds_is_allowed_and_reported_on_request():
+    feeds = {**FEEDS, "x": FEEDS["x"].copy()}
+    feeds["x"][2, 3] = np.nan
+    assert np.isnan(small().step(feeds)["loss"])
+    checking = small(check_finite=True)
+    with pytest.raises(NonFiniteError, match=r"input 'x' holds nan at \[2, 3\], 1 such"):
+        checking.step(feeds)
+
+
+def test_check_finite_names_the_node_and_keeps_the_states():
+    x = g.input("x", (4,))
+    with g.scope("bad"):
+        loss = g.sum(g.log(x * g.parameter("w", (4,), initial=g.Initial("constant", 1.0))))
+    program = g.compile(loss, optimizer=g.optim.SGD(0.1), check_finite=True)
+    program.step(x=np.ones(4, np.float32))
+    before = program.parameters["bad/w"]
+    with pytest.raises(NonFiniteError, match="computed by bad/log"):
+        program.step(x=np.zeros(4, np.float32))
+    np.testing.assert_array_equal(program.parameters["bad/w"], before)
+
+
+def test_outputs_and_parameters_are_copies():
+    program = small()
+    first = program.step(FEEDS)["loss"]
+    kept = float(first)
+    weight = program.parameters["layer0/weight"]
+    weight += 1
+    program.step(FEEDS)
+    assert float(first) == kept
+    assert not np.array_equal(weight, program.parameters["layer0/weight"])
+
+
+def test_parameters_are_a_checked_mapping():
+    program = small()
+    assert len(program.parameters) == 8
+    assert set(program.parameters) < set(program.states)
+    assert "adam/m/layer0/weight" in program.states
+    program.parameters["layer0/bias"] = np.ones(12, np.float32)
+    assert program.parameters["layer0/bias"].sum() == 12
+    for given in (np.ones(11, np.float32), np.ones(12), 3.0):
+        with pytest.raises(OptionError, match="layer0/bias"):
+            program.parameters["layer0/bias"] = given
+    with pytest.raises(OptionError, match="there is no 'layer9"):
+        program.parameters["layer9/bias"]
+    with pytest.raises(OptionError, match="cannot be removed"):
+        del program.parameters["layer0/bias"]
+
+
+def test_the_learning_rate_is_an_input_that_may_change():
+    frozen, plain = small(), small()
+    before = frozen.parameters["layer0/weight"]
+    frozen.step(FEEDS, learning_rate=0.0)
+    np.testing.assert_array_equal(frozen.parameters["layer0/weight"], before)
+    plain.step(FEEDS)
+    assert not np.array_equal(plain.parameters["layer0/weight"], before)
+
+
+def test_inference_shares_parameters_by_name():
+    x = g.input("x", (8, 16))
+    logits = g.linear(x, 10)
+    loss = g.softmax_cross_entropy(logits, g.input("labels", (8,), "int32"))
+    training = g.compile(loss, optimizer=g.optim.SGD(0.5))
+    training.step(FEEDS)
+    inference = g.compile(outputs=[logits])
+    inference.parameters.update(training.parameters)
+    wanted = FEEDS["x"] @ training.parameters["weight"].T + training.parameters["bias"]
+    np.testing.assert_allclose(inference.step(x=FEEDS["x"])["output0"], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recompute": "some"}, "unknown recompute 'some'; choose one of: none, mirror"),
+        ({"allocate": "best"}, "none, inplace, sharing, packed"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"alignment": 100}, "power of two"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 0.5}, "seed"),
+    ],
+)
+def test_unknown_options_list_the_known_ones(options, message):
+    with pytest.raises(OptionError, match=message):
+        small(**options)
+
+
+def test_what_compile_needs():
+    with pytest.raises(OptionError, match="loss or outputs"):
+        g.compile()
+    with pytest.raises(OptionError, match="must be a graphc value"):
+        g.compile(3.0)
+
+
+def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():
+    runs = []
+    for seed in (0, 0, 1):
+        program = small(seed=seed)
+        runs.append([float(program.step(FEEDS)["loss"]) for _ in range(3)])
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_initial_values_are_the_same_everywhere():
+    """Known answers: these bits must never change, or old seeds mean other networks."""
+    for kind, wanted in (
+        ("uniform", UNIFORM),
+        ("normal", NORMAL),
+    ):
+        state = g.parameter("layer0/weight", (2, 2), initial=g.Initial(kind, 0.5))
+        found = np.empty((2, 2), np.float32)
+        fill_initial(state, 7, found)
+        assert [x.hex() for x in found.ravel().tolist()] == wanted
+
+
+UNIFORM = [
+    "-0x1.9af41a0000000p-2", "0x1.f0dd920000000p-2", "-0x1.75dec40000000p-2", "0x1.40b92c0000000p-2",
+]  # fmt: skip
+NORMAL = [
+    "0x1.34ebb60000000p-3", "0x1.1f78360000000p-1", "0x1.5decb40000000p-3", "-0x1.56b24c0000000p+0",
+]  # fmt: skip
+
+
+def test_initial_values_have_the_stated_spread():
+    for kind, deviation in (("uniform", 0.5 / 3**0.5), ("normal", 0.5)):
+        state = g.parameter("w", (1000, 601), initial=g.Initial(kind, 0.5))
+        found = np.empty((1000, 601), np.float32)
+        fill_initial(state, 0, found)
+        assert abs(found.mean()) < 2e-3
+        assert found.std() == pytest.approx(deviation, rel=5e-3)
+        other = np.empty_like(found)
+        fill_initial(g.parameter("v", (1000, 601), initial=g.Initial(kind, 0.5)), 0, other)
+        assert abs(np.corrcoef(found.ravel(), other.ravel())[0, 1]) < 5e-3
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_networks_run_through_float32_kernels(dtype):
+    numpy = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}[dtype]
+    x = g.input("x", (4, 8), dtype)
+    y = g.softmax(g.tanh(g.linear(x, 6)))
+    program = g.compile(outputs={"y": y, "max": g.max(y, 1)}, poison=True)
+    given = RNG.standard_normal((4, 8)).astype(numpy)
+    found = program.step(x=given)
+    weight = program.parameters["weight"].astype(np.float32)
+    wide = (given.astype(np.float32) @ weight.T).astype(numpy).astype(np.float32)
+    powers = np.exp(np.tanh(wide).astype(numpy).astype(np.float32))
+    wanted = powers / powers.sum(1, keepdims=True)
+    assert found["y"].dtype == numpy
+    np.testing.assert_allclose(found["y"].astype(np.float32), wanted, rtol=2**-7)
+    np.testing.assert_array_equal(found["max"], found["y"].astype(np.float32).max(1).astype(numpy))
+
+
+def test_poison_shows_a_read_of_freed_bytes(monkeypatch):
+    """Without the checker, a plan that frees too early gives NaN instead of a plausible number."""
+    from dataclasses import replace
+
+    from graphc.ir.plan import Lifetime
+    from graphc.runtime.program import Program
+
+    x = g.input("x", (4, 4))
+    plan = g.plan(outputs={"y": g.tanh(x) + g.exp(g.tanh(x) * 2.0)}, allocate="none")
+    tanh = next(v for v in plan.graph.values if v.node and v.node.op.name == "tanh")
+    buffers = list(plan.buffers)
+    index = plan.placements[tanh].buffer
+    buffers[index] = replace(buffers[index], lifetime=Lifetime(0, 1))
+    short = replace(plan, buffers=tuple(buffers))
+    given = np.ones((4, 4), np.float32)
+    assert np.isnan(Program(short, poison=True).step(x=given)["y"]).all()
+    assert np.isfinite(Program(plan, poison=True).step(x=given)["y"]).all()

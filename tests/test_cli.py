@@ -1,0 +1,174 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from graphc.cli import main
+
+SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
+KEYS = ["model", "recompute", "allocate", "nodes", "forward_nodes", "arena_bytes", "state_bytes",
+        "workspace_bytes", "feature_map_bytes", "live_bytes", "bound_bytes", "recomputed_nodes",
+        "extra_flops_fraction", "extra_time_fraction", "planning_seconds"]  # fmt: skip
+
+
+def run(capsys, *arguments):
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_plan_json_has_the_stated_keys(capsys):
+    code, out, _ = run(capsys, "plan", "mlp", *SMALL, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert list(found) == KEYS
+    assert (found["model"], found["allocate"], found["recompute"]) == ("mlp", "packed", "none")
+    assert found["state_bytes"] <= found["live_bytes"] <= found["arena_bytes"]
+    assert found["bound_bytes"] is None
+
+
+def test_plan_text_is_the_same_bytes_every_time(capsys):
+    outputs = {run(capsys, "plan", "mlp", *SMALL, "--text")[1] for _ in range(3)}
+    assert len(outputs) == 1
+    (text,) = outputs
+    for part in ("arena by strategy", "bytes by kind", "over %", "view", "state @", "peak at step"):
+        assert part in text or part == "view"
+
+
+def test_plan_text_golden(capsys, golden):
+    golden("plan-mlp.txt", run(capsys, "plan", "mlp", *SMALL, "--text", "--optimizer", "adam")[1])
+
+
+def test_plan_of_a_network_far_larger_than_this_machine(capsys):
+    code, out, _ = run(capsys, "plan", "mlp", "layers=200", "hidden=65536", "batch=65536", "--json")
+    assert code == 0
+    assert json.loads(out)["arena_bytes"] > 3 * 2**40
+
+
+def test_mirror_recomputes_and_none_does_not(capsys):
+    none, mirror = (
+        json.loads(run(capsys, "plan", "mlp", "layers=16", "--recompute", r, "--json")[1])
+        for r in ("none", "mirror")
+    )
+    assert none["recomputed_nodes"] == 0 < mirror["recomputed_nodes"]
+    assert none["extra_flops_fraction"] == 0 < mirror["extra_flops_fraction"] < 0.34
+    assert mirror["feature_map_bytes"] < none["feature_map_bytes"]
+
+
+def test_inference_plan(capsys):
+    found = json.loads(run(capsys, "plan", "mlp", *SMALL, "--optimizer", "none", "--json")[1])
+    assert found["nodes"] == found["forward_nodes"]
+
+
+def test_compare_is_a_list_of_plan_objects(capsys):
+    code, out, _ = run(capsys, "compare", "mlp", *SMALL, "--json")
+    plans = json.loads(out)
+    assert code == 0
+    assert [found["allocate"] for found in plans] == ["none", "inplace", "sharing", "packed"]
+    assert all(list(found) == KEYS for found in plans)
+    sizes = [found["arena_bytes"] for found in plans]
+    assert sizes == sorted(sizes, reverse=True)
+    table = run(capsys, "compare", "mlp", *SMALL)[1]
+    assert all(name in table for name in ("none", "inplace", "sharing", "packed", "feature maps"))
+
+
+def test_a_model_from_a_file(capsys, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import graphc as g\n"
+        "def build(width=8):\n"
+        "    return g.mean(g.tanh(g.linear(g.input('x', (2, 3)), width)))\n"
+        "nothing = 3\n"
+        "def wrong(): return 3\n"
+    )
+    code, out, _ = run(capsys, "plan", f"{tmp_path}/net.py:build", "width=5", "--json")
+    assert code == 0
+    assert json.loads(out)["forward_nodes"] == 4
+    for name in ("nothing", "absent", "wrong"):
+        code, _, err = run(capsys, "plan", f"{tmp_path}/net.py:{name}")
+        assert code == 2
+        assert err.startswith("graphc: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "resnet999"], "unknown model 'resnet999'; choose one of: mlp"),
+        (["plan", "gone.py:f"], "there is no file"),
+        (["plan", "mlp", "depth=3"], "no setting 'depth'; it takes layers"),
+        (["plan", "mlp", "layers"], "key=value"),
+        (["plan", "mlp", "layers=x"], "whole number"),
+        (["plan", "mlp", "layers=0"], "whole number from 1"),
+        (["plan", "mlp", "--allocate", "best"], "unknown allocate"),
+        (["plan", "mlp", "--recompute", "best"], "unknown recompute"),
+        (["train", "digits", "depth=3"], "it takes layers"),
+        (["train", "digits", "batch=9999"], "batch must lie"),
+        (["train", "digits", "--epochs", "0"], "--epochs"),
+    ],
+)
+def test_mistakes_exit_with_2_and_a_message(capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_dump_writes_every_stage(capsys, tmp_path):
+    run(capsys, "plan", "mlp", *SMALL, "--dump", str(tmp_path))
+    assert (tmp_path / "00-forward.txt").read_text().startswith("graph {")
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_ops_lists_what_gradients_read(capsys):
+    found = json.loads(run(capsys, "ops", "--json")[1])
+    assert found["relu"]["gradient"] == {"x": ["dy", "y"]}
+    assert found["adam_update"]["overwrite"]["w_new"] == ["w"]
+    assert "relu" in run(capsys, "ops")[1]
+
+
+def test_training_on_digits_gives_the_same_losses_under_every_plan(capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+    histories = []
+    for options in (
+        ["--allocate", "none"],
+        ["--allocate", "inplace"],
+        ["--allocate", "sharing"],
+        ["--allocate", "packed"],
+        ["--recompute", "mirror"],
+    ):
+        code, out, _ = run(capsys, "train", "digits", "--epochs", "3", "--json", *options)
+        assert code == 0
+        histories.append(json.loads(out)["epochs"])
+    assert all(history == histories[0] for history in histories)
+    assert histories[0][-1]["test_accuracy"] > 0.9
+
+
+def test_training_on_digits_reaches_96_percent(capsys, tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+    save = tmp_path / "digits.safetensors"
+    code, out, _ = run(capsys, "train", "digits", "--save", str(save))
+    assert code == 0
+    assert save.exists()
+    last = [line for line in out.splitlines() if line.startswith("epoch")][-1]
+    assert float(last.split("accuracy")[1].split("%")[0]) > 96
+    assert "steps/s" in last
+    assert "arena" in last
+
+
+def test_python_m_graphc():
+    done = subprocess.run(
+        [sys.executable, "-m", "graphc", "plan", "mlp", *SMALL, "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["model"] == "mlp"
+    wrong = subprocess.run([sys.executable, "-m", "graphc"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+
+
+def test_a_closed_pipe_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -m graphc plan mlp layers=200 --text | head -1",
+        shell=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("plan:")
+    assert done.stderr == ""

@@ -1,0 +1,35 @@
+"""The public names, and that each says what it is."""
+
+import inspect
+
+import graphc as g
+
+
+def test_names_are_sorted_and_exist():
+    assert g.__all__ == sorted(g.__all__)
+    assert all(hasattr(g, name) for name in g.__all__)
+
+
+def test_every_public_function_and_class_has_a_docstring():
+    for name in g.__all__:
+        thing = getattr(g, name)
+        if callable(thing):
+            assert inspect.getdoc(thing), name
+
+
+def test_what_the_design_relies_on():
+    options = inspect.signature(g.compile).parameters
+    assert {"loss", "optimizer", "recompute", "allocate", "device", "seed", "outputs"} <= set(options)
+    for name in ("input", "parameter", "scope", "mirror", "keep", "gradient", "linear", "relu"):
+        assert name in g.__all__
+    for name in ("step", "plan", "parameters", "save", "load"):
+        assert hasattr(g.Program, name) or name == "plan"
+
+
+def test_importing_needs_no_accelerator_and_no_extra():
+    import subprocess
+    import sys
+
+    code = "import graphc, sys; print([m for m in ('cupy', 'torch', 'sklearn', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
