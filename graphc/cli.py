@@ -65,8 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     planning = commands.add_parser("plan", help="print the memory plan of a model")
     _model_arguments(planning)
     _strategy_arguments(planning)
-    planning.add_argument("--optimizer", choices=[*OPTIMIZERS, "none"], default="sgd",
-                          help="updates to plan; none plans inference (default: sgd)")
+    planning.add_argument(
+        "--optimizer",
+        choices=[*OPTIMIZERS, "none"],
+        default="sgd",
+        help="updates to plan; none plans inference (default: sgd)",
+    )
     planning.add_argument("--json", action="store_true", help="one JSON object")
     planning.add_argument("--text", action="store_true", help="plain text with every step")
     planning.add_argument("--dump", metavar="DIR", help="write the graph after every pass")
@@ -74,15 +78,20 @@ def _parser() -> argparse.ArgumentParser:
 
     comparing = commands.add_parser("compare", help="one row for each allocation strategy")
     _model_arguments(comparing)
-    comparing.add_argument("--optimizer", choices=[*OPTIMIZERS, "none"], default="sgd",
-                           help="updates to plan (default: sgd)")
+    comparing.add_argument(
+        "--optimizer",
+        choices=[*OPTIMIZERS, "none"],
+        default="sgd",
+        help="updates to plan (default: sgd)",
+    )
     comparing.add_argument("--json", action="store_true", help="a list of plan objects")
     comparing.set_defaults(run=_compare)
 
     training = commands.add_parser("train", help="train on real data")
     training.add_argument("task", choices=["digits"], help="what to train on")
-    training.add_argument("settings", nargs="*", metavar="key=value",
-                          help="layers, hidden, batch, learning_rate")
+    training.add_argument(
+        "settings", nargs="*", metavar="key=value", help="layers, hidden, batch, learning_rate"
+    )
     _strategy_arguments(training)
     training.add_argument("--epochs", type=int, default=20, help="passes over the data")
     training.add_argument("--seed", type=int, default=0, help="initial parameters and order")
@@ -104,10 +113,12 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _strategy_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--allocate", default="packed", metavar="A",
-                        help=f"{', '.join(ALLOCATE)} (default: packed)")
-    parser.add_argument("--recompute", default="none", metavar="P",
-                        help=f"{', '.join(RECOMPUTE)} (default: none)")
+    parser.add_argument(
+        "--allocate", default="packed", metavar="A", help=f"{', '.join(ALLOCATE)} (default: packed)"
+    )
+    parser.add_argument(
+        "--recompute", default="none", metavar="P", help=f"{', '.join(RECOMPUTE)} (default: none)"
+    )
 
 
 # --- models ---
@@ -217,8 +228,8 @@ def _show_plan(memory_plan: MemoryPlan) -> None:
         cells[STEP_COLUMNS.index("how")].stylize(colours[how.split()[0]])
         steps.add_row(*cells)
     peak = Table(box=None, show_header=False, title=f"peak at step {memory_plan.peak_step}")
-    for size, kind, names in peak_rows(memory_plan):
-        peak.add_row(Text(size), Text(kind), Text(names))
+    for peak_row in peak_rows(memory_plan):
+        peak.add_row(*map(Text, peak_row))
     console.print(head, steps, peak)
 
 

@@ -82,14 +82,16 @@ def plan(
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
-        memory_plan = _plan(_named_outputs(loss, outputs), optimizer, recompute, allocate, alignment, dumps)
+        memory_plan = _plan(
+            _named_outputs(loss, outputs), optimizer, recompute, allocate, alignment, dumps
+        )
     seconds = time.perf_counter() - started
     return replace(memory_plan, planning_seconds=seconds)
 
 
 @contextmanager
 def _collection_paused() -> Iterator[None]:
-    """Planning makes many lasting objects and hardly a cycle: searching for cycles only costs time."""
+    """Planning makes many lasting objects and hardly a cycle; to search for cycles costs time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -142,9 +144,11 @@ def training_graph(forward: Graph, optimizer: Optimizer, recompute: Recompute) -
 def _named_outputs(
     loss: Value | None, outputs: Sequence[Value] | Mapping[str, Value]
 ) -> dict[str, Value]:
-    named = dict(outputs) if isinstance(outputs, Mapping) else {
-        f"output{index}": value for index, value in enumerate(outputs)
-    }
+    named = (
+        dict(outputs)
+        if isinstance(outputs, Mapping)
+        else {f"output{index}": value for index, value in enumerate(outputs)}
+    )
     if loss is not None:
         named = {"loss": loss, **named}
     if not named:

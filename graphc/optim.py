@@ -109,8 +109,7 @@ class Adam:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(learning_rate=(self.learning_rate, 0, 1e6), weight_decay=(self.weight_decay, 0, 1e6))
-        _check(beta1=(self.beta1, 0, 0.999999), beta2=(self.beta2, 0, 0.999999999))
+        _check_adam(self)
 
     def begin(self) -> Updater:
         attributes = AdamAttributes(self.beta1, self.beta2, self.epsilon, self.weight_decay)
@@ -127,13 +126,20 @@ class AdamW:
     epsilon: float = 1e-8
     weight_decay: float = 0.01
 
-    __post_init__ = Adam.__post_init__
+    def __post_init__(self) -> None:
+        _check_adam(self)
 
     def begin(self) -> Updater:
         attributes = AdamwAttributes(self.beta1, self.beta2, self.epsilon)
         step, rate, numbers = _corrections(self)
         left = shift(scale(rate, -self.weight_decay), 1.0)
         return _AdamUpdater(AdamwUpdate, attributes, step, rate, (*numbers, left))
+
+
+def _check_adam(settings: Adam | AdamW) -> None:
+    _check(learning_rate=(settings.learning_rate, 0, 1e6))
+    _check(weight_decay=(settings.weight_decay, 0, 1e6))
+    _check(beta1=(settings.beta1, 0, 0.999999), beta2=(settings.beta2, 0, 0.999999999))
 
 
 def _corrections(settings: Adam | AdamW) -> tuple[State, Value, tuple[Value, ...]]:

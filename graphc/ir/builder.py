@@ -29,7 +29,7 @@ class Context:
     phase: Phase = "forward"
 
 
-_context: ContextVar[Context] = ContextVar("graphc_context", default=Context())
+_context: ContextVar[Context] = ContextVar("graphc_context", default=Context())  # noqa: B039 - frozen
 _serials = itertools.count()
 _kept: WeakSet[Value] = WeakSet()
 _NAME = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*")
@@ -112,9 +112,7 @@ def parameter(
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
     """Anything else that lives across steps; `name` is taken as it is."""
     initial = Initial("constant", value)
-    return State(
-        tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False
-    )
+    return State(tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False)
 
 
 def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
@@ -177,8 +175,9 @@ def check_names(graph: Graph) -> None:
         for source in sources:
             if source.name in seen:
                 raise GraphError(
-                    f"two {kind} are named {source.name!r}, of types {seen[source.name].type} and "
-                    f"{source.type}; build each layer under its own graphc.scope(...), or pass name="
+                    f"two {kind} are named {source.name!r}, of types {seen[source.name].type} "
+                    f"and {source.type}; build each layer under its own graphc.scope(...), or pass "
+                    "name="
                 )
             seen[source.name] = source
 

@@ -150,8 +150,8 @@ def parse(source: str) -> Expression:
 
     def lower(node: ast.expr) -> Operand:
         match node:
-            case ast.Constant(value=int() | float()):
-                return float(node.value)
+            case ast.Constant(value=int() | float() as number):
+                return float(number)
             case ast.Name():
                 return node.id
             case ast.UnaryOp(op=ast.USub()):

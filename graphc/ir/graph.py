@@ -220,7 +220,7 @@ class Graph:
 
 
 def ancestors(targets: Iterable[Value]) -> list[Node]:
-    """All nodes that the targets need, in order of creation; iterative, so depth does not matter."""
+    """All nodes that the targets need, in order of creation; iterative, at any depth."""
     found: set[Node] = set()
     pending = [value.node for value in targets if value.node is not None]
     while pending:

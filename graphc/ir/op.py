@@ -212,7 +212,9 @@ def _gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
     for attribute in dir(cls):
         if attribute == "gradient":
             if len(inputs) != 1:
-                _fail(cls, "`gradient` is for ops with one input; write one `gradient_<input>` each")
+                _fail(
+                    cls, "`gradient` is for ops with one input; write one `gradient_<input>` each"
+                )
             target = inputs[0]
         elif attribute.startswith("gradient_"):
             target = attribute.removeprefix("gradient_")

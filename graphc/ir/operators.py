@@ -1,4 +1,4 @@
-"""Python's operators on values. The functions behind them are ops; `graphc.ir.ops` fills them in."""
+"""Python's operators on values. The functions behind them come from `graphc.ir.ops`."""
 
 from __future__ import annotations
 

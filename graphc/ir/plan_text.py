@@ -103,10 +103,14 @@ def _steps(plan: MemoryPlan, limit: int | None) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(STEP_COLUMNS))]
     lines = ["steps"]
     if len(steps) < len(plan.graph.nodes):
-        lines[0] += f" {steps.start} to {steps.stop - 1}, around the peak, of {len(plan.graph.nodes)}"
+        lines[0] += (
+            f" {steps.start} to {steps.stop - 1}, around the peak, of {len(plan.graph.nodes)}"
+        )
     for row in rows:
-        cells = [cell.rjust(w) if i in (0, 4, 5, 7) else cell.ljust(w)
-                 for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.rjust(w) if i in (0, 4, 5, 7) else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  " + "  ".join(cells).rstrip())
     return lines
 

@@ -23,11 +23,16 @@ from typing import Any, NoReturn
 
 from graphc.errors import GraphcError, TextError, window
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Initial, Input, Node, State, Value
+from graphc.ir.graph import Graph, Initial, Input, Node, Phase, State, Value
 from graphc.ir.op import REGISTRY, attribute_items
 from graphc.ir.types import TensorType, as_dtype
 
-PHASES = ("forward", "gradient", "mirror", "update")
+PHASES: dict[str, Phase] = {
+    "forward": "forward",
+    "gradient": "gradient",
+    "mirror": "mirror",
+    "update": "update",
+}
 ROLES = ("parameter", "moment", "counter")
 
 
@@ -58,7 +63,7 @@ def format_node(graph: Graph, node: Node) -> str:
     names = graph.names
     left = ", ".join(f"{names[value]}: {value.type}" for value in node.outputs)
     operands = ", ".join(names[value] for value in node.inputs)
-    marks = [] if node.phase == "forward" else [node.phase]
+    marks: list[str] = [] if node.phase == "forward" else [node.phase]
     marks += [f"mirror={node.mirror}"] if node.mirror else []
     marks += ["keep"] if any(value in graph.kept for value in node.outputs) else []
     suffix = f" [{', '.join(marks)}]" if marks else ""
@@ -101,8 +106,10 @@ class _Parser:
     def run(self) -> Graph:
         if not self.lines or self.lines[0].strip() != "graph {" or self.lines[-1].strip() != "}":
             self.fail("a graph begins with a line 'graph {' and ends with a line '}'")
-        for self.at in range(1, len(self.lines) - 1):
-            line = self.lines[self.at].strip()
+        for at, line in enumerate(map(str.strip, self.lines)):
+            self.at = at
+            if at in (0, len(self.lines) - 1):
+                continue
             if match := _OUTPUT.fullmatch(line):
                 self.outputs[match["name"]] = self.find(match["value"])
             elif match := _EQUATION.fullmatch(line):
@@ -123,7 +130,7 @@ class _Parser:
                 f"{name} is read before line {defined + 1} defines it; a graph lists nodes in "
                 "execution order, so a node reads only what stands above it and no cycle can exist"
             )
-        self.fail(f"{name} is not defined anywhere")
+        return self.fail(f"{name} is not defined anywhere")
 
     def declared(self, left: str) -> list[tuple[str, TensorType]]:
         found = []
@@ -178,7 +185,9 @@ class _Parser:
     def node(self, match: re.Match[str], details: dict[str, Any]) -> Node:
         op = REGISTRY.get(match["op"])
         if op is None:
-            self.fail(f"unknown op {match['op']!r}; `graphc ops` lists the {len(REGISTRY)} known ones")
+            self.fail(
+                f"unknown op {match['op']!r}; `graphc ops` lists the {len(REGISTRY)} known ones"
+            )
         expected = [field.name for field in fields(op.attributes)]
         if list(details) != expected:
             self.fail(f"{op.name} has the attributes {expected}, got {list(details)}")
@@ -187,7 +196,7 @@ class _Parser:
         context = builder.Context(scope=match["scope"] or "")
         for mark in marks:
             if mark in PHASES:
-                context = replace(context, phase=mark)
+                context = replace(context, phase=PHASES[mark])
             elif mark.startswith("mirror=") and mark[7:].isdigit():
                 context = replace(context, mirror=int(mark[7:]))
             elif mark != "keep":

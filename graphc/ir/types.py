@@ -156,8 +156,6 @@ def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         ) from None
 
 
-
-
 def format_bytes(count: int) -> str:
     """For people: 1536 → "1.50 KiB"."""
     size = float(count)

@@ -30,8 +30,8 @@ def verify(graph: Graph) -> None:
                 _fail(
                     graph,
                     node,
-                    f"{node.label} reads {graph.names[value]} after {updated[value].label} replaced "
-                    "it; an update runs after the last reader of its state",
+                    f"{node.label} reads {graph.names[value]} after {updated[value].label} "
+                    "replaced it; an update runs after the last reader of its state",
                 )
         inferred = node.op.infer_types(node.attributes, tuple(v.type for v in node.inputs))
         if inferred != node.output_types:

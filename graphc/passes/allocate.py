@@ -213,7 +213,7 @@ def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
 
 
 def _feature_map_bytes(graph: Graph, storages: Storages, placer: Placer, alignment: int) -> int:
-    """The paper's measure: what is neither state, input, output, workspace nor handed to an update."""
+    """The paper's measure: neither state, input, output, workspace nor handed to an update."""
     excluded = {storages.residences[value].storage for value in graph.outputs.values()}
     for node in graph.effects:
         excluded |= {storages.residences[value].storage for value in node.inputs}

@@ -140,7 +140,9 @@ class _Replay:
     def expect(self, value: Value, use: str, node: Node | None = None) -> None:
         name = self.names.get(value, repr(value))
         if value not in self.owner_of:
-            raise PlanError(f"value {name} is not computed when {use}{self.near(node)}", [name, use])
+            raise PlanError(
+                f"value {name} is not computed when {use}{self.near(node)}", [name, use]
+            )
         content = self.owner_of[value]
         held = self.owners[self.cell_range(*self.spans[value])]
         wrong = held[held != content]
@@ -229,15 +231,17 @@ class _Replay:
                         continue
                     names = [self.names[operand], self.names[value]]
                     raise PlanError(
-                        f"{node.label} reads {names[0]} and writes {names[1]} over it, which the op "
-                        f"does not allow{self.near(node)}",
+                        f"{node.label} reads {names[0]} and writes {names[1]} over it, which the "
+                        f"op does not allow{self.near(node)}",
                         names,
                     )
         for other in outputs - {value}:
             low, high = self.spans[other]
             if low < end and start < high:
                 names = [self.names[other], self.names[value]]
-                raise PlanError(f"outputs {names[0]} and {names[1]} overlap{self.near(node)}", names)
+                raise PlanError(
+                    f"outputs {names[0]} and {names[1]} overlap{self.near(node)}", names
+                )
 
     def check_apart(self, node: Node, value: Value, region: tuple[int, int]) -> None:
         low, high = self.spans[value]

@@ -57,7 +57,7 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
             raise GradientError(f"wrt must hold graphc values, got {value!r}")
         if value.type.dtype.kind != "float":
             raise GradientError(
-                f"{value!r} is not float, so nothing can be differentiated by it; leave it out of wrt"
+                f"{value!r} is not float, so it has no derivative; leave it out of wrt"
             )
 
 
@@ -83,6 +83,10 @@ def _mirror_counts(
 
 def _viewed(node: Node) -> Value:
     return node.inputs[[name.lstrip("*") for name in node.op.inputs].index(node.op.views or "")]
+
+
+def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -> Any:
+    return tuple(map(function, values)) if isinstance(values, tuple) else function(values)
 
 
 class _Differentiation:
@@ -154,14 +158,10 @@ class _Differentiation:
         named: dict[str, Any] = {}
         for name in rule.reads:
             if name in inputs or name in outputs:
-                value = inputs[name] if name in inputs else outputs[name]
-                several = isinstance(value, tuple)
-                named[name] = tuple(map(self.latest, value)) if several else self.latest(value)
-                continue
-            value = outputs[name.removeprefix("d")]
-            several = isinstance(value, tuple)
-            get = self.gradients.get
-            named[name] = tuple(map(get, value)) if several else get(value)
+                read = inputs[name] if name in inputs else outputs[name]
+                named[name] = _each(self.latest, read)
+            else:
+                named[name] = _each(self.gradients.get, outputs[name.removeprefix("d")])
         return named
 
     def accumulate(self, target: Value, part: Value) -> None:

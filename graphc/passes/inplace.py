@@ -120,9 +120,7 @@ class _Assignment:
                     return operand
         return None
 
-    def is_free(
-        self, node: Node, step: int, operand: Value, value: Value, taken: set[int]
-    ) -> bool:
+    def is_free(self, node: Node, step: int, operand: Value, value: Value, taken: set[int]) -> bool:
         residence = self.residences[operand]
         storage = self.storages[residence.storage]
         return (

@@ -39,7 +39,7 @@ def liveness(graph: Graph) -> Liveness:
 
 
 def peak_bytes(lifetimes: Iterable[tuple[int, int, int]]) -> int:
-    """The most bytes live at one time, for half-open (first, last, bytes): a bound for any packing."""
+    """The most bytes live at one time, for half-open (first, last, bytes)."""
     change: dict[int, int] = {}
     for first, last, size in lifetimes:
         change[first] = change.get(first, 0) + size

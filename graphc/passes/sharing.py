@@ -33,12 +33,12 @@ def share(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
             tag = tags[leaving[gone]]
             bisect.insort(free, (sizes[tag], gone, tag))
             gone += 1
-        tag = _choose(free, size)
-        if tag is None:
-            tag = len(sizes)
+        matched = _choose(free, size)
+        if matched is None:
+            matched = len(sizes)
             sizes.append(size)
-        sizes[tag] = max(sizes[tag], size)
-        tags[index] = tag
+        sizes[matched] = max(sizes[matched], size)
+        tags[index] = matched
     return tags
 
 

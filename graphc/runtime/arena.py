@@ -27,12 +27,12 @@ class Arena:
         self.alignment = plan.alignment
         self.bytes = aligned_bytes(plan.arena_bytes, plan.alignment)
 
-    def view(
-        self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None
-    ) -> Array:
+    def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:
         """An array at a byte offset; raises `PlanError` if it would leave the arena."""
         layout = Layout(offset, strides or contiguous_strides(type))
         end = offset + span_bytes(type, layout)
         if offset < 0 or end > self.bytes.size:
-            raise PlanError(f"{type} at {offset} to {end} leaves the arena of {self.bytes.size} bytes")
+            raise PlanError(
+                f"{type} at {offset} to {end} leaves the arena of {self.bytes.size} bytes"
+            )
         return np.ndarray(type.shape, type.dtype.numpy, self.bytes.data, offset, layout.strides)

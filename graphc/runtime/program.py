@@ -106,7 +106,9 @@ class Program:
         given = feeds[source.name]
         if isinstance(given, int | float) and source.shape == ():
             given = np.asarray(given, source.type.dtype.numpy)
-        if not isinstance(given, np.ndarray | np.generic):
+        if isinstance(given, np.generic):
+            given = np.asarray(given)
+        if not isinstance(given, np.ndarray):
             raise FeedError(
                 f"input {source.name!r} is {source.type}, got {type(given).__name__}; feed a NumPy "
                 f"array, for example numpy.asarray(..., {source.type.dtype.name!r})"
@@ -118,8 +120,8 @@ class Program:
             )
         if given.shape != source.shape:
             raise FeedError(
-                f"input {source.name!r} is {source.type}, got the shape {list(given.shape)}; shapes "
-                "are fixed when a program is compiled"
+                f"input {source.name!r} is {source.type}, got the shape {list(given.shape)}; "
+                "shapes are fixed when a program is compiled"
             )
         if self._check_finite and given.dtype.kind not in "biu":
             bad = np.flatnonzero(~np.isfinite(np.asarray(given, np.float64)))
@@ -129,7 +131,7 @@ class Program:
                     f"input {source.name!r} holds {given[where]} at {list(where)}, "
                     f"{bad.size} such elements in all"
                 )
-        return np.asarray(given)
+        return given
 
 
 class _States(MutableMapping[str, Array]):

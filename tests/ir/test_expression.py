@@ -32,8 +32,20 @@ def sources(draw, depth=3):
     if depth == 0 or draw(st.booleans()):
         return draw(st.sampled_from(["a", "b", "0.5", "2", "k"]))
     inner = sources(depth=depth - 1)
-    form = draw(st.sampled_from(["({} + {})", "({} - {})", "({} * {})", "tanh({})", "(-{})",
-                                 "maximum({}, {})", "where({} > {}, {}, {})", "({}) ** 2"]))
+    form = draw(
+        st.sampled_from(
+            [
+                "({} + {})",
+                "({} - {})",
+                "({} * {})",
+                "tanh({})",
+                "(-{})",
+                "maximum({}, {})",
+                "where({} > {}, {}, {})",
+                "({}) ** 2",
+            ]
+        )
+    )
     return form.format(*(draw(inner) for _ in range(form.count("{}"))))
 
 
@@ -45,12 +57,15 @@ def test_equals_python(source, shape):
         wanted = eval(source, {**WORLD, **inputs, "k": 3.0})
         found = run(source, inputs, np.empty(shape), {"k": 3.0})
         np.testing.assert_allclose(found, np.broadcast_to(wanted, shape), rtol=1e-13, atol=1e-15)
-        over = run(source, {n: a.copy() for n, a in inputs.items()}, np.empty(shape), {"k": 3.0}, "a")
+        over = run(
+            source, {n: a.copy() for n, a in inputs.items()}, np.empty(shape), {"k": 3.0}, "a"
+        )
         np.testing.assert_array_equal(over, found)
 
 
 @pytest.mark.parametrize(
-    "shape", [(TILE_ELEMENTS * 2 + 3,), (3, TILE_ELEMENTS + 1), (TILE_ELEMENTS // 7, 31), (1, 2, 40000)]
+    "shape",
+    [(TILE_ELEMENTS * 2 + 3,), (3, TILE_ELEMENTS + 1), (TILE_ELEMENTS // 7, 31), (1, 2, 40000)],
 )
 def test_tiles_cover_every_element(shape):
     rng = np.random.default_rng(1)

@@ -66,7 +66,7 @@ def test_a_state_may_not_be_read_after_its_update():
     update = lines.pop(11)
     lines.insert(9, "  %7: f32[4,3] = sgd_update(@w, @w, %rate) {weight_decay=0.0} [update]")
     assert "sgd_update" in update
-    with pytest.raises(GraphError, match="after .*sgd_update replaced it"):
+    with pytest.raises(GraphError, match=r"after .*sgd_update replaced it"):
         verify(g.parse_graph("\n".join(lines)))
 
 

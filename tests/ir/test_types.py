@@ -45,7 +45,13 @@ def test_an_empty_batch_says_why():
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (7 * 2**30, "7.00 GiB"), (2**42, "4.00 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.50 KiB"),
+        (7 * 2**30, "7.00 GiB"),
+        (2**42, "4.00 TiB"),
+    ],
 )
 def test_format_bytes(count, text):
     assert format_bytes(count) == text

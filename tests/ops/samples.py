@@ -169,7 +169,9 @@ SAMPLES = [
     ),
     # shape
     Sample("full", lambda: g.full((3, 2), 1.5, "float64"), (), lambda: np.full((3, 2), 1.5)),
-    Sample("reshape", lambda x: g.reshape(x, (2, -1)), (M,), lambda x: x.reshape(2, 6), {"x": {"dy"}}),
+    Sample(
+        "reshape", lambda x: g.reshape(x, (2, -1)), (M,), lambda x: x.reshape(2, 6), {"x": {"dy"}}
+    ),
     Sample(
         "transpose", lambda x: g.transpose(x, (2, 0, 1)), ((2, 3, 4),),
         lambda x: x.transpose(2, 0, 1), {"x": {"dy"}},

@@ -25,9 +25,7 @@ def draw(rng, sample, shape, dtype):
 def build(sample):
     """Inputs, their feeds, and the tuple of outputs."""
     rng = np.random.default_rng(7)
-    inputs = [
-        g.input(f"input{i}", shape, sample.dtype(i)) for i, shape in enumerate(sample.shapes)
-    ]
+    inputs = [g.input(f"input{i}", shape, sample.dtype(i)) for i, shape in enumerate(sample.shapes)]
     feeds = {x.name: draw(rng, sample, x.shape, x.type.dtype.name) for x in inputs}
     outputs = sample.build(*inputs)
     return inputs, feeds, outputs if isinstance(outputs, tuple) else (outputs,)
@@ -63,8 +61,10 @@ def test_overwriting_changes_nothing(sample):
     """An op run over its operands' bytes gives the same bits as on bytes of its own."""
     inputs, feeds, _ = build(sample)
     copies = [g.mul(x, 1.0) if x.type.dtype.kind == "float" else x for x in inputs]
-    shifted = [g.add(x, g.full((), 0.25, x.type.dtype)) if x is not y else x
-               for x, y in zip(copies, inputs, strict=True)]
+    shifted = [
+        g.add(x, g.full((), 0.25, x.type.dtype)) if x is not y else x
+        for x, y in zip(copies, inputs, strict=True)
+    ]
     outputs = sample.build(*shifted)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     results = [
@@ -165,7 +165,10 @@ def check_gradient(loss, wrt: list[Input], feeds, step=1e-6, tolerance=2e-8):
             for index in np.ndindex(*x.shape):
                 shift = np.zeros_like(feeds[x.name])
                 shift[index] = step
-                ends = loss_at(x.name, feeds[x.name] + shift), loss_at(x.name, feeds[x.name] - shift)
+                ends = (
+                    loss_at(x.name, feeds[x.name] + shift),
+                    loss_at(x.name, feeds[x.name] - shift),
+                )
                 numeric[index] = (ends[0] - ends[1]) / (2 * step)
         scale = max(1.0, np.abs(numeric).max())
         np.testing.assert_allclose(found[x.name], numeric, atol=tolerance * scale, rtol=0)

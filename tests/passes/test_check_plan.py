@@ -64,9 +64,7 @@ def test_a_state_under_a_workspace(plan):
 
 
 def test_a_workspace_over_an_operand(plan):
-    node, buffer = next(
-        (n, b) for n, b in plan.workspaces.items() if n.op.name == "tanh_gradient"
-    )
+    node, buffer = next((n, b) for n, b in plan.workspaces.items() if n.op.name == "tanh_gradient")
     moved = replace(buffer, offset=plan.address(node.inputs[1]))
     with pytest.raises(PlanError, match="overlaps") as error:
         check_plan(replace(plan, workspaces={**plan.workspaces, node: moved}))
@@ -93,8 +91,14 @@ def test_an_update_run_twice(plan):
 
 def test_an_update_placed_elsewhere(plan):
     update = next(n for n in plan.graph.nodes if n.op.name == "adam_update")
-    scratch = next(v for v in plan.graph.values if v.type == update.outputs[0].type and v.node
-                   and v.node.phase == "gradient" and not v.node.op.has_effect)
+    scratch = next(
+        v
+        for v in plan.graph.values
+        if v.type == update.outputs[0].type
+        and v.node
+        and v.node.phase == "gradient"
+        and not v.node.op.has_effect
+    )
     placements = {**plan.placements, update.outputs[0]: plan.placements[scratch]}
     with pytest.raises(PlanError):
         check_plan(replace(plan, placements=placements))

@@ -4,9 +4,9 @@ import pytest
 
 import graphc as g
 from graphc.errors import GradientError
+from graphc.ir import builder
 from graphc.ir.builder import trace
 from graphc.ir.ops.update import SgdAttributes, SgdUpdate
-from graphc.ir import builder
 from graphc.passes.gradient import gradient
 
 
@@ -52,7 +52,9 @@ def test_shared_weights_cost_one_running_sum():
         sizes.append(len({plan.placements[value].buffer for value in weights}))
         assert len(weights) == 2 * length - 1
         packed = g.plan(outputs={"dw": dw})
-        assert packed.live_bytes - packed.state_bytes < 2 * 256 * 256 * 4 + (length + 8) * 4 * 256 * 4
+        assert (
+            packed.live_bytes - packed.state_bytes < 2 * 256 * 256 * 4 + (length + 8) * 4 * 256 * 4
+        )
     assert sizes == [4, 16]  # each summand is new, each sum lies over the one before
 
 
@@ -119,8 +121,11 @@ def test_kept_values_and_what_they_view_are_never_copied():
         b = g.keep(g.exp(a))
         c = g.sigmoid(g.keep(g.reshape(g.sigmoid(b), (12,))))
     loss = g.sum(g.tanh(c))
-    graph = g.plan(loss=g.mean(loss + 0.0 * g.sum(g.linear(x, 1, name="w"))),
-                   optimizer=g.optim.SGD(), recompute="mirror").graph
+    graph = g.plan(
+        loss=g.mean(loss + 0.0 * g.sum(g.linear(x, 1, name="w"))),
+        optimizer=g.optim.SGD(),
+        recompute="mirror",
+    ).graph
     assert not mirrored(graph)  # nothing before the weights needs a gradient
     kept = frozenset({b})
     (dx,) = gradient(loss, [x], mirror=lambda node: node.mirror, kept=kept)

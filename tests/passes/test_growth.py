@@ -1,4 +1,4 @@
-"""How bytes grow, as the paper states, and the numbers that other systems need for the same work."""
+"""How bytes grow, as the paper states, and the numbers that others need for the same work."""
 
 import pytest
 

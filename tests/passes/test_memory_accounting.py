@@ -1,7 +1,7 @@
 """The demonstration of an article on the memory of backpropagation, reproduced from plans.
 
 Input 100, hidden 100, 200 bias-free hidden layers, output 10, batch 64, Adam. The article measured
-5,171,200 bytes of activations and 8,135,168 of gradients with an allocator that rounds to 512 bytes.
+5,171,200 bytes of activations and 8,135,168 of gradients, with an allocator that rounds to 512.
 """
 
 import pytest

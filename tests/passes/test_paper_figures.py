@@ -8,7 +8,8 @@ from graphc.passes.liveness import liveness
 
 
 def fig1_plan():
-    """Two fully connected layers, sigmoid between, softmax; weights fixed as the figure omits them."""
+    """Two fully connected layers, sigmoid between, softmax; weights are fixed, as the figure omits
+    them."""
     x, labels = g.input("input", (8, 16)), g.input("label", (8,), "int32")
     h = g.sigmoid(g.linear(x, 16, bias=False, trainable=False, name="fullc1"))
     logits = g.linear(h, 16, bias=False, trainable=False, name="fullc2")

@@ -123,7 +123,8 @@ def test_shifted_offset_is_rejected_with_both_culprits(network, data):
         (a, b)
         for a in values
         for b in values
-        if a.index != b.index and a.lifetime.overlaps(b.lifetime)
+        if a.index != b.index
+        and a.lifetime.overlaps(b.lifetime)
         # the later one is written while the earlier one is still to be read
         and a.lifetime.first < b.lifetime.first < a.lifetime.last - 1
     ]
@@ -132,7 +133,9 @@ def test_shifted_offset_is_rejected_with_both_culprits(network, data):
     buffers = list(plan.buffers)
     buffers[thief.index] = replace(thief, offset=victim.offset)
     with pytest.raises(PlanError) as error:
-        check_plan(replace(plan, buffers=tuple(buffers), arena_bytes=plan.arena_bytes + thief.bytes))
+        check_plan(
+            replace(plan, buffers=tuple(buffers), arena_bytes=plan.arena_bytes + thief.bytes)
+        )
     assert len(error.value.culprits) == 2
     moved = names_in(plan, thief)
     assert moved & set(error.value.culprits), (moved, error.value.culprits)

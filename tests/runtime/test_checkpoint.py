@@ -61,7 +61,10 @@ def damaged(kind, path):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("another network", r"layer0/weight is float32\[13, 16\], this network has float32\[12, 16\]"),
+        (
+            "another network",
+            r"layer0/weight is float32\[13, 16\], this network has float32\[12, 16\]",
+        ),
         ("another optimizer", "missing .*adam"),
         ("extra", "unknown more"),
         ("truncated", "cannot be read.*unchanged"),

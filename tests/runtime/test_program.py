@@ -73,10 +73,13 @@ def every_op_network():
 
 def test_no_kernel_allocates():
     loss = every_op_network()
-    x = [v for v in g.plan(loss).graph.inputs if v.name == "x"][0]
+    x = next(v for v in g.plan(loss).graph.inputs if v.name == "x")
     (dx,) = g.gradient(loss, [x])
     program = g.compile(loss, outputs={"norm": g.mean(dx * dx)}, optimizer=g.optim.SGD())
-    feeds = {"x": RNG.uniform(0.1, 1, (64, 300)).astype(np.float32), "i": np.arange(64, dtype=np.int32) % 8}
+    feeds = {
+        "x": RNG.uniform(0.1, 1, (64, 300)).astype(np.float32),
+        "i": np.arange(64, dtype=np.int32) % 8,
+    }
     program.step(feeds)
     program._feed(feeds)
     gc.collect()
@@ -189,7 +192,9 @@ def test_inference_shares_parameters_by_name():
     inference = g.compile(outputs=[logits])
     inference.parameters.update(training.parameters)
     wanted = FEEDS["x"] @ training.parameters["weight"].T + training.parameters["bias"]
-    np.testing.assert_allclose(inference.step(x=FEEDS["x"])["output0"], wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        inference.step(x=FEEDS["x"])["output0"], wanted, rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,10 +241,12 @@ def test_initial_values_are_the_same_everywhere():
 
 
 UNIFORM = [
-    "-0x1.9af41a0000000p-2", "0x1.f0dd920000000p-2", "-0x1.75dec40000000p-2", "0x1.40b92c0000000p-2",
+    "-0x1.9af41a0000000p-2", "0x1.f0dd920000000p-2",
+    "-0x1.75dec40000000p-2", "0x1.40b92c0000000p-2",
 ]  # fmt: skip
 NORMAL = [
-    "0x1.34ebb60000000p-3", "0x1.1f78360000000p-1", "0x1.5decb40000000p-3", "-0x1.56b24c0000000p+0",
+    "0x1.34ebb60000000p-3", "0x1.1f78360000000p-1",
+    "0x1.5decb40000000p-3", "-0x1.56b24c0000000p+0",
 ]  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.ops.elementwise import FloatElementwise, add, exp, mul, neg, scale, shift, sub
 
 
-
 class Tanh(FloatElementwise):
     """y = tanh(x)."""
 
@@ -225,7 +224,9 @@ def relu(x: Value) -> Value:
 def leaky_relu(x: Value, slope: float = 0.01) -> Value:
     """x where positive, else slope · x; the slope is above 0."""
     if not slope > 0:
-        raise OptionError(f"leaky_relu: the slope must be above 0, got {slope!r}; use graphc.relu for 0")
+        raise OptionError(
+            f"leaky_relu: the slope must be above 0, got {slope!r}; use graphc.relu for 0"
+        )
     return apply(LeakyRelu, x, attributes=Slope(float(slope))).output
 
 

@@ -18,12 +18,13 @@ from graphc.ir.builder import apply
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.numpy_expression import Lowering, evaluate, lower, registers_type
-from graphc.ir.op import Array, Cost, NoAttributes, Op, Recorder, attribute_items
+from graphc.ir.op import Array, Cost, Op, Recorder, attribute_items
 from graphc.ir.operators import operator
 from graphc.ir.ops.shape import full
 from graphc.ir.types import DType, TensorType, as_dtype, bool_, broadcast_shapes
 
 Operand = Value | float
+NUMBER = (int, float, np.number)
 
 
 class Elementwise(Op):
@@ -120,7 +121,8 @@ class FloatElementwise(Elementwise):
 
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
         float_dtype(*types)
-        return super().infer(attributes, *types)
+        type: TensorType = super().infer(attributes, *types)
+        return type
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,8 @@ class Comparison(Elementwise):
     may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
-        return super().infer(attributes, *types).with_dtype(bool_)
+        type: TensorType = super().infer(attributes, *types)
+        return type.with_dtype(bool_)
 
 
 class Equal(Comparison):
@@ -363,10 +366,10 @@ def zero(like: Value) -> Value:
     return full((), 0.0, like.type.dtype)
 
 
-def _lift(number: float, like: Value) -> Value:
+def _lift(number: Operand, like: Value) -> Value:
     if isinstance(number, Value):
         return number
-    if not isinstance(number, int | float | np.number):
+    if not isinstance(number, NUMBER):
         raise OptionError(
             f"an operand is a graphc value or a number, got {number!r} ({type(number).__name__})"
         )
@@ -376,31 +379,39 @@ def _lift(number: float, like: Value) -> Value:
 def _pair(a: Operand, b: Operand) -> tuple[Value, Value]:
     if isinstance(a, Value):
         return a, _lift(b, a)
-    return _lift(a, b), b
+    return _lift(a, _value(b)), _value(b)
+
+
+def _value(operand: Operand) -> Value:
+    if not isinstance(operand, Value):
+        raise OptionError(
+            f"one operand must be a graphc value, got the number {operand!r} beside another"
+        )
+    return operand
 
 
 @operator("+")
 def add(a: Operand, b: Operand) -> Value:
     """a + b; either may be a number."""
-    if isinstance(a, Value) and isinstance(b, Value):
-        return apply(Add, a, b).output
-    return shift(a, b) if isinstance(a, Value) else shift(b, a)
+    if not isinstance(b, Value):
+        return shift(_value(a), b)
+    return apply(Add, a, b).output if isinstance(a, Value) else shift(b, a)
 
 
 @operator("-")
 def sub(a: Operand, b: Operand) -> Value:
     """a - b; either may be a number."""
-    if isinstance(a, Value) and isinstance(b, Value):
-        return apply(Sub, a, b).output
-    return shift(a, -b) if isinstance(a, Value) else shift(neg(b), a)
+    if not isinstance(b, Value):
+        return shift(_value(a), -_number("sub", b))
+    return apply(Sub, a, b).output if isinstance(a, Value) else shift(neg(b), a)
 
 
 @operator("*")
 def mul(a: Operand, b: Operand) -> Value:
     """a · b; either may be a number."""
-    if isinstance(a, Value) and isinstance(b, Value):
-        return apply(Mul, a, b).output
-    return scale(a, b) if isinstance(a, Value) else scale(b, a)
+    if not isinstance(b, Value):
+        return scale(_value(a), b)
+    return apply(Mul, a, b).output if isinstance(a, Value) else scale(b, a)
 
 
 @operator("/")
@@ -417,24 +428,24 @@ def neg(x: Value) -> Value:
 
 def scale(x: Value, value: float) -> Value:
     """x times a number that is part of the op."""
-    return apply(Scale, x, attributes=_scalar("scale", value)).output
+    return apply(Scale, x, attributes=Scalar(_number("scale", value))).output
 
 
 def shift(x: Value, value: float) -> Value:
     """x plus a number that is part of the op."""
-    return apply(Shift, x, attributes=_scalar("shift", value)).output
+    return apply(Shift, x, attributes=Scalar(_number("shift", value))).output
 
 
 @operator("**")
 def power(x: Value, exponent: float) -> Value:
     """x ** exponent, with a number as the exponent."""
-    return apply(Power, x, attributes=_scalar("power", exponent)).output
+    return apply(Power, x, attributes=Scalar(_number("power", exponent))).output
 
 
-def _scalar(where: str, value: float) -> Scalar:
-    if not isinstance(value, int | float | np.number):
-        raise OptionError(f"{where}: expected a number, got {value!r} ({type(value).__name__})")
-    return Scalar(float(value))
+def _number(where: str, given: float) -> float:
+    if not isinstance(given, NUMBER):
+        raise OptionError(f"{where}: expected a number, got {given!r} ({type(given).__name__})")
+    return float(given)
 
 
 def exp(x: Value) -> Value:
@@ -494,4 +505,8 @@ def maximum(a: Operand, b: Operand) -> Value:
 def cast(x: Value, dtype: object) -> Value:
     """x converted to another dtype; x itself where it has it already."""
     target = as_dtype(dtype)
-    return x if x.type.dtype == target else apply(Cast, x, attributes=CastAttributes(target.name)).output
+    return (
+        x
+        if x.type.dtype == target
+        else apply(Cast, x, attributes=CastAttributes(target.name)).output
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,12 @@ class SoftmaxCrossEntropy(Op):
         """Through the loss; a second derivative comes through the probabilities as well."""
         through_loss = through_rows = None
         if dloss is not None:
-            operands = (probabilities, labels, dloss)
-            through_loss = apply(SoftmaxCrossEntropyGradient, *operands).output
+            node = apply(SoftmaxCrossEntropyGradient, probabilities, labels, dloss)
+            through_loss = node.output
         if dprobabilities is not None:
             rows = AxisAttributes(1)
-            operands = (probabilities, dprobabilities)
-            through_rows = apply(SoftmaxGradient, *operands, attributes=rows).output
+            node = apply(SoftmaxGradient, probabilities, dprobabilities, attributes=rows)
+            through_rows = node.output
         if through_loss is not None and through_rows is not None:
             return add(through_loss, through_rows)
         return through_rows if through_loss is None else through_loss

@@ -39,8 +39,8 @@ class Matmul(Op):
         inner_b, columns = b.shape[-2:][:: -1 if attributes.transpose_b else 1]
         if inner != inner_b:
             raise ShapeError(
-                f"the inner extents must be equal, got {inner} (from a{'ᵀ' * attributes.transpose_a})"
-                f" and {inner_b} (from b{'ᵀ' * attributes.transpose_b}); transpose an operand, or "
+                f"the inner extents differ: {inner} from a{'ᵀ' * attributes.transpose_a} "
+                f"and {inner_b} from b{'ᵀ' * attributes.transpose_b}; transpose an operand, or "
                 "check the layer's width"
             )
         batch = broadcast_shapes("batch axes", a.shape[:-2], b.shape[:-2])

@@ -87,10 +87,10 @@ class Softmax(AlongAxis):
     @staticmethod
     def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
         (x,) = inputs
-        np.maximum.reduce(x, axis, None, number, True)
+        np.maximum.reduce(x, axis, out=number, keepdims=True)
         np.subtract(x, number, out=out)
         np.exp(out, out=out)
-        np.add.reduce(out, axis, None, number, True)
+        np.add.reduce(out, axis, out=number, keepdims=True)
         np.divide(out, number, out=out)
 
 
@@ -113,7 +113,7 @@ class SoftmaxGradient(AlongAxis):
     def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
         y, dy = inputs
         np.multiply(y, dy, out=tile)
-        np.add.reduce(tile, axis, None, number, True)
+        np.add.reduce(tile, axis, out=number, keepdims=True)
         np.subtract(dy, number, out=tile)
         np.multiply(tile, y, out=out)
 
@@ -130,10 +130,10 @@ class LogSoftmax(AlongAxis):
     @staticmethod
     def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
         (x,) = inputs
-        np.maximum.reduce(x, axis, None, number, True)
+        np.maximum.reduce(x, axis, out=number, keepdims=True)
         np.subtract(x, number, out=out)
         np.exp(out, out=tile)
-        np.add.reduce(tile, axis, None, number, True)
+        np.add.reduce(tile, axis, out=number, keepdims=True)
         np.log(number, out=number)
         np.subtract(out, number, out=out)
 
@@ -155,7 +155,7 @@ class LogSoftmaxGradient(AlongAxis):
     @staticmethod
     def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
         y, dy = inputs
-        np.add.reduce(dy, axis, None, number, True)
+        np.add.reduce(dy, axis, out=number, keepdims=True)
         np.exp(y, out=tile)
         np.multiply(tile, number, out=tile)
         np.subtract(dy, tile, out=out)

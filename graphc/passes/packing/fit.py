@@ -35,7 +35,7 @@ def pack(problem: Problem) -> Packing:
 
 
 def pack_in_time(problem: Problem) -> Packing:
-    """Allocate and free in the order of lifetimes; a buffer takes the smallest hole that holds it."""
+    """Allocate and free in the order of time; a buffer takes the smallest hole that holds it."""
     holes = _Holes()
     offsets = np.zeros(len(problem.size), np.int64)
     lower, upper, size = problem.lower.tolist(), problem.upper.tolist(), problem.size.tolist()

@@ -117,7 +117,8 @@ def _poison_at_start(plan: MemoryPlan, arena: Arena) -> list[Call]:
         for buffer in plan.buffers
         if buffer.kind in ("state", "input")
     )
-    calls, start = [], 0
+    calls: list[Call] = []
+    start = 0
     for first, last in [*kept, (arena.bytes.size, arena.bytes.size)]:
         if first > start:
             calls.append(functools.partial(arena.bytes[start:first].fill, 0xFF))
