@@ -120,7 +120,13 @@ def test_two_inputs_of_one_name():
 def test_shape_mismatch_names_op_types_scope_and_rule():
     with pytest.raises(ShapeError) as error, g.scope("layer3"):
         g.matmul(g.input("a", (2, 3)), g.input("b", (4, 5)))
-    for part in ("matmul(f32[2,3], f32[4,5])", "layer3", "differ: 3 from a", "and 4 from b", "transpose"):
+    for part in (
+        "matmul(f32[2,3], f32[4,5])",
+        "layer3",
+        "differ: 3 from a",
+        "and 4 from b",
+        "transpose",
+    ):
         assert part in str(error.value)
 
 

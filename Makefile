@@ -1,0 +1,40 @@
+# Everything a fresh machine needs is made here: a virtual environment under .venv, then the target.
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= test
+BIN := $(VENV)/bin
+DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
+
+.PHONY: demo test lint nightly benchmarks clean
+
+demo: $(VENV)/.installed-$(EXTRAS)
+	@for allocate in none inplace sharing packed; do \
+		$(BIN)/graphc plan mlp $(DIGITS) --optimizer adam --allocate $$allocate || exit 1; echo; \
+	done
+	@$(BIN)/graphc compare mlp $(DIGITS) --optimizer adam
+	@$(BIN)/graphc train digits
+
+test: $(VENV)/.installed-$(EXTRAS)
+	$(BIN)/python -m pytest -n auto -m "not slow and not peers"
+
+nightly: $(VENV)/.installed-$(EXTRAS)
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+benchmarks: $(VENV)/.installed-$(EXTRAS)
+	$(BIN)/python benchmarks/planning_time.py
+	$(BIN)/python benchmarks/step_time.py
+
+$(VENV)/.installed-%: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
