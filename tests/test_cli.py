@@ -83,7 +83,7 @@ def test_a_model_from_a_file(capsys, tmp_path):
     )
     code, out, _ = run(capsys, "plan", f"{tmp_path}/net.py:build", "width=5", "--json")
     assert code == 0
-    assert json.loads(out)["forward_nodes"] == 4
+    assert json.loads(out)["forward_nodes"] == 3
     for name in ("nothing", "absent", "wrong"):
         code, _, err = run(capsys, "plan", f"{tmp_path}/net.py:{name}")
         assert code == 2

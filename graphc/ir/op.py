@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from graphc.errors import GraphError, OptionError
+from graphc.ir.device import Device
 from graphc.ir.types import Layout, TensorType, float32
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Op:
         """Layouts of the outputs inside the viewed input, or None where a copy is needed."""
         return None
 
-    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Tensors that the kernel needs while it runs; the plan gives them a workspace."""
         return ()
 
@@ -127,9 +128,9 @@ class Op:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
 
-    def workspace(self, node: Node) -> tuple[TensorType, ...]:
+    def workspace(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """All tensors a node needs beside its values: widened operands, then its scratch."""
-        scratch = self.scratch(node)
+        scratch = self.scratch(node, device)
         if not self.widens(node):
             return scratch
         narrow = [value.type for value in node.inputs + node.outputs if is_16_bit(value)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from graphc.ir.device import Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 
 ALIGNMENT = 256
@@ -84,6 +85,7 @@ class MemoryPlan:
     recompute: str
     allocate: Allocate
     alignment: int
+    device: Device
     buffers: tuple[Buffer, ...]
     placements: Mapping[Value, Placement]
     workspaces: Mapping[Node, Buffer]

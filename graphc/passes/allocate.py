@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.plan import (
     ALIGNMENT,
@@ -48,7 +49,11 @@ Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
 
 
 def allocate(
-    graph: Graph, strategy: Allocate, recompute: str = "none", alignment: int = ALIGNMENT
+    graph: Graph,
+    strategy: Allocate,
+    recompute: str = "none",
+    alignment: int = ALIGNMENT,
+    device: Device = CPU,
 ) -> MemoryPlan:
     """Plan a graph in its order under one strategy; deterministic."""
     started = time.perf_counter()
@@ -56,7 +61,9 @@ def allocate(
     separate = assign_storages(graph, live, overwrite=False)
     merged = assign_storages(graph, live, overwrite=True)
     storages = {name: separate if name == "none" else merged for name in ALLOCATE}
-    scratch = {node: size for node in graph.nodes if (size := _scratch_bytes(node, alignment))}
+    scratch = {
+        node: size for node in graph.nodes if (size := _scratch_bytes(node, device, alignment))
+    }
 
     places: dict[str, tuple[list[Tenant], list[int], int]] = {}
     for name in ALLOCATE:
@@ -75,13 +82,14 @@ def allocate(
         recompute=recompute,
         allocate=strategy,
         alignment=alignment,
+        device=device,
         buffers=buffers,
         placements=_placements(chosen, buffers),
         workspaces=workspaces,
         arena_bytes=state_bytes + height,
         feature_map_bytes=_feature_map_bytes(graph, chosen, PLACERS[strategy], alignment),
         strategy_bytes={name: state_bytes + places[name][2] for name in ALLOCATE},
-        recomputation=recomputation(graph),
+        recomputation=recomputation(graph, device),
         planning_seconds=time.perf_counter() - started,
     )
 
@@ -129,8 +137,8 @@ PLACERS: dict[str, Placer] = {
 }
 
 
-def _scratch_bytes(node: Node, alignment: int) -> int:
-    return sum(align(type.bytes, alignment) for type in node.op.workspace(node))
+def _scratch_bytes(node: Node, device: Device, alignment: int) -> int:
+    return sum(align(type.bytes, alignment) for type in node.op.workspace(node, device))
 
 
 def _tenants(

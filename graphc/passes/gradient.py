@@ -122,8 +122,12 @@ class _Differentiation:
                 self.active.update(floats)
 
     def differentiate(self, node: Node) -> None:
-        """Add this node's contributions to the gradients of its active inputs."""
-        for name, value in node.named_inputs().items():
+        """Add this node's contributions to the gradients of its active inputs.
+
+        Last input first: by convention bias, then weight, then data, so that the data may die
+        before its gradient needs bytes.
+        """
+        for name, value in reversed(node.named_inputs().items()):
             values = value if isinstance(value, tuple) else (value,)
             if not any(v in self.active for v in values):
                 continue

@@ -21,6 +21,7 @@ from graphc.ir.op import REGISTRY
 from graphc.ir.ops import activation, embedding, loss, shape
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
+from graphc.ir.ops.matmul import Linear
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,10 @@ SAMPLES = [
     Sample(
         "matmul", lambda a, b: g.matmul(a, b, True, False), ((2, 4, 3), (2, 4, 5)),
         lambda a, b: a.swapaxes(-1, -2) @ b, {"a": {"dy", "b"}, "b": {"dy", "a"}}, label=" left",
+    ),
+    Sample(
+        "linear", direct(Linear), (M, (5, 4), (5,)), lambda x, w, b: x @ w.T + b,
+        {"x": {"dy", "weight"}, "weight": {"dy", "x"}, "bias": {"dy"}},
     ),
     # softmax
     Sample("softmax", g.softmax, (M,), lambda x: softmax(x, -1), {"x": {"dy", "y"}}),

@@ -15,6 +15,7 @@ import numpy as np
 
 from graphc.errors import DTypeError, GraphError, OptionError
 from graphc.ir.builder import apply
+from graphc.ir.device import Device
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.numpy_expression import Lowering, evaluate, lower, registers_type
@@ -75,7 +76,7 @@ class Elementwise(Op):
         outputs = tuple(value.type.dtype for value in node.outputs)
         return _lowering(self, node.attributes, inputs, outputs)
 
-    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         return registers_type(self.lowering(node), node.outputs[0].type)
 
     def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:

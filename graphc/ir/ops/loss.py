@@ -8,6 +8,7 @@ import numpy as np
 
 from graphc.errors import ShapeError
 from graphc.ir.builder import apply
+from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.ops.elementwise import add, float_dtype, mul, scale, sub
@@ -61,7 +62,7 @@ class SoftmaxCrossEntropy(Op):
             return add(through_loss, through_rows)
         return through_rows if through_loss is None else through_loss
 
-    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """The labels' places in the flattened rows, twice, and two numbers a row."""
         logits = node.inputs[0].type
         row = logits.with_shape((logits.shape[0], 1))
@@ -126,7 +127,7 @@ class SoftmaxCrossEntropyGradient(Op):
         error = sub(probabilities, one_hot(labels, classes, probabilities.type.dtype))
         return scale(sum(mul(ddlogits, error)), 1 / rows)
 
-    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         type = node.output.type
         return (TensorType((2, type.shape[0]), int64), type.with_shape((type.shape[0],)))
 

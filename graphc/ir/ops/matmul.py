@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.operators import operator
-from graphc.ir.ops.elementwise import add, float_dtype
+from graphc.ir.ops.elementwise import float_dtype
 from graphc.ir.ops.shape import reshape
 from graphc.ir.types import TensorType, broadcast_shapes
 
@@ -72,6 +73,44 @@ class Matmul(Op):
         record(np.matmul, left, right, out=y)
 
 
+class Linear(Op):
+    """y = x · weightᵀ + bias, on rows."""
+
+    name, inputs = "linear", ("x", "weight", "bias")
+
+    def infer(
+        self, attributes: Any, x: TensorType, weight: TensorType, bias: TensorType
+    ) -> TensorType:
+        dtype = float_dtype(x, weight, bias)
+        if x.rank != 2 or weight.rank != 2 or x.shape[1] != weight.shape[1]:
+            raise ShapeError(
+                f"x is (rows, inputs) and weight (outputs, inputs), got {x} and {weight}"
+            )
+        if bias.shape != weight.shape[:1]:
+            raise ShapeError(f"bias must have one number an output, {weight.shape[:1]}, got {bias}")
+        return TensorType((x.shape[0], weight.shape[0]), dtype)
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        flops = node.output.type.elements * (2 * node.inputs[0].shape[1] + 1)
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def gradient_x(self, node: Node, dy: Value, weight: Value) -> Value:
+        return matmul(dy, weight)
+
+    def gradient_weight(self, node: Node, dy: Value, x: Value) -> Value:
+        return matmul(dy, x, transpose_a=True)
+
+    def gradient_bias(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, weight: Array, bias: Array, *, y: Array
+    ) -> None:
+        record(np.matmul, x, weight.T, out=y)
+        record(np.add, y, bias, out=y)
+
+
 @operator("@")
 def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
     """Matrix product over the last two axes; leading axes broadcast."""
@@ -102,7 +141,9 @@ def linear(
     bound = Initial("uniform", math.sqrt(6 / inputs))
     weight = parameter("weight", (outputs, inputs), dtype, bound, trainable)
     rows = reshape(x, (-1, inputs))
-    y = matmul(rows, weight, transpose_b=True)
     if bias:
-        y = add(y, parameter("bias", (outputs,), dtype, trainable=trainable))
+        shift = parameter("bias", (outputs,), dtype, trainable=trainable)
+        y = apply(Linear, rows, weight, shift).output
+    else:
+        y = matmul(rows, weight, transpose_b=True)
     return reshape(y, (*x.shape[:-1], outputs))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from graphc.ir.builder import apply
+from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.numpy_expression import TILE_ELEMENTS
 from graphc.ir.op import Array, Op, Recorder
@@ -29,7 +30,7 @@ class AlongAxis(Op):
         float_dtype(*types)
         return types[0]
 
-    def scratch(self, node: Node) -> tuple[TensorType, ...]:
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """A number a line of a tile, and a tile."""
         axis, tile = node.attributes.axis, list(node.output.shape)
         cut = _cut_axis(node.output.shape, axis)

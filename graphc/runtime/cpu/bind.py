@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import NonFiniteError
+from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.plan import MemoryPlan, align
@@ -104,7 +105,7 @@ def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:
         return []
     offset = plan.workspaces[node].offset
     arrays = []
-    for type in node.op.workspace(node):
+    for type in node.op.workspace(node, plan.device):
         arrays.append(arena.view(type, offset))
         offset += align(type.bytes, plan.alignment)
     return arrays
@@ -142,7 +143,9 @@ def _require_finite(node: Node, graph: Graph, value: Value, array: Array) -> Non
         )
 
 
-def run_unplanned(graph: Graph, sources: Mapping[Value, Array]) -> dict[Value, Array]:
+def run_unplanned(
+    graph: Graph, sources: Mapping[Value, Array], device: Device = CPU
+) -> dict[Value, Array]:
     """Execute a graph with a fresh array for every value: the oracle for planned runs.
 
     Returns the arrays of all values; an updated state is a new array under its update's output.
@@ -153,7 +156,9 @@ def run_unplanned(graph: Graph, sources: Mapping[Value, Array]) -> dict[Value, A
             if _show(node, arrays):
                 continue
             arrays |= {value: fresh(value.type) for value in node.outputs}
-            for call in bind_node(node, arrays, [fresh(t) for t in node.op.workspace(node)]):
+            for call in bind_node(
+                node, arrays, [fresh(t) for t in node.op.workspace(node, device)]
+            ):
                 call()
     return arrays
 
