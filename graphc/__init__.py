@@ -7,6 +7,7 @@ from graphc.ir.builder import input, keep, mirror, parameter, scope
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.activation import gelu, leaky_relu, relu, sigmoid, silu, tanh
+from graphc.ir.ops.conv import conv2d, conv_transpose2d
 from graphc.ir.ops.elementwise import (
     add,
     cast,
@@ -29,6 +30,15 @@ from graphc.ir.ops.elementwise import (
 from graphc.ir.ops.embedding import gather, one_hot
 from graphc.ir.ops.loss import mse, softmax_cross_entropy
 from graphc.ir.ops.matmul import linear, matmul
+from graphc.ir.ops.norm import batch_norm, group_norm, layer_norm, rms_norm
+from graphc.ir.ops.pool import (
+    adaptive_average_pool2d,
+    average_pool2d,
+    global_average_pool2d,
+    max_pool2d,
+    pad,
+    upsample2d,
+)
 from graphc.ir.ops.reduce import max, mean, sum
 from graphc.ir.ops.shape import broadcast_to, concat, full, reshape, split, transpose
 from graphc.ir.ops.shape import slice_ as slice
@@ -49,11 +59,16 @@ __all__ = [
     "Op",
     "Program",
     "Value",
+    "adaptive_average_pool2d",
     "add",
+    "average_pool2d",
+    "batch_norm",
     "broadcast_to",
     "cast",
     "compile",
     "concat",
+    "conv2d",
+    "conv_transpose2d",
     "div",
     "equal",
     "exp",
@@ -61,11 +76,14 @@ __all__ = [
     "full",
     "gather",
     "gelu",
+    "global_average_pool2d",
     "gradient",
     "greater",
     "greater_equal",
+    "group_norm",
     "input",
     "keep",
+    "layer_norm",
     "leaky_relu",
     "less",
     "less_equal",
@@ -74,6 +92,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "max",
+    "max_pool2d",
     "maximum",
     "mean",
     "mirror",
@@ -82,12 +101,14 @@ __all__ = [
     "neg",
     "one_hot",
     "optim",
+    "pad",
     "parameter",
     "parse_graph",
     "plan",
     "power",
     "relu",
     "reshape",
+    "rms_norm",
     "scope",
     "sigmoid",
     "silu",
@@ -100,5 +121,6 @@ __all__ = [
     "sum",
     "tanh",
     "transpose",
+    "upsample2d",
     "where",
 ]

@@ -131,7 +131,7 @@ def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
 def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
     """A node of `op` in an explicit context."""
     types = tuple(value.type for value in inputs)
-    expected = len(op.inputs)
+    expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):
         raise GraphError(f"{op.name} takes {expected} operands, got {len(types)}")
     try:

@@ -21,7 +21,7 @@ from graphc.ir.types import TensorType
 Phase = Literal["forward", "gradient", "mirror", "update"]
 """Why a node exists; `mirror` marks a recomputed copy."""
 
-Role = Literal["parameter", "moment", "counter"]
+Role = Literal["parameter", "moment", "statistic", "counter"]
 
 
 @dataclass(frozen=True, slots=True)

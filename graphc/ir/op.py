@@ -20,7 +20,7 @@ because their parameters are part of the declaration:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -85,6 +85,9 @@ class Op:
     native_16_bit: ClassVar[bool] = False
     """Whether the kernel takes 16-bit floats itself; otherwise it is run on float32 copies."""
 
+    needs_contiguous: ClassVar[tuple[str, ...]] = ()
+    """Inputs that the kernel reshapes: where one is a strided view, it is run on a copy."""
+
     gradients: ClassVar[Mapping[str, GradientRule]] = {}
     """Input → rule; filled in from the gradient methods when the class is created."""
 
@@ -120,6 +123,14 @@ class Op:
         """Layouts of the outputs inside the viewed input, or None where a copy is needed."""
         return None
 
+    def effects(self, node: Node) -> tuple[Node, ...]:
+        """Updates of states that a training step adds because this node is in it."""
+        return ()
+
+    def inference(self, node: Node) -> Value | None:
+        """What stands for this node's first output outside training; None where nothing changes."""
+        return None
+
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Tensors that the kernel needs while it runs; the plan gives them a workspace."""
         return ()
@@ -128,15 +139,30 @@ class Op:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
 
-    def workspace(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """All tensors a node needs beside its values: widened operands, then its scratch."""
+    def prepared(self, node: Node, strided: Container[Value]) -> tuple[Value, ...]:
+        """Inputs that the kernel sees as contiguous float32 or contiguous copies."""
+        widens = self.widens(node)
+        found = {
+            value: None
+            for index, value in enumerate(node.inputs)
+            if (widens and is_16_bit(value))
+            or (value in strided and self.input_name(index) in self.needs_contiguous)
+        }
+        return tuple(found)
+
+    def workspace(
+        self, node: Node, device: Device, strided: Container[Value]
+    ) -> tuple[TensorType, ...]:
+        """All tensors a node needs beside its values: prepared inputs, widened outputs, scratch.
+
+        `strided` holds the values that do not lie in one piece.
+        """
+        prepared = [value.type for value in self.prepared(node, strided)]
         scratch = self.scratch(node, device)
         if not self.widens(node):
-            return scratch
-        narrow = [value.type for value in node.inputs + node.outputs if is_16_bit(value)]
-        return tuple(type.with_dtype(float32) for type in narrow) + tuple(
-            type.with_dtype(float32) if _narrow(type) else type for type in scratch
-        )
+            return (*prepared, *scratch)
+        outputs = [value.type for value in node.outputs if is_16_bit(value)]
+        return tuple(_widened(type) for type in (*prepared, *outputs, *scratch))
 
     def cost(self, node: Node) -> Cost:
         """Work of one node on contiguous operands."""
@@ -147,6 +173,10 @@ class Op:
 
 def _narrow(type: TensorType) -> bool:
     return type.dtype.kind == "float" and type.dtype.itemsize == 2
+
+
+def _widened(type: TensorType) -> TensorType:
+    return type.with_dtype(float32) if _narrow(type) else type
 
 
 def is_16_bit(value: Value) -> bool:

@@ -102,6 +102,11 @@ class MemoryPlan:
         return self.buffers[placement.buffer].offset + placement.offset
 
     @cached_property
+    def strided(self) -> frozenset[Value]:
+        """Values that are views with strides of their own."""
+        return frozenset(v for v, p in self.placements.items() if p.strides is not None)
+
+    @cached_property
     def state_bytes(self) -> int:
         """The state region at the arena's start."""
         return self._total("state")

@@ -33,7 +33,7 @@ PHASES: dict[str, Phase] = {
     "mirror": "mirror",
     "update": "update",
 }
-ROLES = ("parameter", "moment", "counter")
+ROLES = ("parameter", "moment", "statistic", "counter")
 
 
 def format_graph(graph: Graph) -> str:

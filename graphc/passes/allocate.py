@@ -61,9 +61,9 @@ def allocate(
     separate = assign_storages(graph, live, overwrite=False)
     merged = assign_storages(graph, live, overwrite=True)
     storages = {name: separate if name == "none" else merged for name in ALLOCATE}
-    scratch = {
-        node: size for node in graph.nodes if (size := _scratch_bytes(node, device, alignment))
-    }
+    strided = {value for value, r in merged.residences.items() if r.layout is not None}
+    sizes = ((node, _scratch_bytes(node, device, strided, alignment)) for node in graph.nodes)
+    scratch = {node: size for node, size in sizes if size}
 
     places: dict[str, tuple[list[Tenant], list[int], int]] = {}
     for name in ALLOCATE:
@@ -137,8 +137,8 @@ PLACERS: dict[str, Placer] = {
 }
 
 
-def _scratch_bytes(node: Node, device: Device, alignment: int) -> int:
-    return sum(align(type.bytes, alignment) for type in node.op.workspace(node, device))
+def _scratch_bytes(node: Node, device: Device, strided: set[Value], alignment: int) -> int:
+    return sum(align(type.bytes, alignment) for type in node.op.workspace(node, device, strided))
 
 
 def _tenants(

@@ -18,7 +18,7 @@ from scipy.special import log_softmax, softmax
 import graphc as g
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import activation, embedding, loss, shape
+from graphc.ir.ops import activation, conv, embedding, loss, norm, pool, shape
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
 from graphc.ir.ops.matmul import Linear
@@ -85,6 +85,205 @@ def padded(x):
     out[1:4:2, 0:3:1] = x
     return out
 
+
+def windows(x, size, stride, padding, dilation=(1, 1), fill=0.0):
+    """All windows of x: (n, c, rows, columns, *size)."""
+    spread = [(0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2]
+    wide = np.pad(x, spread, constant_values=fill)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, size, strict=True)]
+    found = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3))
+    return found[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+
+
+def convolution(x, w, a):
+    """Direct: for each group, every window times every filter."""
+    parts = []
+    for group, filters in zip(np.split(x, a.groups, 1), np.split(w, a.groups, 0), strict=True):
+        seen = windows(group, w.shape[2:], a.stride, a.padding, a.dilation)
+        parts.append(np.einsum("nchwrs,kcrs->nkhw", seen, filters))
+    return np.concatenate(parts, 1)
+
+
+def linear_transpose(function, shape, dy):
+    """The transpose of a linear map, from its action on unit vectors."""
+    units = np.eye(int(np.prod(shape))).reshape(-1, *shape)
+    return np.array([np.sum(function(unit) * dy) for unit in units]).reshape(shape)
+
+
+def conv_samples(label, x, w, stride, padding, dilation=(1, 1), groups=1):
+    """A convolution with this geometry, and its two gradients as ops of their own."""
+    a = conv.Conv2dAttributes(stride, padding, dilation, groups)
+    dy = convolution(np.zeros(x), np.zeros(w), a).shape
+    to_x = conv._input_attributes(a, x)
+    to_w = conv._weight_attributes(a, w)
+    return [
+        Sample(
+            "conv2d",
+            direct(conv.Conv2d, a),
+            (x, w),
+            lambda x, w: convolution(x, w, a),
+            {"x": {"dy", "w"}, "w": {"dy", "x"}, "bias": {"dy"}},
+            label=label,
+        ),
+        Sample(
+            "conv2d_input_gradient",
+            direct(conv.Conv2dInputGradient, to_x),
+            (dy, w),
+            lambda dy, w: linear_transpose(lambda x: convolution(x, w, a), x, dy),
+            {"dy": {"ddx", "w"}, "w": {"ddx", "dy"}},
+            label=label,
+        ),
+        Sample(
+            "conv2d_weight_gradient",
+            direct(conv.Conv2dWeightGradient, to_w),
+            (dy, x),
+            lambda dy, x: linear_transpose(lambda w: convolution(x, w, a), w, dy),
+            {"dy": {"ddw", "x"}, "x": {"ddw", "dy"}},
+            label=label,
+        ),
+    ]
+
+
+def pool_samples(label, x, size, stride, padding):
+    """Max and average pooling with this geometry, and their gradients as ops."""
+    a = pool.Pool2dAttributes(size, stride, padding)
+    back = pool._with_extent(a, x)
+
+    def largest(x):
+        seen = windows(x, size, stride, padding, fill=-np.inf)
+        flat = seen.reshape(*seen.shape[:4], -1)
+        return flat.max(-1), flat.argmax(-1)
+
+    def average(x):
+        return windows(x, size, stride, padding).mean((-2, -1))
+
+    y = average(np.zeros(x)).shape
+    # places that lie inside the input for every window
+    inner = list(range(size[0] * size[1]))
+    middle = inner[len(inner) // 2]
+
+    def chosen(x, place):
+        seen = windows(x, size, stride, padding).reshape(*y, -1)
+        return np.take_along_axis(seen, place[..., None].astype(int), -1)[..., 0]
+
+    return [
+        Sample(
+            "max_pool2d",
+            direct(pool.MaxPool2d, a),
+            (x,),
+            largest,
+            {"x": {"dy", "place"}},
+            label=label,
+        ),
+        Sample(
+            "max_pool2d_gradient",
+            direct(pool.MaxPool2dGradient, back),
+            (y, y),
+            lambda dy, place: linear_transpose(lambda x: chosen(x, place), x, dy),
+            {"dy": {"ddx", "place"}},
+            dtypes=("float64", "uint8"),
+            int_limit=middle + 1,
+            label=label,
+        ),
+        Sample(
+            "max_pool2d_select",
+            direct(pool.MaxPool2dSelect, a),
+            (x, y),
+            chosen,
+            {"x": {"dy", "place"}},
+            dtypes=("float64", "uint8"),
+            int_limit=middle + 1,
+            label=label,
+        ),
+        Sample(
+            "average_pool2d",
+            direct(pool.AveragePool2d, a),
+            (x,),
+            average,
+            {"x": {"dy"}},
+            label=label,
+        ),
+        Sample(
+            "average_pool2d_gradient",
+            direct(pool.AveragePool2dGradient, back),
+            (y,),
+            lambda dy: linear_transpose(average, x, dy),
+            {"dy": {"ddx"}},
+            label=label,
+        ),
+    ]
+
+
+def shares(x, extent):
+    rows = list(np.array_split(np.arange(x.shape[2]), extent[0]))
+    if all(n % m == 0 for n, m in zip(x.shape[2:], extent, strict=True)):
+        columns = list(np.array_split(np.arange(x.shape[3]), extent[1]))
+    else:  # uneven shares overlap by one: floor of the start, ceiling of the end
+        rows = [
+            range(i * x.shape[2] // extent[0], -(-(i + 1) * x.shape[2] // extent[0]))
+            for i in range(extent[0])
+        ]
+        columns = [
+            range(j * x.shape[3] // extent[1], -(-(j + 1) * x.shape[3] // extent[1]))
+            for j in range(extent[1])
+        ]
+    out = [[x[:, :, list(r)][..., list(c)].mean((2, 3)) for c in columns] for r in rows]
+    return np.array(out).transpose(2, 3, 0, 1)
+
+
+def bilinear(x, factor):
+    for axis in (2, 3):
+        n = x.shape[axis]
+        centres = (np.arange(n * factor) + 0.5) / factor - 0.5
+        x = np.apply_along_axis(
+            lambda line, n=n, c=centres: np.interp(c, np.arange(n), line), axis, x
+        )
+    return x
+
+
+def standardised(x, axes, epsilon=1e-5):
+    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    inverse = 1 / np.sqrt(variance + epsilon)
+    return (x - mean) * inverse, mean.ravel(), inverse.ravel()
+
+
+def batch_normed(x, scale, bias, *_):
+    unit, mean, inverse = standardised(x, tuple(i for i in range(x.ndim) if i != 1))
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    return unit * scale.reshape(shape) + bias.reshape(shape), mean, inverse
+
+
+def layer_normed(x, scale, bias):
+    unit, mean, inverse = standardised(x, (-1,))
+    return unit * scale + bias, mean, inverse
+
+
+def group_normed(x, scale, bias):
+    unit, mean, inverse = standardised(x.reshape(x.shape[0], 2, -1), (-1,))
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    return unit.reshape(x.shape) * scale.reshape(shape) + bias.reshape(shape), mean, inverse
+
+
+def rms_normed(x, scale):
+    inverse = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    return x * inverse * scale, inverse
+
+
+def norm_back(dy, x, mean, inverse, scale):
+    """For statistics as given, over the last axis of (5, 6)."""
+    unit, g = (x - mean[:, None]) * inverse[:, None], dy * scale
+    left = g - g.mean(1, keepdims=True) - unit * (g * unit).mean(1, keepdims=True)
+    return left * inverse[:, None]
+
+
+NORM_READS = {
+    "x": {"dy", "x", "mean", "inverse", "scale"},
+    "scale": {"dy", "x", "mean", "inverse"},
+    "bias": {"dy"},
+}
+LAYER = norm.NormGradientAttributes((5, 6), (1,), (1,))
+BATCH = norm.BatchNormAttributes(1e-5, 0.1)
+EPSILON = norm.EpsilonAttributes(1e-5)
 
 M, N = (3, 4), (4,)
 BOTH = {"dy", "a", "b"}
@@ -217,6 +416,92 @@ SAMPLES = [
         "linear", direct(Linear), (M, (5, 4), (5,)), lambda x, w, b: x @ w.T + b,
         {"x": {"dy", "weight"}, "weight": {"dy", "x"}, "bias": {"dy"}},
     ),
+    # convolution
+    *conv_samples("", (2, 3, 5, 7), (4, 3, 3, 2), (1, 1), (0, 0)),
+    *conv_samples(" padded", (1, 2, 5, 5), (3, 2, 3, 3), (2, 2), (1, 1)),
+    *conv_samples(" stride above window", (2, 1, 7, 7), (1, 1, 2, 2), (3, 3), (0, 0)),
+    *conv_samples(" dilated", (1, 2, 7, 5), (2, 2, 3, 2), (1, 2), (2, 1), (2, 3)),
+    *conv_samples(" depthwise", (2, 3, 5, 5), (3, 1, 3, 3), (1, 1), (1, 1), groups=3),
+    *conv_samples(" grouped", (1, 4, 3, 3), (6, 2, 1, 1), (2, 1), (0, 0), groups=2),
+    *conv_samples(" pointwise", (2, 3, 4, 5), (2, 3, 1, 1), (1, 1), (0, 0)),
+    *conv_samples(" ones", (1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0)),
+    Sample(
+        "conv2d", direct(conv.Conv2d, conv.Conv2dAttributes()), ((2, 3, 5, 5), (4, 3, 2, 2), (4,)),
+        lambda x, w, b: convolution(x, w, conv.Conv2dAttributes()) + b[:, None, None],
+        {"x": {"dy", "w"}, "w": {"dy", "x"}, "bias": {"dy"}}, label=" bias",
+    ),
+    # pooling and resampling
+    *pool_samples("", (2, 2, 6, 4), (2, 2), (2, 2), (0, 0)),
+    *pool_samples(" overlapping", (1, 2, 7, 5), (3, 2), (2, 1), (0, 0)),
+    *pool_samples(" stride above window", (1, 1, 7, 7), (2, 2), (3, 3), (0, 0)),
+    Sample(
+        "max_pool2d", lambda x: g.max_pool2d(x, 3, 2, 1).producer.outputs, ((2, 3, 5, 5),),
+        lambda x: (
+            (w := windows(x, (3, 3), (2, 2), (1, 1), fill=-np.inf).reshape(2, 3, 3, 3, -1)).max(-1),
+            w.argmax(-1),
+        ),
+        {"x": {"dy", "place"}}, label=" padded",
+    ),
+    Sample(
+        "average_pool2d", lambda x: g.average_pool2d(x, 3, 2, 1), ((2, 3, 5, 5),),
+        lambda x: windows(x, (3, 3), (2, 2), (1, 1)).mean((-2, -1)), {"x": {"dy"}},
+        label=" padded",
+    ),
+    Sample(
+        "adaptive_average_pool2d", lambda x: g.adaptive_average_pool2d(x, (3, 2)), ((2, 2, 7, 5),),
+        lambda x: shares(x, (3, 2)), {"x": {"dy"}},
+    ),
+    Sample(
+        "adaptive_average_pool2d_gradient",
+        direct(pool.AdaptiveAveragePool2dGradient, pool.ExtentAttributes((7, 5))), ((2, 2, 3, 2),),
+        lambda dy: linear_transpose(lambda x: shares(x, (3, 2)), (2, 2, 7, 5), dy),
+        {"dy": {"ddx"}},
+    ),
+    Sample(
+        "upsample_nearest2d", lambda x: g.upsample2d(x, 3), ((2, 2, 2, 3),),
+        lambda x: x.repeat(3, 2).repeat(3, 3), {"x": {"dy"}},
+    ),
+    Sample(
+        "upsample_bilinear2d", lambda x: g.upsample2d(x, 2, "bilinear"), ((2, 2, 3, 4),),
+        lambda x: bilinear(x, 2), {"x": {"dy"}},
+    ),
+    Sample(
+        "upsample_bilinear2d_gradient",
+        direct(pool.UpsampleBilinear2dGradient, pool.UpsampleAttributes(3)), ((1, 2, 6, 9),),
+        lambda dy: linear_transpose(lambda x: bilinear(x, 3), (1, 2, 2, 3), dy), {"dy": {"ddx"}},
+    ),
+    # norms
+    Sample(
+        "batch_norm", direct(norm.BatchNorm, BATCH), ((3, 5, 2, 3), *[(5,)] * 4), batch_normed,
+        NORM_READS, second_order=False,
+    ),
+    Sample(
+        "batch_norm", direct(norm.BatchNorm, BATCH), ((7, 2), *[(2,)] * 4), batch_normed,
+        NORM_READS, second_order=False, label=" of rows",
+    ),
+    Sample(
+        "layer_norm", direct(norm.LayerNorm, EPSILON), ((2, 3, 7), (7,), (7,)), layer_normed,
+        NORM_READS, second_order=False,
+    ),
+    Sample(
+        "group_norm", direct(norm.GroupNorm, norm.GroupNormAttributes(2, 1e-5)),
+        ((3, 4, 2, 3), (4,), (4,)), group_normed, NORM_READS, second_order=False,
+    ),
+    Sample(
+        "rms_norm", direct(norm.RmsNorm, norm.EpsilonAttributes(1e-6)), ((2, 3, 5), (5,)),
+        rms_normed, {"x": {"dy", "x", "inverse", "scale"}, "scale": {"dy", "x", "inverse"}},
+        second_order=False,
+    ),
+    Sample(
+        "norm_input_gradient", direct(norm.NormInputGradient, LAYER),
+        ((5, 6), (5, 6), (5,), (5,), (6,)), norm_back,
+    ),
+    Sample(
+        "norm_scale_gradient", direct(norm.NormScaleGradient, LAYER), ((5, 6), (5, 6), (5,), (5,)),
+        lambda dy, x, m, v: (dy * (x - m[:, None]) * v[:, None]).sum(0),
+    ),
+    Sample("norm_bias_gradient", direct(norm.NormBiasGradient, LAYER), ((5, 6),),
+           lambda dy: dy.sum(0)),
     # softmax
     Sample("softmax", g.softmax, (M,), lambda x: softmax(x, -1), {"x": {"dy", "y"}}),
     Sample(

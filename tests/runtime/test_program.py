@@ -99,7 +99,9 @@ def _nodes_of_calls(program):
     for node in program.graph.nodes:
         if not all(program.plan.placements[v].how == "view" for v in node.outputs):
             scratch = _workspace(program.plan, program._arena, node)
-            names += [node.op.name] * len(bind_node(node, program._arrays, scratch))
+            names += [node.op.name] * len(
+                bind_node(node, program._arrays, scratch, program.plan.strided)
+            )
     return names
 
 

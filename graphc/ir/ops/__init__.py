@@ -2,10 +2,13 @@
 
 from graphc.ir.ops import (
     activation,
+    conv,
     elementwise,
     embedding,
     loss,
     matmul,
+    norm,
+    pool,
     reduce,
     shape,
     softmax,
@@ -14,10 +17,13 @@ from graphc.ir.ops import (
 
 __all__ = [
     "activation",
+    "conv",
     "elementwise",
     "embedding",
     "loss",
     "matmul",
+    "norm",
+    "pool",
     "reduce",
     "shape",
     "softmax",

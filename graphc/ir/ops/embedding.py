@@ -64,6 +64,7 @@ class GatherGradient(Op):
     """The table's gradient: rows of dy summed where their numbers say, always in the same order."""
 
     name, inputs, outputs = "gather_gradient", ("dy", "indices"), ("dtable",)
+    needs_contiguous = ("dy", "indices")
     attributes = RowsAttributes
     flops_per_element = 1
 
@@ -101,6 +102,7 @@ class OneHot(Op):
     """y[..., k] = 1 where k is the index, else 0."""
 
     name, inputs = "one_hot", ("indices",)
+    needs_contiguous = ("indices",)
     attributes = OneHotAttributes
     native_16_bit = True
 

@@ -216,6 +216,8 @@ class Concat(Op):
 
     def infer(self, attributes: AxisAttributes, *parts: TensorType) -> TensorType:
         axis = attributes.axis
+        if not parts:
+            raise ShapeError("needs at least one part")
         for part in parts[1:]:
             if _without(part.shape, axis) != _without(parts[0].shape, axis) or (
                 part.dtype != parts[0].dtype

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,24 +46,23 @@ class Recording:
         self.calls.append(bound)
 
 
-def bind_node(node: Node, arrays: Mapping[Value, Array], workspace: Sequence[Array]) -> list[Call]:
+def bind_node(
+    node: Node,
+    arrays: Mapping[Value, Array],
+    workspace: Sequence[Array],
+    strided: Container[Value],
+) -> list[Call]:
     """The calls of one node on the arrays of its values, with one array a workspace tensor."""
-    operands = {value: arrays[value] for value in node.inputs + node.outputs}
-    if not node.op.widens(node):
-        return _record(node, operands, tuple(workspace))
-    narrow = [value for value in node.inputs + node.outputs if is_16_bit(value)]
-    wide = dict(zip(narrow, workspace, strict=False))
-    loads = [
-        functools.partial(np.copyto, wide[value], arrays[value])
-        for value in dict.fromkeys(node.inputs)
-        if value in wide
-    ]
+    inputs = node.op.prepared(node, strided)
+    outputs = [v for v in node.outputs if node.op.widens(node) and is_16_bit(v)]
+    copies = dict(zip((*inputs, *outputs), workspace, strict=False))
+    loads = [functools.partial(np.copyto, copies[value], arrays[value]) for value in inputs]
     stores = [
-        functools.partial(np.copyto, arrays[value], wide[value], casting="same_kind")
-        for value in node.outputs
-        if value in wide
+        functools.partial(np.copyto, arrays[value], copies[value], casting="same_kind")
+        for value in outputs
     ]
-    return [*loads, *_record(node, operands | wide, tuple(workspace[len(narrow) :])), *stores]
+    operands = {value: arrays[value] for value in node.inputs + node.outputs} | copies
+    return [*loads, *_record(node, operands, tuple(workspace[len(copies) :])), *stores]
 
 
 def _record(node: Node, arrays: Mapping[Value, Array], scratch: tuple[Array, ...]) -> list[Call]:
@@ -89,7 +88,7 @@ def bind(
     freed = _freed_after(plan) if poison else {}
     for step, node in enumerate(plan.graph.nodes):
         if not all(plan.placements[value].how == "view" for value in node.outputs):
-            calls += bind_node(node, arrays, _workspace(plan, arena, node))
+            calls += bind_node(node, arrays, _workspace(plan, arena, node), plan.strided)
         if check_finite:
             calls += [
                 functools.partial(_require_finite, node, plan.graph, value, arrays[value])
@@ -105,7 +104,7 @@ def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:
         return []
     offset = plan.workspaces[node].offset
     arrays = []
-    for type in node.op.workspace(node, plan.device):
+    for type in node.op.workspace(node, plan.device, plan.strided):
         arrays.append(arena.view(type, offset))
         offset += align(type.bytes, plan.alignment)
     return arrays
@@ -156,9 +155,9 @@ def run_unplanned(
             if _show(node, arrays):
                 continue
             arrays |= {value: fresh(value.type) for value in node.outputs}
-            for call in bind_node(
-                node, arrays, [fresh(t) for t in node.op.workspace(node, device)]
-            ):
+            strided = {value for value in node.inputs if not arrays[value].flags.c_contiguous}
+            workspace = [fresh(type) for type in node.op.workspace(node, device, strided)]
+            for call in bind_node(node, arrays, workspace, strided):
                 call()
     return arrays
 

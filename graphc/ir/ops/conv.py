@@ -1,0 +1,547 @@
+"""Two-dimensional convolution on (batch, channels, height, width), and its two gradients.
+
+All three are linear in both operands, so each is differentiated by the other two. On the CPU they
+are products with the unfolded input (im2col), tile by tile within the device's workspace limit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.device import Device
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.ops.elementwise import add, float_dtype
+from graphc.ir.ops.reduce import sum
+from graphc.ir.ops.shape import reshape
+from graphc.ir.types import TensorType
+
+Pair = tuple[int, int]
+
+TILE_BYTES = 8 * 2**20
+"""Bytes of unfolded input to work on at a time, if the device allows as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dAttributes:
+    """Window geometry: (rows, columns) each; padding is zeros on both sides."""
+
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def output_extent(self, axis: int, extent: int, kernel: int) -> int:
+        """Windows along an axis."""
+        reach = self.dilation[axis] * (kernel - 1) + 1
+        return (extent + 2 * self.padding[axis] - reach) // self.stride[axis] + 1
+
+
+class Window(NamedTuple):
+    """One kernel position on one axis: windows [first, last) read start, start + step, ..."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+    step: int
+
+    def outer(self) -> slice:
+        """Which windows."""
+        return slice(self.first, self.last)
+
+    def inner(self) -> slice:
+        """Which input elements they read."""
+        return slice(self.start, self.stop, self.step)
+
+
+def window(
+    position: int, windows: range, extent: int, stride: int, padding: int, dilation: int
+) -> Window:
+    """The windows of a range whose kernel `position` falls inside the input, relative to its start.
+
+    `extent` is the input's; window i reads the input at i·stride + position·dilation - padding.
+    """
+    shift = position * dilation - padding
+    first = max(windows.start, math.ceil(-shift / stride))
+    last = min(windows.stop, (extent - 1 - shift) // stride + 1)
+    last = max(first, last)
+    start = first * stride + shift
+    stop = start + (last - first - 1) * stride + 1 if last > first else start
+    return Window(first - windows.start, last - windows.start, start, stop, stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Shapes of a convolution x * w = y, and how it is cut into tiles."""
+
+    attributes: Conv2dAttributes
+    x: tuple[int, int, int, int]
+    w: tuple[int, int, int, int]
+    y: tuple[int, int, int, int]
+    itemsize: int
+
+    @property
+    def depth(self) -> int:
+        """Products summed for one output element."""
+        return self.w[1] * self.w[2] * self.w[3]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the input is its own unfolding."""
+        return (
+            self.w[2:] == (1, 1)
+            and self.attributes.stride == (1, 1)
+            and (self.attributes.padding == (0, 0))
+        )
+
+    def tile(self, device: Device) -> tuple[int, int]:
+        """(images, output rows) of a tile: as many as fit, at least one row of one image."""
+        row = self.attributes.groups * self.depth * self.y[3] * self.itemsize
+        room = min(TILE_BYTES, device.workspace_limit_bytes)
+        image = row * self.y[2]
+        if image <= room:
+            return min(self.y[0], room // image), self.y[2]
+        return 1, max(1, room // row)
+
+    def columns_shape(self, device: Device) -> tuple[int, ...]:
+        """A tile of unfolded input: (images, groups, depth, rows · columns)."""
+        images, rows = self.tile(device)
+        return images, self.attributes.groups, self.depth, rows * self.y[3]
+
+    def tiles(self, images: int, rows: int) -> Iterator[tuple[slice, range]]:
+        """All (images, output rows) in order."""
+        for start in range(0, self.y[0], images):
+            for top in range(0, self.y[2], rows):
+                stop = min(start + images, self.y[0])
+                yield slice(start, stop), range(top, min(top + rows, self.y[2]))
+
+
+def _geometry(attributes: Any, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
+    plain = Conv2dAttributes(
+        attributes.stride, attributes.padding, attributes.dilation, attributes.groups
+    )
+    itemsize = max(4, x.dtype.itemsize)  # 16-bit floats are unfolded as float32
+    return Geometry(plain, _four(x), _four(w), _four(y), itemsize)
+
+
+def _four(type: TensorType) -> tuple[int, int, int, int]:
+    a, b, c, d = type.shape
+    return a, b, c, d
+
+
+def _unfold(geometry: Geometry, x: Array, rows: range, columns: Array) -> None:
+    """Copy what each window reads into `columns`, zeros where it reads padding."""
+    a, (_, _, height, width) = geometry.attributes, geometry.x
+    r, s = geometry.w[2:]
+    n = x.shape[0]
+    shape = (n, a.groups * geometry.w[1], r, s, len(rows), geometry.y[3])
+    target = columns.reshape(shape)
+    if a.padding != (0, 0):
+        columns.fill(0)
+    for i in range(r):
+        vertical = window(i, rows, height, a.stride[0], a.padding[0], a.dilation[0])
+        for j in range(s):
+            horizontal = window(
+                j, range(geometry.y[3]), width, a.stride[1], a.padding[1], a.dilation[1]
+            )
+            part = target[:, :, i, j, vertical.outer(), horizontal.outer()]
+            np.copyto(part, x[:, :, vertical.inner(), horizontal.inner()])
+
+
+def _fold(geometry: Geometry, columns: Array, rows: range, dx: Array) -> None:
+    """Add what each window holds back to where it was read: the transpose of `_unfold`."""
+    a, (_, _, height, width) = geometry.attributes, geometry.x
+    r, s = geometry.w[2:]
+    shape = (dx.shape[0], a.groups * geometry.w[1], r, s, len(rows), geometry.y[3])
+    source = columns.reshape(shape)
+    for i in range(r):
+        vertical = window(i, rows, height, a.stride[0], a.padding[0], a.dilation[0])
+        for j in range(s):
+            horizontal = window(
+                j, range(geometry.y[3]), width, a.stride[1], a.padding[1], a.dilation[1]
+            )
+            target = dx[:, :, vertical.inner(), horizontal.inner()]
+            np.add(target, source[:, :, i, j, vertical.outer(), horizontal.outer()], out=target)
+
+
+def _columns(buffer: Array, images: int, depth: tuple[int, int], elements: int) -> Array:
+    """A tile of the scratch as contiguous (images, groups, depth, elements)."""
+    shape = (images, *depth, elements)
+    flat: Array = buffer.reshape(-1)[: math.prod(shape)]
+    return flat.reshape(shape)
+
+
+def _grouped(array: Array, groups: int) -> Array:
+    """(images, groups, channels of a group, rows, columns)."""
+    n, channels, height, width = array.shape
+    return array.reshape(n, groups, channels // groups, height, width)
+
+
+def _flat_rows(array: Array, rows: range) -> Array:
+    """Some rows of (..., rows, columns) with both axes as one: a view."""
+    part = array[..., rows.start : rows.stop, :]
+    shape = (*part.shape[:-2], part.shape[-2] * part.shape[-1])
+    strides = (*part.strides[:-2], part.strides[-1])
+    return np.lib.stride_tricks.as_strided(part, shape, strides)
+
+
+class Convolution(Op):
+    """Base of the three products: cost, and scratch for one tile of unfolded input."""
+
+    def geometry(self, node: Node) -> Geometry:
+        """The convolution that this node is a part of."""
+        raise NotImplementedError
+
+    def cost(self, node: Node) -> Cost:
+        geometry, moved = self.geometry(node), super().cost(node)
+        flops = 2 * math.prod(geometry.y) * geometry.depth
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        geometry = self.geometry(node)
+        if geometry.is_pointwise:
+            return ()
+        return (TensorType(geometry.columns_shape(device), node.output.type.dtype),)
+
+
+class Conv2d(Convolution):
+    """y = x * w (+ bias), with x (n, c, h, w), w (k, c / groups, r, s), bias (k,)."""
+
+    name, inputs = "conv2d", ("x", "w", "*bias")
+    needs_contiguous = ("x", "w")
+    attributes = Conv2dAttributes
+
+    def infer(
+        self, attributes: Conv2dAttributes, x: TensorType, w: TensorType, *bias: TensorType
+    ) -> TensorType:
+        dtype = float_dtype(x, w, *bias)
+        if x.rank != 4 or w.rank != 4 or x.shape[1] != w.shape[1] * attributes.groups:
+            raise ShapeError(
+                f"x is (batch, channels, height, width) and w (filters, channels / groups, rows, "
+                f"columns), got {x}, {w} and groups={attributes.groups}"
+            )
+        if w.shape[0] % attributes.groups:
+            raise ShapeError(f"{w.shape[0]} filters do not divide into {attributes.groups} groups")
+        if any(b.shape != w.shape[:1] for b in bias) or len(bias) > 1:
+            raise ShapeError(f"the bias has one number a filter, ({w.shape[0]},)")
+        extents = [attributes.output_extent(i, x.shape[2 + i], w.shape[2 + i]) for i in (0, 1)]
+        if min(extents) < 1:
+            raise ShapeError(
+                f"a window of {list(w.shape[2:])} with dilation {attributes.dilation} does not fit "
+                f"into {list(x.shape[2:])} with padding {attributes.padding}"
+            )
+        return TensorType((x.shape[0], w.shape[0], *extents), dtype)
+
+    def geometry(self, node: Node) -> Geometry:
+        x, w = node.inputs[:2]
+        return _geometry(node.attributes, x.type, w.type, node.output.type)
+
+    def cost(self, node: Node) -> Cost:
+        cost = super().cost(node)
+        extra = node.output.type.elements * (len(node.inputs) - 2)
+        return Cost(cost.flops + extra, cost.bytes_read, cost.bytes_written)
+
+    def gradient_x(self, node: Node, dy: Value, w: Value) -> Value:
+        attributes = _input_attributes(node.attributes, node.inputs[0].shape)
+        return apply(Conv2dInputGradient, dy, w, attributes=attributes).output
+
+    def gradient_w(self, node: Node, dy: Value, x: Value) -> Value:
+        attributes = _weight_attributes(node.attributes, node.inputs[1].shape)
+        return apply(Conv2dWeightGradient, dy, x, attributes=attributes).output
+
+    def gradient_bias(self, node: Node, dy: Value) -> tuple[Value, ...]:
+        return (sum(dy, (0, 2, 3)),) if len(node.inputs) == 3 else ()
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, w: Array, *bias: Array, y: Array
+    ) -> None:
+        record(functools.partial(_convolve, self.geometry(node), x, w, bias, y, record.scratch))
+
+
+def _convolve(
+    geometry: Geometry,
+    x: Array,
+    w: Array,
+    bias: tuple[Array, ...],
+    y: Array,
+    scratch: tuple[Array, ...],
+) -> None:
+    groups = geometry.attributes.groups
+    filters = w.reshape(groups, w.shape[0] // groups, geometry.depth)
+    out = _grouped(y, groups)
+    if geometry.is_pointwise:
+        whole = range(geometry.y[2])
+        np.matmul(filters, _flat_rows(_grouped(x, groups), whole), out=_flat_rows(out, whole))
+    else:
+        images, _, _, elements = scratch[0].shape
+        for part, rows in geometry.tiles(images, elements // geometry.y[3]):
+            count = part.stop - part.start
+            depth = (groups, geometry.depth)
+            columns = _columns(scratch[0], count, depth, len(rows) * geometry.y[3])
+            _unfold(geometry, x[part], rows, columns)
+            np.matmul(filters, columns, out=_flat_rows(out[part], rows))
+    for b in bias:
+        np.add(y, b.reshape(-1, 1, 1), out=y)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dInputAttributes:
+    """The convolution's geometry, and the (height, width) of the input."""
+
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+    extent: Pair
+
+
+def _input_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dInputAttributes:
+    return Conv2dInputAttributes(a.stride, a.padding, a.dilation, a.groups, (shape[2], shape[3]))
+
+
+class Conv2dInputGradient(Convolution):
+    """dx from dy and w; as a layer of its own, the transposed convolution."""
+
+    name, inputs, outputs = "conv2d_input_gradient", ("dy", "w"), ("dx",)
+    needs_contiguous = ("dy", "w")
+    attributes = Conv2dInputAttributes
+
+    def infer(self, attributes: Conv2dInputAttributes, dy: TensorType, w: TensorType) -> TensorType:
+        dtype = float_dtype(dy, w)
+        if dy.rank != 4 or w.rank != 4 or dy.shape[1] != w.shape[0]:
+            raise ShapeError(
+                f"dy is (batch, filters, height, width) and w (filters, channels, rows, columns), "
+                f"got {dy} and {w}"
+            )
+        return TensorType((dy.shape[0], w.shape[1] * attributes.groups, *attributes.extent), dtype)
+
+    def geometry(self, node: Node) -> Geometry:
+        dy, w = node.inputs
+        return _geometry(node.attributes, node.output.type, w.type, dy.type)
+
+    def gradient_dy(self, node: Node, ddx: Value, w: Value) -> Value:
+        return apply(Conv2d, ddx, w, attributes=self.geometry(node).attributes).output
+
+    def gradient_w(self, node: Node, ddx: Value, dy: Value) -> Value:
+        attributes = _weight_attributes(node.attributes, node.inputs[1].shape)
+        return apply(Conv2dWeightGradient, dy, ddx, attributes=attributes).output
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, w: Array, *, dx: Array) -> None:
+        geometry = self.geometry(node)
+        record(functools.partial(_convolve_back, geometry, dy, w, dx, record.scratch))
+
+
+def _convolve_back(
+    geometry: Geometry, dy: Array, w: Array, dx: Array, scratch: tuple[Array, ...]
+) -> None:
+    groups = geometry.attributes.groups
+    filters = w.reshape(groups, w.shape[0] // groups, geometry.depth).swapaxes(-1, -2)
+    source = _grouped(dy, groups)
+    if geometry.is_pointwise:
+        whole = range(geometry.y[2])
+        back = _flat_rows(_grouped(dx, groups), whole)
+        np.matmul(filters, _flat_rows(source, whole), out=back)
+        return
+    dx.fill(0)
+    images, _, _, elements = scratch[0].shape
+    for part, rows in geometry.tiles(images, elements // geometry.y[3]):
+        count = part.stop - part.start
+        depth = (groups, geometry.depth)
+        columns = _columns(scratch[0], count, depth, len(rows) * geometry.y[3])
+        np.matmul(filters, _flat_rows(source[part], rows), out=columns)
+        _fold(geometry, columns, rows, dx[part])
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dWeightAttributes:
+    """The convolution's geometry, and the (rows, columns) of a filter."""
+
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+    window: Pair
+
+
+def _weight_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dWeightAttributes:
+    return Conv2dWeightAttributes(a.stride, a.padding, a.dilation, a.groups, (shape[2], shape[3]))
+
+
+class Conv2dWeightGradient(Convolution):
+    """dw from dy and x."""
+
+    name, inputs, outputs = "conv2d_weight_gradient", ("dy", "x"), ("dw",)
+    needs_contiguous = ("dy", "x")
+    attributes = Conv2dWeightAttributes
+
+    def infer(
+        self, attributes: Conv2dWeightAttributes, dy: TensorType, x: TensorType
+    ) -> TensorType:
+        dtype = float_dtype(dy, x)
+        channels = x.shape[1] // attributes.groups
+        return TensorType((dy.shape[1], channels, *attributes.window), dtype)
+
+    def geometry(self, node: Node) -> Geometry:
+        dy, x = node.inputs
+        return _geometry(node.attributes, x.type, node.output.type, dy.type)
+
+    def gradient_dy(self, node: Node, ddw: Value, x: Value) -> Value:
+        return apply(Conv2d, x, ddw, attributes=self.geometry(node).attributes).output
+
+    def gradient_x(self, node: Node, ddw: Value, dy: Value) -> Value:
+        attributes = _input_attributes(node.attributes, node.inputs[1].shape)
+        return apply(Conv2dInputGradient, dy, ddw, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of unfolded input, and the product of one image."""
+        geometry = self.geometry(node)
+        groups, k = geometry.attributes.groups, geometry.w[0]
+        product = TensorType((groups, k // groups, geometry.depth), node.output.type.dtype)
+        return (*super().scratch(node, device), product)
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, x: Array, *, dw: Array) -> None:
+        geometry = self.geometry(node)
+        record(functools.partial(_correlate, geometry, dy, x, dw, record.scratch))
+
+
+def _correlate(
+    geometry: Geometry, dy: Array, x: Array, dw: Array, scratch: tuple[Array, ...]
+) -> None:
+    groups, product = geometry.attributes.groups, scratch[-1]
+    total = dw.reshape(product.shape)
+    source = _grouped(dy, groups)
+    total.fill(0)
+    if geometry.is_pointwise:
+        whole = range(geometry.y[2])
+        tiles: Any = [(slice(0, geometry.y[0]), whole, _flat_rows(_grouped(x, groups), whole))]
+    else:
+        tiles = _unfolded(geometry, x, scratch[0])
+    for part, rows, columns in tiles:
+        for out, inner in zip(_flat_rows(source[part], rows), columns, strict=True):
+            np.matmul(out, inner.swapaxes(-1, -2), out=product)
+            np.add(total, product, out=total)
+
+
+def _unfolded(geometry: Geometry, x: Array, buffer: Array) -> Iterator[tuple[slice, range, Array]]:
+    images, groups, depth, elements = buffer.shape
+    for part, rows in geometry.tiles(images, elements // geometry.y[3]):
+        count = part.stop - part.start
+        columns = _columns(buffer, count, (groups, depth), len(rows) * geometry.y[3])
+        _unfold(geometry, x[part], rows, columns)
+        yield part, rows, columns
+
+
+# --- functions ---
+
+
+def pair(where: str, given: int | Pair, least: int) -> Pair:
+    """(rows, columns) from one number or two; raises `OptionError` below `least`."""
+    both = (given, given) if isinstance(given, int) else tuple(given)
+    if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
+        raise OptionError(
+            f"{where} is a whole number from {least} up, or two of them, got {given!r}"
+        )
+    return both[0], both[1]
+
+
+def conv2d(
+    x: Value,
+    filters: int,
+    window: int | Pair,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    bias: bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+) -> Value:
+    """Convolution of x (batch, channels, height, width) with `filters` windows.
+
+    Makes ``weight`` (filters, channels / groups, rows, columns), drawn by He's rule, and ``bias``
+    (filters,), zero, in the current scope, or in ``name`` inside it.
+    """
+    if name is not None:
+        with scope(name):
+            return conv2d(x, filters, window, stride, padding, dilation, groups, bias, trainable)
+    attributes = _attributes(stride, padding, dilation, groups)
+    if x.type.rank != 4 or x.shape[1] % groups:
+        raise ShapeError(
+            f"conv2d: x is (batch, channels, height, width) with channels in {groups} groups, got "
+            f"{x.type}"
+        )
+    channels, dtype = x.shape[1] // groups, x.type.dtype
+    rows, columns = pair("conv2d: window", window, 1)
+    bound = Initial("uniform", math.sqrt(6 / (channels * rows * columns)))
+    w = parameter("weight", (filters, channels, rows, columns), dtype, bound, trainable)
+    operands = [x, w]
+    if bias:
+        operands.append(parameter("bias", (filters,), dtype, trainable=trainable))
+    return apply(Conv2d, *operands, attributes=attributes).output
+
+
+def _attributes(
+    stride: int | Pair, padding: int | Pair, dilation: int | Pair, groups: int
+) -> Conv2dAttributes:
+    if not isinstance(groups, int) or groups < 1:
+        raise OptionError(f"groups is a whole number from 1 up, got {groups!r}")
+    return Conv2dAttributes(
+        pair("stride", stride, 1),
+        pair("padding", padding, 0),
+        pair("dilation", dilation, 1),
+        groups,
+    )
+
+
+def conv_transpose2d(
+    x: Value,
+    filters: int,
+    window: int | Pair,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    output_padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    bias: bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+) -> Value:
+    """The transpose of a convolution: each input element adds a window to the output.
+
+    Makes ``weight`` (channels, filters / groups, rows, columns) and ``bias`` (filters,).
+    """
+    if name is not None:
+        with scope(name):
+            return conv_transpose2d(
+                x, filters, window, stride, padding, output_padding, dilation, groups, bias,
+                trainable,
+            )  # fmt: skip
+    a = _attributes(stride, padding, dilation, groups)
+    if x.type.rank != 4 or filters % groups:
+        raise ShapeError(
+            f"conv_transpose2d: x is (batch, channels, height, width), got {x.type}, and filters "
+            f"divide into {groups} groups, got {filters}"
+        )
+    extra, size = pair("output_padding", output_padding, 0), pair("window", window, 1)
+    extent = [
+        (x.shape[2 + i] - 1) * a.stride[i] - 2 * a.padding[i] + a.dilation[i] * (size[i] - 1)
+        + extra[i] + 1
+        for i in (0, 1)
+    ]  # fmt: skip
+    bound = Initial("uniform", math.sqrt(6 / (x.shape[1] // groups * size[0] * size[1])))
+    w = parameter("weight", (x.shape[1], filters // groups, *size), x.type.dtype, bound, trainable)
+    attributes = _input_attributes(a, (0, 0, *extent))
+    y = apply(Conv2dInputGradient, x, w, attributes=attributes).output
+    if bias:
+        b = parameter("bias", (filters,), x.type.dtype, trainable=trainable)
+        y = add(y, reshape(b, (filters, 1, 1)))
+    return y

@@ -1,0 +1,571 @@
+"""Normalisation. Statistics are two-pass: mean first, then the mean square of what is left.
+
+One kernel serves all: a norm says over which axes its statistics run and along which axes its
+parameters lie, on a folded shape of x. The gradients read x and the saved statistics.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply, parameter, scope, scoped_name, state
+from graphc.ir.device import Device
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.numpy_expression import TILE_ELEMENTS
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.ops.elementwise import add, div, float_dtype, mul, shift, sqrt, sub
+from graphc.ir.ops.reduce import mean
+from graphc.ir.ops.shape import reshape
+from graphc.ir.ops.update import Update
+from graphc.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How a norm looks at x: a folded shape, statistic axes, parameter axes."""
+
+    shape: tuple[int, ...]
+    statistic_axes: tuple[int, ...]
+    parameter_axes: tuple[int, ...]
+
+    def kept(self, axes: tuple[int, ...]) -> tuple[int, ...]:
+        """The folded shape with extent 1 on all axes but these."""
+        return tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
+
+    @property
+    def statistic_shape(self) -> tuple[int, ...]:
+        axes = set(range(len(self.shape))) - set(self.statistic_axes)
+        return self.kept(tuple(sorted(axes)))
+
+    @property
+    def parameter_shape(self) -> tuple[int, ...]:
+        return self.kept(self.parameter_axes)
+
+    @property
+    def count(self) -> int:
+        """Elements of one statistic."""
+        return math.prod(self.shape[axis] for axis in self.statistic_axes)
+
+    def tile(self, across: bool) -> tuple[int | None, tuple[int, ...]]:
+        """The axis to cut and a tile's shape; `across` cuts any axis, else none of a statistic."""
+        axes = [i for i in range(len(self.shape)) if across or i not in self.statistic_axes]
+        cut = max(axes, key=lambda i: (self.shape[i], -i), default=None)
+        if cut is None:
+            return None, self.shape
+        rest = math.prod(self.shape) // self.shape[cut]
+        size = min(self.shape[cut], max(1, TILE_ELEMENTS // rest))
+        return cut, tuple(size if i == cut else n for i, n in enumerate(self.shape))
+
+    def parts(self, across: bool) -> Iterator[tuple[slice, ...]]:
+        """Index of each tile."""
+        cut, shape = self.tile(across)
+        if cut is None:
+            yield ()
+            return
+        for start in range(0, self.shape[cut], shape[cut]):
+            yield (*(slice(None),) * cut, slice(start, min(start + shape[cut], self.shape[cut])))
+
+
+def _at(array: Array, part: tuple[slice, ...]) -> Array:
+    """The tile of an array that may have extent 1 on the cut axis."""
+    if part and array.shape[len(part) - 1] == 1:
+        return array
+    return array[part]
+
+
+def _room(tile: Array, part: tuple[slice, ...]) -> Array:
+    """As much of a scratch tile as this part needs."""
+    if not part:
+        return tile
+    length = part[-1].stop - part[-1].start
+    return tile[(*part[:-1], slice(0, length))]
+
+
+class Norm(Op):
+    """Base of the forward ops."""
+
+    outputs = ("y", "mean", "inverse")
+    may_overwrite = {"y": ("x",)}
+    needs_contiguous = ("x",)
+    flops_per_element = 8
+
+    def frame(self, node: Node) -> Frame:
+        """How this node looks at its x."""
+        return self.frame_of(node.attributes, node.inputs[0].shape)
+
+    def frame_of(self, attributes: Any, shape: tuple[int, ...]) -> Frame:
+        """The same from attributes and a shape; raises `ShapeError` where they do not fit."""
+        raise NotImplementedError
+
+    def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
+        """y like x; one mean and one inverse deviation a statistic, flat."""
+        x, *parameters = types
+        float_dtype(*types)
+        frame = self.frame_of(attributes, x.shape)
+        length = math.prod(frame.parameter_shape)
+        if any(p.shape != (length,) for p in parameters):
+            raise ShapeError(f"scale and bias must have the shape ({length},), got {parameters}")
+        statistic = x.with_shape((math.prod(frame.statistic_shape),))
+        return x, statistic, statistic
+
+    def gradient_x(
+        self, node: Node, dy: Value, x: Value, mean: Value, inverse: Value, scale: Value
+    ) -> Value:
+        operands = (dy, x, mean, inverse, scale)
+        return apply(NormInputGradient, *operands, attributes=self._attributes(node)).output
+
+    def gradient_scale(self, node: Node, dy: Value, x: Value, mean: Value, inverse: Value) -> Value:
+        attributes = self._attributes(node)
+        return apply(NormScaleGradient, dy, x, mean, inverse, attributes=attributes).output
+
+    def gradient_bias(self, node: Node, dy: Value) -> Value:
+        return apply(NormBiasGradient, dy, attributes=self._attributes(node)).output
+
+    def _attributes(self, node: Node) -> NormGradientAttributes:
+        frame = self.frame(node)
+        return NormGradientAttributes(frame.shape, frame.statistic_axes, frame.parameter_axes)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of squares, and a correction a statistic."""
+        frame, x = self.frame(node), node.inputs[0].type
+        statistic = x.with_shape(frame.statistic_shape)
+        return x.with_shape(frame.tile(across=False)[1]), statistic
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
+        x, scale, bias = inputs[:3]
+        frame, epsilon = self.frame(node), node.attributes.epsilon
+        arrays = (x.reshape(frame.shape), outputs["y"].reshape(frame.shape))
+        statistics = (_statistic(frame, outputs["mean"]), _statistic(frame, outputs["inverse"]))
+        parameters = (scale.reshape(frame.parameter_shape), bias.reshape(frame.parameter_shape))
+        call = functools.partial(_normalise, frame, epsilon, *arrays, *statistics, *parameters)
+        record(call, *record.scratch)
+
+
+def _statistic(frame: Frame, array: Array) -> Array:
+    return array.reshape(frame.statistic_shape)
+
+
+def _normalise(
+    frame: Frame, epsilon: float, x: Array, y: Array, mean: Array, inverse: Array,
+    scale: Array, bias: Array, tile: Array, correction: Array,
+) -> None:  # fmt: skip
+    axes, count = frame.statistic_axes, float(frame.count)
+    for part in frame.parts(across=False):
+        source, out, m = x[part], y[part], _at(mean, part)
+        square, left, v = _room(tile, part), _at(correction, part), _at(inverse, part)
+        np.add.reduce(source, axes, out=m, keepdims=True)
+        np.divide(m, count, out=m)
+        np.subtract(source, m, out=out)
+        # A large mean is rounded: what it leaves over is the mean's error, to be taken out too.
+        np.add.reduce(out, axes, out=left, keepdims=True)
+        np.divide(left, count, out=left)
+        np.subtract(out, left, out=out)
+        np.multiply(out, out, out=square)
+        np.add.reduce(square, axes, out=v, keepdims=True)
+        np.divide(v, count, out=v)
+        np.add(v, epsilon, out=v)
+        np.sqrt(v, out=v)
+        np.divide(1.0, v, out=v)
+        np.multiply(out, v, out=out)
+        np.multiply(out, _at(scale, part), out=out)
+        np.add(out, _at(bias, part), out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class NormGradientAttributes:
+    """A `Frame`."""
+
+    shape: tuple[int, ...]
+    statistic_axes: tuple[int, ...]
+    parameter_axes: tuple[int, ...]
+
+    def frame(self) -> Frame:
+        return Frame(self.shape, self.statistic_axes, self.parameter_axes)
+
+
+class NormInputGradient(Op):
+    """dx = inverse · (g - mean g - x̂ · mean(g · x̂)), g = dy · scale, x̂ = (x - mean) · inverse."""
+
+    name, inputs = "norm_input_gradient", ("dy", "x", "mean", "inverse", "scale")
+    outputs = ("dx",)
+    attributes = NormGradientAttributes
+    may_overwrite = {"dx": ("x", "dy")}
+    needs_contiguous = ("dy", "x")
+    flops_per_element = 11
+
+    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
+        float_dtype(*types)
+        return types[0]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Two tiles, and two numbers a statistic."""
+        frame, dy = node.attributes.frame(), node.inputs[0].type
+        tile = dy.with_shape(frame.tile(across=False)[1])
+        statistic = dy.with_shape(frame.statistic_shape)
+        return tile, tile, statistic, statistic
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        scale: Array, *, dx: Array,
+    ) -> None:  # fmt: skip
+        frame = node.attributes.frame()
+        arrays = [array.reshape(frame.shape) for array in (dy, x, dx)]
+        statistics = [_statistic(frame, array) for array in (mean, inverse)]
+        weights = scale.reshape(frame.parameter_shape)
+        record(_norm_back, frame, *arrays, *statistics, weights, *record.scratch)
+
+
+def _norm_back(
+    frame: Frame, dy: Array, x: Array, dx: Array, mean: Array, inverse: Array, scale: Array,
+    first: Array, second: Array, plain: Array, weighted: Array,
+) -> None:  # fmt: skip
+    axes, count = frame.statistic_axes, float(frame.count)
+    for part in frame.parts(across=False):
+        v = _at(inverse, part)
+        unit, g = _room(first, part), _room(second, part)
+        a, b = _at(plain, part), _at(weighted, part)
+        np.multiply(dy[part], _at(scale, part), out=g)
+        np.add.reduce(g, axes, out=a, keepdims=True)
+        np.divide(a, count, out=a)
+        np.subtract(x[part], _at(mean, part), out=unit)
+        np.multiply(unit, v, out=unit)
+        out = dx[part]  # may be x or dy: both are read by now
+        np.multiply(g, unit, out=out)
+        np.add.reduce(out, axes, out=b, keepdims=True)
+        np.divide(b, count, out=b)
+        np.multiply(unit, b, out=unit)
+        np.subtract(g, a, out=g)
+        np.subtract(g, unit, out=out)
+        np.multiply(out, v, out=out)
+
+
+class NormParameterGradient(Op):
+    """Base: sums over all axes but the parameters'."""
+
+    attributes = NormGradientAttributes
+    needs_contiguous = ("dy", "x")
+    flops_per_element = 1
+
+    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
+        dtype = float_dtype(*types)
+        return TensorType((math.prod(attributes.frame().parameter_shape),), dtype)
+
+    def summed_axes(self, frame: Frame) -> tuple[int, ...]:
+        return tuple(i for i in range(len(frame.shape)) if i not in frame.parameter_axes)
+
+
+class NormBiasGradient(NormParameterGradient):
+    """dbias = sum of dy."""
+
+    name, inputs, outputs = "norm_bias_gradient", ("dy",), ("dbias",)
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, *, dbias: Array) -> None:
+        frame = node.attributes.frame()
+        total = dbias.reshape(frame.parameter_shape)
+        folded = dy.reshape(frame.shape)
+        record(np.add.reduce, folded, self.summed_axes(frame), out=total, keepdims=True)
+
+
+class NormScaleGradient(NormParameterGradient):
+    """dscale = sum of dy · x̂."""
+
+    name, inputs = "norm_scale_gradient", ("dy", "x", "mean", "inverse")
+    outputs = ("dscale",)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of products, and their sum."""
+        frame, dy = node.attributes.frame(), node.inputs[0].type
+        return dy.with_shape(frame.tile(across=True)[1]), dy.with_shape(frame.parameter_shape)
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        *, dscale: Array,
+    ) -> None:  # fmt: skip
+        frame = node.attributes.frame()
+        arrays = [array.reshape(frame.shape) for array in (dy, x)]
+        statistics = [_statistic(frame, array) for array in (mean, inverse)]
+        total = dscale.reshape(frame.parameter_shape)
+        call = functools.partial(_scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
+        record(call, total, *record.scratch)
+
+
+def _scale_back(
+    frame: Frame, axes: tuple[int, ...], dy: Array, x: Array, mean: Array, inverse: Array,
+    total: Array, tile: Array, partial: Array,
+) -> None:  # fmt: skip
+    total.fill(0)
+    for part in frame.parts(across=True):
+        product, target, share = _room(tile, part), _at(total, part), _at(partial, part)
+        np.subtract(x[part], _at(mean, part), out=product)
+        np.multiply(product, _at(inverse, part), out=product)
+        np.multiply(product, dy[part], out=product)
+        np.add.reduce(product, axes, out=share, keepdims=True)
+        np.add(target, share, out=target)
+
+
+# --- batch norm ---
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormAttributes:
+    """The guard in the root, and the weight of a step in the running statistics."""
+
+    epsilon: float
+    momentum: float
+
+
+class BatchNorm(Norm):
+    """Over the batch and all positions, a channel at a time (Ioffe and Szegedy, 2015).
+
+    The running statistics are inputs only to belong to the node: a training step updates them, and
+    outside training they take the place of the batch's own.
+    """
+
+    name = "batch_norm"
+    inputs = ("x", "scale", "bias", "running_mean", "running_variance")
+    attributes = BatchNormAttributes
+
+    def frame_of(self, attributes: BatchNormAttributes, shape: tuple[int, ...]) -> Frame:
+        if len(shape) < 2:
+            raise ShapeError(f"x is (batch, channels, ...), got {list(shape)}")
+        others = tuple(i for i in range(len(shape)) if i != 1)
+        return Frame(shape, others, (1,))
+
+    def effects(self, node: Node) -> tuple[Node, ...]:
+        _, mean, inverse = node.outputs
+        *_, running_mean, running_variance = node.inputs
+        momentum, count = node.attributes.momentum, self.frame(node).count
+        unbiased = count / max(count - 1, 1)
+        variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
+        weight = RunningMeanAttributes(momentum)
+        return (
+            apply(RunningMeanUpdate, running_mean, mean, attributes=weight),
+            apply(RunningVarianceUpdate, running_variance, inverse, attributes=variance),
+        )
+
+    def inference(self, node: Node) -> Value:
+        x, scale, bias, mean, variance = node.inputs
+        shape = self.frame(node).parameter_shape
+        factor = div(scale, sqrt(shift(variance, node.attributes.epsilon)))
+        centred = sub(x, reshape(mean, shape))
+        return add(mul(centred, reshape(factor, shape)), reshape(bias, shape))
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMeanAttributes:
+    """The weight of a step."""
+
+    momentum: float
+
+
+class RunningMeanUpdate(Update):
+    """running ← (1 - momentum) · running + momentum · mean."""
+
+    name, inputs, outputs = "running_mean_update", ("running", "mean"), ("running_new",)
+    attributes = RunningMeanAttributes
+    must_overwrite = {"running_new": "running"}
+    expressions = {"running_new": "(1 - momentum) * running + momentum * mean"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningVarianceAttributes:
+    """The weight of a step, the norm's guard, and n / (n - 1)."""
+
+    momentum: float
+    epsilon: float
+    unbiased: float
+
+
+class RunningVarianceUpdate(Update):
+    """running ← (1 - momentum) · running + momentum · unbiased variance."""
+
+    name, inputs = "running_variance_update", ("running", "inverse")
+    outputs = ("running_new",)
+    attributes = RunningVarianceAttributes
+    must_overwrite = {"running_new": "running"}
+    expressions = {
+        "running_new": "(1 - momentum) * running"
+        " + momentum * unbiased * (1 / (inverse * inverse) - epsilon)"
+    }
+
+
+# --- layer, group and root mean square norm ---
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonAttributes:
+    """The guard in the root."""
+
+    epsilon: float
+
+
+class LayerNorm(Norm):
+    """Over the last axis (Ba, Kiros and Hinton, 2016)."""
+
+    name, inputs = "layer_norm", ("x", "scale", "bias")
+    attributes = EpsilonAttributes
+
+    def frame_of(self, attributes: EpsilonAttributes, shape: tuple[int, ...]) -> Frame:
+        if not shape:
+            raise ShapeError("x has no axis to normalise over")
+        folded = (math.prod(shape[:-1]), shape[-1])
+        return Frame(folded, (1,), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNormAttributes:
+    """Groups of channels, and the guard in the root."""
+
+    groups: int
+    epsilon: float
+
+
+class GroupNorm(Norm):
+    """Over a group of channels and all positions of one example (Wu and He, 2018)."""
+
+    name, inputs = "group_norm", ("x", "scale", "bias")
+    attributes = GroupNormAttributes
+
+    def frame_of(self, attributes: GroupNormAttributes, shape: tuple[int, ...]) -> Frame:
+        groups = attributes.groups
+        if len(shape) < 2 or shape[1] % groups:
+            raise ShapeError(
+                f"x is (batch, channels, ...) with channels in {groups} groups, got {list(shape)}"
+            )
+        folded = (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))
+        return Frame(folded, (2, 3), (1, 2))
+
+
+class RmsNorm(Op):
+    """y = x · scale / root mean square over the last axis (Zhang and Sennrich, 2019)."""
+
+    name, inputs, outputs = "rms_norm", ("x", "scale"), ("y", "inverse")
+    attributes = EpsilonAttributes
+    needs_contiguous = ("x",)
+    flops_per_element = 5
+
+    def infer(
+        self, attributes: EpsilonAttributes, x: TensorType, scale: TensorType
+    ) -> tuple[TensorType, TensorType]:
+        float_dtype(x, scale)
+        if x.rank < 1 or scale.shape != x.shape[-1:]:
+            raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
+        return x, x.with_shape((*x.shape[:-1], 1))
+
+    def gradient_x(self, node: Node, dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
+        """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale."""
+        g = mul(dy, scale)
+        along = mean(mul(g, x), -1, keepdims=True)
+        return mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along))))
+
+    def gradient_scale(self, node: Node, dy: Value, x: Value, inverse: Value) -> Value:
+        return mul(dy, mul(x, inverse))
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of squares."""
+        x = node.inputs[0].type
+        rows = max(1, TILE_ELEMENTS // x.shape[-1])
+        return (x.with_shape((min(rows, x.elements // x.shape[-1]), x.shape[-1])),)
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, inverse: Array
+    ) -> None:
+        (tile,) = record.scratch
+        rows = (-1, x.shape[-1])
+        arrays = x.reshape(rows), y.reshape(rows), inverse.reshape(-1, 1)
+        record(_root_mean_square, node.attributes.epsilon, *arrays, scale, tile)
+
+
+def _root_mean_square(
+    epsilon: float, x: Array, y: Array, inverse: Array, scale: Array, tile: Array
+) -> None:
+    for start in range(0, x.shape[0], tile.shape[0]):
+        part = slice(start, min(start + tile.shape[0], x.shape[0]))
+        square, v = tile[: part.stop - part.start], inverse[part]
+        np.multiply(x[part], x[part], out=square)
+        np.add.reduce(square, 1, out=v, keepdims=True)
+        np.divide(v, float(x.shape[1]), out=v)
+        np.add(v, epsilon, out=v)
+        np.sqrt(v, out=v)
+        np.divide(1.0, v, out=v)
+        np.multiply(x[part], v, out=y[part])
+        np.multiply(y[part], scale, out=y[part])
+
+
+# --- functions ---
+
+
+def _affine(x: Value, length: int, trainable: bool) -> tuple[Value, Value]:
+    one = Initial("constant", 1.0)
+    dtype = x.type.dtype
+    return (
+        parameter("scale", (length,), dtype, one, trainable),
+        parameter("bias", (length,), dtype, trainable=trainable),
+    )
+
+
+def _epsilon(where: str, epsilon: float) -> float:
+    if not epsilon > 0:
+        raise OptionError(f"{where}: epsilon must be above 0, got {epsilon!r}")
+    return float(epsilon)
+
+
+def batch_norm(
+    x: Value,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+    trainable: bool = True,
+    name: str = "norm",
+) -> Value:
+    """Batch norm of x (batch, channels, ...) with ``scale`` and ``bias`` under scope `name`.
+
+    Makes the states ``running_mean`` and ``running_variance``, which each training step moves by
+    `momentum` towards the batch's; a program without an optimizer uses them instead.
+    """
+    if x.type.rank < 2:
+        raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
+    with scope(name):
+        channels = x.shape[1]
+        scale, bias = _affine(x, channels, trainable)
+        running = [
+            state(scoped_name(kind), (channels,), x.type.dtype, start, "statistic")
+            for kind, start in (("running_mean", 0.0), ("running_variance", 1.0))
+        ]
+        attributes = BatchNormAttributes(_epsilon("batch_norm", epsilon), float(momentum))
+        return apply(BatchNorm, x, scale, bias, *running, attributes=attributes).outputs[0]
+
+
+def layer_norm(
+    x: Value, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
+) -> Value:
+    """Layer norm over the last axis, with ``scale`` and ``bias`` under scope `name`."""
+    with scope(name):
+        scale, bias = _affine(x, x.shape[-1], trainable)
+        attributes = EpsilonAttributes(_epsilon("layer_norm", epsilon))
+        return apply(LayerNorm, x, scale, bias, attributes=attributes).outputs[0]
+
+
+def group_norm(
+    x: Value, groups: int, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
+) -> Value:
+    """Group norm of x (batch, channels, ...), with ``scale`` and ``bias`` under scope `name`."""
+    with scope(name):
+        scale, bias = _affine(x, x.shape[1], trainable)
+        attributes = GroupNormAttributes(groups, _epsilon("group_norm", epsilon))
+        return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]
+
+
+def rms_norm(x: Value, epsilon: float = 1e-6, trainable: bool = True, name: str = "norm") -> Value:
+    """Root-mean-square norm over the last axis, with ``scale`` under scope `name`."""
+    with scope(name):
+        one = Initial("constant", 1.0)
+        scale = parameter("scale", (x.shape[-1],), x.type.dtype, one, trainable)
+        attributes = EpsilonAttributes(_epsilon("rms_norm", epsilon))
+        return apply(RmsNorm, x, scale, attributes=attributes).outputs[0]
