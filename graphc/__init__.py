@@ -39,12 +39,14 @@ from graphc.ir.ops.pool import (
     pad,
     upsample2d,
 )
+from graphc.ir.ops.random import dropout
 from graphc.ir.ops.reduce import max, mean, sum
 from graphc.ir.ops.shape import broadcast_to, concat, full, reshape, split, transpose
 from graphc.ir.ops.shape import slice_ as slice
 from graphc.ir.ops.softmax import log_softmax, softmax
+from graphc.ir.parse import parse_graph
 from graphc.ir.plan import MemoryPlan
-from graphc.ir.text import format_graph, parse_graph
+from graphc.ir.text import format_graph
 from graphc.passes.gradient import gradient
 from graphc.runtime.program import Program
 
@@ -70,6 +72,7 @@ __all__ = [
     "conv2d",
     "conv_transpose2d",
     "div",
+    "dropout",
     "equal",
     "exp",
     "format_graph",

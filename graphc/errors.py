@@ -44,6 +44,10 @@ class PlanError(GraphcError):
         self.culprits = tuple(culprits)
 
 
+class ArenaError(GraphcError):
+    """The arena cannot be allocated."""
+
+
 class FeedError(GraphcError):
     """The arrays given to a step do not match the program's inputs."""
 

@@ -6,13 +6,13 @@ The learning rate is an input of the program with the optimizer's value as its d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from graphc.errors import OptionError
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
+from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.ops.elementwise import scale, shift
 from graphc.ir.ops.update import (
     AdamAttributes,
@@ -21,26 +21,24 @@ from graphc.ir.ops.update import (
     AdamwAttributes,
     AdamwUpdate,
     BetaAttributes,
-    Increment,
     MomentumAttributes,
     MomentumUpdate,
     SgdAttributes,
     SgdUpdate,
 )
+from graphc.ir.types import DType
 
 
 class Updater(Protocol):
-    """Adds the update of one parameter, and lists nodes that end a step."""
+    """Adds the update of one parameter."""
 
     def update(self, parameter: State, gradient: Value) -> Node: ...
 
-    def finish(self) -> Sequence[Node]: ...
-
 
 class Optimizer(Protocol):
-    """Settings of an optimizer; `begin` adds what all updates of a step share."""
+    """Settings of an optimizer; `begin` adds what all updates of a step share, in that dtype."""
 
-    def begin(self) -> Updater: ...
+    def begin(self, dtype: DType) -> Updater: ...
 
 
 def _check(**limits: tuple[float, float, float]) -> None:
@@ -49,13 +47,14 @@ def _check(**limits: tuple[float, float, float]) -> None:
             raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {given!r}")
 
 
-def _learning_rate(value: float) -> Value:
-    return builder.input("learning_rate", (), default=float(value))
+def _learning_rate(value: float, dtype: DType) -> Value:
+    return builder.input("learning_rate", (), dtype, default=float(value))
 
 
 def _moment(kind: str, parameter: State) -> State:
-    name = f"{kind}/{parameter.name}"
-    return builder.state(name, parameter.shape, parameter.type.dtype, 0.0, "moment")
+    """A moment like the parameter, in float32 where 16 bits would underflow."""
+    dtype = compute_dtype(parameter.type.dtype)
+    return builder.state(f"{kind}/{parameter.name}", parameter.shape, dtype, 0.0, "moment")
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ class SGD:
         _check(learning_rate=(self.learning_rate, 0, 1e6), momentum=(self.momentum, 0, 1))
         _check(weight_decay=(self.weight_decay, 0, 1e6))
 
-    def begin(self) -> Updater:
-        return _SgdUpdater(self, _learning_rate(self.learning_rate))
+    def begin(self, dtype: DType) -> Updater:
+        return _SgdUpdater(self, _learning_rate(self.learning_rate, dtype))
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,6 @@ class _SgdUpdater:
         momentum = MomentumAttributes(settings.momentum, settings.weight_decay)
         operands = (parameter, velocity, gradient, self.rate)
         return builder.apply(MomentumUpdate, *operands, attributes=momentum)
-
-    def finish(self) -> Sequence[Node]:
-        return ()
 
 
 def Momentum(learning_rate: float = 0.01, momentum: float = 0.9, weight_decay: float = 0.0) -> SGD:  # noqa: N802
@@ -111,9 +107,9 @@ class Adam:
     def __post_init__(self) -> None:
         _check_adam(self)
 
-    def begin(self) -> Updater:
+    def begin(self, dtype: DType) -> Updater:
         attributes = AdamAttributes(self.beta1, self.beta2, self.epsilon, self.weight_decay)
-        return _AdamUpdater(AdamUpdate, attributes, *_corrections(self))
+        return _AdamUpdater(AdamUpdate, attributes, _corrections(self, dtype)[1])
 
 
 @dataclass(frozen=True)
@@ -129,11 +125,11 @@ class AdamW:
     def __post_init__(self) -> None:
         _check_adam(self)
 
-    def begin(self) -> Updater:
+    def begin(self, dtype: DType) -> Updater:
         attributes = AdamwAttributes(self.beta1, self.beta2, self.epsilon)
-        step, rate, numbers = _corrections(self)
+        rate, numbers = _corrections(self, dtype)
         left = shift(scale(rate, -self.weight_decay), 1.0)
-        return _AdamUpdater(AdamwUpdate, attributes, step, rate, (*numbers, left))
+        return _AdamUpdater(AdamwUpdate, attributes, (*numbers, left))
 
 
 def _check_adam(settings: Adam | AdamW) -> None:
@@ -142,27 +138,21 @@ def _check_adam(settings: Adam | AdamW) -> None:
     _check(beta1=(settings.beta1, 0, 0.999999), beta2=(settings.beta2, 0, 0.999999999))
 
 
-def _corrections(settings: Adam | AdamW) -> tuple[State, Value, tuple[Value, ...]]:
-    """The step counter, the learning rate, and the numbers that all of a step's updates share."""
-    rate = _learning_rate(settings.learning_rate)
-    step = builder.state("step", (), "int64", 0.0, "counter")
+def _corrections(settings: Adam | AdamW, dtype: DType) -> tuple[Value, tuple[Value, ...]]:
+    """The learning rate, and the numbers that all of a step's updates share."""
+    rate = _learning_rate(settings.learning_rate, dtype)
     betas = BetaAttributes(settings.beta1, settings.beta2)
-    node = builder.apply(AdamCorrection, rate, step, attributes=betas)
-    return step, rate, node.outputs
+    node = builder.apply(AdamCorrection, rate, builder.STEP, attributes=betas)
+    return rate, node.outputs
 
 
 @dataclass(frozen=True)
 class _AdamUpdater:
     op: type[AdamUpdate] | type[AdamwUpdate]
     attributes: AdamAttributes | AdamwAttributes
-    step: State
-    rate: Value
     numbers: tuple[Value, ...]
 
     def update(self, parameter: State, gradient: Value) -> Node:
         m, v = _moment("adam/m", parameter), _moment("adam/v", parameter)
         operands = (parameter, m, v, gradient, *self.numbers)
         return builder.apply(self.op, *operands, attributes=self.attributes)
-
-    def finish(self) -> Sequence[Node]:
-        return (builder.apply(Increment, self.step),)

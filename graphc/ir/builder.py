@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet
 
-from graphc.errors import GraphcError, GraphError, OptionError
+import numpy as np
+
+from graphc.errors import DTypeError, GraphcError, GraphError, OptionError
 from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
 from graphc.ir.op import REGISTRY, Op
-from graphc.ir.types import tensor_type
+from graphc.ir.types import DType, tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +72,24 @@ def in_phase(phase: Phase, scope: str = "") -> Iterator[None]:
 
 def scoped_name(name: str) -> str:
     """`name` inside the current scope; raises `OptionError` if it cannot stand in the text form."""
+    check_name(name)
+    outer = _context.get().scope
+    return f"{outer}/{name}" if outer else name
+
+
+def check_name(name: object) -> str:
+    """Return a name that the text form can hold; raises `OptionError` for another."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(
             f"{name!r} cannot be a name: it starts with a letter or _ and holds letters, digits, "
             "_ . - only, with single slashes between parts"
         )
-    outer = _context.get().scope
-    return f"{outer}/{name}" if outer else name
+    return name
 
 
 def keep(value: Value) -> Value:
     """Never drop this value, whatever the recomputation policy says. Returns it."""
-    _kept.add(value)
+    _kept.add(as_value("keep", value))
     return value
 
 
@@ -89,9 +97,16 @@ def input(
     name: str, shape: Sequence[int] | int, dtype: object = "float32", default: float | None = None
 ) -> Input:
     """A tensor fed at every step; one with a `default` may be left out of the feeds."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise OptionError(f"{name!r} cannot name an input; use letters, digits, _ . - and /")
-    return Input(tensor_type(shape, dtype), name=name, default=default)
+    check_name(name)
+    type = tensor_type(shape, dtype)
+    if default is not None:
+        if not isinstance(default, int | float) or type.shape != ():
+            raise OptionError(
+                f"input {name!r}: a default is one number for an input of shape (), got "
+                f"{default!r} for {type}"
+            )
+        default = number_of("input " + name, default, type.dtype)
+    return Input(type, name=name, default=default)
 
 
 def parameter(
@@ -106,6 +121,11 @@ def parameter(
     With ``trainable=False`` it is frozen: it gets no gradient and no moments.
     """
     type = tensor_type(shape, dtype)
+    if not isinstance(initial, Initial):
+        raise OptionError(
+            f"parameter {name!r}: initial is a graphc.Initial, such as "
+            f"graphc.Initial('constant', 0.5), got {initial!r}"
+        )
     return State(type, name=scoped_name(name), initial=initial, trainable=trainable)
 
 
@@ -115,16 +135,65 @@ def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Ro
     return State(tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False)
 
 
+STEP = state("counter/step", (), "int64", 0.0, "counter")
+"""Steps done so far: one state for everything in a graph that counts them."""
+
+SEED = State(
+    tensor_type((2,), "int64"),
+    name="counter/seed",
+    initial=Initial("seed", 0.0),
+    role="counter",
+    trainable=False,
+)
+"""The program's seed as two words of 32 bits, low first."""
+
+
+def as_value(where: str, given: object) -> Value:
+    """Return a `Value`; raises `OptionError` that says how to make one."""
+    if not isinstance(given, Value):
+        raise OptionError(
+            f"{where}: an operand is a graphc value, got {given!r} ({type(given).__name__}); make "
+            "one with graphc.input, parameter or full"
+        )
+    return given
+
+
+def as_values(where: str, given: object) -> tuple[Value, ...]:
+    """Several values as a tuple; raises `OptionError` for a single one."""
+    if isinstance(given, Value) or not isinstance(given, Iterable):
+        raise OptionError(f"{where}: give a list of graphc values, got {given!r}")
+    return tuple(as_value(where, value) for value in given)
+
+
+def number_of(where: str, given: object, dtype: DType) -> float:
+    """A number that `dtype` can hold, as a float; raises `OptionError` or `DTypeError`."""
+    if isinstance(given, bool | np.bool_) and dtype.kind != "bool":
+        given = int(given)
+    if not isinstance(given, int | float | np.number | np.bool_):
+        raise OptionError(f"{where}: expected a number, got {given!r} ({type(given).__name__})")
+    number = float(given)
+    if dtype.kind == "float":
+        return number
+    low, high = (0, 1) if dtype.kind == "bool" else _limits(dtype)
+    if number != given or number % 1 or not low <= number <= high:
+        raise DTypeError(
+            f"{where}: {given!r} is not exactly representable as {dtype} (whole numbers from {low} "
+            f"to {high}, to 2**53 beside values); convert the value with graphc.cast"
+        )
+    return number
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min), int(limits.max)
+
+
 def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
     """Make a node: infer its types, give it the current scope, mirror count and phase."""
     instance = REGISTRY[op.name]
     attributes = op.attributes() if attributes is None else attributes
     for given in inputs:
-        if not isinstance(given, Value):
-            raise OptionError(
-                f"{op.name}: an operand is a graphc value, got {given!r} "
-                f"({type(given).__name__}); make one with graphc.input, parameter or full"
-            )
+        as_value(op.name, given)
     return create(instance, inputs, attributes, _context.get())
 
 

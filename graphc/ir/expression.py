@@ -115,10 +115,6 @@ def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand
                 return -numbers[0]
             case "power":
                 return float(numbers[0] ** numbers[1])
-    if function == "multiply" and 0.0 in operands:
-        return 0.0
-    if function == "add" and 0.0 in operands:
-        return operands[1] if operands[0] == 0.0 else operands[0]
     if function == "power":
         base, exponent = operands
         if exponent == 0.0:

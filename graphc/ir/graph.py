@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import networkx
 
+from graphc.errors import OptionError, choose
 from graphc.ir.op import Op
 from graphc.ir.operators import Operators
 from graphc.ir.types import TensorType
@@ -26,10 +27,15 @@ Role = Literal["parameter", "moment", "statistic", "counter"]
 
 @dataclass(frozen=True, slots=True)
 class Initial:
-    """How a state begins: filled with `scale`, or drawn with that bound or deviation."""
+    """How a state begins: filled with `scale`, drawn with that bound or deviation, or the seed."""
 
-    kind: Literal["constant", "uniform", "normal"]
+    kind: Literal["constant", "uniform", "normal", "seed"]
     scale: float
+
+    def __post_init__(self) -> None:
+        choose("initial kind", self.kind, ("constant", "uniform", "normal", "seed"))
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
+            raise OptionError(f"the scale of an initial value is a number, got {self.scale!r}")
 
     def __str__(self) -> str:
         return f"{self.kind}({self.scale!r})"

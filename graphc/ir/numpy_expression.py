@@ -164,9 +164,10 @@ class _Lowerer:
     def dtype(self, operands: tuple[Slot, ...]) -> DType:
         """What an arithmetic instruction over these slots yields."""
         dtypes = list(self.dtypes.values()) + self.registers
-        for operand in operands:
-            if isinstance(operand, int) and dtypes[operand] != bool_:
-                return compute_dtype(dtypes[operand])
+        found = [dtypes[operand] for operand in operands if isinstance(operand, int)]
+        arithmetic = [compute_dtype(dtype) for dtype in found if dtype != bool_]
+        if arithmetic:
+            return max(arithmetic, key=lambda dtype: (dtype.kind == "float", dtype.itemsize))
         return self.float or next(iter(self.dtypes.values()))
 
     def emit(self, function: str, operands: tuple[Slot, ...], target: int) -> None:
@@ -197,7 +198,7 @@ def registers_type(lowering: Lowering, output: TensorType) -> tuple[TensorType, 
 
 
 def _longest_axis(shape: tuple[int, ...]) -> int:
-    """The axis to cut: along the longest one a tile is always small."""
+    """The axis to cut: along the longest one tiles are as small as whole rows allow."""
     return max(range(len(shape)), key=lambda axis: (shape[axis], -axis), default=0)
 
 

@@ -32,6 +32,7 @@ class Operators:
     """
 
     __slots__ = ()
+    __array_ufunc__ = None  # an array beside a value is a mistake, not an array of values
 
     def __add__(self, other: Value | float) -> Value:
         return _FUNCTIONS["+"](self, other)  # type: ignore[no-any-return]
@@ -74,6 +75,12 @@ class Operators:
 
     def __ge__(self, other: Value | float) -> Value:
         return _FUNCTIONS[">="](self, other)  # type: ignore[no-any-return]
+
+    def __rpow__(self, other: float) -> Value:
+        raise OptionError(f"{other!r} ** value: write graphc.exp(value * log({other!r})) instead")
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return _FUNCTIONS["@"](other, self)  # type: ignore[no-any-return]
 
     def __neg__(self) -> Value:
         return _FUNCTIONS["neg"](self)  # type: ignore[no-any-return]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -135,11 +136,24 @@ def span_bytes(type: TensorType, layout: Layout) -> int:
     return reach + type.dtype.itemsize
 
 
-def normalize_axis(axis: int, rank: int, where: str) -> int:
+def normalize_axis(axis: object, rank: int, where: str) -> int:
     """`axis` counted from the front; raises `ShapeError` outside [-rank, rank)."""
-    if not -rank <= axis < rank:
-        raise ShapeError(f"{where}: axis {axis} is outside a tensor of rank {rank}")
-    return axis % rank
+    try:
+        number = operator.index(axis)  # type: ignore[arg-type]
+    except TypeError:
+        raise ShapeError(f"{where}: an axis is a whole number, got {axis!r}") from None
+    if not -rank <= number < rank:
+        raise ShapeError(f"{where}: axis {number} is outside a tensor of rank {rank}")
+    return number % rank
+
+
+def as_shape(where: str, given: object) -> tuple[int, ...]:
+    """A shape from a whole number or a sequence of them; extents are not checked here."""
+    try:
+        extents: Iterable[Any] = given if isinstance(given, Iterable) else (given,)
+        return tuple(operator.index(extent) for extent in extents)
+    except TypeError:
+        raise ShapeError(f"{where}: a shape is whole numbers, got {given!r}") from None
 
 
 def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,6 +7,9 @@ allowed by the op, and the plan's own statements about lifetimes and sizes hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from graphc.errors import PlanError
@@ -15,6 +18,29 @@ from graphc.ir.plan import MemoryPlan
 from graphc.ir.text import text_window
 
 NOBODY = -1
+
+OUTLINE = bytearray(16)
+"""Memory for arrays whose elements are never touched, only their addresses."""
+
+
+def _parts(node: Node, array: Any) -> list[Any]:
+    sizes, before = node.attributes.sizes, (slice(None),) * node.attributes.axis
+    return [array[(*before, slice(sum(sizes[:i]), sum(sizes[: i + 1])))] for i in range(len(sizes))]
+
+
+VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
+    "reshape": lambda node, x: [np.reshape(x, node.attributes.shape, copy=False)],
+    "transpose": lambda node, x: [np.transpose(x, node.attributes.permutation)],
+    "broadcast_to": lambda node, x: [np.broadcast_to(x, node.attributes.shape)],
+    "slice": lambda node, x: [x[node.attributes.index()]],
+    "split": _parts,
+}
+"""What each view op shows, by NumPy."""
+
+
+def _row_major(value: Value) -> tuple[int, ...]:
+    sizes = [*value.shape[1:], value.type.dtype.itemsize]
+    return tuple(int(np.prod(sizes[axis:], dtype=np.int64)) for axis in range(value.type.rank))
 
 
 def check_plan(plan: MemoryPlan) -> None:
@@ -170,6 +196,7 @@ class _Replay:
         if self.shows(node):
             source = node.named_inputs()[node.op.views or ""]
             assert isinstance(source, Value), "a viewed input is one value"
+            self.check_view(node, source)
             for value in node.outputs:
                 self.owner_of[value] = self.owner_of[source]
             return
@@ -197,6 +224,28 @@ class _Replay:
                 updated[state] = self.names[value]
                 self.root[value] = state
             self.write(value, f"step {step} ({node.label})")
+
+    def check_view(self, node: Node, source: Value) -> None:
+        """A view lies where NumPy's own rules put it inside what it shows."""
+        place = self.plan.placements[source]
+        array = np.ndarray(
+            source.shape, source.type.dtype.numpy, OUTLINE, 0, (0,) * source.type.rank
+        )
+        strides = place.strides or _row_major(source)
+        array = np.lib.stride_tricks.as_strided(array, source.shape, strides)
+        start = array.__array_interface__["data"][0] - place.offset
+        for value, shown in zip(node.outputs, VIEWS[node.op.name](node, array), strict=True):
+            stated = self.plan.placements[value]
+            offset = shown.__array_interface__["data"][0] - start
+            has = stated.strides or _row_major(value)
+            steps = zip(value.shape, has, shown.strides, strict=True)
+            if stated.offset != offset or any(n > 1 and a != b for n, a, b in steps):
+                names = [self.names[value], self.names[source]]
+                raise PlanError(
+                    f"view {names[0]} is stated at {stated.offset} with strides {has}, but lies at "
+                    f"{offset} with strides {shown.strides} in {names[1]}",
+                    names,
+                )
 
     def shows(self, node: Node) -> bool:
         """Whether the outputs are views here, not copies."""

@@ -11,13 +11,13 @@ from graphc.ir.graph import Graph, Node
 def share_common_subexpressions(graph: Graph) -> Graph:
     """Replace a node by an earlier one with the same op, attributes, operands and mirror count.
 
-    Runs before the gradient: mirrored copies are equal to their originals on purpose. Tensors of
-    one repeated number stay apart, since one of them kept costs more than two made.
+    Mirrored copies are left alone: they are equal to their originals on purpose. Tensors of one
+    repeated number stay apart, since one of them kept costs more than two made.
     """
     seen: dict[tuple[Any, ...], Node] = {}
 
     def replacement(node: Node) -> Node:
-        if node.op.has_effect or not node.inputs:
+        if node.op.has_effect or not node.inputs or node.phase == "mirror":
             return node
         key = (node.op.name, node.attributes, node.inputs, node.mirror, node.phase)
         return seen.setdefault(key, node)

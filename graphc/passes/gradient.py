@@ -38,6 +38,7 @@ def gradient(
     zeros of its own type. Raises `GradientError` for a loss that is no float scalar, for a `wrt`
     that is not float, and where a path leads through an op without a gradient.
     """
+    wrt = builder.as_values("wrt", wrt)
     _check_arguments(loss, wrt)
     nodes = ancestors([loss])
     counts = _mirror_counts(nodes, mirror, kept) if mirror else {}
@@ -53,8 +54,6 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
             "graphc.mean, or convert it with graphc.cast"
         )
     for value in wrt:
-        if not isinstance(value, Value):
-            raise GradientError(f"wrt must hold graphc values, got {value!r}")
         if value.type.dtype.kind != "float":
             raise GradientError(
                 f"{value!r} is not float, so it has no derivative; leave it out of wrt"

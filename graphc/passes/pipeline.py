@@ -13,22 +13,24 @@ from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.modes import number_streams
 from graphc.passes.schedule import place_updates
 from graphc.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: dict[str, Pass] = {
+    "number-streams": number_streams,
     "simplify": simplify,
     "common-subexpressions": share_common_subexpressions,
     "dead-code": remove_dead_code,
     "place-updates": place_updates,
 }
 
-FORWARD = ("simplify", "common-subexpressions", "dead-code")
+FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
 """Before the gradient."""
 
-TRAINING = ("place-updates",)
+TRAINING = ("common-subexpressions", "place-updates")
 """After the gradient; `trace` has left nothing dead."""
 
 

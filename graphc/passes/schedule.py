@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphc.ir.graph import Graph, Node
+from graphc.ir.graph import Graph, Node, Value
 
 
 def place_updates(graph: Graph) -> Graph:
@@ -13,6 +13,18 @@ def place_updates(graph: Graph) -> Graph:
     A parameter's gradient then dies at once, and parameter gradients need not live together.
     Other nodes keep their order.
     """
+    shown: dict[Value, list[Value]] = {}
+    for node in graph.nodes:
+        if node.op.views is not None:
+            shown.setdefault(node.inputs[0], []).extend(node.outputs)
+
+    def readers_of(value: Value) -> list[int]:
+        """Readers of a state and of all views of it."""
+        steps = list(graph.uses[value])
+        for view in shown.get(value, ()):
+            steps += readers_of(view)
+        return steps
+
     slots: list[tuple[int, int, Node]] = []
     for step, node in enumerate(graph.nodes):
         at = step
@@ -22,7 +34,7 @@ def place_updates(graph: Graph) -> Graph:
             for name in node.op.must_overwrite.values():
                 state = inputs[name]
                 assert not isinstance(state, tuple), "a state input is one value"
-                readers += [use for use in graph.uses[state] if use != step]
+                readers += [use for use in readers_of(state) if use != step]
             at = max(readers, default=step)
         slots.append((at, step, node))
     slots.sort(key=lambda slot: slot[:2])

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import PlanError
+from graphc.errors import ArenaError, PlanError
 from graphc.ir.plan import ALIGNMENT, MemoryPlan
-from graphc.ir.types import Layout, TensorType, contiguous_strides, span_bytes
+from graphc.ir.types import Layout, TensorType, contiguous_strides, format_bytes, span_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,7 +25,14 @@ class Arena:
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.alignment = plan.alignment
-        self.bytes = aligned_bytes(plan.arena_bytes, plan.alignment)
+        try:
+            self.bytes = aligned_bytes(plan.arena_bytes, plan.alignment)
+        except (MemoryError, ValueError):
+            raise ArenaError(
+                f"an arena of {plan.arena_bytes} bytes ({format_bytes(plan.arena_bytes)}) does not "
+                "fit into this machine's memory; graphc.plan shows what makes it large without "
+                "allocating it"
+            ) from None
 
     def view(self, type: TensorType, offset: int, strides: tuple[int, ...] | None = None) -> Array:
         """An array at a byte offset; raises `PlanError` if it would leave the arena."""

@@ -30,6 +30,7 @@ def save_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> No
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
         os.replace(temporary, target)
     except OSError as error:
         if temporary is not None:
@@ -41,11 +42,20 @@ def save_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> No
         ) from None
 
 
+def _umask() -> int:
+    """The process's mask for new files; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def load_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
     """Fill all states from a file. Everything is checked before the first byte is changed."""
     try:
         with safe_open(path, framework="numpy") as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except TypeError:
+        raise CheckpointError(f"a path is a string or path object, got {path!r}") from None
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {str(path)!r}") from None
     except (SafetensorError, OSError) as error:

@@ -1,7 +1,9 @@
 """Initial values of states: the same numbers on every machine for a seed and a name.
 
-The bits come from Philox (NumPy guarantees the streams of its bit generators) keyed by the seed and
-a hash of the state's name, so a parameter's values do not depend on what else the network has.
+Uniform values are exact; normal ones are computed in float64 and rounded, so that they agree to
+the last bit wherever log, sin and cos agree to float64's. The bits come from Philox (NumPy
+guarantees the streams of its bit generators) keyed by the seed and a hash of the state's name, so a
+parameter's values do not depend on what else the network has.
 """
 
 from __future__ import annotations
@@ -19,17 +21,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _CHUNK = 1 << 18
 
 
-def check_seed(seed: int) -> int:
+def check_seed(seed: int | np.integer[Any]) -> int:
     """Return the seed; raises `OptionError` unless it is a whole number of 64 bits."""
-    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
         raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {seed!r}")
-    return seed
+    return int(seed)
 
 
 def fill_initial(state: State, seed: int, out: Array) -> None:
     """Write the state's initial values into `out`, contiguous."""
     if state.initial.kind == "constant":
         out.fill(state.initial.scale)
+        return
+    if state.initial.kind == "seed":
+        out[...] = (seed & 0xFFFFFFFF, seed >> 32)
         return
     digest = hashlib.blake2b(state.name.encode(), digest_size=8).digest()
     key = np.array([seed, int.from_bytes(digest, "little")], np.uint64)

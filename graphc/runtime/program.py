@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, NonFiniteError, OptionError
+from graphc.errors import FeedError, GraphcError, NonFiniteError, OptionError
+from graphc.ir.builder import number_of
 from graphc.ir.graph import Input
 from graphc.ir.plan import MemoryPlan
 from graphc.runtime.arena import Arena
@@ -67,6 +68,8 @@ class Program:
         Inputs are given by name; one with a default may be left out. Returns new arrays by output
         name, for a training program ``{"loss": array}``.
         """
+        if feeds is not None and not isinstance(feeds, Mapping):
+            raise FeedError(f"feeds are a mapping from names to arrays, got {feeds!r}")
         self._feed({**(feeds or {}), **named})
         kept = self._arena.bytes[: self.plan.state_bytes].copy() if self._check_finite else None
         try:
@@ -105,7 +108,11 @@ class Program:
             return source.default
         given = feeds[source.name]
         if isinstance(given, int | float) and source.shape == ():
-            given = np.asarray(given, source.type.dtype.numpy)
+            try:
+                number = number_of(f"input {source.name!r}", given, source.type.dtype)
+            except GraphcError as error:
+                raise FeedError(str(error)) from None
+            given = np.asarray(number).astype(source.type.dtype.numpy)
         if isinstance(given, np.generic):
             given = np.asarray(given)
         if not isinstance(given, np.ndarray):

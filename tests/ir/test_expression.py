@@ -95,9 +95,9 @@ def test_where_is_exact_for_nan_and_infinity():
 
 
 def test_attributes_fold_and_powers_expand():
-    expression = parse("x ** p * (1 - b) + d * w")
-    assert expression.names == {"x", "p", "b", "d", "w"}
-    folded = expression.specialize({"p": 2.0, "b": 0.75, "d": 0.0})
+    expression = parse("x ** p * (1 - b)")
+    assert expression.names == {"x", "p", "b"}
+    folded = expression.specialize({"p": 2.0, "b": 0.75})
     assert [i.function for i in folded.instructions] == ["multiply", "multiply"]
     assert folded.instructions[1].operands == (Result(0), 0.25)
     assert parse("tanh(x) * tanh(x)").flops == parse("tanh(x)").flops + 1

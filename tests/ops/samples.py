@@ -18,7 +18,7 @@ from scipy.special import log_softmax, softmax
 import graphc as g
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import activation, conv, embedding, loss, norm, pool, shape
+from graphc.ir.ops import activation, conv, embedding, loss, norm, pool, random, shape
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
 from graphc.ir.ops.matmul import Linear
@@ -285,6 +285,27 @@ LAYER = norm.NormGradientAttributes((5, 6), (1,), (1,))
 BATCH = norm.BatchNormAttributes(1e-5, 0.1)
 EPSILON = norm.EpsilonAttributes(1e-5)
 
+
+def philox4x32(counter, key):
+    """Salmon et al. 2011 with Python's integers: one block of four words."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        p, q = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(q >> 32) ^ c[1] ^ k[0], q % 2**32, (p >> 32) ^ c[3] ^ k[1], p % 2**32]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return c
+
+
+def dropped(x, seed, step):
+    words = [
+        word
+        for block in range(-(-x.size // 4))
+        for word in philox4x32((block, 0, 0, int(step)), [int(s) for s in seed])
+    ]
+    uniform = np.array([(word >> 8) * 2.0**-24 for word in words[: x.size]]).reshape(x.shape)
+    return np.where(uniform >= 0.25, x / 0.75, 0.0)
+
+
 M, N = (3, 4), (4,)
 BOTH = {"dy", "a", "b"}
 PART = shape.SliceAttributes((1, 0), (4, 3), (2, 1))
@@ -372,6 +393,7 @@ SAMPLES = [
     Sample(
         "reshape", lambda x: g.reshape(x, (2, -1)), (M,), lambda x: x.reshape(2, 6), {"x": {"dy"}}
     ),
+    Sample("copy", direct(shape.Copy), (M,), lambda x: x, {"x": {"dy"}}),
     Sample(
         "transpose", lambda x: g.transpose(x, (2, 0, 1)), ((2, 3, 4),),
         lambda x: x.transpose(2, 0, 1), {"x": {"dy"}},
@@ -502,6 +524,12 @@ SAMPLES = [
     ),
     Sample("norm_bias_gradient", direct(norm.NormBiasGradient, LAYER), ((5, 6),),
            lambda dy: dy.sum(0)),
+    # random
+    Sample(
+        "dropout", direct(random.Dropout, random.DropoutAttributes(0.25, 0)),
+        ((5, 7), (2,), ()), dropped, {"x": {"dy", "seed", "step"}},
+        dtypes=("float64", "int64", "int64"), int_limit=9,
+    ),
     # softmax
     Sample("softmax", g.softmax, (M,), lambda x: softmax(x, -1), {"x": {"dy", "y"}}),
     Sample(

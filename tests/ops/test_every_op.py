@@ -45,7 +45,7 @@ def test_every_op_has_a_row():
 @every_sample
 def test_forward_equals_the_reference(sample):
     _, feeds, outputs = build(sample)
-    program = g.compile(outputs=outputs, poison=True)
+    program = g.compile(outputs=outputs, training=True, poison=True)
     results = list(program.step(feeds).values())
     expected = sample.reference(*feeds.values())
     expected = expected if isinstance(expected, tuple) else (expected,)
@@ -68,7 +68,7 @@ def test_overwriting_changes_nothing(sample):
     outputs = sample.build(*shifted)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     results = [
-        g.compile(outputs=outputs, allocate=strategy, poison=True).step(feeds)
+        g.compile(outputs=outputs, allocate=strategy, training=True, poison=True).step(feeds)
         for strategy in ("none", "inplace", "sharing", "packed")
     ]
     for other in results[1:]:
@@ -115,7 +115,7 @@ def test_every_declared_read_is_necessary(sample):
         results = result if isinstance(result, tuple) else (result,)
         if not results:
             continue  # a variadic input that this sample leaves out
-        program = g.compile(outputs=results)
+        program = g.compile(outputs=results, training=True)
         declared = [v for r in reads.values() for v in (r if isinstance(r, tuple) else (r,))]
         assert set(program.graph.inputs) == set(declared)
         feeds = {x.name: draw(rng, sample, x.shape, x.type.dtype.name) for x in declared}
@@ -154,7 +154,7 @@ def check_gradient(loss, wrt: list[Input], feeds, step=1e-6, tolerance=2e-8):
     feeds = {**weight_feeds(program.graph), **feeds}
     feeds = {x.name: feeds[x.name] for x in program.graph.inputs}
     found = program.step(feeds)
-    loss_only = g.compile(loss)
+    loss_only = g.compile(loss, training=True)
     names = {x.name for x in loss_only.graph.inputs}
 
     def loss_at(name, array):

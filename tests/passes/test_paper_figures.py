@@ -41,12 +41,12 @@ def test_fig1_allocation(golden):
 
 def test_fig2_counters_and_tags(golden):
     """B has two readers, so C may not overwrite it; its tag is recycled when F has read it."""
-    a = g.input("A", (4, 64))
+    a = g.parameter("A", (4, 64))  # the figure's input keeps its place
     b = g.sigmoid(a)
     c = g.sigmoid(b)
     f = g.sum(b, 1)
     e = g.sum(c, 1)
-    out = g.mul(f, e)
+    out = g.mul(e, f)
     letters = dict(zip((a, b, c, f, e, out), "ABCFEG", strict=True))
     plan = g.plan(outputs={"G": out}, allocate="sharing")
     graph = plan.graph
@@ -67,6 +67,9 @@ def test_fig2_counters_and_tags(golden):
             f"{letters[node.output]} = {node.op.name}({reads}): {how}, tag {tag}"
             + (f"; recycles {', '.join(recycled)}" if recycled else "")
         )
+    assert [plan.placements[v].how for v in (b, c, f, e)] == ["new", "new", "new", "reuse"]
+    assert plan.address(e) == plan.address(b)
+    assert plan.placements[out].over is e
     golden("fig2.txt", "\n".join(lines) + "\n")
 
 

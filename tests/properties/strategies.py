@@ -36,6 +36,33 @@ def top_rows(a, b):
     return g.concat([a[:2], b[2:]], axis=0)
 
 
+def cut_after_turning(a, b):
+    turned = g.transpose(a)[1:5, 1:]
+    left, right = g.split(g.transpose(b), [2, 4], axis=0)
+    return g.concat([g.transpose(turned), g.transpose(g.concat([right, left], 0))[:1, 2:]], 0)[
+        :, :4
+    ]
+
+
+def spread_cut(a, b):
+    return g.concat([cut_after_turning(a, b), g.transpose(g.transpose(b)[:2, :])], axis=1)
+
+
+def counted(a, b):
+    """Integers and comparisons on the way, and codes of a turned table."""
+    level = g.cast(g.less(a, b), "int32") * 2 + 1
+    codes = g.one_hot(g.transpose(level), 4)
+    return g.add(g.transpose(g.sum(codes * 0.5, 2)), a)
+
+
+def through_double(a, b):
+    return g.cast(g.cast(a, "float64") * 0.5 - g.exp(g.cast(b, "float64") * 0.1), "float32")
+
+
+def through_half(a, b):
+    return g.cast(g.tanh(g.cast(a, "bfloat16")) + g.cast(b, "bfloat16"), "float32")
+
+
 def normalised(a, b):
     return g.div(a, g.sqrt(g.mean(b * b, 1, keepdims=True) + 1.0))
 
@@ -45,6 +72,8 @@ def cross(a, b):
 
 
 UNARY = [
+    lambda x: g.layer_norm(x, name="norm"),
+    lambda x: g.dropout(x, 0.25),
     g.relu, g.tanh, g.sigmoid, g.silu, g.gelu, g.softmax, g.log_softmax, g.neg,
     lambda x: g.leaky_relu(x, 0.1), lambda x: x * 0.5, lambda x: x + 0.25,
     lambda x: g.reshape(g.reshape(x, (-1,)), (ROWS, COLUMNS)),
@@ -52,6 +81,7 @@ UNARY = [
 ]  # fmt: skip
 BINARY = [
     g.add, g.sub, g.mul, g.maximum, halves, through_views, top_rows, normalised, cross,
+    spread_cut, counted, through_double, through_half,
     lambda a, b: g.add(a, a[1:2]),  # an operand, and a view of it
     lambda a, b: g.where(g.less(a, b), a, b),
     lambda a, b: g.matmul(g.matmul(a, b, transpose_b=True), b),

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from properties.oracle import initial_states, run_plain, run_unplanned, sources_of
 from properties.strategies import OPTIMIZERS, networks
 
 import graphc as g
 from graphc.errors import PlanError
+from graphc.ir.builder import trace
 from graphc.ir.plan import ALLOCATE, Lifetime
+from graphc.ir.types import contiguous_strides
 from graphc.passes.allocate import allocate
 from graphc.passes.check_plan import check_plan
-from graphc.runtime.cpu.bind import run_unplanned
-from graphc.runtime.initial import fill_initial
 
 
 def examples(count):
@@ -24,27 +25,6 @@ def examples(count):
 
 def bits(array):
     return np.ascontiguousarray(array).view(np.uint8).tolist() if array.shape else array.tobytes()
-
-
-def run_plain(graph, feeds, seed=0):
-    """Steps with a fresh array for every value: outputs of each step, and the final states."""
-    states = {}
-    for state in graph.states:
-        states[state] = np.empty(state.shape, state.type.dtype.numpy)
-        fill_initial(state, seed, states[state])
-    results = []
-    for feed in feeds:
-        sources = dict(states)
-        for source in graph.inputs:
-            given_array = feed.get(source.name, source.default)
-            sources[source] = np.asarray(given_array, source.type.dtype.numpy)
-        arrays = run_unplanned(graph, sources)
-        results.append({name: arrays[value].copy() for name, value in graph.outputs.items()})
-        for node in graph.effects:
-            inputs, outputs = node.named_inputs(), node.named_outputs()
-            for output, state in node.op.must_overwrite.items():
-                states[inputs[state]] = arrays[outputs[output]].copy()
-    return results, {state.name: array for state, array in states.items()}
 
 
 @examples(150)
@@ -170,3 +150,32 @@ def test_shortened_lifetime_is_rejected_with_both_culprits(network, data):
         check_plan(replace(plan, buffers=tuple(buffers)))
     assert len(error.value.culprits) == 2
     assert error.value.culprits[0] in names_in(plan, buffer)
+
+
+@examples(60)
+@given(networks())
+def test_passes_change_no_bit(network):
+    """The graph as traced, and the graph after all passes, give the same outputs."""
+    outputs = {"loss": network.loss, **network.outputs}
+    traced, planned_graph = trace(outputs), g.plan(outputs=outputs, training=True).graph
+    found = []
+    for graph in (traced, planned_graph):
+        feeds = sources_of(graph, initial_states(graph), network.feeds[0])
+        arrays = run_unplanned(graph, feeds)
+        found.append({name: bits(arrays[value]) for name, value in graph.outputs.items()})
+    assert found[0] == found[1]
+
+
+@examples(60)
+@given(networks(), st.data())
+def test_a_moved_view_is_rejected_with_both_culprits(network, data):
+    plan = planned(network)
+    views = [v for v, p in plan.placements.items() if p.how == "view" and v.type.elements > 1]
+    assume(views)
+    view = data.draw(st.sampled_from(views))
+    place = plan.placements[view]
+    strides = place.strides or contiguous_strides(view.type)
+    wrong = replace(place, strides=tuple(2 * s if s else 4 for s in strides))
+    with pytest.raises(PlanError) as error:
+        check_plan(replace(plan, placements={**plan.placements, view: wrong}))
+    assert plan.graph.names[view] in error.value.culprits

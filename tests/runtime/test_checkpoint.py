@@ -34,7 +34,7 @@ def test_a_loaded_run_goes_on_bit_for_bit(tmp_path):
     assert first.step(FEEDS)["loss"] == second.step(FEEDS)["loss"]
     assert states(first) == states(second)
     found = load_file(tmp_path / "run.safetensors")
-    assert found["step"] == 3
+    assert found["counter/step"] == 3
     assert found["layer0/weight"].shape == (12, 16)
 
 

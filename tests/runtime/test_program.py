@@ -218,7 +218,7 @@ def test_unknown_options_list_the_known_ones(options, message):
 def test_what_compile_needs():
     with pytest.raises(OptionError, match="loss or outputs"):
         g.compile()
-    with pytest.raises(OptionError, match="must be a graphc value"):
+    with pytest.raises(OptionError, match="is a graphc value"):
         g.compile(3.0)
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from graphc.errors import DTypeError, GraphError, OptionError
-from graphc.ir.builder import apply
+from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.device import Device
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
@@ -25,7 +25,6 @@ from graphc.ir.ops.shape import full
 from graphc.ir.types import DType, TensorType, as_dtype, bool_, broadcast_shapes
 
 Operand = Value | float
-NUMBER = (int, float, np.number)
 
 
 class Elementwise(Op):
@@ -38,6 +37,7 @@ class Elementwise(Op):
     expression: ClassVar[str]
     expressions: ClassVar[Mapping[str, str]]
     parsed: ClassVar[Mapping[str, Expression]]
+    takes_bool: ClassVar[bool] = False
     native_16_bit = True
 
     def __init_subclass__(cls) -> None:
@@ -60,7 +60,8 @@ class Elementwise(Op):
 
     def infer(self, attributes: Any, *types: TensorType) -> Any:
         """Shapes broadcast; dtypes are equal and the output keeps them."""
-        same_dtype(*types)
+        if same_dtype(*types) == bool_ and not self.takes_bool:
+            raise DTypeError("there is no arithmetic on bool; convert with graphc.cast")
         shape = broadcast_shapes(self.name, *(type.shape for type in types))
         return TensorType(shape, types[-1].dtype)
 
@@ -69,6 +70,10 @@ class Elementwise(Op):
         moved = super().cost(node)
         elements = max(value.type.elements for value in node.outputs)
         return Cost(flops * elements, moved.bytes_read, moved.bytes_written)
+
+    def expressions_for(self, attributes: Any) -> Mapping[str, Expression]:
+        """The parsed expressions that these attributes call for."""
+        return self.parsed
 
     def lowering(self, node: Node) -> Lowering:
         """The expression with this node's attributes and dtypes, as NumPy steps."""
@@ -89,7 +94,9 @@ def _lowering(
     op: Elementwise, attributes: Any, inputs: tuple[DType, ...], outputs: tuple[DType, ...]
 ) -> Lowering:
     constants = {key: float(number) for key, number in attribute_items(attributes)}
-    specialized = {output: e.specialize(constants) for output, e in op.parsed.items()}
+    specialized = {
+        output: e.specialize(constants) for output, e in op.expressions_for(attributes).items()
+    }
     return lower(
         specialized,
         dict(zip(op.inputs, inputs, strict=True)),
@@ -270,6 +277,7 @@ class Sqrt(FloatElementwise):
 class Comparison(Elementwise):
     """Base: equal dtypes in, bool out; nothing flows back, and nothing is overwritten."""
 
+    takes_bool = True
     inputs = ("a", "b")
     may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
@@ -370,11 +378,7 @@ def zero(like: Value) -> Value:
 def _lift(number: Operand, like: Value) -> Value:
     if isinstance(number, Value):
         return number
-    if not isinstance(number, NUMBER):
-        raise OptionError(
-            f"an operand is a graphc value or a number, got {number!r} ({type(number).__name__})"
-        )
-    return full((), float(number), like.type.dtype)
+    return full((), number_of("operand", number, like.type.dtype), like.type.dtype)
 
 
 def _pair(a: Operand, b: Operand) -> tuple[Value, Value]:
@@ -403,7 +407,7 @@ def add(a: Operand, b: Operand) -> Value:
 def sub(a: Operand, b: Operand) -> Value:
     """a - b; either may be a number."""
     if not isinstance(b, Value):
-        return shift(_value(a), -_number("sub", b))
+        return shift(_value(a), -number_of("sub", b, _value(a).type.dtype))
     return apply(Sub, a, b).output if isinstance(a, Value) else shift(neg(b), a)
 
 
@@ -429,24 +433,22 @@ def neg(x: Value) -> Value:
 
 def scale(x: Value, value: float) -> Value:
     """x times a number that is part of the op."""
-    return apply(Scale, x, attributes=Scalar(_number("scale", value))).output
+    return apply(Scale, x, attributes=_scalar("scale", x, value)).output
 
 
 def shift(x: Value, value: float) -> Value:
     """x plus a number that is part of the op."""
-    return apply(Shift, x, attributes=Scalar(_number("shift", value))).output
+    return apply(Shift, x, attributes=_scalar("shift", x, value)).output
 
 
 @operator("**")
 def power(x: Value, exponent: float) -> Value:
     """x ** exponent, with a number as the exponent."""
-    return apply(Power, x, attributes=Scalar(_number("power", exponent))).output
+    return apply(Power, x, attributes=_scalar("power", x, exponent)).output
 
 
-def _number(where: str, given: float) -> float:
-    if not isinstance(given, NUMBER):
-        raise OptionError(f"{where}: expected a number, got {given!r} ({type(given).__name__})")
-    return float(given)
+def _scalar(where: str, x: Value, number: float) -> Scalar:
+    return Scalar(number_of(where, number, as_value(where, x).type.dtype))
 
 
 def exp(x: Value) -> Value:

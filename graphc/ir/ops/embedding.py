@@ -9,9 +9,10 @@ import numpy as np
 
 from graphc.errors import DTypeError, FeedError, OptionError, ShapeError
 from graphc.ir.builder import apply
+from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import TensorType, as_dtype
+from graphc.ir.types import TensorType, as_dtype, int64
 
 
 def require_integers(type: TensorType, what: str) -> None:
@@ -34,6 +35,7 @@ class Gather(Op):
     """y[..., :] = table[indices[...], :]: rows of a table by number."""
 
     name, inputs = "gather", ("table", "indices")
+    needs_contiguous = ("table",)
     native_16_bit = True
 
     def infer(self, attributes: Any, table: TensorType, indices: TensorType) -> TensorType:
@@ -46,11 +48,17 @@ class Gather(Op):
         rows = RowsAttributes(node.inputs[0].shape[0])
         return apply(GatherGradient, dy, indices, attributes=rows).output
 
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The indices in the integer type that NumPy looks up with."""
+        return (node.inputs[1].type.with_dtype(int64),)
+
     def kernel(
         self, record: Recorder, node: Node, table: Array, indices: Array, *, y: Array
     ) -> None:
+        (rows,) = record.scratch
         record(check_range, indices, table.shape[0], "gather: indices")
-        record(np.take, table, indices, 0, y, "clip")  # "clip" is the mode without a buffer
+        record(np.copyto, rows, indices)
+        record(np.take, table, rows, 0, y, "clip")  # "clip" is the mode without a buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,6 @@ class OneHot(Op):
     """y[..., k] = 1 where k is the index, else 0."""
 
     name, inputs = "one_hot", ("indices",)
-    needs_contiguous = ("indices",)
     attributes = OneHotAttributes
     native_16_bit = True
 
@@ -110,12 +117,17 @@ class OneHot(Op):
         require_integers(indices, "indices")
         return TensorType((*indices.shape, attributes.classes), as_dtype(attributes.dtype))
 
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The numbers of the classes, twice."""
+        return (TensorType((2, node.attributes.classes), int64),)
+
     def kernel(self, record: Recorder, node: Node, indices: Array, *, y: Array) -> None:
-        classes = node.attributes.classes
-        record(check_range, indices, classes, "one_hot: indices")
-        rows = y.reshape(-1, classes)
-        for number in range(classes):
-            record(np.equal, indices.reshape(-1), number, out=rows[:, number], casting="unsafe")
+        (numbers,) = record.scratch
+        record(check_range, indices, node.attributes.classes, "one_hot: indices")
+        record(numbers[1].fill, 1)
+        record(np.add.accumulate, numbers[1], out=numbers[0])
+        record(np.subtract, numbers[0], 1, out=numbers[0])
+        record(np.equal, indices[..., None], numbers[0], out=y, casting="unsafe")
 
 
 def gather(table: Value, indices: Value) -> Value:

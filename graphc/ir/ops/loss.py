@@ -115,6 +115,12 @@ class SoftmaxCrossEntropyGradient(Op):
         self, attributes: Any, probabilities: TensorType, labels: TensorType, dloss: TensorType
     ) -> TensorType:
         float_dtype(probabilities, dloss)
+        require_integers(labels, "labels")
+        if probabilities.rank != 2 or labels.shape != probabilities.shape[:1] or dloss.shape:
+            raise ShapeError(
+                f"probabilities are (rows, classes), labels (rows,) and dloss a scalar, got "
+                f"{probabilities}, {labels} and {dloss}"
+            )
         return probabilities
 
     def gradient_probabilities(self, node: Node, ddlogits: Value, dloss: Value) -> Value:

@@ -135,7 +135,7 @@ def linear(
             return linear(x, outputs, bias, trainable)
     if not isinstance(x, Value) or x.type.rank < 1:
         raise ShapeError(f"linear: the input is a value with one axis or more, got {x!r}")
-    if not isinstance(outputs, int) or outputs < 1:
+    if not isinstance(outputs, int | np.integer) or outputs < 1:
         raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
     inputs, dtype = x.shape[-1], x.type.dtype
     bound = Initial("uniform", math.sqrt(6 / inputs))

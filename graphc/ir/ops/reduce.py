@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.ir.builder import apply
+from graphc.errors import DTypeError, ShapeError
+from graphc.ir.builder import apply, as_value
+from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.ops.elementwise import cast, div, equal, float_dtype, mul, scale
 from graphc.ir.ops.shape import broadcast_to, reshape
-from graphc.ir.types import TensorType, normalize_axis
+from graphc.ir.types import TensorType, bool_, normalize_axis
+
+BLOCK_ROWS = 1024
+"""Rows of a long first axis that are summed on their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,10 @@ class Reduction(Op):
 
     def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
         axes = attributes.axes
+        if not isinstance(axes, tuple) or [
+            normalize_axis(a, x.rank, "axes") for a in axes
+        ] != sorted(set(axes)):
+            raise ShapeError(f"axes are ascending numbers from 0 to {x.rank - 1}, got {axes}")
         if attributes.keepdims:
             return x.with_shape([1 if i in axes else n for i, n in enumerate(x.shape)])
         return x.with_shape([n for i, n in enumerate(x.shape) if i not in axes])
@@ -48,15 +57,23 @@ class Reduction(Op):
 
 
 class Sum(Reduction):
-    """y = sum of x over axes."""
+    """y = sum of x over axes. Integers keep their dtype, so their sums wrap around."""
 
     name = "sum"
+
+    def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
+        if x.dtype == bool_:
+            raise DTypeError("there is no sum of bool; convert with graphc.cast")
+        return super().infer(attributes, x)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return _partial_sums(node)
 
     def gradient(self, node: Node, dy: Value) -> Value:
         return self.spread(node, dy)
 
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
-        record(np.add.reduce, x, node.attributes.axes, y.dtype, y, node.attributes.keepdims)
+        _record_sum(record, node, x, y)
 
 
 class Mean(Reduction):
@@ -68,6 +85,9 @@ class Mean(Reduction):
         float_dtype(x)
         return super().infer(attributes, x)
 
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return _partial_sums(node)
+
     def count(self, node: Node) -> int:
         return math.prod(node.inputs[0].shape[axis] for axis in node.attributes.axes)
 
@@ -75,8 +95,31 @@ class Mean(Reduction):
         return self.spread(node, scale(dy, 1 / self.count(node)))
 
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
-        record(np.add.reduce, x, node.attributes.axes, y.dtype, y, node.attributes.keepdims)
+        _record_sum(record, node, x, y)
         record(np.divide, y, float(self.count(node)), out=y)
+
+
+def _partial_sums(node: Node) -> tuple[TensorType, ...]:
+    """One sum a block of the first axis, where that axis is long: NumPy adds its rows one by one,
+    and the error of a float sum grows with the number of terms added to one total."""
+    x, axes = node.inputs[0].type, node.attributes.axes
+    if 0 not in axes or x.rank < 2 or x.shape[0] <= 2 * BLOCK_ROWS:
+        return ()
+    kept = [1 if i in axes else n for i, n in enumerate(x.shape)]
+    return (x.with_shape([-(-x.shape[0] // BLOCK_ROWS), *kept[1:]]),)
+
+
+def _record_sum(record: Recorder, node: Node, x: Array, y: Array) -> None:
+    axes, keepdims = node.attributes.axes, node.attributes.keepdims
+    if not record.scratch:
+        record(np.add.reduce, x, axes, y.dtype, y, keepdims)
+        return
+    (partial,) = record.scratch
+    for number in range(partial.shape[0]):
+        block = x[number * BLOCK_ROWS : (number + 1) * BLOCK_ROWS]
+        record(np.add.reduce, block, axes, y.dtype, partial[number : number + 1], True)
+    total = y if keepdims else np.expand_dims(y, axes)
+    record(np.add.reduce, partial, 0, y.dtype, total[0])
 
 
 class Max(Reduction):
@@ -96,10 +139,10 @@ class Max(Reduction):
 def _attributes(
     where: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool
 ) -> ReduceAttributes:
-    rank = x.type.rank
+    rank = as_value(where, x).type.rank
     if axes is None:
         return ReduceAttributes(tuple(range(rank)), keepdims)
-    listed = (axes,) if isinstance(axes, int) else axes
+    listed: Iterable[int] = axes if isinstance(axes, Iterable) else (axes,)
     resolved = {normalize_axis(axis, rank, where) for axis in listed}
     return ReduceAttributes(tuple(sorted(resolved)), keepdims)
 

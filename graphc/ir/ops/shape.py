@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import OptionError, ShapeError
-from graphc.ir.builder import apply
+from graphc.ir.builder import apply, as_value, as_values, number_of
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.operators import operator
-from graphc.ir.types import DType, Layout, TensorType, as_dtype, broadcast_shapes, normalize_axis
+from graphc.ir.types import (
+    DType,
+    Layout,
+    TensorType,
+    as_dtype,
+    as_shape,
+    broadcast_shapes,
+    normalize_axis,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +71,9 @@ class Reshape(Op):
         return y
 
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...] | None:
-        shape = node.inputs[0].shape
-        outline = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), shape, source.strides)
+        x = node.inputs[0].type
+        element = np.empty(1, x.dtype.numpy)
+        outline = np.lib.stride_tricks.as_strided(element, x.shape, source.strides)
         try:
             strides = np.reshape(outline, node.attributes.shape, copy=False).strides
         except ValueError:
@@ -83,6 +92,22 @@ class TransposeAttributes:
     """Axis i of the output is axis permutation[i] of the input."""
 
     permutation: tuple[int, ...]
+
+
+class Copy(Op):
+    """y = x in bytes of its own: what is read out of a state before its update."""
+
+    name, inputs = "copy", ("x",)
+    native_16_bit = True
+
+    def infer(self, attributes: Any, x: TensorType) -> TensorType:
+        return x
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(np.copyto, y, x)
 
 
 class Transpose(Op):
@@ -150,6 +175,8 @@ class Slice(Op):
     def infer(self, attributes: SliceAttributes, x: TensorType) -> TensorType:
         if len(attributes.starts) != x.rank:
             raise ShapeError(f"{len(attributes.starts)} slices for a tensor of rank {x.rank}")
+        if any(step < 1 for step in attributes.steps):
+            raise ShapeError(f"steps are 1 or more, got {attributes.steps}")
         extents = []
         for index, n in zip(attributes.index(), x.shape, strict=True):
             extents.append(len(range(*index.indices(n))))
@@ -218,9 +245,12 @@ class Concat(Op):
         axis = attributes.axis
         if not parts:
             raise ShapeError("needs at least one part")
+        normalize_axis(axis, parts[0].rank, self.name)
         for part in parts[1:]:
-            if _without(part.shape, axis) != _without(parts[0].shape, axis) or (
-                part.dtype != parts[0].dtype
+            if (
+                part.rank != parts[0].rank
+                or _without(part.shape, axis) != _without(parts[0].shape, axis)
+                or (part.dtype != parts[0].dtype)
             ):
                 raise ShapeError(f"parts must agree in dtype and in every axis but {axis}")
         total = sum(part.shape[axis] for part in parts)
@@ -260,6 +290,7 @@ class Split(Op):
 
     def infer(self, attributes: SplitAttributes, x: TensorType) -> tuple[TensorType, ...]:
         axis, sizes = attributes.axis, attributes.sizes
+        normalize_axis(axis, x.rank, self.name)
         if sum(sizes) != x.shape[axis]:
             raise ShapeError(f"parts of {list(sizes)} do not add up to the extent {x.shape[axis]}")
         return tuple(x.with_shape((*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes)
@@ -284,8 +315,15 @@ class Split(Op):
 
 def full(shape: Sequence[int], value: float, dtype: object = "float32") -> Value:
     """A tensor of one number."""
-    attributes = FullAttributes(tuple(shape), as_dtype(dtype).name, float(value))
+    type = as_dtype(dtype)
+    number = number_of("full", value, type)
+    attributes = FullAttributes(as_shape("full", shape), type.name, number)
     return apply(Full, attributes=attributes).output
+
+
+def copy(x: Value) -> Value:
+    """x in bytes of its own."""
+    return apply(Copy, x).output
 
 
 def zeros_like(x: Value) -> Value:
@@ -296,7 +334,8 @@ def zeros_like(x: Value) -> Value:
 
 def reshape(x: Value, shape: Sequence[int]) -> Value:
     """x under another shape of as many elements; one extent may be -1. Itself if it has it."""
-    target = tuple(int(n) for n in shape)
+    target = as_shape("reshape", shape)
+    as_value("reshape", x)
     if target.count(-1) == 1:
         known = -int(np.prod(target))
         if known == 0 or x.type.elements % known:
@@ -309,6 +348,7 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
 
 def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
     """Axes in the order of `permutation`; reversed without one."""
+    as_value("transpose", x)
     axes = range(x.type.rank)[::-1] if permutation is None else permutation
     order = tuple(normalize_axis(axis, x.type.rank, "transpose") for axis in axes)
     if order == tuple(range(x.type.rank)):
@@ -318,8 +358,8 @@ def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
 
 def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
     """x repeated to `shape` by NumPy's rule."""
-    target = tuple(shape)
-    if target == x.shape:
+    target = as_shape("broadcast_to", shape)
+    if target == as_value("broadcast_to", x).shape:
         return x
     return apply(BroadcastTo, x, attributes=ShapeAttributes(target)).output
 
@@ -328,7 +368,9 @@ def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
 def slice_(x: Value, index: Any) -> Value:
     """x[index] with slices of positive step, integers and ``...``; an integer drops its axis."""
     entries = list(index) if isinstance(index, tuple) else [index]
-    rank = x.type.rank
+    rank = as_value("slice", x).type.rank
+    if any(not isinstance(e, slice | int | np.integer | type(Ellipsis)) for e in entries):
+        raise OptionError(f"slice: an index is an integer, a slice or ..., got {index!r}")
     if entries.count(Ellipsis) > 1 or len(entries) - entries.count(Ellipsis) > rank:
         raise ShapeError(f"index {index!r} has too many parts for a tensor of rank {rank}")
     if Ellipsis in entries:
@@ -342,31 +384,34 @@ def slice_(x: Value, index: Any) -> Value:
             if step < 1:
                 raise ShapeError(f"slice: axis {axis} has step {step}; steps are 1 or more")
             shape.append(len(range(start, stop, step)))
-        elif isinstance(entry, int | np.integer):
-            start = normalize_axis(int(entry), n, f"slice: index on axis {axis}")
-            stop, step = start + 1, 1
         else:
-            raise OptionError(f"slice: an index is an integer, a slice or ..., got {entry!r}")
+            start = int(entry) % n if -n <= entry < n else n
+            if start == n:
+                raise ShapeError(f"slice: index {entry} is outside axis {axis} of extent {n}")
+            stop, step = start + 1, 1
         starts.append(start)
         stops.append(stop)
         steps.append(step)
+    if not rank:
+        return x
     attributes = SliceAttributes(tuple(starts), tuple(stops), tuple(steps))
     return reshape(apply(Slice, x, attributes=attributes).output, shape)
 
 
 def concat(parts: Sequence[Value], axis: int = 0) -> Value:
     """`parts` one after another along `axis`."""
-    if not parts:
+    values = as_values("concat", parts)
+    if not values:
         raise OptionError("concat needs at least one value")
-    axis = normalize_axis(axis, parts[0].type.rank, "concat")
-    return apply(Concat, *parts, attributes=AxisAttributes(axis)).output
+    axis = normalize_axis(axis, values[0].type.rank, "concat")
+    return apply(Concat, *values, attributes=AxisAttributes(axis)).output
 
 
 def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
     """x cut along `axis` into that many equal parts, or into parts of the given extents."""
-    axis = normalize_axis(axis, x.type.rank, "split")
-    if isinstance(parts, int):
+    axis = normalize_axis(axis, as_value("split", x).type.rank, "split")
+    if isinstance(parts, int | np.integer):
         if parts < 1 or x.shape[axis] % parts:
             raise ShapeError(f"split: an axis of {x.shape[axis]} has no {parts} equal parts")
         parts = [x.shape[axis] // parts] * parts
-    return apply(Split, x, attributes=SplitAttributes(tuple(parts), axis)).outputs
+    return apply(Split, x, attributes=SplitAttributes(as_shape("split", parts), axis)).outputs

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphc.ir.builder import apply
+from graphc.errors import ShapeError
+from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.numpy_expression import TILE_ELEMENTS
@@ -20,7 +21,7 @@ from graphc.ir.types import TensorType, normalize_axis
 class AlongAxis(Op):
     """Base: one float type in and out; elements along one axis, a line, belong together.
 
-    `lines` works on a tile of whole lines, so that its scratch stays small.
+    `lines` works on a tile of whole lines, as few as the scratch is to be small.
     """
 
     attributes = AxisAttributes
@@ -28,6 +29,9 @@ class AlongAxis(Op):
 
     def infer(self, attributes: AxisAttributes, *types: TensorType) -> TensorType:
         float_dtype(*types)
+        normalize_axis(attributes.axis, types[0].rank, "axis")
+        if any(type.shape != types[0].shape for type in types):
+            raise ShapeError(f"operands have one shape, got {' and '.join(map(str, types))}")
         return types[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -164,11 +168,14 @@ class LogSoftmaxGradient(AlongAxis):
 
 def softmax(x: Value, axis: int = -1) -> Value:
     """exp(x) normalised to sum 1 along `axis`."""
-    attributes = AxisAttributes(normalize_axis(axis, x.type.rank, "softmax"))
+    rank = as_value("softmax", x).type.rank
+    attributes = AxisAttributes(normalize_axis(axis, rank, "softmax"))
     return apply(Softmax, x, attributes=attributes).output
 
 
 def log_softmax(x: Value, axis: int = -1) -> Value:
     """The logarithm of softmax, without its underflow."""
-    attributes = AxisAttributes(normalize_axis(axis, x.type.rank, "log_softmax"))
+    attributes = AxisAttributes(
+        normalize_axis(axis, as_value("log_softmax", x).type.rank, "log_softmax")
+    )
     return apply(LogSoftmax, x, attributes=attributes).output

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from graphc.errors import ShapeError
+from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.ops.elementwise import Elementwise
 from graphc.ir.types import TensorType
 
+DECAYED = "(g + weight_decay * w)"
+
 
 class Update(Elementwise):
-    """Base: state inputs first; every output has the type of the state that it replaces."""
+    """Base: state inputs first; every output has the type of the state that it replaces.
+
+    L2 decay is written as `DECAYED`; where the weight of the decay is 0, it is the gradient alone.
+    """
+
+    undecayed: ClassVar[Mapping[str, Expression]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        plain = {output: s.replace(DECAYED, "g") for output, s in cls.expressions.items()}
+        cls.undecayed = {output: parse(source) for output, source in plain.items()}
+
+    def expressions_for(self, attributes: Any) -> Mapping[str, Expression]:
+        decays = getattr(attributes, "weight_decay", 0.0) != 0.0
+        return self.parsed if decays else self.undecayed
 
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
         inputs = dict(zip(self.inputs, types, strict=True))
+        for name in ("g", *self.must_overwrite.values()):
+            if name in inputs and inputs[name].shape != types[0].shape:
+                raise ShapeError(
+                    f"{name} has the shape of the state, {types[0]}, got {inputs[name]}"
+                )
         return tuple(inputs[self.must_overwrite[output]] for output in self.outputs)
 
 
@@ -35,7 +59,7 @@ class SgdUpdate(Update):
     outputs = ("w_new",)
     attributes = SgdAttributes
     must_overwrite = {"w_new": "w"}
-    expressions = {"w_new": "w - rate * (g + weight_decay * w)"}
+    expressions = {"w_new": f"w - rate * {DECAYED}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +78,7 @@ class MomentumUpdate(Update):
     attributes = MomentumAttributes
     must_overwrite = {"v_new": "v", "w_new": "w"}
     expressions = {
-        "v_new": "momentum * v + (g + weight_decay * w)",
+        "v_new": f"momentum * v + {DECAYED}",
         "w_new": "w - rate * v_new",
     }
 
@@ -80,8 +104,8 @@ class AdamUpdate(Update):
     attributes = AdamAttributes
     must_overwrite = {"m_new": "m", "v_new": "v", "w_new": "w"}
     expressions = {
-        "m_new": "beta1 * m + (1 - beta1) * (g + weight_decay * w)",
-        "v_new": "beta2 * v + (1 - beta2) * (g + weight_decay * w) ** 2",
+        "m_new": f"beta1 * m + (1 - beta1) * {DECAYED}",
+        "v_new": f"beta2 * v + (1 - beta2) * {DECAYED} ** 2",
         "w_new": "w - rate * m_new / (sqrt(v_new) * correction + epsilon)",
     }
 

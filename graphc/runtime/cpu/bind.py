@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import NonFiniteError
-from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.plan import MemoryPlan, align
-from graphc.ir.types import Layout, TensorType
-from graphc.runtime.arena import Arena, aligned_bytes
+from graphc.runtime.arena import Arena
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], Any]
@@ -140,55 +138,3 @@ def _require_finite(node: Node, graph: Graph, value: Value, array: Array) -> Non
         raise NonFiniteError(
             f"{graph.names[value]} {value.type}, computed by {node.label}, holds NaN or infinity"
         )
-
-
-def run_unplanned(
-    graph: Graph, sources: Mapping[Value, Array], device: Device = CPU
-) -> dict[Value, Array]:
-    """Execute a graph with a fresh array for every value: the oracle for planned runs.
-
-    Returns the arrays of all values; an updated state is a new array under its update's output.
-    """
-    arrays: dict[Value, Array] = dict(sources)
-    with numpy_settings():
-        for node in graph.nodes:
-            if _show(node, arrays):
-                continue
-            arrays |= {value: fresh(value.type) for value in node.outputs}
-            strided = {value for value in node.inputs if not arrays[value].flags.c_contiguous}
-            workspace = [fresh(type) for type in node.op.workspace(node, device, strided)]
-            for call in bind_node(node, arrays, workspace, strided):
-                call()
-    return arrays
-
-
-def _show(node: Node, arrays: dict[Value, Array]) -> bool:
-    """Make the outputs views of the operand, as the planner would."""
-    if node.op.views is None:
-        return False
-    source = node.named_inputs()[node.op.views]
-    assert isinstance(source, Value), "a viewed input is one value"
-    array = arrays[source]
-    layouts = node.op.view(node, Layout(0, array.strides))
-    if layouts is None:
-        return False
-    for value, layout in zip(node.outputs, layouts, strict=True):
-        shifted = _from(array, layout.offset)
-        arrays[value] = np.lib.stride_tricks.as_strided(shifted, value.shape, layout.strides)
-    return True
-
-
-def _from(array: Array, offset: int) -> Array:
-    """The element `offset` bytes behind the first, as an array of one."""
-    if not offset:
-        return array
-    index = []
-    for stride, extent in zip(array.strides, array.shape, strict=True):
-        index.append(min(offset // stride, extent - 1) if stride else 0)
-        offset -= index[-1] * stride
-    return array[tuple(slice(i, i + 1) for i in index)]
-
-
-def fresh(type: TensorType) -> Array:
-    """An uninitialised array of its own, aligned like the arena."""
-    return aligned_bytes(type.bytes).view(type.dtype.numpy).reshape(type.shape)

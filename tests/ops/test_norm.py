@@ -1,0 +1,84 @@
+"""Accuracy of statistics, running statistics, and inference."""
+
+import numpy as np
+import pytest
+
+import graphc as g
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("norm", "axes"),
+    [
+        (lambda x: g.batch_norm(x), (0, 2, 3)),
+        (lambda x: g.group_norm(x, 2), None),
+        (lambda x: g.layer_norm(x), (3,)),
+    ],
+    ids=["batch", "group", "layer"],
+)
+def test_mean_100_deviation_1_in_float32(norm, axes):
+    x = (100 + RNG.standard_normal((16, 4, 24, 64))).astype(np.float32)
+    y = norm(g.input("x", x.shape))
+    found = g.compile(outputs={"y": y}, training=True, poison=True).step(x=x)["y"]
+    exact = x.astype(np.float64)
+    if axes is None:
+        exact, axes = exact.reshape(16, 2, -1), (2,)
+    mean, variance = exact.mean(axes, keepdims=True), exact.var(axes, keepdims=True)
+    wanted = ((exact - mean) / np.sqrt(variance + 1e-5)).reshape(x.shape)
+    np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def trained(recompute, steps=3):
+    x = g.input("x", (8, 3, 5, 5))
+    with g.mirror(1):
+        h = g.relu(g.batch_norm(g.conv2d(x, 4, 3, name="conv")))
+    loss = g.mean(g.global_average_pool2d(h))
+    program = g.compile(loss, optimizer=g.optim.SGD(0.1), recompute=recompute, poison=True)
+    feeds = [RNG_FEEDS[i] for i in range(steps)]
+    losses = [program.step(x=feed)["loss"].item() for feed in feeds]
+    return program, losses
+
+
+RNG_FEEDS = np.random.default_rng(1).standard_normal((3, 8, 3, 5, 5)).astype(np.float32)
+
+
+def test_running_statistics_move_once_a_step_also_with_recomputation():
+    (plain, losses), (again, other) = trained("none"), trained("mirror")
+    assert again.plan.recomputation.nodes > 0
+    assert losses == other
+    for name, array in plain.states.items():
+        np.testing.assert_array_equal(array, again.states[name])
+
+
+def test_running_statistics_follow_the_formula():
+    x = g.input("x", (6, 2, 3, 3))
+    w = g.parameter("w", (1,), initial=g.Initial("constant", 1.0))
+    program = g.compile(g.mean(g.batch_norm(x, momentum=0.25) * w), optimizer=g.optim.SGD(0.0))
+    mean, variance = np.zeros(2), np.ones(2)
+    for feed in (2 + 3 * RNG.standard_normal((4, 6, 2, 3, 3))).astype(np.float32):
+        program.step(x=feed)
+        exact = feed.astype(np.float64)
+        mean = 0.75 * mean + 0.25 * exact.mean((0, 2, 3))
+        variance = 0.75 * variance + 0.25 * exact.var((0, 2, 3), ddof=1)
+    np.testing.assert_allclose(program.states["norm/running_mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(program.states["norm/running_variance"], variance, rtol=1e-5)
+
+
+def test_inference_uses_the_running_statistics():
+    x = g.input("x", (6, 2, 3, 3))
+    program = g.compile(outputs={"y": g.batch_norm(x)})
+    program.states["norm/running_mean"] = np.array([1, 2], np.float32)
+    program.states["norm/running_variance"] = np.array([4, 9], np.float32)
+    given = RNG.standard_normal((6, 2, 3, 3)).astype(np.float32)
+    shape = (1, 2, 1, 1)
+    mean, deviation = np.array([1, 2]).reshape(shape), np.array([2, 3]).reshape(shape)
+    np.testing.assert_allclose(
+        program.step(x=given)["y"], (given - mean) / deviation, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_equal_channels_do_not_divide_by_zero():
+    y = g.batch_norm(g.input("x", (4, 2)))
+    found = g.compile(outputs={"y": y}, training=True).step(x=np.full((4, 2), 7, np.float32))["y"]
+    np.testing.assert_array_equal(found, np.zeros((4, 2), np.float32))
