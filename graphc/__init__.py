@@ -7,26 +7,18 @@ from graphc.ir.builder import input, keep, mirror, parameter, scope
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.activation import gelu, leaky_relu, relu, sigmoid, silu, tanh
-from graphc.ir.ops.conv import conv2d, conv_transpose2d
-from graphc.ir.ops.elementwise import (
-    add,
+from graphc.ir.ops.choice import (
     cast,
-    div,
     equal,
-    exp,
     greater,
     greater_equal,
     less,
     less_equal,
-    log,
     maximum,
-    mul,
-    neg,
-    power,
-    sqrt,
-    sub,
     where,
 )
+from graphc.ir.ops.conv import conv2d, conv_transpose2d
+from graphc.ir.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
 from graphc.ir.ops.embedding import gather, one_hot
 from graphc.ir.ops.loss import mse, softmax_cross_entropy
 from graphc.ir.ops.matmul import linear, matmul

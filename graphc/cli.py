@@ -7,8 +7,10 @@ import ast
 import importlib.util
 import inspect
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:  # the reader, for example `head`, has seen enough
         sys.stderr.close()
+    except OSError as error:
+        print(f"graphc: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -139,16 +144,16 @@ def _settings(entries: Sequence[str]) -> dict[str, Any]:
 
 
 def _build(model: str, entries: Sequence[str]) -> Value:
-    function = _find_model(model)
     settings = _settings(entries)
+    function = _find_model(model, settings)
     _check_settings(model, function, settings)
-    loss = function(**settings)
+    loss = _call(model, function, settings)
     if not isinstance(loss, Value):
         raise OptionError(f"{model} must return a graphc value, the loss; it returned {loss!r}")
     return loss
 
 
-def _find_model(model: str) -> Callable[..., Any]:
+def _find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     if model in MODELS:
         return MODELS[model]
     path, separator, name = model.rpartition(":")
@@ -162,17 +167,43 @@ def _find_model(model: str) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise OptionError(f"{path!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    _call(path, spec.loader.exec_module, {"module": module})
     function = getattr(module, name, None)
     if not callable(function):
         raise OptionError(f"{path!r} has no function {name!r}")
+    required = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise OptionError(f"{model} needs {', '.join(f'{name}=...' for name in missing)}")
     found: Callable[..., Any] = function
     return found
+
+
+def _call(what: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Run a user's code; what it raises is told with its place, not as a traceback from graphc."""
+    try:
+        return function(**arguments)
+    except GraphcError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename}, line {last.lineno}"
+        if isinstance(error, SyntaxError):
+            place = f"{error.filename}, line {error.lineno}"
+        raise OptionError(f"{what} failed at {place}: {type(error).__name__}: {error}") from error
 
 
 def _check_settings(name: str, function: Callable[..., Any], settings: dict[str, Any]) -> None:
     """Names that the function takes, and whole numbers where its default is one."""
     parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
     for key, value in settings.items():
         if key not in parameters:
             raise OptionError(f"{name} has no setting {key!r}; it takes {', '.join(parameters)}")
@@ -269,6 +300,8 @@ def _train(options: argparse.Namespace) -> None:
         dump=options.dump,
         **settings,
     )
+    if options.save and not os.access(Path(options.save).resolve().parent, os.W_OK):
+        raise OptionError(f"cannot save to {options.save!r}: its folder is missing or not writable")
     epochs = _show_training(run, options.epochs, quiet=options.json)
     if options.save:
         run.training.save(options.save)

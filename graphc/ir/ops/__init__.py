@@ -2,6 +2,7 @@
 
 from graphc.ir.ops import (
     activation,
+    choice,
     conv,
     elementwise,
     embedding,
@@ -18,6 +19,7 @@ from graphc.ir.ops import (
 
 __all__ = [
     "activation",
+    "choice",
     "conv",
     "elementwise",
     "embedding",

@@ -13,7 +13,8 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
-from graphc.ir.ops.elementwise import cast, div, equal, float_dtype, mul, scale
+from graphc.ir.ops.choice import cast, equal
+from graphc.ir.ops.elementwise import div, float_dtype, mul, scale
 from graphc.ir.ops.shape import broadcast_to, reshape
 from graphc.ir.types import TensorType, bool_, normalize_axis
 
