@@ -23,16 +23,10 @@ from graphc.ir.ops.embedding import gather, one_hot
 from graphc.ir.ops.loss import mse, softmax_cross_entropy
 from graphc.ir.ops.matmul import linear, matmul
 from graphc.ir.ops.norm import batch_norm, group_norm, layer_norm, rms_norm
-from graphc.ir.ops.pool import (
-    adaptive_average_pool2d,
-    average_pool2d,
-    global_average_pool2d,
-    max_pool2d,
-    pad,
-    upsample2d,
-)
+from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ir.ops.random import dropout
 from graphc.ir.ops.reduce import max, mean, sum
+from graphc.ir.ops.resample import adaptive_average_pool2d, pad, upsample2d
 from graphc.ir.ops.shape import broadcast_to, concat, full, reshape, split, transpose
 from graphc.ir.ops.shape import slice_ as slice
 from graphc.ir.ops.softmax import log_softmax, softmax

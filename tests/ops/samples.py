@@ -18,7 +18,7 @@ from scipy.special import log_softmax, softmax
 import graphc as g
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import activation, conv, embedding, loss, norm, pool, random, shape
+from graphc.ir.ops import activation, conv, embedding, loss, norm, pool, random, resample, shape
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
 from graphc.ir.ops.matmul import Linear
@@ -475,7 +475,8 @@ SAMPLES = [
     ),
     Sample(
         "adaptive_average_pool2d_gradient",
-        direct(pool.AdaptiveAveragePool2dGradient, pool.ExtentAttributes((7, 5))), ((2, 2, 3, 2),),
+        direct(resample.AdaptiveAveragePool2dGradient, resample.ExtentAttributes((7, 5))),
+        ((2, 2, 3, 2),),
         lambda dy: linear_transpose(lambda x: shares(x, (3, 2)), (2, 2, 7, 5), dy),
         {"dy": {"ddx"}},
     ),
@@ -489,7 +490,8 @@ SAMPLES = [
     ),
     Sample(
         "upsample_bilinear2d_gradient",
-        direct(pool.UpsampleBilinear2dGradient, pool.UpsampleAttributes(3)), ((1, 2, 6, 9),),
+        direct(resample.UpsampleBilinear2dGradient, resample.UpsampleAttributes(3)),
+        ((1, 2, 6, 9),),
         lambda dy: linear_transpose(lambda x: bilinear(x, 3), (1, 2, 2, 3), dy), {"dy": {"ddx"}},
     ),
     # norms

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from graphc.errors import DTypeError
-from graphc.ir.builder import apply
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.operators import operator
@@ -155,8 +155,6 @@ def maximum(a: Operand, b: Operand) -> Value:
 def cast(x: Value, dtype: object) -> Value:
     """x converted to another dtype; x itself where it has it already."""
     target = as_dtype(dtype)
-    return (
-        x
-        if x.type.dtype == target
-        else apply(Cast, x, attributes=CastAttributes(target.name)).output
-    )
+    if as_value("cast", x).type.dtype == target:
+        return x
+    return apply(Cast, x, attributes=CastAttributes(target.name)).output

@@ -58,6 +58,9 @@ class Elementwise(Op):
 
     def infer(self, attributes: Any, *types: TensorType) -> Any:
         """Shapes broadcast; dtypes are equal and the output keeps them."""
+        for key, number in attribute_items(attributes):
+            if not isinstance(number, int | float):
+                raise OptionError(f"{key} is a number, got {number!r}")
         if same_dtype(*types) == bool_ and not self.takes_bool:
             raise DTypeError("there is no arithmetic on bool; convert with graphc.cast")
         shape = broadcast_shapes(self.name, *(type.shape for type in types))

@@ -1,14 +1,12 @@
-"""Normalisation. Statistics are two-pass: mean first, then the mean square of what is left.
+"""Normalisation: batch, layer, group and root mean square. The arithmetic is in statistics.py.
 
-One kernel serves all: a norm says over which axes its statistics run and along which axes its
-parameters lie, on a folded shape of x. The gradients read x and the saved statistics.
+The gradients read x and the saved statistics.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,69 +21,16 @@ from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.ops.elementwise import add, div, float_dtype, mul, shift, sqrt, sub
 from graphc.ir.ops.reduce import mean
 from graphc.ir.ops.shape import reshape
+from graphc.ir.ops.statistics import (
+    Frame,
+    folded_statistic,
+    normalise,
+    normalise_back,
+    root_mean_square,
+    scale_back,
+)
 from graphc.ir.ops.update import Update
 from graphc.ir.types import TensorType
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """How a norm looks at x: a folded shape, statistic axes, parameter axes."""
-
-    shape: tuple[int, ...]
-    statistic_axes: tuple[int, ...]
-    parameter_axes: tuple[int, ...]
-
-    def kept(self, axes: tuple[int, ...]) -> tuple[int, ...]:
-        """The folded shape with extent 1 on all axes but these."""
-        return tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
-
-    @property
-    def statistic_shape(self) -> tuple[int, ...]:
-        axes = set(range(len(self.shape))) - set(self.statistic_axes)
-        return self.kept(tuple(sorted(axes)))
-
-    @property
-    def parameter_shape(self) -> tuple[int, ...]:
-        return self.kept(self.parameter_axes)
-
-    @property
-    def count(self) -> int:
-        """Elements of one statistic."""
-        return math.prod(self.shape[axis] for axis in self.statistic_axes)
-
-    def tile(self, across: bool) -> tuple[int | None, tuple[int, ...]]:
-        """The axis to cut and a tile's shape; `across` cuts any axis, else none of a statistic."""
-        axes = [i for i in range(len(self.shape)) if across or i not in self.statistic_axes]
-        cut = max(axes, key=lambda i: (self.shape[i], -i), default=None)
-        if cut is None:
-            return None, self.shape
-        rest = math.prod(self.shape) // self.shape[cut]
-        size = min(self.shape[cut], max(1, TILE_ELEMENTS // rest))
-        return cut, tuple(size if i == cut else n for i, n in enumerate(self.shape))
-
-    def parts(self, across: bool) -> Iterator[tuple[slice, ...]]:
-        """Index of each tile."""
-        cut, shape = self.tile(across)
-        if cut is None:
-            yield ()
-            return
-        for start in range(0, self.shape[cut], shape[cut]):
-            yield (*(slice(None),) * cut, slice(start, min(start + shape[cut], self.shape[cut])))
-
-
-def _at(array: Array, part: tuple[slice, ...]) -> Array:
-    """The tile of an array that may have extent 1 on the cut axis."""
-    if part and array.shape[len(part) - 1] == 1:
-        return array
-    return array[part]
-
-
-def _room(tile: Array, part: tuple[slice, ...]) -> Array:
-    """As much of a scratch tile as this part needs."""
-    if not part:
-        return tile
-    length = part[-1].stop - part[-1].start
-    return tile[(*part[:-1], slice(0, length))]
 
 
 class Norm(Op):
@@ -142,40 +87,13 @@ class Norm(Op):
         x, scale, bias = inputs[:3]
         frame, epsilon = self.frame(node), node.attributes.epsilon
         arrays = (x.reshape(frame.shape), outputs["y"].reshape(frame.shape))
-        statistics = (_statistic(frame, outputs["mean"]), _statistic(frame, outputs["inverse"]))
+        statistics = (
+            folded_statistic(frame, outputs["mean"]),
+            folded_statistic(frame, outputs["inverse"]),
+        )
         parameters = (scale.reshape(frame.parameter_shape), bias.reshape(frame.parameter_shape))
-        call = functools.partial(_normalise, frame, epsilon, *arrays, *statistics, *parameters)
+        call = functools.partial(normalise, frame, epsilon, *arrays, *statistics, *parameters)
         record(call, *record.scratch)
-
-
-def _statistic(frame: Frame, array: Array) -> Array:
-    return array.reshape(frame.statistic_shape)
-
-
-def _normalise(
-    frame: Frame, epsilon: float, x: Array, y: Array, mean: Array, inverse: Array,
-    scale: Array, bias: Array, tile: Array, correction: Array,
-) -> None:  # fmt: skip
-    axes, count = frame.statistic_axes, float(frame.count)
-    for part in frame.parts(across=False):
-        source, out, m = x[part], y[part], _at(mean, part)
-        square, left, v = _room(tile, part), _at(correction, part), _at(inverse, part)
-        np.add.reduce(source, axes, out=m, keepdims=True)
-        np.divide(m, count, out=m)
-        np.subtract(source, m, out=out)
-        # A large mean is rounded: what it leaves over is the mean's error, to be taken out too.
-        np.add.reduce(out, axes, out=left, keepdims=True)
-        np.divide(left, count, out=left)
-        np.subtract(out, left, out=out)
-        np.multiply(out, out, out=square)
-        np.add.reduce(square, axes, out=v, keepdims=True)
-        np.divide(v, count, out=v)
-        np.add(v, epsilon, out=v)
-        np.sqrt(v, out=v)
-        np.divide(1.0, v, out=v)
-        np.multiply(out, v, out=out)
-        np.multiply(out, _at(scale, part), out=out)
-        np.add(out, _at(bias, part), out=out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,33 +135,9 @@ class NormInputGradient(Op):
     ) -> None:  # fmt: skip
         frame = node.attributes.frame()
         arrays = [array.reshape(frame.shape) for array in (dy, x, dx)]
-        statistics = [_statistic(frame, array) for array in (mean, inverse)]
+        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
         weights = scale.reshape(frame.parameter_shape)
-        record(_norm_back, frame, *arrays, *statistics, weights, *record.scratch)
-
-
-def _norm_back(
-    frame: Frame, dy: Array, x: Array, dx: Array, mean: Array, inverse: Array, scale: Array,
-    first: Array, second: Array, plain: Array, weighted: Array,
-) -> None:  # fmt: skip
-    axes, count = frame.statistic_axes, float(frame.count)
-    for part in frame.parts(across=False):
-        v = _at(inverse, part)
-        unit, g = _room(first, part), _room(second, part)
-        a, b = _at(plain, part), _at(weighted, part)
-        np.multiply(dy[part], _at(scale, part), out=g)
-        np.add.reduce(g, axes, out=a, keepdims=True)
-        np.divide(a, count, out=a)
-        np.subtract(x[part], _at(mean, part), out=unit)
-        np.multiply(unit, v, out=unit)
-        out = dx[part]  # may be x or dy: both are read by now
-        np.multiply(g, unit, out=out)
-        np.add.reduce(out, axes, out=b, keepdims=True)
-        np.divide(b, count, out=b)
-        np.multiply(unit, b, out=unit)
-        np.subtract(g, a, out=g)
-        np.subtract(g, unit, out=out)
-        np.multiply(out, v, out=out)
+        record(normalise_back, frame, *arrays, *statistics, weights, *record.scratch)
 
 
 class NormParameterGradient(Op):
@@ -290,24 +184,10 @@ class NormScaleGradient(NormParameterGradient):
     ) -> None:  # fmt: skip
         frame = node.attributes.frame()
         arrays = [array.reshape(frame.shape) for array in (dy, x)]
-        statistics = [_statistic(frame, array) for array in (mean, inverse)]
+        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
         total = dscale.reshape(frame.parameter_shape)
-        call = functools.partial(_scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
+        call = functools.partial(scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
         record(call, total, *record.scratch)
-
-
-def _scale_back(
-    frame: Frame, axes: tuple[int, ...], dy: Array, x: Array, mean: Array, inverse: Array,
-    total: Array, tile: Array, partial: Array,
-) -> None:  # fmt: skip
-    total.fill(0)
-    for part in frame.parts(across=True):
-        product, target, share = _room(tile, part), _at(total, part), _at(partial, part)
-        np.subtract(x[part], _at(mean, part), out=product)
-        np.multiply(product, _at(inverse, part), out=product)
-        np.multiply(product, dy[part], out=product)
-        np.add.reduce(product, axes, out=share, keepdims=True)
-        np.add(target, share, out=target)
 
 
 # --- batch norm ---
@@ -480,23 +360,7 @@ class RmsNorm(Op):
         (tile,) = record.scratch
         rows = (-1, x.shape[-1])
         arrays = x.reshape(rows), y.reshape(rows), inverse.reshape(-1, 1)
-        record(_root_mean_square, node.attributes.epsilon, *arrays, scale, tile)
-
-
-def _root_mean_square(
-    epsilon: float, x: Array, y: Array, inverse: Array, scale: Array, tile: Array
-) -> None:
-    for start in range(0, x.shape[0], tile.shape[0]):
-        part = slice(start, min(start + tile.shape[0], x.shape[0]))
-        square, v = tile[: part.stop - part.start], inverse[part]
-        np.multiply(x[part], x[part], out=square)
-        np.add.reduce(square, 1, out=v, keepdims=True)
-        np.divide(v, float(x.shape[1]), out=v)
-        np.add(v, epsilon, out=v)
-        np.sqrt(v, out=v)
-        np.divide(1.0, v, out=v)
-        np.multiply(x[part], v, out=y[part])
-        np.multiply(y[part], scale, out=y[part])
+        record(root_mean_square, node.attributes.epsilon, *arrays, scale, tile)
 
 
 # --- functions ---

@@ -41,7 +41,9 @@ class Full(Op):
     native_16_bit = True
 
     def infer(self, attributes: FullAttributes) -> TensorType:
-        return TensorType(attributes.shape, as_dtype(attributes.dtype))
+        dtype = as_dtype(attributes.dtype)
+        number_of("value", attributes.value, dtype)
+        return TensorType(attributes.shape, dtype)
 
     def kernel(self, record: Recorder, node: Node, *, y: Array) -> None:
         record(y.fill, node.attributes.value)

@@ -1,0 +1,111 @@
+"""Losses and gradients against torch in float64, to 1e-8 relative. Run by `make nightly`."""
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.models import mlp
+
+pytestmark = pytest.mark.peers
+torch = pytest.importorskip("torch", reason="torch is not installed")
+F = torch.nn.functional
+RNG = np.random.default_rng(0)
+
+
+def close(found, wanted):
+    wanted = wanted.detach().numpy()
+    scale = max(np.abs(wanted).max(), 1e-9)  # a bias before a batch norm has the gradient 0
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-8 * scale)
+
+
+def compare(loss, torch_loss, feeds):
+    """Run both; gradients of all parameters. `torch_loss(parameters)` takes tensors by name."""
+    weights = [s for s in g.plan(loss, training=True).graph.states if s.trainable]
+    gradients = g.gradient(loss, weights)
+    named = {f"d/{w.name}": d for w, d in zip(weights, gradients, strict=True)}
+    program = g.compile(loss, outputs=named, poison=True)
+    start = {n: RNG.standard_normal(a.shape) * 0.3 for n, a in program.parameters.items()}
+    program.parameters.update(start)
+    found = program.step(feeds)
+    tensors = {n: torch.tensor(a, requires_grad=True) for n, a in start.items()}
+    wanted = torch_loss(tensors)
+    wanted.backward()
+    close(found["loss"], wanted)
+    for name, tensor in tensors.items():
+        close(found[f"d/{name}"], tensor.grad)
+
+
+def test_multilayer_perceptron():
+    layers, batch = 4, 8
+    x = g.input("x", (batch, 12), "float64")
+    labels = g.input("labels", (batch,), "int32")
+    h = x
+    for i in range(layers):
+        h = g.relu(g.linear(h, 16, name=f"layer{i}"))
+    loss = g.softmax_cross_entropy(g.linear(h, 5, name="output"), labels)
+    assert [n.op.name for n in g.plan(mlp()).graph.nodes][:2] == ["linear", "relu"]
+    feeds = {"x": RNG.standard_normal((batch, 12)), "labels": np.arange(batch, dtype=np.int32) % 5}
+
+    def peer(p):
+        h = torch.tensor(feeds["x"])
+        for i in range(layers):
+            h = F.relu(F.linear(h, p[f"layer{i}/weight"], p[f"layer{i}/bias"]))
+        logits = F.linear(h, p["output/weight"], p["output/bias"])
+        return F.cross_entropy(logits, torch.tensor(feeds["labels"]).long())
+
+    compare(loss, peer, feeds)
+
+
+def test_convolutional_network():
+    x = g.input("x", (3, 2, 11, 9), "float64")
+    h = g.conv2d(x, 4, 3, stride=2, padding=1, name="a")
+    h = g.relu(g.batch_norm(h, name="na"))
+    h = g.max_pool2d(h, 3, 2, 1)
+    h = g.conv2d(h, 6, (3, 2), padding=1, dilation=(1, 2), groups=2, bias=False, name="b")
+    h = g.gelu(g.group_norm(h, 3, name="nb"))
+    h = g.upsample2d(g.upsample2d(h, 2, "bilinear"), 2)
+    h = g.conv_transpose2d(h, 4, 3, stride=2, padding=1, output_padding=1, name="c")
+    h = g.average_pool2d(g.silu(h), 2, padding=1)
+    h = g.adaptive_average_pool2d(h, (3, 2))
+    loss = g.mean(h * h)
+    feeds = {"x": RNG.standard_normal((3, 2, 11, 9))}
+
+    def peer(p):
+        h = F.conv2d(torch.tensor(feeds["x"]), p["a/weight"], p["a/bias"], 2, 1)
+        h = F.batch_norm(h, None, None, p["na/scale"], p["na/bias"], training=True)
+        h = F.max_pool2d(F.relu(h), 3, 2, 1)
+        h = F.conv2d(h, p["b/weight"], None, 1, 1, (1, 2), 2)
+        h = F.gelu(F.group_norm(h, 3, p["nb/scale"], p["nb/bias"]))
+        h = F.interpolate(h, scale_factor=2, mode="bilinear")
+        h = F.interpolate(h, scale_factor=2)
+        h = F.conv_transpose2d(h, p["c/weight"], p["c/bias"], 2, 1, 1)
+        h = F.avg_pool2d(F.silu(h), 2, padding=1)
+        h = F.adaptive_avg_pool2d(h, (3, 2))
+        return (h * h).mean()
+
+    compare(loss, peer, feeds)
+
+
+def test_transformer_parts():
+    x = g.input("x", (2, 5, 8), "float64")
+    h = g.layer_norm(x, name="n")
+    parts = g.split(g.linear(h, 24, name="qkv"), 3, -1)
+    q, k, v = (g.transpose(g.reshape(t, (2, 5, 2, 4)), (0, 2, 1, 3)) for t in parts)
+    weights = g.softmax(g.matmul(q, k, transpose_b=True) * 0.5)
+    h = g.reshape(g.transpose(g.matmul(weights, v), (0, 2, 1, 3)), (2, 5, 8))
+    h = g.rms_norm(x + g.linear(h, 8, name="out"), name="r")
+    loss = g.mean(g.gelu(h, "tanh") ** 2)
+    feeds = {"x": RNG.standard_normal((2, 5, 8))}
+
+    def peer(p):
+        x = torch.tensor(feeds["x"])
+        h = F.layer_norm(x, (8,), p["n/scale"], p["n/bias"])
+        qkv = F.linear(h, p["qkv/weight"], p["qkv/bias"]).reshape(2, 5, 3, 2, 4)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        h = torch.softmax(q @ k.transpose(-1, -2) * 0.5, -1) @ v
+        h = h.transpose(1, 2).reshape(2, 5, 8)
+        h = x + F.linear(h, p["out/weight"], p["out/bias"])
+        h = F.rms_norm(h, (8,), p["r/scale"], 1e-6)
+        return (F.gelu(h, approximate="tanh") ** 2).mean()
+
+    compare(loss, peer, feeds)
