@@ -21,7 +21,7 @@ from graphc.ir.ops.conv import conv2d, conv_transpose2d
 from graphc.ir.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
 from graphc.ir.ops.embedding import gather, one_hot
 from graphc.ir.ops.loss import mse, softmax_cross_entropy
-from graphc.ir.ops.matmul import linear, matmul
+from graphc.ir.ops.matmul import affine, linear, matmul
 from graphc.ir.ops.norm import batch_norm, group_norm, layer_norm, rms_norm
 from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ir.ops.random import dropout
@@ -49,6 +49,7 @@ __all__ = [
     "Value",
     "adaptive_average_pool2d",
     "add",
+    "affine",
     "average_pool2d",
     "batch_norm",
     "broadcast_to",

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphc.ir.graph import Value
+from graphc.models.lstm import lstm
 from graphc.models.mlp import mlp
+from graphc.models.resnet import preact_resnet, resnet
 
-MODELS: dict[str, Callable[..., Value]] = {"mlp": mlp}
+MODELS: dict[str, Callable[..., Value]] = {
+    "lstm": lstm,
+    "mlp": mlp,
+    "preact_resnet": preact_resnet,
+    "resnet": resnet,
+}
 
-__all__ = ["MODELS", "mlp"]
+__all__ = ["MODELS", "lstm", "mlp", "preact_resnet", "resnet"]

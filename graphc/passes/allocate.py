@@ -124,8 +124,14 @@ def _with_common_workspace(
 
 
 def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+    """Chosen offsets; never above recycled blocks, which are a packing too."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
-    packing = pack(Problem(*columns.T))
+    problem = Problem(*columns.T)
+    packing = pack(problem)
+    if packing.height > problem.bound:
+        offsets, height = _recycled(tenants)
+        if height < packing.height:
+            return offsets, height
     return packing.offsets.tolist(), packing.height
 
 

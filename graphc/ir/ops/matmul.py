@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import ShapeError
-from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.operators import operator
@@ -118,6 +118,25 @@ def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = Fa
     return apply(Matmul, a, b, attributes=attributes).output
 
 
+def affine(x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """x · weightᵀ + bias on the last axis, with parameters that are there, for example shared ones.
+
+    `weight` is (outputs, inputs), `bias` (outputs,).
+    """
+    inputs = as_value("affine", x).shape[-1:]
+    if as_value("affine", weight).type.rank != 2 or inputs != weight.shape[1:]:
+        raise ShapeError(
+            f"affine: x is (..., inputs) and weight (outputs, inputs), got {x.type} and "
+            f"{weight.type}"
+        )
+    rows = reshape(x, (-1, x.shape[-1]))
+    if bias is None:
+        y = matmul(rows, weight, transpose_b=True)
+    else:
+        y = apply(Linear, rows, weight, bias).output
+    return reshape(y, (*x.shape[:-1], weight.shape[0]))
+
+
 def linear(
     x: Value,
     outputs: int,
@@ -140,10 +159,5 @@ def linear(
     inputs, dtype = x.shape[-1], x.type.dtype
     bound = Initial("uniform", math.sqrt(6 / inputs))
     weight = parameter("weight", (outputs, inputs), dtype, bound, trainable)
-    rows = reshape(x, (-1, inputs))
-    if bias:
-        shift = parameter("bias", (outputs,), dtype, trainable=trainable)
-        y = apply(Linear, rows, weight, shift).output
-    else:
-        y = matmul(rows, weight, transpose_b=True)
-    return reshape(y, (*x.shape[:-1], outputs))
+    shift = parameter("bias", (outputs,), dtype, trainable=trainable) if bias else None
+    return affine(x, weight, shift)

@@ -1,0 +1,56 @@
+"""The recurrent network that the sublinear-memory paper measured: four LSTM layers over time."""
+
+from __future__ import annotations
+
+import math
+
+from graphc.ir.builder import input, parameter, scope
+from graphc.ir.graph import Initial, Value
+from graphc.ir.ops.elementwise import add, scale
+from graphc.ir.ops.loss import softmax_cross_entropy
+from graphc.ir.ops.matmul import affine
+from graphc.ir.ops.recurrent import CellParameters, lstm_cell, lstm_parameters
+
+
+def lstm(
+    seq_len: int = 64,
+    batch: int = 64,
+    layers: int = 4,
+    hidden: int = 1024,
+    inputs: int = 50,
+    classes: int = 5000,
+) -> Value:
+    """Unrolled over time, all weights shared; the loss is the mean of the steps' losses.
+
+    Each step maps its input to `hidden` (no bias), runs the cells (Hochreiter and Schmidhuber,
+    1997), and classifies. Inputs: ``x`` (seq_len, batch, inputs) and ``labels`` (seq_len, batch),
+    int32.
+    """
+    x = input("x", (seq_len, batch, inputs))
+    labels = input("labels", (seq_len, batch), dtype="int32")
+    with scope("embed"):
+        bound = Initial("uniform", math.sqrt(6 / inputs))
+        embed = parameter("weight", (hidden, inputs), initial=bound)
+    cells: list[CellParameters] = []
+    states: list[tuple[Value, Value]] = []
+    for layer in range(layers):
+        with scope(f"layer{layer}"):
+            cells.append(lstm_parameters(hidden, hidden))
+            zero = [parameter(f"initial_{n}", (batch, hidden), trainable=False) for n in "hc"]
+            states.append((zero[0], zero[1]))
+    with scope("output"):
+        weight = parameter("weight", (classes, hidden), initial=Initial("uniform", hidden**-0.5))
+        bias = parameter("bias", (classes,))
+    total: Value | None = None
+    for step in range(seq_len):
+        with scope(f"step{step}"):
+            h = affine(x[step], embed)
+            for layer in range(layers):
+                with scope(f"layer{layer}"):
+                    states[layer] = lstm_cell(h, *states[layer], cells[layer])
+                h = states[layer][0]
+            with scope("output"):
+                loss = softmax_cross_entropy(affine(h, weight, bias), labels[step])
+            total = loss if total is None else add(total, loss)
+    assert total is not None, "seq_len is at least 1"
+    return scale(total, 1 / seq_len)

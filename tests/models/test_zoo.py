@@ -1,0 +1,143 @@
+"""Published parameter counts, MXNet's feature maps as an upper bound, and training that agrees."""
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import OptionError
+from graphc.models import lstm, mlp, preact_resnet, resnet
+
+MIB = 2**20
+
+
+def parameters(loss):
+    states = g.plan(loss, training=True).graph.states
+    return sum(s.type.elements for s in states if s.role == "parameter" and s.trainable)
+
+
+def preactivation_parameters(units):
+    """Norms, three convolutions and a projection a unit, counted layer by layer."""
+    total, width = 3 * 16 * 9, 16
+    for out in (64, 128, 256):
+        for unit in range(units):
+            inner = out // 4
+            total += 2 * width + width * inner + 2 * inner + 9 * inner**2 + 2 * inner + inner * out
+            total += width * out if unit == 0 else 0
+            width = out
+    return total + 2 * width + width * 10 + 10
+
+
+def test_parameter_counts():
+    assert parameters(resnet(50, batch=1)) == 25_583_592
+    assert parameters(preact_resnet(29, batch=1)) == preactivation_parameters(3)
+    cells = 4 * (2 * 4096 * 1024 + 2 * 4096)
+    assert parameters(lstm(2)) == cells + 50 * 1024 + 5000 * 1024 + 5000
+
+
+MXNET = [
+    # MXNet 1.9.1's planner, MiB of feature maps under none, inplace and sharing; batch 32 and 64
+    (lambda: resnet(50), (9460, 6777, 3563)),
+    (lambda: resnet(101), (14042, 10109, 5229)),
+    (lambda: lstm(16), (5333, 2872, 573)),
+]
+
+
+@pytest.mark.parametrize(("build", "limits"), MXNET, ids=["resnet50", "resnet101", "lstm16"])
+def test_feature_maps_stay_at_or_below_mxnet(build, limits):
+    for strategy, limit in zip(("none", "inplace", "sharing"), limits, strict=True):
+        plan = g.plan(build(), optimizer=g.optim.SGD(), allocate=strategy)
+        assert plan.feature_map_bytes <= limit * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("depth", "units", "limits"),
+    [
+        (200, (3, 24, 36, 3), (28326, 20497, 10424)),
+        (500, (8, 60, 90, 8), (68157, 49465, 24908)),
+        (1001, (15, 121, 182, 15), (134053, 97391, 48872)),
+    ],
+)
+def test_deep_residual_networks(depth, units, limits):
+    for strategy, limit in zip(("none", "inplace", "sharing"), limits, strict=True):
+        plan = g.plan(resnet(depth), optimizer=g.optim.SGD(), allocate=strategy)
+        assert plan.feature_map_bytes <= limit * MIB
+    by_units = g.plan(resnet(units=units), optimizer=g.optim.SGD())
+    assert len(by_units.graph.nodes) == len(plan.graph.nodes)
+
+
+def test_wrong_sizes():
+    for build in (lambda: resnet(51), lambda: resnet(units=(1, 2)), lambda: preact_resnet(30)):
+        with pytest.raises(OptionError):
+            build()
+
+
+SMALL = {
+    "mlp": lambda: mlp(layers=3, hidden=8, inputs=6, batch=4),
+    "resnet": lambda: resnet(units=(1, 1, 1, 1), batch=2, image=36, classes=5),
+    "preact_resnet": lambda: preact_resnet(11, batch=2, image=8),
+    "lstm": lambda: lstm(seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_three_steps_are_bit_identical_under_every_plan(name):
+    runs = []
+    for strategy, recompute in (
+        ("none", 0), ("inplace", 0), ("sharing", 0), ("packed", 0), ("packed", 1)
+    ):  # fmt: skip
+        with g.mirror(recompute):
+            loss = SMALL[name]()
+        program = g.compile(
+            loss,
+            optimizer=g.optim.SGD(0.05),
+            allocate=strategy,
+            recompute="mirror" if recompute else "none",
+            poison=True,
+        )
+        assert (program.plan.recomputation.nodes > 0) == bool(recompute)
+        rng = np.random.default_rng(0)
+        losses = []
+        for _ in range(3):
+            feeds = {
+                x.name: rng.standard_normal(x.shape).astype(np.float32)
+                if x.type.dtype.kind == "float"
+                else rng.integers(0, 5, x.shape).astype(np.int32)
+                for x in program.graph.inputs
+                if x.default is None
+            }
+            losses.append(program.step(feeds)["loss"].tobytes())
+        runs.append((losses, {n: a.tobytes() for n, a in program.states.items()}))
+    assert all(run == runs[0] for run in runs)
+    assert len(set(runs[0][0])) == 3
+
+
+def test_recurrent_cells_against_their_formulas():
+    from scipy.special import expit
+
+    from graphc.ir.ops.recurrent import gru_cell, gru_parameters, lstm_cell, lstm_parameters
+
+    x, h, c = (g.input(n, (3, 4), "float64") for n in "xhc")
+    with g.scope("l"):
+        long = lstm_cell(x, h, c, lstm_parameters(4, 4, "float64"))
+    with g.scope("g"):
+        short = gru_cell(x, h, gru_parameters(4, 4, "float64"))
+    program = g.compile(outputs={"h": long[0], "c": long[1], "gru": short}, poison=True)
+    rng = np.random.default_rng(0)
+    p = {n: rng.standard_normal(a.shape) for n, a in program.parameters.items()}
+    program.parameters.update(p)
+    feeds = {n: rng.standard_normal((3, 4)) for n in "xhc"}
+    found = program.step(feeds)
+
+    def gates(kind):
+        a = feeds["x"] @ p[f"{kind}/input/weight"].T + p[f"{kind}/input/bias"]
+        b = feeds["h"] @ p[f"{kind}/hidden/weight"].T + p[f"{kind}/hidden/bias"]
+        return a, b
+
+    i, n, f, o = np.split(sum(gates("l")), 4, 1)
+    cell = expit(f) * feeds["c"] + expit(i) * np.tanh(n)
+    np.testing.assert_allclose(found["c"], cell)
+    np.testing.assert_allclose(found["h"], expit(o) * np.tanh(cell))
+    (xr, xz, xn), (hr, hz, hn) = (np.split(part, 3, 1) for part in gates("g"))
+    z, n = expit(xz + hz), np.tanh(xn + expit(xr + hr) * hn)
+    np.testing.assert_allclose(found["gru"], (1 - z) * n + z * feeds["h"])
