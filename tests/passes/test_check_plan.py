@@ -6,6 +6,7 @@ import pytest
 
 import graphc as g
 from graphc.errors import PlanError
+from graphc.ir.plan import Lifetime
 from graphc.passes.check_plan import check_plan
 
 
@@ -77,16 +78,20 @@ def test_an_output_over_an_operand_that_the_op_reads_to_the_end(plan):
     target = plan.placements[node.inputs[0]].buffer
     output = plan.placements[node.output].buffer
     place = plan.buffers[target].offset
-    with pytest.raises(PlanError):
+    with pytest.raises(PlanError, match="which the op does not allow") as error:
         check_plan(broken(plan, output, offset=place))
+    assert len(error.value.culprits) == 2
 
 
 def test_an_update_run_twice(plan):
     nodes = list(plan.graph.nodes)
     update = next(n for n in nodes if n.op.name == "adam_update")
     nodes.insert(nodes.index(update), update)
-    with pytest.raises(PlanError):
-        check_plan(replace(plan, graph=replace(plan.graph, nodes=tuple(nodes))))
+    long = tuple(replace(b, lifetime=Lifetime(0, len(nodes) + 1)) for b in plan.buffers)
+    twice = replace(plan, buffers=long, graph=replace(plan.graph, nodes=tuple(nodes)))
+    with pytest.raises(PlanError, match="overwritten by") as error:
+        check_plan(twice)
+    assert error.value.culprits[0] == plan.graph.names[update.inputs[0]]
 
 
 def test_an_update_placed_elsewhere(plan):
@@ -100,8 +105,11 @@ def test_an_update_placed_elsewhere(plan):
         and not v.node.op.has_effect
     )
     placements = {**plan.placements, update.outputs[0]: plan.placements[scratch]}
-    with pytest.raises(PlanError):
+    with pytest.raises(
+        PlanError, match=r"placed elsewhere|does not allow|would overwrite"
+    ) as error:
         check_plan(replace(plan, placements=placements))
+    assert plan.graph.names[update.outputs[0]] in error.value.culprits
 
 
 def test_a_value_without_a_place(plan):
