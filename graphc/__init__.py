@@ -6,7 +6,8 @@ from graphc.errors import GraphcError
 from graphc.ir.builder import input, keep, mirror, parameter, scope
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
-from graphc.ir.ops.activation import gelu, leaky_relu, relu, sigmoid, silu, tanh
+from graphc.ir.ops.activation import gelu, leaky_relu, relu, relu6, sigmoid, silu, tanh
+from graphc.ir.ops.attention import attention, multi_head_attention
 from graphc.ir.ops.choice import (
     cast,
     equal,
@@ -19,7 +20,7 @@ from graphc.ir.ops.choice import (
 )
 from graphc.ir.ops.conv import conv2d, conv_transpose2d
 from graphc.ir.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
-from graphc.ir.ops.embedding import gather, one_hot
+from graphc.ir.ops.embedding import embedding, gather, one_hot
 from graphc.ir.ops.loss import mse, softmax_cross_entropy
 from graphc.ir.ops.matmul import affine, linear, matmul
 from graphc.ir.ops.norm import batch_norm, group_norm, layer_norm, rms_norm
@@ -29,7 +30,7 @@ from graphc.ir.ops.reduce import max, mean, sum
 from graphc.ir.ops.resample import adaptive_average_pool2d, pad, upsample2d
 from graphc.ir.ops.shape import broadcast_to, concat, full, reshape, split, transpose
 from graphc.ir.ops.shape import slice_ as slice
-from graphc.ir.ops.softmax import log_softmax, softmax
+from graphc.ir.ops.softmax import causal_softmax, log_softmax, softmax
 from graphc.ir.parse import parse_graph
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.text import format_graph
@@ -50,16 +51,19 @@ __all__ = [
     "adaptive_average_pool2d",
     "add",
     "affine",
+    "attention",
     "average_pool2d",
     "batch_norm",
     "broadcast_to",
     "cast",
+    "causal_softmax",
     "compile",
     "concat",
     "conv2d",
     "conv_transpose2d",
     "div",
     "dropout",
+    "embedding",
     "equal",
     "exp",
     "format_graph",
@@ -88,6 +92,7 @@ __all__ = [
     "mirror",
     "mse",
     "mul",
+    "multi_head_attention",
     "neg",
     "one_hot",
     "optim",
@@ -97,6 +102,7 @@ __all__ = [
     "plan",
     "power",
     "relu",
+    "relu6",
     "reshape",
     "rms_norm",
     "scope",

@@ -19,6 +19,7 @@ def lstm(
     hidden: int = 1024,
     inputs: int = 50,
     classes: int = 5000,
+    dtype: str = "float32",
 ) -> Value:
     """Unrolled over time, all weights shared; the loss is the mean of the steps' losses.
 
@@ -26,21 +27,24 @@ def lstm(
     1997), and classifies. Inputs: ``x`` (seq_len, batch, inputs) and ``labels`` (seq_len, batch),
     int32.
     """
-    x = input("x", (seq_len, batch, inputs))
+    x = input("x", (seq_len, batch, inputs), dtype)
     labels = input("labels", (seq_len, batch), dtype="int32")
     with scope("embed"):
         bound = Initial("uniform", math.sqrt(6 / inputs))
-        embed = parameter("weight", (hidden, inputs), initial=bound)
+        embed = parameter("weight", (hidden, inputs), dtype, bound)
     cells: list[CellParameters] = []
     states: list[tuple[Value, Value]] = []
     for layer in range(layers):
         with scope(f"layer{layer}"):
-            cells.append(lstm_parameters(hidden, hidden))
-            zero = [parameter(f"initial_{n}", (batch, hidden), trainable=False) for n in "hc"]
+            cells.append(lstm_parameters(hidden, hidden, dtype))
+            zero = [
+                parameter(f"initial_{n}", (batch, hidden), dtype, trainable=False) for n in "hc"
+            ]
             states.append((zero[0], zero[1]))
     with scope("output"):
-        weight = parameter("weight", (classes, hidden), initial=Initial("uniform", hidden**-0.5))
-        bias = parameter("bias", (classes,))
+        bound = Initial("uniform", hidden**-0.5)
+        weight = parameter("weight", (classes, hidden), dtype, bound)
+        bias = parameter("bias", (classes,), dtype)
     total: Value | None = None
     for step in range(seq_len):
         with scope(f"step{step}"):

@@ -7,28 +7,34 @@ import math
 from graphc.ir.builder import input, mirror, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu
-from graphc.ir.ops.loss import softmax_cross_entropy
 from graphc.ir.ops.matmul import linear
+from graphc.models.heads import classified
 
 
 def mlp(
-    layers: int = 4, hidden: int = 256, inputs: int = 784, classes: int = 10, batch: int = 64
+    layers: int = 4,
+    hidden: int = 256,
+    inputs: int = 784,
+    classes: int = 10,
+    batch: int = 64,
+    dtype: str = "float32",
 ) -> Value:
     """`layers` times (linear, relu), then a linear classifier and softmax cross entropy.
 
     Inputs of the program: ``x`` (batch, inputs) and ``labels`` (batch,), int32.
     """
-    labels = input("labels", (batch,), dtype="int32")
-    return softmax_cross_entropy(mlp_logits(layers, hidden, inputs, classes, batch), labels)
+    return classified(mlp_logits(layers, hidden, inputs, classes, batch, dtype))
 
 
-def mlp_logits(layers: int, hidden: int, inputs: int, classes: int, batch: int) -> Value:
+def mlp_logits(
+    layers: int, hidden: int, inputs: int, classes: int, batch: int, dtype: str = "float32"
+) -> Value:
     """The network without its loss.
 
     Layers between every √layers-th one carry mirror count 1, the paper's segments (Alg. 1), so
     that ``recompute="mirror"`` keeps about √layers feature maps.
     """
-    h: Value = input("x", (batch, inputs))
+    h: Value = input("x", (batch, inputs), dtype)
     segment = max(1, math.isqrt(layers))
     for index in range(layers):
         inside = (index + 1) % segment != 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from graphc.errors import OptionError
+from graphc.errors import OptionError, choose
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu
 from graphc.ir.ops.conv import conv2d
 from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.loss import softmax_cross_entropy
-from graphc.ir.ops.matmul import linear
 from graphc.ir.ops.norm import batch_norm
 from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ir.ops.shape import reshape
+from graphc.models.heads import classifier
 
 UNITS = {
     50: (3, 4, 6, 3),
@@ -27,23 +27,31 @@ UNITS = {
 """Units of the four stages by nominal depth; the depth is 3 · units + 2, or near it."""
 
 
-def _conv_norm_relu(x: Value, filters: int, window: int, stride: int, padding: int) -> Value:
-    return relu(batch_norm(conv2d(x, filters, window, stride, padding)))
+FORMS = ("baseline", "common")
 
 
-def _bottleneck(x: Value, filters: int, stride: int, project: bool) -> Value:
-    h = x
-    for name, width, window, step, padding in (
-        ("reduce", filters, 1, 1, 0),
-        ("window", filters, 3, stride, 1),
-        ("expand", 4 * filters, 1, 1, 0),
-    ):
-        with scope(name):
-            h = _conv_norm_relu(h, width, window, step, padding)
-    if project:
-        with scope("shortcut"):
-            x = _conv_norm_relu(x, 4 * filters, 1, stride, 0)
-    return add(h, x)
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What tells the two forms apart: `common` has no biases, and no relu before the sum."""
+
+    common: bool
+
+    def layer(self, x: Value, filters: int, window: int, stride: int, act: bool = True) -> Value:
+        h = conv2d(x, filters, window, stride, window // 2, bias=not self.common)
+        return relu(batch_norm(h)) if act else batch_norm(h)
+
+    def bottleneck(self, x: Value, filters: int, stride: int, project: bool) -> Value:
+        act = not self.common
+        with scope("reduce"):
+            h = self.layer(x, filters, 1, 1)
+        with scope("window"):
+            h = self.layer(h, filters, 3, stride)
+        with scope("expand"):
+            h = self.layer(h, 4 * filters, 1, 1, act)
+        if project:
+            with scope("shortcut"):
+                x = self.layer(x, 4 * filters, 1, stride, act)
+        return relu(add(h, x)) if self.common else add(h, x)
 
 
 def resnet(
@@ -52,12 +60,17 @@ def resnet(
     image: int = 224,
     classes: int = 1000,
     units: Sequence[int] = (),
+    form: str = "baseline",
+    dtype: str = "float32",
 ) -> Value:
-    """The bottleneck network that the sublinear-memory paper's system was measured on.
+    """The bottleneck network of four stages.
 
-    Convolutions have biases; every one is followed by batch norm and relu, the expanding one and
-    the projection too, and nothing follows the sum. `units` gives the four stages' units and
-    overrides `depth`. Inputs: ``x`` (batch, 3, image, image) and ``labels`` (batch,), int32.
+    Form ``baseline`` is what the sublinear-memory paper's system was measured on: convolutions
+    have biases; every one is followed by batch norm and relu, the expanding one and the projection
+    too, nothing follows the sum, and the stem's pooling is not padded. Form ``common`` is He et
+    al.'s network as it is usually trained, with the stride in the 3 by 3 convolution.
+    `units` gives the four stages' units and overrides `depth`. Inputs: ``x`` (batch, 3, image,
+    image) and ``labels`` (batch,), int32.
     """
     stages = tuple(units) or UNITS.get(depth, ())
     if len(stages) != 4 or any(not isinstance(n, int) or n < 1 for n in stages):
@@ -65,21 +78,27 @@ def resnet(
             f"resnet: depth is one of {', '.join(map(str, UNITS))}, or units=(a,b,c,d) gives the "
             f"units of four stages; got depth={depth!r}, units={units!r}"
         )
-    h: Value = input("x", (batch, 3, image, image))
+    common = choose("resnet: form", form, FORMS) == "common"
+    style = _Form(common)
+    h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):
-        h = max_pool2d(_conv_norm_relu(h, 64, 7, 2, 3), 3, 2)
+        h = max_pool2d(style.layer(h, 64, 7, 2), 3, 2, 1 if common else 0)
     for stage, count in enumerate(stages):
         for unit in range(count):
             with scope(f"stage{stage + 1}/unit{unit}"):
                 stride = 2 if stage > 0 and unit == 0 else 1
-                h = _bottleneck(h, 64 * 2**stage, stride, project=unit == 0)
+                h = style.bottleneck(h, 64 * 2**stage, stride, project=unit == 0)
     h = average_pool2d(h, h.shape[2:])  # type: ignore[arg-type]
-    with scope("output"):
-        logits = linear(reshape(h, (batch, -1)), classes)
-    return softmax_cross_entropy(logits, input("labels", (batch,), dtype="int32"))
+    return classifier(reshape(h, (batch, -1)), classes)
 
 
-def preact_resnet(depth: int = 29, batch: int = 32, image: int = 32, classes: int = 10) -> Value:
+def preact_resnet(
+    depth: int = 29,
+    batch: int = 32,
+    image: int = 32,
+    classes: int = 10,
+    dtype: str = "float32",
+) -> Value:
     """The pre-activation network for small images, with bottleneck units; depth is 9n + 2.
 
     No convolution has a bias. Inputs: ``x`` (batch, 3, image, image), ``labels`` (batch,), int32.
@@ -87,7 +106,7 @@ def preact_resnet(depth: int = 29, batch: int = 32, image: int = 32, classes: in
     count, rest = divmod(depth - 2, 9)
     if rest or count < 1:
         raise OptionError(f"preact_resnet: depth is 9n + 2, for example 29 or 164, got {depth}")
-    h: Value = input("x", (batch, 3, image, image))
+    h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):
         h = conv2d(h, 16, 3, padding=1, bias=False)
     for stage in range(3):
@@ -98,8 +117,7 @@ def preact_resnet(depth: int = 29, batch: int = 32, image: int = 32, classes: in
                 h = _preactivated(h, width, stride)
     with scope("output"):
         h = global_average_pool2d(relu(batch_norm(h)))
-        logits = linear(h, classes)
-    return softmax_cross_entropy(logits, input("labels", (batch,), dtype="int32"))
+    return classifier(h, classes)
 
 
 def _preactivated(x: Value, width: int, stride: int) -> Value:

@@ -306,6 +306,11 @@ def dropped(x, seed, step):
     return np.where(uniform >= 0.25, x / 0.75, 0.0)
 
 
+def causal_softmax(x):
+    later = np.triu(np.ones(x.shape[-2:], bool), x.shape[-1] - x.shape[-2] + 1)
+    return softmax(np.where(later, -np.inf, x), -1)
+
+
 M, N = (3, 4), (4,)
 BOTH = {"dy", "a", "b"}
 PART = shape.SliceAttributes((1, 0), (4, 3), (2, 1))
@@ -346,6 +351,12 @@ SAMPLES = [
     Sample(
         "relu_gradient", direct(activation.ReluGradient), (M, M),
         lambda y, dy: np.where(y > 0, dy, 0), {"y": set(), "dy": {"ddx", "y"}},
+    ),
+    Sample("relu6", g.relu6, (M,), lambda x: np.clip(x, 0, 6), {"x": {"dy", "y"}}, domain=(-2, 9)),
+    Sample(
+        "relu6_gradient", direct(activation.Relu6Gradient), (M, M),
+        lambda y, dy: np.where((y > 0) & (y < 6), dy, 0), {"y": set(), "dy": {"ddx", "y"}},
+        domain=(-2, 9),
     ),
     Sample(
         "leaky_relu", lambda x: g.leaky_relu(x, 0.1), (M,),
@@ -536,6 +547,15 @@ SAMPLES = [
     Sample("softmax", g.softmax, (M,), lambda x: softmax(x, -1), {"x": {"dy", "y"}}),
     Sample(
         "softmax", lambda x: g.softmax(x, 0), ((5,),), softmax, {"x": {"dy", "y"}}, label=" vector"
+    ),
+    *(
+        Sample(
+            "causal_softmax", g.causal_softmax, (shape_of,), causal_softmax, {"x": {"dy", "y"}},
+            label=f" {label}",
+        )
+        for label, shape_of in (
+            ("square", (2, 5, 5)), ("wide", (3, 7)), ("one", (1, 1)), ("block", (33, 37))
+        )
     ),
     Sample(
         "softmax_gradient", direct(softmax_ops.SoftmaxGradient, AXIS1), (M, M),

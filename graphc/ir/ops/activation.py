@@ -82,6 +82,29 @@ class ReluGradient(FloatElementwise):
         return apply(ReluGradient, y, ddx).output
 
 
+class Relu6(FloatElementwise):
+    """y = min(max(x, 0), 6) (Howard et al., 2017). The output gives the gradient."""
+
+    name, inputs = "relu6", ("x",)
+    expression = "-maximum(-maximum(x, 0), -6)"
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return apply(Relu6Gradient, y, dy).output
+
+
+class Relu6Gradient(FloatElementwise):
+    """dx = dy where 0 < y < 6, else 0."""
+
+    name, inputs, outputs = "relu6_gradient", ("y", "dy"), ("dx",)
+    expression = "where(y > 0, where(y < 6, dy, 0), 0)"
+
+    def gradient_y(self, node: Node) -> None:
+        return None
+
+    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
+        return apply(Relu6Gradient, y, ddx).output
+
+
 @dataclass(frozen=True, slots=True)
 class Slope:
     """The factor for negative inputs, above 0 so that the output keeps the input's sign."""
@@ -219,6 +242,11 @@ def sigmoid(x: Value) -> Value:
 def relu(x: Value) -> Value:
     """max(x, 0)."""
     return apply(Relu, x).output
+
+
+def relu6(x: Value) -> Value:
+    """min(max(x, 0), 6)."""
+    return apply(Relu6, x).output
 
 
 def leaky_relu(x: Value, slope: float = 0.01) -> Value:

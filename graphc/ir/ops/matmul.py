@@ -143,21 +143,23 @@ def linear(
     bias: bool = True,
     trainable: bool = True,
     name: str | None = None,
+    initial: Initial | None = None,
 ) -> Value:
     """y = x · weightᵀ + bias on the last axis of x.
 
-    Makes ``weight`` (outputs, inputs), drawn by He's rule for relu networks (uniform within
-    √(6 / inputs)), and ``bias`` (outputs,), zero, in the current scope, or in ``name`` inside it.
+    Makes ``weight`` (outputs, inputs), drawn by `initial`, or else by He's rule for relu networks
+    (uniform within √(6 / inputs)), and ``bias`` (outputs,), zero, in the current scope, or in
+    ``name`` inside it.
     """
     if name is not None:
         with scope(name):
-            return linear(x, outputs, bias, trainable)
+            return linear(x, outputs, bias, trainable, initial=initial)
     if not isinstance(x, Value) or x.type.rank < 1:
         raise ShapeError(f"linear: the input is a value with one axis or more, got {x!r}")
     if not isinstance(outputs, int | np.integer) or outputs < 1:
         raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
     inputs, dtype = x.shape[-1], x.type.dtype
-    bound = Initial("uniform", math.sqrt(6 / inputs))
-    weight = parameter("weight", (outputs, inputs), dtype, bound, trainable)
+    drawn = initial or Initial("uniform", math.sqrt(6 / inputs))
+    weight = parameter("weight", (outputs, inputs), dtype, drawn, trainable)
     shift = parameter("bias", (outputs,), dtype, trainable=trainable) if bias else None
     return affine(x, weight, shift)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,61 @@ class Softmax(AlongAxis):
         np.divide(out, number, out=out)
 
 
+CAUSAL_ROWS = 32
+"""Rows that `CausalSoftmax` works on at a time."""
+
+
+class CausalSoftmax(Op):
+    """Softmax over the last axis of x (..., rows, columns), where row i sees no column that
+    belongs to a later row: y is 0 beyond column i + columns - rows.
+
+    The mask is in the arithmetic, not in memory, and holds no infinity.
+    """
+
+    name, inputs = "causal_softmax", ("x",)
+    may_overwrite = {"y": ("x",)}
+    flops_per_element = 6
+
+    def infer(self, attributes: Any, x: TensorType) -> TensorType:
+        float_dtype(x)
+        if x.rank < 2 or x.shape[-2] > x.shape[-1]:
+            raise ShapeError(f"x is (..., rows, columns) with no more rows than columns, got {x}")
+        return x
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        """Softmax's own: where y is 0, nothing flows."""
+        attributes = AxisAttributes(node.output.type.rank - 1)
+        return apply(SoftmaxGradient, y, dy, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A number a line of a block of rows."""
+        *batch, rows, _ = node.output.shape
+        return (node.output.type.with_shape((*batch, min(CAUSAL_ROWS, rows), 1)),)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        (number,) = record.scratch
+        rows, columns = y.shape[-2:]
+        for first in range(0, rows, CAUSAL_ROWS):
+            last = min(first + CAUSAL_ROWS, rows)
+            seen, block = last + columns - rows, (..., slice(first, last))
+            lines = number[..., : last - first, :]
+            record(_causal_rows, x[(*block, slice(seen))], y[(*block, slice(seen))], lines)
+            record(np.copyto, y[(*block, slice(seen, None))], 0)
+
+
+def _causal_rows(x: Array, y: Array, number: Array) -> None:
+    """Rows of which the last sees all columns, the one before all but one, and so on."""
+    rows, columns = y.shape[-2:]
+    np.copyto(y, x)
+    for row in range(rows - 1):
+        y[..., row, columns - rows + row + 1 :] = -np.inf
+    np.maximum.reduce(y, -1, out=number, keepdims=True)
+    np.subtract(y, number, out=y)
+    np.exp(y, out=y)
+    np.add.reduce(y, -1, out=number, keepdims=True)
+    np.divide(y, number, out=y)
+
+
 class SoftmaxGradient(AlongAxis):
     """dx = y · (dy - sum of dy · y along the axis)."""
 
@@ -171,6 +227,14 @@ def softmax(x: Value, axis: int = -1) -> Value:
     rank = as_value("softmax", x).type.rank
     attributes = AxisAttributes(normalize_axis(axis, rank, "softmax"))
     return apply(Softmax, x, attributes=attributes).output
+
+
+def causal_softmax(x: Value) -> Value:
+    """Softmax over the last axis of x (..., rows, columns), blind to what comes later.
+
+    The last row sees all columns, the row before it all but one, and so on; the rest is 0.
+    """
+    return apply(CausalSoftmax, x).output
 
 
 def log_softmax(x: Value, axis: int = -1) -> Value:

@@ -1,0 +1,70 @@
+"""BERT: Devlin, Chang, Lee and Toutanova (2018)."""
+
+from __future__ import annotations
+
+from graphc.errors import OptionError, choose
+from graphc.ir.builder import input, parameter, scope
+from graphc.ir.graph import Initial, Value
+from graphc.ir.ops.activation import gelu
+from graphc.ir.ops.elementwise import add
+from graphc.ir.ops.embedding import embedding, gather
+from graphc.ir.ops.matmul import affine, linear
+from graphc.ir.ops.norm import layer_norm
+from graphc.ir.ops.random import dropout
+from graphc.ir.ops.shape import reshape
+from graphc.models.heads import classified
+from graphc.models.transformer import DEVIATION, Block
+
+SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}
+"""Layers, width and heads."""
+
+EPSILON = 1e-12
+
+
+def bert(
+    size: str = "base",
+    layers: int | None = None,
+    width: int | None = None,
+    heads: int | None = None,
+    seq_len: int = 512,
+    batch: int = 8,
+    vocab: int = 30522,
+    positions: int = 512,
+    masked: int = 76,
+    drop: float = 0.1,
+    dtype: str = "float32",
+) -> Value:
+    """The encoder, trained to restore masked tokens; the output layer is the token table.
+
+    `size` is base or large; `layers`, `width` and `heads` replace its figures. Sequences fill
+    their length. Inputs, all int32: ``tokens`` and ``segments`` (0 or 1), both (batch, seq_len);
+    ``places`` (batch, masked), the masked tokens' numbers among all batch · seq_len; ``labels``
+    (batch, masked), what stood there.
+    """
+    figures = SIZES[choose("bert: size", size, tuple(SIZES))]
+    layers, width, heads = (
+        default if given is None else given
+        for given, default in zip((layers, width, heads), figures, strict=True)
+    )
+    if seq_len > positions:
+        raise OptionError(
+            f"bert: there are {positions} positions, fewer than seq_len={seq_len}; raise positions="
+        )
+    normal = Initial("normal", DEVIATION)
+    tokens = input("tokens", (batch, seq_len), dtype="int32")
+    segments = input("segments", (batch, seq_len), dtype="int32")
+    with scope("embedding"):
+        table = parameter("token", (vocab, width), dtype, normal)
+        place = parameter("position", (positions, width), dtype, normal)
+        h = add(gather(table, tokens), place[:seq_len])
+        h = add(h, embedding(segments, 2, width, dtype, DEVIATION, name="segment"))
+        h = dropout(layer_norm(h, EPSILON), drop)
+    block = Block(heads, 4 * width, drop=drop, epsilon=EPSILON)
+    for layer in range(layers):
+        with scope(f"layer{layer}"):
+            h = block.norm_last(h)
+    places = input("places", (batch, masked), dtype="int32")
+    h = gather(reshape(h, (batch * seq_len, width)), places)
+    with scope("output"):
+        h = layer_norm(gelu(linear(h, width, name="transform", initial=normal)), EPSILON)
+        return classified(affine(h, table, parameter("bias", (vocab,), dtype)))

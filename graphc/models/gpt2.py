@@ -1,0 +1,87 @@
+"""GPT-2: Radford, Wu, Child, Luan, Amodei and Sutskever (2019)."""
+
+from __future__ import annotations
+
+import math
+
+from graphc.errors import OptionError, choose
+from graphc.ir.builder import input, parameter, scope
+from graphc.ir.graph import Initial, Value
+from graphc.ir.ops.elementwise import add
+from graphc.ir.ops.embedding import gather
+from graphc.ir.ops.matmul import affine
+from graphc.ir.ops.norm import layer_norm
+from graphc.ir.ops.random import dropout
+from graphc.models.heads import classified
+from graphc.models.transformer import DEVIATION, Block
+
+SIZES = {
+    "small": (12, 768, 12),
+    "medium": (24, 1024, 16),
+    "large": (36, 1280, 20),
+    "xl": (48, 1600, 25),
+}
+"""Layers, width and heads."""
+
+
+def gpt2(
+    size: str = "small",
+    layers: int | None = None,
+    width: int | None = None,
+    heads: int | None = None,
+    seq_len: int = 1024,
+    batch: int = 4,
+    vocab: int = 50257,
+    positions: int = 1024,
+    drop: float = 0.1,
+    dtype: str = "float32",
+) -> Value:
+    """The decoder with learned positions whose output layer is the token table, by its next token.
+
+    `size` is small, medium, large or xl; `layers`, `width` and `heads` replace its figures.
+    `positions` is the length of the position table. Inputs: ``tokens`` and ``labels``, which is
+    tokens one place on, both (batch, seq_len), int32.
+    """
+    logits = gpt2_logits(
+        size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype
+    )
+    return classified(logits)
+
+
+def gpt2_logits(
+    size: str,
+    layers: int | None,
+    width: int | None,
+    heads: int | None,
+    seq_len: int,
+    batch: int,
+    vocab: int,
+    positions: int,
+    drop: float,
+    dtype: str,
+) -> Value:
+    """The network without its loss: (batch, seq_len, vocab)."""
+    figures = SIZES[choose("gpt2: size", size, tuple(SIZES))]
+    layers, width, heads = (
+        default if given is None else given
+        for given, default in zip((layers, width, heads), figures, strict=True)
+    )
+    if seq_len > positions:
+        raise OptionError(
+            f"gpt2: there are {positions} positions, fewer than seq_len={seq_len}; raise positions="
+        )
+    normal = Initial("normal", DEVIATION)
+    tokens = input("tokens", (batch, seq_len), dtype="int32")
+    with scope("embedding"):
+        table = parameter("token", (vocab, width), dtype, normal)
+        place = parameter("position", (positions, width), dtype, normal)
+        h = dropout(add(gather(table, tokens), place[:seq_len]), drop)
+    block = Block(
+        heads, 4 * width, causal=True, gelu_form="tanh", drop=drop,
+        project_deviation=DEVIATION / math.sqrt(2 * layers),
+    )  # fmt: skip
+    for layer in range(layers):
+        with scope(f"layer{layer}"):
+            h = block.norm_first(h)
+    with scope("output"):
+        return affine(layer_norm(h), table)

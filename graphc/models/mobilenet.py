@@ -1,0 +1,69 @@
+"""MobileNetV2: Sandler, Howard, Zhu, Zhmoginov and Chen (2018)."""
+
+from __future__ import annotations
+
+from graphc.ir.builder import input, scope
+from graphc.ir.graph import Value
+from graphc.ir.ops.activation import relu6
+from graphc.ir.ops.conv import conv2d
+from graphc.ir.ops.elementwise import add
+from graphc.ir.ops.norm import batch_norm
+from graphc.ir.ops.pool import global_average_pool2d
+from graphc.ir.ops.random import dropout
+from graphc.models.heads import classifier
+
+STAGES = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
+    (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
+"""Expansion, filters, units and first stride: the paper's table 2."""
+
+
+def mobilenet_v2(
+    batch: int = 32,
+    image: int = 224,
+    classes: int = 1000,
+    width: float = 1.0,
+    drop: float = 0.2,
+    dtype: str = "float32",
+) -> Value:
+    """Inverted residual units: expand, filter each channel alone, project without activation.
+
+    `width` scales the filters, rounded to multiples of 8. Inputs: ``x`` (batch, 3, image, image)
+    and ``labels`` (batch,), int32.
+    """
+    h: Value = input("x", (batch, 3, image, image), dtype)
+    with scope("stem"):
+        h = relu6(_conv_norm(h, _rounded(32 * width), 3, 2))
+    for stage, (expansion, filters, count, stride) in enumerate(STAGES):
+        for unit in range(count):
+            with scope(f"stage{stage + 1}/unit{unit}"):
+                step = stride if unit == 0 else 1
+                h = _unit(h, expansion, _rounded(filters * width), step)
+    with scope("head"):
+        h = relu6(_conv_norm(h, _rounded(1280 * max(1.0, width)), 1))
+        h = dropout(global_average_pool2d(h), drop)
+    return classifier(h, classes)
+
+
+def _rounded(filters: float) -> int:
+    """The nearest multiple of 8 that is not below 90 %."""
+    nearest = max(8, int(filters + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * filters else nearest + 8
+
+
+def _conv_norm(x: Value, filters: int, window: int, stride: int = 1, groups: int = 1) -> Value:
+    padding = window // 2
+    return batch_norm(conv2d(x, filters, window, stride, padding, groups=groups, bias=False))
+
+
+def _unit(x: Value, expansion: int, filters: int, stride: int) -> Value:
+    h, inner = x, x.shape[1] * expansion
+    if expansion != 1:
+        with scope("expand"):
+            h = relu6(_conv_norm(h, inner, 1))
+    with scope("depthwise"):
+        h = relu6(_conv_norm(h, inner, 3, stride, groups=inner))
+    with scope("project"):
+        h = _conv_norm(h, filters, 1)
+    return add(x, h) if x.shape == h.shape else h

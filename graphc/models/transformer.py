@@ -1,0 +1,66 @@
+"""What transformers have in common: attention and feed-forward parts on x (batch, seq, width)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphc.errors import OptionError
+from graphc.ir.builder import scope
+from graphc.ir.graph import Initial, Value
+from graphc.ir.ops.activation import gelu
+from graphc.ir.ops.attention import multi_head_attention
+from graphc.ir.ops.elementwise import add
+from graphc.ir.ops.matmul import linear
+from graphc.ir.ops.norm import layer_norm
+from graphc.ir.ops.random import dropout
+
+DEVIATION = 0.02
+"""Of initial weights, as in GPT-2 and BERT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Settings that all blocks of a network share.
+
+    `project_deviation` is for the layers that end a residual branch.
+    """
+
+    heads: int
+    inner: int
+    causal: bool = False
+    gelu_form: str = "exact"
+    drop: float = 0.0
+    epsilon: float = 1e-5
+    project_deviation: float = DEVIATION
+
+    def attend(self, x: Value) -> Value:
+        """Self-attention, projected."""
+        width = x.shape[-1]
+        if width % self.heads:
+            raise OptionError(
+                f"the width must be a multiple of the heads, got width={width}, heads={self.heads}"
+            )
+        with scope("attention"):
+            qkv = linear(x, 3 * width, name="qkv", initial=Initial("normal", DEVIATION))
+            mixed = multi_head_attention(qkv, self.heads, self.causal, self.drop)
+            return self.project(mixed, width)
+
+    def feed_forward(self, x: Value) -> Value:
+        """Two linear layers with gelu between them."""
+        with scope("mlp"):
+            h = linear(x, self.inner, name="widen", initial=Initial("normal", DEVIATION))
+            return self.project(gelu(h, self.gelu_form), x.shape[-1])
+
+    def project(self, x: Value, width: int) -> Value:
+        drawn = Initial("normal", self.project_deviation)
+        return dropout(linear(x, width, name="project", initial=drawn), self.drop)
+
+    def norm_first(self, x: Value) -> Value:
+        """A block that normalises what a branch reads, as in GPT-2."""
+        x = add(x, self.attend(layer_norm(x, self.epsilon, name="norm1")))
+        return add(x, self.feed_forward(layer_norm(x, self.epsilon, name="norm2")))
+
+    def norm_last(self, x: Value) -> Value:
+        """A block that normalises each sum, as in BERT."""
+        x = layer_norm(add(x, self.attend(x)), self.epsilon, name="norm1")
+        return layer_norm(add(x, self.feed_forward(x)), self.epsilon, name="norm2")

@@ -1,0 +1,58 @@
+"""U-Net: Ronneberger, Fischer and Brox (2015)."""
+
+from __future__ import annotations
+
+from graphc.errors import OptionError
+from graphc.ir.builder import input, scope
+from graphc.ir.graph import Value
+from graphc.ir.ops.activation import relu
+from graphc.ir.ops.conv import conv2d, conv_transpose2d
+from graphc.ir.ops.norm import batch_norm
+from graphc.ir.ops.pool import max_pool2d
+from graphc.ir.ops.shape import concat, transpose
+from graphc.models.heads import classified
+
+
+def unet(
+    batch: int = 4,
+    image: int = 256,
+    channels: int = 3,
+    classes: int = 2,
+    width: int = 64,
+    depth: int = 4,
+    dtype: str = "float32",
+) -> Value:
+    """A contracting and an expanding path with a bridge at each of `depth` levels.
+
+    Two differences from the paper, both usual today: convolutions are padded, so that sizes stay,
+    and followed by batch norm. Inputs: ``x`` (batch, channels, image, image), image a multiple of
+    2 ** depth, and ``labels`` (batch, image, image), int32: a class for each pixel.
+    """
+    if depth < 1 or image % 2**depth:
+        raise OptionError(
+            f"unet: the image is halved depth={depth} times, so {2**depth} must divide it; got "
+            f"image={image}"
+        )
+    h: Value = input("x", (batch, channels, image, image), dtype)
+    bridges = []
+    for level in range(depth):
+        with scope(f"down{level}"):
+            h = _twice(h, width * 2**level)
+        bridges.append(h)
+        h = max_pool2d(h, 2, 2)
+    with scope("bottom"):
+        h = _twice(h, width * 2**depth)
+    for level in reversed(range(depth)):
+        with scope(f"up{level}"):
+            h = conv_transpose2d(h, width * 2**level, 2, stride=2)
+            h = _twice(concat([bridges[level], h], axis=1), width * 2**level)
+    with scope("output"):
+        h = conv2d(h, classes, 1)
+    return classified(transpose(h, (0, 2, 3, 1)))
+
+
+def _twice(x: Value, filters: int) -> Value:
+    for number in range(2):
+        with scope(f"conv{number + 1}"):
+            x = relu(batch_norm(conv2d(x, filters, 3, padding=1, bias=False)))
+    return x

@@ -1,0 +1,46 @@
+"""Very deep convolutional networks: Simonyan and Zisserman (2014)."""
+
+from __future__ import annotations
+
+from graphc.errors import OptionError
+from graphc.ir.builder import input, scope
+from graphc.ir.graph import Value
+from graphc.ir.ops.activation import relu
+from graphc.ir.ops.conv import conv2d
+from graphc.ir.ops.matmul import linear
+from graphc.ir.ops.pool import max_pool2d
+from graphc.ir.ops.random import dropout
+from graphc.ir.ops.shape import reshape
+from graphc.models.heads import classifier
+
+STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+"""Filters and convolutions of each stage, the paper's configuration D."""
+
+
+def vgg16(
+    batch: int = 32,
+    image: int = 224,
+    classes: int = 1000,
+    hidden: int = 4096,
+    width: int = 64,
+    drop: float = 0.5,
+    dtype: str = "float32",
+) -> Value:
+    """Thirteen convolutions of 3 by 3 and three linear layers.
+
+    `width` is the first stage's filters, `hidden` the linear layers' outputs. Inputs: ``x`` (batch,
+    3, image, image), image a multiple of 32, and ``labels`` (batch,), int32.
+    """
+    if image % 32:
+        raise OptionError(f"vgg16: the image is halved five times, so 32 divides it; got {image}")
+    h: Value = input("x", (batch, 3, image, image), dtype)
+    for stage, (filters, count) in enumerate(STAGES):
+        for number in range(count):
+            with scope(f"stage{stage + 1}/conv{number + 1}"):
+                h = relu(conv2d(h, filters * width // 64, 3, padding=1))
+        h = max_pool2d(h, 2, 2)
+    h = reshape(h, (batch, -1))
+    for number in range(2):
+        with scope(f"linear{number + 1}"):
+            h = dropout(relu(linear(h, hidden)), drop)
+    return classifier(h, classes)

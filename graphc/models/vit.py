@@ -1,0 +1,51 @@
+"""The vision transformer: Dosovitskiy, Beyer, Kolesnikov, Weissenborn, Zhai et al. (2020)."""
+
+from __future__ import annotations
+
+from graphc.errors import OptionError
+from graphc.ir.builder import input, parameter, scope
+from graphc.ir.graph import Initial, Value
+from graphc.ir.ops.conv import conv2d
+from graphc.ir.ops.elementwise import add
+from graphc.ir.ops.norm import layer_norm
+from graphc.ir.ops.random import dropout
+from graphc.ir.ops.shape import broadcast_to, concat, reshape, transpose
+from graphc.models.heads import classifier
+from graphc.models.transformer import DEVIATION, Block
+
+
+def vit(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    inner: int | None = None,
+    patch: int = 16,
+    image: int = 224,
+    classes: int = 1000,
+    batch: int = 32,
+    drop: float = 0.0,
+    dtype: str = "float32",
+) -> Value:
+    """An encoder over the patches of an image, read out at a token of its own; ViT-B/16 by default.
+
+    `inner` is the width inside the feed-forward parts, by default four times `width`. Inputs:
+    ``x`` (batch, 3, image, image) and ``labels`` (batch,), int32.
+    """
+    if image % patch:
+        raise OptionError(f"vit: patches of {patch} do not divide an image of {image}")
+    count = (image // patch) ** 2
+    normal = Initial("normal", DEVIATION)
+    x = input("x", (batch, 3, image, image), dtype)
+    with scope("embedding"):
+        patches = reshape(conv2d(x, width, patch, patch, name="patch"), (batch, width, count))
+        token = parameter("class_token", (1, 1, width), dtype)
+        place = parameter("position", (1 + count, width), dtype, normal)
+        first = broadcast_to(token, (batch, 1, width))
+        h = dropout(add(concat([first, transpose(patches, (0, 2, 1))], axis=1), place), drop)
+    block = Block(heads, inner or 4 * width, drop=drop, epsilon=1e-6)
+    for layer in range(layers):
+        with scope(f"layer{layer}"):
+            h = block.norm_first(h)
+    with scope("output"):
+        h = layer_norm(h[:, 0], 1e-6)
+    return classifier(h, classes)
