@@ -93,7 +93,7 @@ def test_a_model_from_a_file(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan", "resnet999"], "unknown model 'resnet999'; choose one of: lstm, mlp"),
+        (["plan", "resnet999"], "unknown model 'resnet999'; choose one of: bert, "),
         (["plan", "gone.py:f"], "there is no file"),
         (["plan", "mlp", "depth=3"], "no setting 'depth'; it takes layers"),
         (["plan", "mlp", "layers"], "key=value"),

@@ -42,9 +42,7 @@ def gpt2(
     `positions` is the length of the position table. Inputs: ``tokens`` and ``labels``, which is
     tokens one place on, both (batch, seq_len), int32.
     """
-    logits = gpt2_logits(
-        size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype
-    )
+    logits = gpt2_logits(size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype)
     return classified(logits)
 
 

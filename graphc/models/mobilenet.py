@@ -66,4 +66,4 @@ def _unit(x: Value, expansion: int, filters: int, stride: int) -> Value:
         h = relu6(_conv_norm(h, inner, 3, stride, groups=inner))
     with scope("project"):
         h = _conv_norm(h, filters, 1)
-    return add(x, h) if x.shape == h.shape else h
+    return add(x, h) if stride == 1 and x.shape == h.shape else h

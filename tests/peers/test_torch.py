@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from peers.comparison import RNG, compare
 
 import graphc as g
 from graphc.models import mlp
@@ -9,30 +10,6 @@ from graphc.models import mlp
 pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="torch is not installed")
 F = torch.nn.functional
-RNG = np.random.default_rng(0)
-
-
-def close(found, wanted):
-    wanted = wanted.detach().numpy()
-    scale = max(np.abs(wanted).max(), 1e-9)  # a bias before a batch norm has the gradient 0
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-8 * scale)
-
-
-def compare(loss, torch_loss, feeds):
-    """Run both; gradients of all parameters. `torch_loss(parameters)` takes tensors by name."""
-    weights = [s for s in g.plan(loss, training=True).graph.states if s.trainable]
-    gradients = g.gradient(loss, weights)
-    named = {f"d/{w.name}": d for w, d in zip(weights, gradients, strict=True)}
-    program = g.compile(loss, outputs=named, poison=True)
-    start = {n: RNG.standard_normal(a.shape) * 0.3 for n, a in program.parameters.items()}
-    program.parameters.update(start)
-    found = program.step(feeds)
-    tensors = {n: torch.tensor(a, requires_grad=True) for n, a in start.items()}
-    wanted = torch_loss(tensors)
-    wanted.backward()
-    close(found["loss"], wanted)
-    for name, tensor in tensors.items():
-        close(found[f"d/{name}"], tensor.grad)
 
 
 def test_multilayer_perceptron():

@@ -28,9 +28,7 @@ def attention(q: Value, k: Value, v: Value, causal: bool = False, drop: float = 
     return matmul(dropout(weights, drop), v)
 
 
-def multi_head_attention(
-    qkv: Value, heads: int, causal: bool = False, drop: float = 0.0
-) -> Value:
+def multi_head_attention(qkv: Value, heads: int, causal: bool = False, drop: float = 0.0) -> Value:
     """Attention in `heads` parts of the width: qkv (batch, positions, 3 · width) to one width.
 
     The last axis holds queries, keys and values, each head by head. Raises `ShapeError` where it
