@@ -14,16 +14,25 @@ from graphc.errors import OptionError, choose
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.ops.shape import copy
-from graphc.ir.plan import ALIGNMENT, ALLOCATE, RECOMPUTE, Allocate, MemoryPlan, Recompute
+from graphc.ir.plan import (
+    ALIGNMENT,
+    ALLOCATE,
+    PRECISIONS,
+    RECOMPUTE,
+    Allocate,
+    MemoryPlan,
+    Precision,
+    Recompute,
+)
 from graphc.ir.text import format_graph
-from graphc.ir.types import float32, float64
 from graphc.optim import Optimizer
 from graphc.passes.allocate import allocate as allocate_graph
 from graphc.passes.check_plan import check_plan
-from graphc.passes.gradient import MirrorCount, gradient
-from graphc.passes.modes import count_step, to_inference, training_effects
+from graphc.passes.modes import to_inference
 from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
+from graphc.passes.precision import to_mixed
 from graphc.runtime.program import Program
+from graphc.training_step import Training, training_graph
 
 DEVICES = ("cpu", "auto")
 
@@ -33,6 +42,9 @@ def compile(
     *,
     outputs: Sequence[Value] | Mapping[str, Value] = (),
     optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    precision: Precision = "fp32",
     recompute: Recompute = "none",
     allocate: Allocate = "packed",
     training: bool | None = None,
@@ -51,6 +63,12 @@ def compile(
     optimizer, or a gradient among the outputs. `outputs` may be given beside
     the loss or alone, as a mapping, or as a sequence that is named ``output0``, ``output1``, ...
 
+    `clip_norm` scales all gradients down together where their norm is larger. With `accumulate` k
+    a step adds the gradients of k micro-batches before it updates: inputs, and outputs but the
+    loss, get a first axis of k, and the loss is the average. `precision` is ``fp32``, or ``bf16``
+    or ``fp16`` for feature maps of 16 bits beside float32 parameters; ``fp16`` scales the loss and
+    skips the update of a step that overflows.
+
     `recompute` is ``none`` or ``mirror`` (copies where `graphc.mirror` allows them); `allocate` is
     one of ``none``, ``inplace``, ``sharing``, ``packed``. `seed` fixes the initial parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
@@ -61,6 +79,9 @@ def compile(
         loss,
         outputs=outputs,
         optimizer=optimizer,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        precision=precision,
         recompute=recompute,
         allocate=allocate,
         training=training,
@@ -75,6 +96,9 @@ def plan(
     *,
     outputs: Sequence[Value] | Mapping[str, Value] = (),
     optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    precision: Precision = "fp32",
     recompute: Recompute = "none",
     allocate: Allocate = "packed",
     training: bool | None = None,
@@ -85,24 +109,26 @@ def plan(
     started = time.perf_counter()
     choose("recompute", recompute, RECOMPUTE)
     choose("allocate", allocate, ALLOCATE)
+    choose("precision", precision, tuple(PRECISIONS))
     if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
         raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
-    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "begin")):
-        raise OptionError(
-            f"optimizer must be an object such as graphc.optim.Adam(1e-3), got {optimizer!r}"
-        )
+    step = None
+    if optimizer is not None:
+        step = Training(optimizer, recompute, clip_norm, accumulate, precision)
+        step.check()
+    elif clip_norm is not None or accumulate != 1:
+        raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
-        memory_plan = _plan(
-            _named_outputs(loss, outputs),
-            optimizer,
-            training,
-            recompute,
-            allocate,
-            alignment,
-            dumps,
-        )
+        graph = _build(_named_outputs(loss, outputs), step, training, precision, dumps)
+        memory_plan = allocate_graph(graph, allocate, recompute, alignment)
+        settings = step.settings() if step is not None else {}
+        if precision != "fp32":
+            settings["precision"] = precision
+        memory_plan = replace(memory_plan, settings=settings)
+        check_plan(memory_plan)
+        dumps.write("plan", lambda: str(memory_plan))
     seconds = time.perf_counter() - started
     return replace(memory_plan, planning_seconds=seconds)
 
@@ -119,53 +145,26 @@ def _collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _plan(
+def _build(
     outputs: Mapping[str, Value],
-    optimizer: Optimizer | None,
+    step: Training | None,
     training: bool | None,
-    recompute: Recompute,
-    allocate: Allocate,
-    alignment: int,
+    precision: Precision,
     dumps: Dump,
-) -> MemoryPlan:
-    if optimizer is not None:
+) -> Graph:
+    """The graph to plan, in its order."""
+    if step is not None:
         outputs = _read_before_updates(outputs)
     traced = builder.trace(outputs)
     dumps.write("forward", lambda: format_graph(traced))
     if training is None:
-        training = optimizer is not None or any(n.phase == "gradient" for n in traced.nodes)
+        training = step is not None or any(n.phase == "gradient" for n in traced.nodes)
     if not training:
         traced = to_inference(traced)
-    graph = run_passes(traced, FORWARD, dumps)
-    if optimizer is not None:
-        graph = run_passes(training_graph(graph, optimizer, recompute), TRAINING, dumps)
-    memory_plan = allocate_graph(graph, allocate, recompute, alignment)
-    check_plan(memory_plan)
-    dumps.write("plan", lambda: str(memory_plan))
-    return memory_plan
-
-
-def training_graph(forward: Graph, optimizer: Optimizer, recompute: Recompute) -> Graph:
-    """The forward graph with gradients and the updates of all trainable parameters."""
-    loss = forward.outputs.get("loss")
-    if loss is None:
-        raise OptionError("an optimizer needs a loss; pass it as the first argument of compile")
-    trained = [state for state in forward.states if state.trainable]
-    if not trained:
-        raise OptionError("an optimizer needs trainable parameters, and the loss depends on none")
-    count: MirrorCount | None = (lambda node: node.mirror) if recompute == "mirror" else None
-    double = any(state.type.dtype == float64 for state in trained)
-    with builder.in_phase("update"):
-        updater = optimizer.begin(float64 if double else float32)
-    gradients = gradient(loss, trained, count, forward.kept)
-    updates = training_effects(forward)
-    for state, value in zip(trained, gradients, strict=True):
-        with builder.in_phase("update", state.name.rpartition("/")[0]):
-            updates.append(updater.update(state, value))
-    graph = builder.trace(forward.outputs, updates)
-    if builder.STEP in graph.states:
-        graph = builder.trace(forward.outputs, [*updates, count_step()])
-    return replace(graph, kept=forward.kept)
+    graph = run_passes(to_mixed(traced, precision), FORWARD, dumps)
+    if step is not None:
+        graph = run_passes(training_graph(graph, step), TRAINING, dumps)
+    return graph
 
 
 def _named_outputs(

@@ -1,7 +1,8 @@
 """Optimizers: each adds update nodes to a graph, one a parameter.
 
-The learning rate is an input of the program with the optimizer's value as its default:
-``program.step(x=..., learning_rate=1e-4)`` changes it for one step.
+A number as the learning rate is an input of the program with that number as its default:
+``program.step(x=..., learning_rate=1e-4)`` changes it for one step. A `Schedule` is computed inside
+the step from the step counter.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphc.errors import OptionError
+from graphc.errors import OptionError, choose
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.ops.elementwise import scale, shift
+from graphc.ir.ops.learning_rate import FORMS, LearningRate, LearningRateAttributes
 from graphc.ir.ops.update import (
     AdamAttributes,
     AdamCorrection,
@@ -47,8 +49,49 @@ def _check(**limits: tuple[float, float, float]) -> None:
             raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {given!r}")
 
 
-def _learning_rate(value: float, dtype: DType) -> Value:
-    return builder.input("learning_rate", (), dtype, default=float(value))
+@dataclass(frozen=True)
+class Schedule:
+    """A learning rate that follows the step counter.
+
+    It rises linearly over `warmup` steps to `peak`, then goes ``constant``, ``linear``, ``cosine``
+    (Loshchilov and Hutter, 2017) or ``exponential`` to `floor`, which it reaches at step `steps`
+    and keeps.
+    """
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    floor: float = 0.0
+    form: str = "cosine"
+
+    def __post_init__(self) -> None:
+        choose("schedule form", self.form, FORMS)
+        _check(peak=(self.peak, 0, 1e6), floor=(self.floor, 0, self.peak))
+        for name, count, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
+            if not isinstance(count, int) or count < least:
+                raise OptionError(f"{name} is a whole number from {least} up, got {count!r}")
+        if self.warmup > self.steps:
+            raise OptionError(f"warmup={self.warmup} does not fit into steps={self.steps}")
+        if self.form == "exponential" and not self.floor > 0:
+            raise OptionError("an exponential schedule needs a floor above 0")
+
+
+Rate = float | Schedule
+"""A learning rate: a number, or what it follows."""
+
+
+def _learning_rate(rate: Rate, dtype: DType) -> Value:
+    if not isinstance(rate, Schedule):
+        return builder.input("learning_rate", (), dtype, default=float(rate))
+    attributes = LearningRateAttributes(
+        rate.form, float(rate.peak), float(rate.floor), rate.steps, rate.warmup, dtype.name
+    )
+    return builder.apply(LearningRate, builder.STEP, attributes=attributes).output
+
+
+def _check_rate(rate: Rate) -> None:
+    if not isinstance(rate, Schedule):
+        _check(learning_rate=(rate, 0, 1e6))
 
 
 def _moment(kind: str, parameter: State) -> State:
@@ -61,12 +104,13 @@ def _moment(kind: str, parameter: State) -> State:
 class SGD:
     """w ← w - learning_rate · g, with momentum (classical) and L2 decay where asked for."""
 
-    learning_rate: float = 0.01
+    learning_rate: Rate = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(learning_rate=(self.learning_rate, 0, 1e6), momentum=(self.momentum, 0, 1))
+        _check_rate(self.learning_rate)
+        _check(momentum=(self.momentum, 0, 1))
         _check(weight_decay=(self.weight_decay, 0, 1e6))
 
     def begin(self, dtype: DType) -> Updater:
@@ -89,7 +133,7 @@ class _SgdUpdater:
         return builder.apply(MomentumUpdate, *operands, attributes=momentum)
 
 
-def Momentum(learning_rate: float = 0.01, momentum: float = 0.9, weight_decay: float = 0.0) -> SGD:  # noqa: N802
+def Momentum(learning_rate: Rate = 0.01, momentum: float = 0.9, weight_decay: float = 0.0) -> SGD:  # noqa: N802
     """SGD with classical momentum."""
     return SGD(learning_rate, momentum, weight_decay)
 
@@ -98,7 +142,7 @@ def Momentum(learning_rate: float = 0.01, momentum: float = 0.9, weight_decay: f
 class Adam:
     """Adam (Kingma and Ba, 2015); `weight_decay` is L2, added to the gradient."""
 
-    learning_rate: float = 1e-3
+    learning_rate: Rate = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -116,7 +160,7 @@ class Adam:
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
-    learning_rate: float = 1e-3
+    learning_rate: Rate = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -133,7 +177,7 @@ class AdamW:
 
 
 def _check_adam(settings: Adam | AdamW) -> None:
-    _check(learning_rate=(settings.learning_rate, 0, 1e6))
+    _check_rate(settings.learning_rate)
     _check(weight_decay=(settings.weight_decay, 0, 1e6))
     _check(beta1=(settings.beta1, 0, 0.999999), beta2=(settings.beta2, 0, 0.999999999))
 

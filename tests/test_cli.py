@@ -9,7 +9,7 @@ from graphc.cli import main
 SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
 KEYS = ["model", "recompute", "allocate", "nodes", "forward_nodes", "arena_bytes", "state_bytes",
         "workspace_bytes", "feature_map_bytes", "live_bytes", "bound_bytes", "recomputed_nodes",
-        "extra_flops_fraction", "extra_time_fraction", "planning_seconds"]  # fmt: skip
+        "extra_flops_fraction", "extra_time_fraction", "planning_seconds", "settings"]  # fmt: skip
 
 
 def run(capsys, *arguments):

@@ -20,9 +20,9 @@ because their parameters are part of the declaration:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -85,6 +85,11 @@ class Op:
     native_16_bit: ClassVar[bool] = False
     """Whether the kernel takes 16-bit floats itself; otherwise it is run on float32 copies."""
 
+    precision: ClassVar[Literal["narrow", "wide", "follow", "move"]] = "follow"
+    """What the op does with float32 operands in mixed precision, see passes/precision.py."""
+    wide_inputs: ClassVar[tuple[str, ...]] = ()
+    """Inputs that stay float32 in mixed precision."""
+
     needs_contiguous: ClassVar[tuple[str, ...]] = ()
     """Inputs that the kernel reshapes: where one is a strided view, it is run on a copy."""
 
@@ -123,8 +128,11 @@ class Op:
         """Layouts of the outputs inside the viewed input, or None where a copy is needed."""
         return None
 
-    def effects(self, node: Node) -> tuple[Node, ...]:
-        """Updates of states that a training step adds because this node is in it."""
+    def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
+        """Updates of states that a training step adds because a node is in it.
+
+        `copies` is the node in each of the step's micro-batches, usually one.
+        """
         return ()
 
     def inference(self, node: Node) -> Value | None:

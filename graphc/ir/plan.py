@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,10 +20,15 @@ of another value, or the place of a state."""
 Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace"]
 
 Recompute = Literal["none", "mirror"]
+Precision = Literal["fp32", "bf16", "fp16"]
 Allocate = Literal["none", "inplace", "sharing", "packed"]
 
 RECOMPUTE: tuple[Recompute, ...] = ("none", "mirror")
 ALLOCATE: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
+
+
+PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""The dtype that feature maps are kept in."""
 
 
 def align(size: int, alignment: int) -> int:
@@ -78,7 +83,8 @@ class Recomputation:
 class MemoryPlan:
     """Buffers of one arena for a graph in its order.
 
-    `strategy_bytes` holds the arena's size under every allocation strategy, for comparison.
+    `strategy_bytes` holds the arena's size under every allocation strategy, for comparison;
+    `settings` says how the step trains: the optimizer and what differs from the defaults.
     """
 
     graph: Graph
@@ -95,6 +101,7 @@ class MemoryPlan:
     recomputation: Recomputation
     planning_seconds: float
     bound_bytes: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def address(self, value: Value) -> int:
         """The offset of a value's first element in the arena."""
@@ -197,6 +204,7 @@ class MemoryPlan:
             "extra_flops_fraction": self.recomputation.extra_flops_fraction,
             "extra_time_fraction": self.recomputation.extra_time_fraction,
             "planning_seconds": self.planning_seconds,
+            "settings": dict(self.settings),
         }
 
     def __repr__(self) -> str:

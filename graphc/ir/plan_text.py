@@ -34,6 +34,9 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     ]
     others = (f"{name} {format_bytes(size)}" for name, size in plan.strategy_bytes.items())
     rows.append(("arena by strategy", ", ".join(others)))
+    if plan.settings:
+        listed = (v if k == "optimizer" else f"{k}={v}" for k, v in plan.settings.items())
+        rows.append(("step", ", ".join(listed)))
     again = plan.recomputation
     if again.nodes:
         rows.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from graphc.ir import builder
@@ -9,6 +10,7 @@ from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.random import Dropout
 from graphc.ir.ops.update import Increment
+from graphc.passes.micro_batches import MicroBatch
 
 
 def number_streams(graph: Graph) -> Graph:
@@ -44,12 +46,12 @@ def to_inference(graph: Graph) -> Graph:
     return builder.trace(outputs)
 
 
-def training_effects(graph: Graph) -> list[Node]:
+def training_effects(graph: Graph, batches: Sequence[MicroBatch]) -> list[Node]:
     """Updates of states that belong to forward nodes, such as running statistics."""
     effects: list[Node] = []
     for node in graph.nodes:
         with builder.in_phase("update", node.scope):
-            effects += node.op.effects(node)
+            effects += node.op.effects([batch.nodes[node] for batch in batches])
     return effects
 
 

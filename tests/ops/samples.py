@@ -22,6 +22,7 @@ from graphc.ir.ops import activation, conv, embedding, loss, norm, pool, random,
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
 from graphc.ir.ops.matmul import Linear
+from graphc.ir.ops.reduce import square_sum
 
 
 @dataclass(frozen=True)
@@ -430,6 +431,7 @@ SAMPLES = [
         "mean", lambda x: g.mean(x, (0, 2), True), ((2, 3, 4),),
         lambda x: x.mean((0, 2), keepdims=True), {"x": {"dy"}},
     ),
+    Sample("square_sum", square_sum, (M,), lambda x: (x**2).sum(), {"x": {"dy", "x"}}),
     Sample("max", lambda x: g.max(x, -1), (M,), lambda x: x.max(-1), {"x": {"dy", "x", "y"}}),
     # products
     Sample("matmul", g.matmul, (M, (4, 5)), np.matmul, {"a": {"dy", "b"}, "b": {"dy", "a"}}),
@@ -597,5 +599,8 @@ SAMPLES = [
     ),
 ]  # fmt: skip
 
-STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {"adam_correction"}
+STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
+    "adam_correction",
+    "learning_rate",
+}
 """Ops of optimizers; tests/test_optim.py compares them with their papers' formulas."""

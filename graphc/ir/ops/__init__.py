@@ -2,10 +2,12 @@
 
 from graphc.ir.ops import (
     activation,
+    attention,
     choice,
     conv,
     elementwise,
     embedding,
+    learning_rate,
     loss,
     matmul,
     norm,
@@ -21,10 +23,12 @@ from graphc.ir.ops import (
 
 __all__ = [
     "activation",
+    "attention",
     "choice",
     "conv",
     "elementwise",
     "embedding",
+    "learning_rate",
     "loss",
     "matmul",
     "norm",

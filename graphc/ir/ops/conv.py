@@ -34,6 +34,8 @@ from graphc.ir.types import TensorType
 class Convolution(Op):
     """Base of the three products: cost, and scratch for one tile of unfolded input."""
 
+    precision = "narrow"
+
     def geometry(self, node: Node) -> Geometry:
         """The convolution that this node is a part of."""
         raise NotImplementedError

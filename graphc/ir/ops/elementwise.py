@@ -72,8 +72,8 @@ class Elementwise(Op):
         elements = max(value.type.elements for value in node.outputs)
         return Cost(flops * elements, moved.bytes_read, moved.bytes_written)
 
-    def expressions_for(self, attributes: Any) -> Mapping[str, Expression]:
-        """The parsed expressions that these attributes call for."""
+    def expressions_for(self, attributes: Any, operands: int) -> Mapping[str, Expression]:
+        """The parsed expressions that these attributes and so many operands call for."""
         return self.parsed
 
     def lowering(self, node: Node) -> Lowering:
@@ -96,11 +96,12 @@ def _lowering(
 ) -> Lowering:
     constants = {key: float(number) for key, number in attribute_items(attributes)}
     specialized = {
-        output: e.specialize(constants) for output, e in op.expressions_for(attributes).items()
+        output: e.specialize(constants)
+        for output, e in op.expressions_for(attributes, len(inputs)).items()
     }
     return lower(
         specialized,
-        dict(zip(op.inputs, inputs, strict=True)),
+        dict(zip((name.lstrip("*") for name in op.inputs), inputs, strict=False)),
         dict(zip(op.outputs, outputs, strict=True)),
     )
 
@@ -232,6 +233,7 @@ class Power(FloatElementwise):
     """y = x ** value."""
 
     name, inputs = "power", ("x",)
+    precision = "wide"
     attributes = Scalar
     expression = "x ** value"
 
@@ -246,6 +248,7 @@ class Exp(FloatElementwise):
     """y = exp(x)."""
 
     name, inputs = "exp", ("x",)
+    precision = "wide"
     expression = "exp(x)"
 
     def gradient(self, node: Node, dy: Value, y: Value) -> Value:
@@ -256,6 +259,7 @@ class Log(FloatElementwise):
     """y = log(x), natural."""
 
     name, inputs = "log", ("x",)
+    precision = "wide"
     expression = "log(x)"
 
     def gradient(self, node: Node, dy: Value, x: Value) -> Value:

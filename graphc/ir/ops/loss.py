@@ -26,6 +26,7 @@ class SoftmaxCrossEntropy(Op):
     """
 
     name, inputs = "softmax_cross_entropy", ("logits", "labels")
+    precision = "wide"
     outputs = ("loss", "probabilities")
     may_overwrite = {"probabilities": ("logits",)}
 

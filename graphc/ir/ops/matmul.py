@@ -30,6 +30,7 @@ class Matmul(Op):
     """y = op(a) · op(b) over the last two axes; leading axes broadcast."""
 
     name, inputs = "matmul", ("a", "b")
+    precision = "narrow"
     attributes = MatmulAttributes
 
     def infer(self, attributes: MatmulAttributes, a: TensorType, b: TensorType) -> TensorType:
@@ -77,6 +78,7 @@ class Linear(Op):
     """y = x · weightᵀ + bias, on rows."""
 
     name, inputs = "linear", ("x", "weight", "bias")
+    precision = "narrow"
 
     def infer(
         self, attributes: Any, x: TensorType, weight: TensorType, bias: TensorType

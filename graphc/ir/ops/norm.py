@@ -1,25 +1,29 @@
 """Normalisation: batch, layer, group and root mean square. The arithmetic is in statistics.py.
 
-The gradients read x and the saved statistics.
+The gradients read x and the saved statistics, which are float32 for an x of 16 bits; parameters and
+their gradients may be, too.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import DTypeError, OptionError, ShapeError
 from graphc.ir.builder import apply, parameter, scope, scoped_name, state
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
-from graphc.ir.numpy_expression import TILE_ELEMENTS
+from graphc.ir.numpy_expression import TILE_ELEMENTS, compute_dtype
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.ops.elementwise import add, div, float_dtype, mul, shift, sqrt, sub
-from graphc.ir.ops.reduce import mean
+from graphc.ir.ops.choice import cast
+from graphc.ir.ops.elementwise import add, div, float_dtype, mul, power, shift, sqrt, sub
+from graphc.ir.ops.elementwise import scale as scale_by
+from graphc.ir.ops.reduce import mean, sum_to
 from graphc.ir.ops.shape import reshape
 from graphc.ir.ops.statistics import (
     Frame,
@@ -30,7 +34,19 @@ from graphc.ir.ops.statistics import (
     scale_back,
 )
 from graphc.ir.ops.update import Update
-from graphc.ir.types import TensorType
+from graphc.ir.types import DType, TensorType
+
+
+def _check_dtypes(x: TensorType, *others: TensorType) -> DType:
+    """The dtype of x's statistics; raises `DTypeError` unless the others have it, or x's own."""
+    wide = compute_dtype(float_dtype(x))
+    for type in others:
+        if type.dtype not in (x.dtype, wide):
+            raise DTypeError(
+                f"beside x of {x.dtype}, parameters and statistics are {wide}, got {type.dtype}; "
+                "convert one with graphc.cast"
+            )
+    return wide
 
 
 class Norm(Op):
@@ -40,6 +56,7 @@ class Norm(Op):
     may_overwrite = {"y": ("x",)}
     needs_contiguous = ("x",)
     flops_per_element = 8
+    wide_inputs = ("scale", "bias", "running_mean", "running_variance")
 
     def frame(self, node: Node) -> Frame:
         """How this node looks at its x."""
@@ -52,12 +69,12 @@ class Norm(Op):
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
         """y like x; one mean and one inverse deviation a statistic, flat."""
         x, *parameters = types
-        float_dtype(*types)
+        wide = _check_dtypes(x, *parameters)
         frame = self.frame_of(attributes, x.shape)
         length = math.prod(frame.parameter_shape)
         if any(p.shape != (length,) for p in parameters):
             raise ShapeError(f"scale and bias must have the shape ({length},), got {parameters}")
-        statistic = x.with_shape((math.prod(frame.statistic_shape),))
+        statistic = TensorType((math.prod(frame.statistic_shape),), wide)
         return x, statistic, statistic
 
     def gradient_x(
@@ -68,10 +85,12 @@ class Norm(Op):
 
     def gradient_scale(self, node: Node, dy: Value, x: Value, mean: Value, inverse: Value) -> Value:
         attributes = self._attributes(node)
-        return apply(NormScaleGradient, dy, x, mean, inverse, attributes=attributes).output
+        dscale = apply(NormScaleGradient, dy, x, mean, inverse, attributes=attributes).output
+        return cast(dscale, node.inputs[1].type.dtype)
 
     def gradient_bias(self, node: Node, dy: Value) -> Value:
-        return apply(NormBiasGradient, dy, attributes=self._attributes(node)).output
+        dbias = apply(NormBiasGradient, dy, attributes=self._attributes(node)).output
+        return cast(dbias, node.inputs[2].type.dtype)
 
     def _attributes(self, node: Node) -> NormGradientAttributes:
         frame = self.frame(node)
@@ -119,8 +138,10 @@ class NormInputGradient(Op):
     flops_per_element = 11
 
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
-        float_dtype(*types)
-        return types[0]
+        dy, x, *others = types
+        float_dtype(dy, x)
+        _check_dtypes(x, *others)
+        return dy
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Two tiles, and two numbers a statistic."""
@@ -148,8 +169,8 @@ class NormParameterGradient(Op):
     flops_per_element = 1
 
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
-        dtype = float_dtype(*types)
-        return TensorType((math.prod(attributes.frame().parameter_shape),), dtype)
+        wide = _check_dtypes(types[0], *types[2:])
+        return TensorType((math.prod(attributes.frame().parameter_shape),), wide)
 
     def summed_axes(self, frame: Frame) -> tuple[int, ...]:
         return tuple(i for i in range(len(frame.shape)) if i not in frame.parameter_axes)
@@ -218,24 +239,35 @@ class BatchNorm(Norm):
         others = tuple(i for i in range(len(shape)) if i != 1)
         return Frame(shape, others, (1,))
 
-    def effects(self, node: Node) -> tuple[Node, ...]:
-        _, mean, inverse = node.outputs
+    def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
+        """Running statistics move once a step, towards the average of the micro-batches'."""
+        node = copies[0]
         *_, running_mean, running_variance = node.inputs
+        means, inverses = ([copy.outputs[i] for copy in copies] for i in (1, 2))
+        inverse = inverses[0]
+        if len(copies) > 1:  # of the average variance
+            inverse = power(_average([power(value, -2.0) for value in inverses]), -0.5)
         momentum, count = node.attributes.momentum, self.frame(node).count
         unbiased = count / max(count - 1, 1)
         variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
         weight = RunningMeanAttributes(momentum)
         return (
-            apply(RunningMeanUpdate, running_mean, mean, attributes=weight),
+            apply(RunningMeanUpdate, running_mean, _average(means), attributes=weight),
             apply(RunningVarianceUpdate, running_variance, inverse, attributes=variance),
         )
 
     def inference(self, node: Node) -> Value:
         x, scale, bias, mean, variance = node.inputs
-        shape = self.frame(node).parameter_shape
-        factor = div(scale, sqrt(shift(variance, node.attributes.epsilon)))
-        centred = sub(x, reshape(mean, shape))
-        return add(mul(centred, reshape(factor, shape)), reshape(bias, shape))
+        shape, dtype = self.frame(node).parameter_shape, x.type.dtype
+        deviation = sqrt(shift(variance, node.attributes.epsilon))
+        factor = cast(div(cast(scale, variance.type.dtype), deviation), dtype)
+        centred = sub(x, reshape(cast(mean, dtype), shape))
+        return add(mul(centred, reshape(factor, shape)), reshape(cast(bias, dtype), shape))
+
+
+def _average(values: Sequence[Value]) -> Value:
+    total = functools.reduce(add, values)
+    return scale_by(total, 1 / len(values)) if len(values) > 1 else total
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,23 +362,28 @@ class RmsNorm(Op):
     attributes = EpsilonAttributes
     needs_contiguous = ("x",)
     flops_per_element = 5
+    wide_inputs = ("scale",)
 
     def infer(
         self, attributes: EpsilonAttributes, x: TensorType, scale: TensorType
     ) -> tuple[TensorType, TensorType]:
-        float_dtype(x, scale)
+        wide = _check_dtypes(x, scale)
         if x.rank < 1 or scale.shape != x.shape[-1:]:
             raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
-        return x, x.with_shape((*x.shape[:-1], 1))
+        return x, TensorType((*x.shape[:-1], 1), wide)
 
     def gradient_x(self, node: Node, dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
-        """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale."""
+        """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale, in the wide dtype."""
+        dtype, wide = x.type.dtype, inverse.type.dtype
+        dy, x, scale = cast(dy, wide), cast(x, wide), cast(scale, wide)
         g = mul(dy, scale)
         along = mean(mul(g, x), -1, keepdims=True)
-        return mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along))))
+        return cast(mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along)))), dtype)
 
     def gradient_scale(self, node: Node, dy: Value, x: Value, inverse: Value) -> Value:
-        return mul(dy, mul(x, inverse))
+        wide, scale = inverse.type.dtype, node.inputs[1]
+        product = mul(cast(dy, wide), mul(cast(x, wide), inverse))
+        return cast(sum_to(product, scale.shape), scale.type.dtype)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """A tile of squares."""
@@ -399,7 +436,7 @@ def batch_norm(
         channels = x.shape[1]
         scale, bias = _affine(x, channels, trainable)
         running = [
-            state(scoped_name(kind), (channels,), x.type.dtype, start, "statistic")
+            state(scoped_name(kind), (channels,), compute_dtype(x.type.dtype), start, "statistic")
             for kind, start in (("running_mean", 0.0), ("running_variance", 1.0))
         ]
         attributes = BatchNormAttributes(_epsilon("batch_norm", epsilon), float(momentum))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from graphc.errors import DTypeError, ShapeError
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
+from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.ops.choice import cast, equal
 from graphc.ir.ops.elementwise import div, float_dtype, mul, scale
@@ -20,6 +22,10 @@ from graphc.ir.types import TensorType, bool_, normalize_axis
 
 BLOCK_ROWS = 1024
 """Rows of a long first axis that are summed on their own."""
+
+
+BLOCK_ELEMENTS = 16384
+"""Elements whose squares are summed on their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Sum(Reduction):
     """y = sum of x over axes. Integers keep their dtype, so their sums wrap around."""
 
     name = "sum"
+    precision = "wide"
 
     def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
         if x.dtype == bool_:
@@ -81,6 +88,7 @@ class Mean(Reduction):
     """y = mean of x over axes."""
 
     name = "mean"
+    precision = "wide"
 
     def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
         float_dtype(x)
@@ -123,6 +131,38 @@ def _record_sum(record: Recorder, node: Node, x: Array, y: Array) -> None:
     record(np.add.reduce, partial, 0, y.dtype, total[0])
 
 
+class SquareSum(Op):
+    """y = sum of x² over all elements, block by block."""
+
+    name, inputs = "square_sum", ("x",)
+    precision = "wide"
+    needs_contiguous = ("x",)
+    flops_per_element = 0
+
+    def infer(self, attributes: Any, x: TensorType) -> TensorType:
+        return TensorType((), compute_dtype(float_dtype(x)))
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        return Cost(2 * node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
+
+    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
+        return mul(x, cast(scale(dy, 2.0), x.type.dtype))
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A sum a block."""
+        x = node.inputs[0].type
+        return (x.with_shape((-(-x.elements // BLOCK_ELEMENTS),)),)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        (partial,) = record.scratch
+        flat = x.reshape(-1)
+        for number in range(partial.size):
+            block = flat[number * BLOCK_ELEMENTS : (number + 1) * BLOCK_ELEMENTS]
+            record(np.dot, block, block, out=partial[number : number + 1].reshape(()))
+        record(np.add.reduce, partial, 0, None, y)
+
+
 class Max(Reduction):
     """y = max of x over axes. Equal maxima share the gradient evenly."""
 
@@ -151,6 +191,11 @@ def _attributes(
 def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Sum over `axes`, over all of them by default."""
     return apply(Sum, x, attributes=_attributes("sum", x, axes, keepdims)).output
+
+
+def square_sum(x: Value) -> Value:
+    """The sum of x², a scalar."""
+    return apply(SquareSum, x).output
 
 
 def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:

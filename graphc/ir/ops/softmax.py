@@ -183,6 +183,7 @@ class LogSoftmax(AlongAxis):
     """y = x - log of the sum of exp(x), along the axis."""
 
     name, inputs = "log_softmax", ("x",)
+    precision = "wide"
     may_overwrite = {"y": ("x",)}
 
     def gradient(self, node: Node, dy: Value, y: Value) -> Value:

@@ -13,7 +13,7 @@ from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.ops.elementwise import Elementwise
-from graphc.ir.types import TensorType
+from graphc.ir.types import TensorType, bool_
 
 DECAYED = "(g + weight_decay * w)"
 
@@ -22,21 +22,35 @@ class Update(Elementwise):
     """Base: state inputs first; every output has the type of the state that it replaces.
 
     L2 decay is written as `DECAYED`; where the weight of the decay is 0, it is the gradient alone.
+    Every update takes one more input, a bool scalar ``ok``, if it has to: where that is false, the
+    states stay as they are, to the last bit.
     """
 
-    undecayed: ClassVar[Mapping[str, Expression]]
+    variants: ClassVar[Mapping[tuple[bool, bool], Mapping[str, Expression]]]
+    """(decays, guarded) → the expressions that are evaluated."""
 
     def __init_subclass__(cls) -> None:
+        if "name" in cls.__dict__:
+            cls.inputs = (*cls.inputs, "*ok")
         super().__init_subclass__()
         plain = {output: s.replace(DECAYED, "g") for output, s in cls.expressions.items()}
-        cls.undecayed = {output: parse(source) for output, source in plain.items()}
+        guarded = "where(ok, {}, {})".format
+        cls.variants = {}
+        for decays, sources in ((True, cls.expressions), (False, plain)):
+            kept = {o: guarded(s, cls.must_overwrite[o]) for o, s in sources.items()}
+            for guards, written in ((False, sources), (True, kept)):
+                parsed = {output: parse(source) for output, source in written.items()}
+                cls.variants = {**cls.variants, (decays, guards): parsed}
 
-    def expressions_for(self, attributes: Any) -> Mapping[str, Expression]:
+    def expressions_for(self, attributes: Any, operands: int) -> Mapping[str, Expression]:
         decays = getattr(attributes, "weight_decay", 0.0) != 0.0
-        return self.parsed if decays else self.undecayed
+        return self.variants[decays, operands == len(self.inputs)]
 
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
-        inputs = dict(zip(self.inputs, types, strict=True))
+        inputs = dict(zip(self.inputs, types, strict=False))
+        guard = types[len(self.inputs) - 1 :]
+        if len(guard) > 1 or any(type != TensorType((), bool_) for type in guard):
+            raise ShapeError(f"one bool scalar may say whether to update, got {guard}")
         for name in ("g", *self.must_overwrite.values()):
             if name in inputs and inputs[name].shape != types[0].shape:
                 raise ShapeError(
@@ -172,6 +186,28 @@ def _correct(
     count = step.item() + 1
     rate[()] = learning_rate.item() / (1 - betas.beta1**count)
     correction[()] = (1 - betas.beta2**count) ** -0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaleAttributes:
+    """Good steps in a row after which the scale doubles."""
+
+    interval: float
+
+
+class LossScaleUpdate(Update):
+    """The factor of the loss: halved after a step that overflowed, doubled after `interval` good
+    ones (Micikevicius et al., 2018)."""
+
+    name, inputs = "loss_scale_update", ("scale", "good", "finite")
+    outputs = ("scale_new", "good_new")
+    attributes = LossScaleAttributes
+    must_overwrite = {"scale_new": "scale", "good_new": "good"}
+    expressions = {
+        "scale_new": "where(finite, where(good + 1 < interval, scale, scale * 2), "
+        "maximum(scale * 0.5, 1))",
+        "good_new": "where(finite, where(good + 1 < interval, good + 1, 0), 0)",
+    }
 
 
 class Increment(Op):

@@ -1,0 +1,58 @@
+"""Gradient accumulation: the forward graph once for each micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from graphc.ir import builder
+from graphc.ir.graph import Graph, Input, Node, Value
+from graphc.ir.ops.random import Dropout
+from graphc.ir.ops.shape import slice_
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A forward graph, and its nodes by those of the graph that it is a copy of."""
+
+    graph: Graph
+    nodes: dict[Node, Node]
+
+
+def micro_batches(graph: Graph, count: int) -> Iterator[MicroBatch]:
+    """`count` copies of a forward graph on slices of its inputs; states are shared.
+
+    Inputs get a new first axis of `count`; those with a default stay as they are. Random ops of
+    each copy draw from streams of their own. A copy is made when it is asked for, so that what is
+    made between two copies runs between them.
+    """
+    if count == 1:
+        yield MicroBatch(graph, {node: node for node in graph.nodes})
+        return
+    whole = {
+        source: builder.input(source.name, (count, *source.shape), source.type.dtype)
+        for source in graph.inputs
+        if source.default is None
+    }
+    streams = 1 + max(
+        (node.attributes.stream for node in graph.nodes if isinstance(node.op, Dropout)), default=0
+    )
+    for number in range(count):
+        with builder.in_phase("forward"):
+            mapped = {source: slice_(batches, number) for source, batches in whole.items()}
+        yield _copy(graph, mapped, streams * number)
+
+
+def _copy(graph: Graph, mapped: Mapping[Input, Value], first_stream: int) -> MicroBatch:
+    values: dict[Value, Value] = dict(mapped.items())
+    nodes: dict[Node, Node] = {}
+    for node in graph.nodes:
+        attributes = node.attributes
+        if isinstance(node.op, Dropout):
+            attributes = replace(attributes, stream=attributes.stream + first_stream)
+        inputs = [values.get(value, value) for value in node.inputs]
+        nodes[node] = builder.copy(node, inputs, attributes=attributes)
+        values.update(zip(node.outputs, nodes[node].outputs, strict=True))
+    outputs = {name: values.get(value, value) for name, value in graph.outputs.items()}
+    kept = frozenset(values.get(value, value) for value in graph.kept)
+    return MicroBatch(Graph(tuple(nodes.values()), outputs, kept), nodes)
