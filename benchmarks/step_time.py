@@ -7,59 +7,92 @@ blocks so that neither has the quieter machine. Run: python benchmarks/step_time
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.models import mlp
-
-LAYERS, HIDDEN, BATCH, INPUTS, CLASSES = 50, 1024, 512, 784, 10
+from graphc.ir.types import as_dtype
+from graphc.models import MODELS
 
 Step = Callable[[], Any]
 
 
-def feeds() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((BATCH, INPUTS)).astype(np.float32)
-    return x, rng.integers(0, CLASSES, BATCH).astype(np.int32)
+@dataclass(frozen=True)
+class Case:
+    """A network of the zoo, its sizes, and the sizes that its twin in torch_networks.py takes."""
+
+    label: str
+    model: str
+    optimizer: str
+    sizes: Mapping[str, int]
+    peer: str
+    peer_sizes: tuple[str, ...]
 
 
-def graphc_step(optimizer: str) -> tuple[Step, graphc.Program]:
-    loss = mlp(LAYERS, HIDDEN, INPUTS, CLASSES, BATCH)
+MLP = {"layers": 50, "hidden": 1024, "inputs": 784, "classes": 10, "batch": 512}
+PREACT = {"depth": 29, "batch": 32, "image": 32, "classes": 10}
+LSTM = {
+    "seq_len": 16, "batch": 64, "layers": 4, "hidden": 1024, "inputs": 50, "classes": 5000,
+}  # fmt: skip
+GPT = {
+    "layers": 4, "width": 128, "heads": 4, "seq_len": 128, "batch": 16, "vocab": 256,
+    "positions": 128, "drop": 0,
+}  # fmt: skip
+MLP_PEER = ("layers", "hidden", "inputs", "classes")
+CASES = (
+    Case("mlp 50 x 1024, batch 512, sgd", "mlp", "sgd", MLP, "mlp", MLP_PEER),
+    Case("mlp 50 x 1024, batch 512, adam", "mlp", "adam", MLP, "mlp", MLP_PEER),
+    Case(
+        "preact_resnet 29, batch 32, sgd", "preact_resnet", "sgd", PREACT,
+        "preact_resnet", ("depth", "classes"),
+    ),
+    Case(
+        "lstm 4 x 1024, T=16, batch 64, sgd", "lstm", "sgd", LSTM,
+        "Lstm", ("layers", "hidden", "inputs", "classes"),
+    ),
+    Case(
+        "gpt2 4 x 128, T=128, batch 16, adam", "gpt2", "adam", GPT,
+        "Gpt", ("layers", "width", "heads", "seq_len", "vocab"),
+    ),
+)  # fmt: skip
+
+
+def graphc_program(case: Case) -> graphc.Program:
     settings = {"sgd": graphc.optim.SGD(1e-3), "adam": graphc.optim.Adam(1e-3)}
-    program = graphc.compile(loss, optimizer=settings[optimizer])
-    x, labels = feeds()
-    return lambda: program.step(x=x, labels=labels), program
+    return graphc.compile(MODELS[case.model](**case.sizes), optimizer=settings[case.optimizer])
 
 
-def torch_step(optimizer: str) -> Step | None:
+def draw_feeds(program: graphc.Program) -> dict[str, np.ndarray]:
+    """Normal numbers for floats; integers below 10, which every case has classes for."""
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for source in program.graph.inputs:
+        if source.default is None:
+            is_float = source.type.dtype != as_dtype("int32")
+            drawn = (
+                rng.standard_normal(source.shape) if is_float else rng.integers(0, 10, source.shape)
+            )
+            feeds[source.name] = drawn.astype(source.type.dtype.numpy)
+    return feeds
+
+
+def torch_step(case: Case, feeds: Mapping[str, np.ndarray]) -> Step | None:
     """The same network in torch eager, or None where torch is missing."""
     try:
         import torch
+        import torch_networks
     except ImportError:
         return None
-    widths = [INPUTS] + [HIDDEN] * LAYERS
-    modules: list[torch.nn.Module] = []
-    for inputs, outputs in itertools.pairwise(widths):
-        modules += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
-    network = torch.nn.Sequential(*modules, torch.nn.Linear(HIDDEN, CLASSES))
-    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-    updates = kinds[optimizer](network.parameters(), lr=1e-3)
-    x, labels = feeds()
-    x_torch, labels_torch = torch.from_numpy(x), torch.from_numpy(labels).long()
-
-    def step() -> None:
-        updates.zero_grad()
-        torch.nn.functional.cross_entropy(network(x_torch), labels_torch).backward()
-        updates.step()
-
-    return step
+    torch.manual_seed(0)
+    network = getattr(torch_networks, case.peer)(*(case.sizes[name] for name in case.peer_sizes))
+    x = torch.from_numpy(feeds["tokens" if "tokens" in feeds else "x"])
+    return torch_networks.Trainer(network, case.optimizer, (x, torch.from_numpy(feeds["labels"])))
 
 
 def measure(steps: dict[str, Step], count: int) -> dict[str, float]:
@@ -81,16 +114,19 @@ def main() -> None:
     output_argument(parser, "step_time.json")
     options = parser.parse_args()
     rows = []
-    for optimizer in ("sgd", "adam"):
-        step, program = graphc_step(optimizer)
-        peer = torch_step(optimizer)
-        found = measure({"graphc": step} | ({"torch": peer} if peer else {}), options.steps)
+    for case in CASES:
+        program = graphc_program(case)
+        feeds = draw_feeds(program)
+        steps: dict[str, Step] = {"graphc": lambda p=program, f=feeds: p.step(f)}
+        if peer := torch_step(case, feeds):
+            steps["torch"] = peer
+        found = measure(steps, options.steps)
         rows.append(
             {
-                "network": f"mlp {LAYERS} x {HIDDEN}, batch {BATCH}, {optimizer}",
+                "network": case.label,
                 "graphc_seconds": found["graphc"],
                 "torch_seconds": found.get("torch"),
-                "ratio": found["graphc"] / found["torch"] if peer else None,
+                "ratio": found["graphc"] / found["torch"] if "torch" in found else None,
                 "arena_bytes": program.plan.arena_bytes,
             }
         )

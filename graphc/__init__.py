@@ -35,6 +35,7 @@ from graphc.ir.parse import parse_graph
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.text import format_graph
 from graphc.passes.gradient import gradient
+from graphc.runtime.checkpoint import read_notes
 from graphc.runtime.program import Program
 
 __version__ = "0.1.0"
@@ -101,6 +102,7 @@ __all__ = [
     "parse_graph",
     "plan",
     "power",
+    "read_notes",
     "relu",
     "relu6",
     "reshape",

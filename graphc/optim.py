@@ -7,6 +7,7 @@ the step from the step counter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -200,3 +201,12 @@ class _AdamUpdater:
         m, v = _moment("adam/m", parameter), _moment("adam/v", parameter)
         operands = (parameter, m, v, gradient, *self.numbers)
         return builder.apply(self.op, *operands, attributes=self.attributes)
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": SGD,
+    "momentum": Momentum,
+    "adam": Adam,
+    "adamw": AdamW,
+}
+"""By the names of the command line."""

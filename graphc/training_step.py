@@ -51,10 +51,7 @@ class Training:
         clip = self.clip_norm
         if clip is not None and not (isinstance(clip, int | float) and 0 < clip < float("inf")):
             raise OptionError(f"clip_norm must be a number above 0, got {clip!r}")
-        if not isinstance(self.accumulate, int) or self.accumulate < 1:
-            raise OptionError(
-                f"accumulate must be a whole number from 1 up, got {self.accumulate!r}"
-            )
+        check_accumulate(self.accumulate)
 
     def settings(self) -> dict[str, Any]:
         """What a plan says about its step, by name."""
@@ -66,6 +63,12 @@ class Training:
         if self.accumulate > 1:
             settings["accumulate"] = self.accumulate
         return settings
+
+
+def check_accumulate(count: object) -> None:
+    """Raise `OptionError` unless `count` can be a number of micro-batches."""
+    if not isinstance(count, int) or count < 1:
+        raise OptionError(f"accumulate must be a whole number from 1 up, got {count!r}")
 
 
 def training_graph(forward: Graph, training: Training) -> Graph:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import graphc
 from graphc.cli import main
+from graphc.models import MODELS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -16,7 +18,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def test_python_block_runs(tmp_path):
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    block, options = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert options.startswith("graphc.compile(")
+    block += options.replace("loss,", "graphc.mean(graphc.linear(x, 3, name='options')),")
     done = subprocess.run(
         [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path
     )
@@ -36,10 +40,28 @@ def rows(name):
     return json.loads((RESULTS / name).read_text())["rows"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_step_time_ratio_is_the_committed_one(optimizer):
-    (row,) = (r for r in rows("step_time.json") if r["network"].endswith(optimizer))
-    assert f"{row['ratio']:.2f}" in README
+def test_step_time_ratios_are_the_committed_ones():
+    for row in rows("step_time.json"):
+        assert f"| {row['network']} | {row['ratio']:.2f} |" in README
+
+
+def test_parameter_counts_are_those_of_the_networks():
+    listed = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+)", README, re.MULTILINE)
+    assert [name for name, _ in listed] != []
+    assert {name for name, _ in listed} == set(MODELS)
+    for name, count in listed:
+        trained = [s for s in graphc.plan(MODELS[name]()).graph.states if s.trainable]
+        assert sum(s.type.elements for s in trained) == int(count.replace(",", "")), name
+
+
+@pytest.mark.parametrize(("name", "half", "full"), [("resnet", 1698, 3364), ("vit", 2142, 4248)])
+def test_feature_maps_in_sixteen_bits(name, half, full):
+    assert (
+        f"{half:,} MiB instead of {full:,}" in README or f"{half:,} instead of {full:,}" in README
+    )
+    for precision, mebibytes in (("fp32", full), ("bf16", half)):
+        plan = graphc.plan(MODELS[name](), optimizer=graphc.optim.SGD(), precision=precision)
+        assert plan.feature_map_bytes >> 20 == mebibytes
 
 
 def test_planning_time_is_the_committed_one():

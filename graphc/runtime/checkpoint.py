@@ -17,10 +17,12 @@ from graphc.errors import CheckpointError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def save_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
+def save_states(
+    path: str | os.PathLike[str], states: Mapping[str, Array], notes: Mapping[str, str]
+) -> None:
     """Write all states under a temporary name beside `path`, then rename it over `path`."""
     target = Path(path)
-    content = save(dict(states), {"format": "graphc"})
+    content = save(dict(states), {"format": "graphc", **notes})
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -51,9 +53,25 @@ def _umask() -> int:
 
 def load_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
     """Fill all states from a file. Everything is checked before the first byte is changed."""
+    found, _ = _read(path, with_states=True)
+    _check_fit(str(path), found, states)
+    for name, array in states.items():
+        np.copyto(array, found[name])
+
+
+def read_notes(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The notes that a file was saved with."""
+    return _read(path, with_states=False)[1]
+
+
+def _read(
+    path: str | os.PathLike[str], with_states: bool
+) -> tuple[dict[str, Array], dict[str, str]]:
     try:
         with safe_open(path, framework="numpy") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = list(file.keys()) if with_states else []
+            notes = {k: v for k, v in (file.metadata() or {}).items() if k != "format"}
+            return {name: file.get_tensor(name) for name in names}, notes
     except TypeError:
         raise CheckpointError(f"a path is a string or path object, got {path!r}") from None
     except FileNotFoundError:
@@ -63,9 +81,6 @@ def load_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> No
             f"{str(path)!r} cannot be read as a safetensors file: {error}; it may be cut short or "
             "of another format. The program is unchanged"
         ) from None
-    _check_fit(str(path), found, states)
-    for name, array in states.items():
-        np.copyto(array, found[name])
 
 
 def _check_fit(path: str, found: Mapping[str, Array], states: Mapping[str, Array]) -> None:

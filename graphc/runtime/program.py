@@ -82,9 +82,12 @@ class Program:
             raise
         return {name: self._arrays[value].copy() for name, value in self.graph.outputs.items()}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all states to a safetensors file, completely or not at all."""
-        save_states(path, self._states)
+    def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
+        """Write all states to a safetensors file, completely or not at all.
+
+        `notes` go into the file's metadata; `graphc.read_notes` gives them back.
+        """
+        save_states(path, self._states, notes or {})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read all states; raises `CheckpointError`, changing nothing, if the file does not fit."""

@@ -1,27 +1,55 @@
-"""An MLP on scikit-learn's handwritten digits: 1,797 images of 8 by 8 pixels in ten classes."""
+"""Scikit-learn's handwritten digits: 1,797 images of 8 by 8 pixels in ten classes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graphc.compiler import compile
-from graphc.errors import DependencyError, OptionError
-from graphc.ir.builder import input
-from graphc.ir.ops.loss import softmax_cross_entropy
-from graphc.ir.plan import Allocate, Recompute
+from graphc.errors import DependencyError, OptionError, choose
+from graphc.ir.builder import input, scope
+from graphc.ir.graph import Value
+from graphc.ir.ops.activation import relu
+from graphc.ir.ops.conv import conv2d
+from graphc.ir.ops.matmul import linear
+from graphc.ir.ops.norm import batch_norm
+from graphc.ir.ops.pool import max_pool2d
+from graphc.ir.ops.random import dropout
+from graphc.ir.ops.shape import reshape
+from graphc.models.heads import classified
 from graphc.models.mlp import mlp_logits
-from graphc.optim import Adam
-from graphc.runtime.program import Program
+from graphc.training.recipe import Recipe, steps_done
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-PIXELS, CLASSES = 64, 10
+SIDE, CLASSES = 8, 10
+PIXELS = SIDE * SIDE
 TEST_IMAGES = 360
+
+
+def conv_logits(layers: int, hidden: int, batch: int) -> Value:
+    """A small convolutional network on ``x`` (batch, pixels): `layers` of 3 by 3, a pooling after
+    every second, and a linear layer of `hidden` with dropout."""
+    h = reshape(input("x", (batch, PIXELS)), (batch, 1, SIDE, SIDE))
+    for layer in range(layers):
+        with scope(f"conv{layer}"):
+            h = relu(batch_norm(conv2d(h, 32 * 2 ** (layer // 2), 3, padding=1, bias=False)))
+        if layer % 2 and h.shape[2] > 1:
+            h = max_pool2d(h, 2, 2)
+    with scope("hidden"):
+        h = dropout(relu(linear(reshape(h, (batch, -1)), hidden)), 0.3)
+    with scope("output"):
+        return linear(h, CLASSES)
+
+
+LOGITS: dict[str, Callable[[int, int, int], Value]] = {
+    "mlp": lambda layers, hidden, batch: mlp_logits(layers, hidden, PIXELS, CLASSES, batch),
+    "conv": conv_logits,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,66 +87,76 @@ def load_digits() -> Digits:
     return Digits(x[:cut], labels[:cut], x[cut:], labels[cut:])
 
 
-@dataclass(frozen=True)
 class DigitsTraining:
     """A training program and an inference program for the same network."""
 
-    data: Digits
-    training: Program
-    inference: Program
-    batch: int
-    seed: int
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
+        recipe: Recipe,
+        epochs: int,
         *,
+        model: str = "mlp",
         layers: int = 4,
         hidden: int = 128,
         batch: int = 64,
-        learning_rate: float = 1e-3,
-        recompute: Recompute = "none",
-        allocate: Allocate = "packed",
-        seed: int = 0,
         dump: str | None = None,
-    ) -> DigitsTraining:
-        """Load the data, plan and bind both programs."""
-        data = load_digits()
-        if not 1 <= batch <= len(data.train_x):
-            raise OptionError(f"batch must lie between 1 and {len(data.train_x)}, got {batch}")
-        logits = mlp_logits(layers, hidden, PIXELS, CLASSES, batch)
-        loss = softmax_cross_entropy(logits, input("labels", (batch,), dtype="int32"))
-        training = compile(
-            loss,
-            optimizer=Adam(learning_rate),
-            recompute=recompute,
-            allocate=allocate,
-            seed=seed,
-            dump=dump,
-        )
-        return cls(data, training, compile(outputs={"logits": logits}), batch, seed)
+    ) -> None:
+        """Load the data, plan and bind both programs; a step takes recipe.accumulate batches."""
+        logits = LOGITS[choose("digits: model", model, tuple(LOGITS))](layers, hidden, batch)
+        self.data, self.recipe, self.batch = load_digits(), recipe, batch
+        self.step_images = batch * recipe.accumulate
+        if not self.step_images <= len(self.data.train_x):
+            raise OptionError(
+                "batch times accumulate must lie between 1 and the number of training images, "
+                f"{len(self.data.train_x)}; got batch={batch}, accumulate={recipe.accumulate}"
+            )
+        self.steps_per_epoch = len(self.data.train_x) // self.step_images
+        self.steps = epochs * self.steps_per_epoch
+        self.sizes = {"task": "digits", "model": model, "layers": layers, "hidden": hidden}
+        self.sizes["batch"] = batch
+        options = recipe.compile_options(self.steps)
+        self.training = compile(classified(logits), seed=recipe.seed, dump=dump, **options)
+        self.inference = compile(outputs={"logits": logits}, precision=recipe.precision)
+        self.done = 0
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return len(self.data.train_x) // self.batch
+    def save(self, path: str) -> None:
+        """Write the states and how far the run came."""
+        self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
 
-    def epochs(self, count: int) -> Iterator[Epoch | int]:
-        """Train; yields each finished step's number in its epoch, then the epoch."""
-        order = np.random.default_rng(self.seed)
-        for number in range(1, count + 1):
-            started, total = time.perf_counter(), 0.0
+    def resume(self, path: str) -> None:
+        """Go on where the run saved at `path` stopped."""
+        notes = self.recipe.notes(self.steps, 0, **self.sizes)
+        self.done = steps_done(path, notes, self.steps)
+        self.training.load(path)
+
+    def run(self) -> Iterator[Epoch | int]:
+        """Train to the end; yields the number of steps done after each step, and epochs."""
+        while self.done < self.steps:
+            epoch, first = divmod(self.done, self.steps_per_epoch)
+            order = np.random.default_rng((self.recipe.seed, epoch))
             shuffled = order.permutation(len(self.data.train_x))
-            for step in range(self.steps_per_epoch):
-                rows = shuffled[step * self.batch : (step + 1) * self.batch]
-                feeds = {"x": self.data.train_x[rows], "labels": self.data.train_labels[rows]}
-                total += float(self.training.step(feeds)["loss"])
-                yield step + 1
-            speed = self.steps_per_epoch / (time.perf_counter() - started)
-            yield Epoch(number, total / self.steps_per_epoch, self.test_accuracy(), speed)
+            started, total = time.perf_counter(), 0.0
+            for step in range(first, self.steps_per_epoch):
+                rows = shuffled[step * self.step_images : (step + 1) * self.step_images]
+                total += float(self.training.step(self.feeds(rows))["loss"])
+                self.done += 1
+                yield self.done
+            count = self.steps_per_epoch - first
+            speed = count / (time.perf_counter() - started)
+            yield Epoch(epoch + 1, total / count, self.test_accuracy(), speed)
+
+    def feeds(self, rows: Array) -> dict[str, Array]:
+        """The images of one step, with an axis for micro-batches where there are several."""
+        x, labels = self.data.train_x[rows], self.data.train_labels[rows]
+        if self.recipe.accumulate == 1:
+            return {"x": x, "labels": labels}
+        shape = (self.recipe.accumulate, self.batch)
+        return {"x": x.reshape(*shape, PIXELS), "labels": labels.reshape(shape)}
 
     def test_accuracy(self) -> float:
         """The part of the test images that the current parameters classify right."""
-        self.inference.parameters.update(self.training.parameters)
+        trained = self.training.states
+        self.inference.states.update({name: trained[name] for name in self.inference.states})
         hits, images = 0, len(self.data.test_x)
         for start in range(0, images, self.batch):
             count = min(self.batch, images - start)

@@ -1,0 +1,115 @@
+"""Arguments that commands share."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graphc.errors import OptionError
+from graphc.ir.ops.learning_rate import FORMS
+from graphc.ir.plan import ALLOCATE, PRECISIONS, RECOMPUTE
+from graphc.optim import OPTIMIZERS
+from graphc.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_strategy(parser: argparse.ArgumentParser) -> None:
+    """How memory is planned."""
+    parser.add_argument(
+        "--allocate", default="packed", metavar="A", help=f"{', '.join(ALLOCATE)} (default: packed)"
+    )
+    parser.add_argument(
+        "--recompute", default="none", metavar="P", help=f"{', '.join(RECOMPUTE)} (default: none)"
+    )
+    parser.add_argument("--dump", metavar="DIR", help="write the graph after every pass")
+
+
+def add_recipe(
+    parser: argparse.ArgumentParser, default: Recipe, extra_optimizers: tuple[str, ...] = ()
+) -> None:
+    """How a step trains; what the user leaves out is the `default` recipe's."""
+    group = parser.add_argument_group("training step")
+    names = ", ".join((*OPTIMIZERS, *extra_optimizers))
+    group.add_argument(
+        "--optimizer", choices=(*OPTIMIZERS, *extra_optimizers), default=default.optimizer,
+        metavar="O", help=f"{names} (default: {default.optimizer})",
+    )  # fmt: skip
+    rate = "the optimizer's" if default.learning_rate is None else default.learning_rate
+    group.add_argument(
+        "--learning-rate", type=float, default=default.learning_rate, metavar="R",
+        help=f"largest learning rate (default: {rate})",
+    )  # fmt: skip
+    group.add_argument(
+        "--schedule", default=default.schedule, metavar="S",
+        help=f"{', '.join(FORMS)} (default: {default.schedule})",
+    )  # fmt: skip
+    group.add_argument(
+        "--warmup", type=int, default=default.warmup, metavar="N",
+        help=f"steps in which the rate rises (default: {default.warmup})",
+    )  # fmt: skip
+    group.add_argument(
+        "--weight-decay", type=float, default=default.weight_decay, metavar="D",
+        help="default: the optimizer's",
+    )  # fmt: skip
+    clip = "no limit" if default.clip_norm is None else default.clip_norm
+    group.add_argument(
+        "--clip-norm", type=float, default=default.clip_norm, metavar="C",
+        help=f"largest norm of all gradients together (default: {clip})",
+    )  # fmt: skip
+    group.add_argument(
+        "--accumulate", type=int, default=1, metavar="K", help="micro-batches a step (default: 1)"
+    )
+    group.add_argument(
+        "--precision", default="fp32", metavar="P",
+        help=f"of feature maps: {', '.join(PRECISIONS)} (default: fp32)",
+    )  # fmt: skip
+
+
+def recipe(options: argparse.Namespace) -> Recipe:
+    """The recipe that the user asked for."""
+    names = (
+        "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
+        "accumulate", "precision", "recompute", "allocate",
+    )  # fmt: skip
+    chosen = {name: getattr(options, name) for name in names}
+    return Recipe(**chosen, seed=getattr(options, "seed", 0))
+
+
+def parse_settings(entries: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` pairs; values are Python literals, or else strings."""
+    settings: dict[str, Any] = {}
+    for entry in entries:
+        key, separator, value = entry.partition("=")
+        if not separator or not key.isidentifier():
+            raise OptionError(f"{entry!r} is not of the form key=value")
+        try:
+            settings[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[key] = value
+    return settings
+
+
+def check_settings(
+    name: str,
+    function: Callable[..., Any],
+    settings: dict[str, Any],
+    allowed: Sequence[str] = (),
+) -> None:
+    """Names that the function takes, or only the `allowed`; numbers where it wants numbers."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    known = allowed or tuple(parameters)
+    for key, value in settings.items():
+        if key not in known:
+            raise OptionError(f"{name} has no setting {key!r}; it takes {', '.join(known)}")
+        wanted = {str(parameters[key].annotation), type(parameters[key].default).__name__}
+        if wanted & {"int", "int | None"} and (type(value) is not int or value < 1):
+            raise OptionError(f"{name}: {key} is a whole number from 1 up, got {value!r}")
+        if "float" in wanted and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise OptionError(f"{name}: {key} is a number, got {value!r}")

@@ -1,0 +1,81 @@
+"""From MODEL and key=value on the command line to a loss."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Container, Sequence
+from pathlib import Path
+from typing import Any
+
+from graphc.cli.arguments import check_settings, parse_settings
+from graphc.errors import GraphcError, OptionError
+from graphc.ir.graph import Value
+from graphc.models import MODELS
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL and its sizes."""
+    names = ", ".join(MODELS)
+    parser.add_argument("model", metavar="MODEL", help=f"one of {names}, or file.py:function")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="arguments of the model")
+
+
+def build(model: str, entries: Sequence[str]) -> Value:
+    """The loss of a network of the zoo, or of a function in a file."""
+    settings = parse_settings(entries)
+    function = _find_model(model, settings)
+    check_settings(model, function, settings)
+    loss = _call(model, function, settings)
+    if not isinstance(loss, Value):
+        raise OptionError(f"{model} must return a graphc value, the loss; it returned {loss!r}")
+    return loss
+
+
+def _find_model(model: str, given: Container[str]) -> Callable[..., Any]:
+    if model in MODELS:
+        return MODELS[model]
+    path, separator, name = model.rpartition(":")
+    if not separator:
+        raise OptionError(
+            f"unknown model {model!r}; choose one of: {', '.join(MODELS)}, or give file.py:function"
+        )
+    if not Path(path).is_file():
+        raise OptionError(f"there is no file {path!r}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise OptionError(f"{path!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    _call(path, spec.loader.exec_module, {"module": module})
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise OptionError(f"{path!r} has no function {name!r}")
+    required = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise OptionError(f"{model} needs {', '.join(f'{name}=...' for name in missing)}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _call(what: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Run a user's code; what it raises is told with its place, not as a traceback from graphc."""
+    try:
+        return function(**arguments)
+    except GraphcError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename}, line {last.lineno}"
+        if isinstance(error, SyntaxError):
+            place = f"{error.filename}, line {error.lineno}"
+        raise OptionError(f"{what} failed at {place}: {type(error).__name__}: {error}") from error

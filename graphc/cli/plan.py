@@ -1,0 +1,93 @@
+"""graphc plan: the memory plan of a model, without running it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from graphc.cli.arguments import add_recipe, add_strategy, recipe
+from graphc.cli.models import add_model, build
+from graphc.compiler import plan
+from graphc.ir.plan import MemoryPlan
+from graphc.ir.plan_text import (
+    STEP_COLUMNS,
+    format_plan,
+    peak_rows,
+    shown_steps,
+    step_rows,
+    summary_rows,
+)
+from graphc.ir.types import format_bytes
+from graphc.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+DEFAULT = Recipe(optimizer="sgd")
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("plan", help="print the memory plan of a model")
+    add_model(parser)
+    add_strategy(parser)
+    add_recipe(parser, DEFAULT, ("none",))
+    parser.add_argument(
+        "--steps", type=int, default=10_000, metavar="N",
+        help="steps of the run that a schedule is for (default: 10000)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--text", action="store_true", help="plain text with every step")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the plan."""
+    memory_plan = make_plan(options, options.allocate)
+    if options.json:
+        print(json.dumps(memory_plan.summary(options.model)))
+    elif options.text:
+        print(format_plan(memory_plan, step_limit=None), end="")
+    else:
+        _show_plan(memory_plan)
+
+
+def make_plan(options: argparse.Namespace, allocate: str) -> MemoryPlan:
+    """The plan that the options ask for; optimizer ``none`` plans inference."""
+    loss = build(options.model, options.settings)
+    strategy = {"recompute": options.recompute, "allocate": allocate, "dump": options.dump}
+    if options.optimizer == "none":
+        training = {"clip_norm": options.clip_norm, "accumulate": options.accumulate}
+        return plan(loss, **training, precision=options.precision, **strategy)
+    return plan(loss, **{**recipe(options).compile_options(options.steps), **strategy})
+
+
+def _show_plan(memory_plan: MemoryPlan) -> None:
+    """Tables and colour on a terminal, the plain printout elsewhere."""
+    console = Console()
+    if not console.is_terminal:
+        print(format_plan(memory_plan), end="")
+        return
+    head = Table(box=None, show_header=False, title=f"{memory_plan.allocate} plan")
+    for label, figure in summary_rows(memory_plan):
+        head.add_row(Text(label, "bold"), figure)
+    for kind, size in memory_plan.bytes_by_kind.items():
+        head.add_row(Text(f"all {kind} bytes", "dim"), format_bytes(size))
+    steps = Table(box=None)
+    for column in STEP_COLUMNS:
+        steps.add_column(column, justify="right" if column in ("step", "bytes", "live") else "left")
+    colours = {"new": "red", "reuse": "green", "over": "green", "view": "blue", "state": "dim"}
+    for row in step_rows(memory_plan, shown_steps(memory_plan, 60)):
+        how = row[STEP_COLUMNS.index("how")]
+        cells = [Text(cell) for cell in row]
+        cells[STEP_COLUMNS.index("how")].stylize(colours[how.split()[0]])
+        steps.add_row(*cells)
+    peak = Table(box=None, show_header=False, title=f"peak at step {memory_plan.peak_step}")
+    for peak_row in peak_rows(memory_plan):
+        peak.add_row(*map(Text, peak_row))
+    console.print(head, steps, peak)

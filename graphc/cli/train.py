@@ -1,0 +1,134 @@
+"""graphc train: training on real data, with a checkpoint that a later run can go on from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import Progress as ProgressBar
+
+from graphc.cli.arguments import add_recipe, add_strategy, check_settings, parse_settings, recipe
+from graphc.errors import OptionError
+from graphc.ir.plan_text import summary_rows
+from graphc.training.digits import DigitsTraining, Epoch
+from graphc.training.recipe import Recipe
+from graphc.training.text import Progress, TextTraining
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+Run = DigitsTraining | TextTraining
+
+DIGITS = Recipe(optimizer="adam", learning_rate=1e-3)
+TEXT = Recipe(optimizer="adamw", learning_rate=3e-3, schedule="cosine", warmup=100, clip_norm=1.0)
+
+PROMPTS = (b"def ", b"import ", b"class ")
+SAMPLE_BYTES = 200
+
+
+def add(commands: Commands) -> None:
+    """Register the command and its two tasks."""
+    parser = commands.add_parser("train", help="train on real data")
+    tasks = parser.add_subparsers(required=True, metavar="TASK")
+
+    digits = tasks.add_parser("digits", help="handwritten digits, from scikit-learn")
+    _add_common(digits, DIGITS, "model (mlp or conv), layers, hidden, batch")
+    digits.add_argument("--epochs", type=int, default=20, help="passes over the data (default: 20)")
+    digits.set_defaults(run=_digits)
+
+    text = tasks.add_parser("text", help="a small GPT on the bytes of a text")
+    _add_common(text, TEXT, "layers, width, heads, seq_len, batch, drop")
+    text.add_argument(
+        "--file", metavar="FILE", help="the text (default: the standard library's sources)"
+    )
+    text.add_argument("--steps", type=int, default=2000, help="steps of the run (default: 2000)")
+    text.set_defaults(run=_text)
+
+
+def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str) -> None:
+    parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
+    add_strategy(parser)
+    add_recipe(parser, default)
+    parser.add_argument("--seed", type=int, default=0, help="parameters, order and masks")
+    parser.add_argument("--save", metavar="FILE", help="write a checkpoint here as the run goes")
+    parser.add_argument("--resume", metavar="FILE", help="go on from a checkpoint, bit for bit")
+    parser.add_argument("--json", action="store_true", help="one JSON object at the end")
+
+
+def _digits(options: argparse.Namespace) -> None:
+    _check_count("--epochs", options.epochs)
+    settings = parse_settings(options.settings)
+    check_settings("digits", DigitsTraining, settings, ("model", "layers", "hidden", "batch"))
+    run = DigitsTraining(recipe(options), options.epochs, dump=options.dump, **settings)
+    _train(run, options, "digits")
+
+
+def _text(options: argparse.Namespace) -> None:
+    _check_count("--steps", options.steps)
+    settings = parse_settings(options.settings)
+    sizes = ("layers", "width", "heads", "seq_len", "batch", "drop")
+    check_settings("text", TextTraining, settings, sizes)
+    run = TextTraining(recipe(options), options.steps, options.file, dump=options.dump, **settings)
+    _train(run, options, "text")
+    if not options.json:
+        for prompt in PROMPTS:
+            print("-" * 40)
+            print(run.sample(prompt, SAMPLE_BYTES).decode(errors="replace"))
+
+
+def _check_count(option: str, count: int) -> None:
+    if count < 1:
+        raise OptionError(f"{option} is a whole number from 1 up, got {count}")
+
+
+def _train(run: Run, options: argparse.Namespace, task: str) -> None:
+    if options.save and not os.access(Path(options.save).resolve().parent, os.W_OK):
+        raise OptionError(f"cannot save to {options.save!r}: its folder is missing or not writable")
+    if options.resume:
+        run.resume(options.resume)
+    reports: list[Epoch | Progress] = []
+    console = Console(quiet=options.json)
+    for label, figure in summary_rows(run.training.plan):
+        console.print(f"{label:<20}{figure}", highlight=False, soft_wrap=True)
+    hidden = options.json or not console.is_terminal
+    with ProgressBar(console=console, transient=True, disable=hidden) as progress:
+        bar = progress.add_task("training", total=run.steps, completed=run.done)
+        for event in run.run():
+            if isinstance(event, int):
+                progress.update(bar, completed=event)
+                continue
+            reports.append(event)
+            console.print(
+                f"{_told(event)}  arena {run.training.arena_bytes} bytes", highlight=False
+            )
+            if options.save:
+                run.save(options.save)
+            sys.stdout.flush()
+    if options.json:
+        print(json.dumps({**run.training.plan.summary(task), **_reported(reports)}))
+
+
+def _told(event: Epoch | Progress) -> str:
+    if isinstance(event, Epoch):
+        return (
+            f"epoch {event.number:3d}  loss {event.loss:.6f}  test accuracy "
+            f"{event.test_accuracy:.2%}  {event.steps_per_second:.0f} steps/s"
+        )
+    return (
+        f"step {event.step:5d}  {event.train_bits:.3f} bits a byte  held out "
+        f"{event.test_bits:.3f}  {event.steps_per_second:.1f} steps/s"
+    )
+
+
+def _reported(reports: list[Epoch | Progress]) -> dict[str, Any]:
+    """All figures but the speeds, which differ from run to run."""
+    rows = [asdict(report) for report in reports]
+    for row in rows:
+        row.pop("steps_per_second")
+    return {"epochs" if isinstance(reports[0], Epoch) else "reports": rows}

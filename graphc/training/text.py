@@ -1,0 +1,165 @@
+"""A small GPT that reads bytes: trained on any text, by default Python's standard library."""
+
+from __future__ import annotations
+
+import math
+import sysconfig
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphc.compiler import compile
+from graphc.errors import OptionError
+from graphc.models.gpt2 import gpt2, gpt2_logits
+from graphc.training.recipe import Recipe, steps_done
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+BYTES = 256
+HELD_OUT = 0.05
+"""The part at the text's end that is only for testing."""
+
+TEST_BATCHES = 8
+REPORTS = 20
+"""Times that a run measures itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of a run: bits a byte on what was trained on lately, and on held-out text."""
+
+    step: int
+    train_bits: float
+    test_bits: float
+    steps_per_second: float
+
+
+def read_text(path: str | None) -> Array:
+    """The bytes of a file, or of the standard library's own sources."""
+    if path is not None:
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise OptionError(f"cannot read the text {path!r}: {error.strerror}") from None
+        return np.frombuffer(content, np.uint8)
+    library = Path(sysconfig.get_path("stdlib"))
+    skipped = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"}
+    sources = [
+        source
+        for source in sorted(library.rglob("*.py"))
+        if not skipped & set(source.relative_to(library).parts)
+    ]
+    content = b"\n".join(source.read_bytes() for source in sources)
+    if not content:
+        raise OptionError("the standard library's sources are not on this machine; give --file")
+    return np.frombuffer(content, np.uint8)
+
+
+class TextTraining:
+    """A training program, a test program and one that continues a text, for the same network."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        steps: int,
+        file: str | None = None,
+        *,
+        layers: int = 4,
+        width: int = 128,
+        heads: int = 4,
+        seq_len: int = 128,
+        batch: int = 8,
+        drop: float = 0.0,
+        dump: str | None = None,
+    ) -> None:
+        """Read the text, plan and bind the programs; a step takes recipe.accumulate batches."""
+        text = read_text(file)
+        cut = int(len(text) * (1 - HELD_OUT))
+        if len(text) - cut <= seq_len + 1:
+            raise OptionError(
+                f"the text has {len(text)} bytes; its last {HELD_OUT:.0%} is for testing and must "
+                f"be longer than seq_len={seq_len}"
+            )
+        self.text, self.held_out = text[:cut], text[cut:]
+        self.recipe, self.steps, self.seq_len, self.batch = recipe, steps, seq_len, batch
+        network = {"layers": layers, "width": width, "heads": heads, "seq_len": seq_len}
+        self.sizes = {"task": "text", "bytes": len(text), "batch": batch, "drop": drop, **network}
+        figures: dict[str, Any] = {**network, "vocab": BYTES, "positions": seq_len}
+        loss = gpt2("small", batch=batch, drop=drop, **figures)
+        options = recipe.compile_options(steps)
+        self.training = compile(loss, seed=recipe.seed, dump=dump, **options)
+        self.testing = compile(loss, precision=recipe.precision)
+        logits = gpt2_logits("small", batch=1, drop=0.0, dtype="float32", **figures)
+        self.continuing = compile(outputs={"logits": logits}, precision=recipe.precision)
+        self.done = 0
+
+    def save(self, path: str) -> None:
+        """Write the states and how far the run came."""
+        self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
+
+    def resume(self, path: str) -> None:
+        """Go on where the run saved at `path` stopped."""
+        notes = self.recipe.notes(self.steps, 0, **self.sizes)
+        self.done = steps_done(path, notes, self.steps)
+        self.training.load(path)
+
+    def run(self) -> Iterator[Progress | int]:
+        """Train to the end; yields the number of steps done after each step, and the progress."""
+        started, losses = time.perf_counter(), []
+        every = math.ceil(self.steps / REPORTS)
+        while self.done < self.steps:
+            order = np.random.default_rng((self.recipe.seed, self.done))
+            losses.append(float(self.training.step(self.feeds(order))["loss"]))
+            self.done += 1
+            yield self.done
+            if self.done % every == 0 or self.done == self.steps:
+                speed = len(losses) / (time.perf_counter() - started)
+                bits = sum(losses) / len(losses) / math.log(2)
+                yield Progress(self.done, bits, self.test_bits(), speed)
+                started, losses = time.perf_counter(), []
+
+    def feeds(self, order: np.random.Generator) -> dict[str, Array]:
+        """Random places of the text."""
+        count = self.batch * self.recipe.accumulate
+        starts = order.integers(0, len(self.text) - self.seq_len, count)
+        fed = self.windows(self.text, starts)
+        if self.recipe.accumulate == 1:
+            return fed
+        shape = (self.recipe.accumulate, self.batch, self.seq_len)
+        return {name: array.reshape(shape) for name, array in fed.items()}
+
+    def windows(self, text: Array, starts: Array) -> dict[str, Array]:
+        """Tokens from each start on, and what comes next."""
+        places = starts[:, None] + np.arange(self.seq_len + 1)
+        window = text[places].astype(np.int32)
+        return {"tokens": window[:, :-1].copy(), "labels": window[:, 1:].copy()}
+
+    def test_bits(self) -> float:
+        """Bits a byte on held-out text, at places that are the same each time."""
+        self.testing.parameters.update(self.training.parameters)
+        last = len(self.held_out) - self.seq_len - 1
+        starts = np.linspace(0, last, TEST_BATCHES * self.batch).astype(np.int64)
+        losses = [
+            float(self.testing.step(self.windows(self.held_out, part))["loss"])
+            for part in np.split(starts, TEST_BATCHES)
+        ]
+        return sum(losses) / len(losses) / math.log(2)
+
+    def sample(self, prompt: bytes, length: int, temperature: float = 0.7) -> bytes:
+        """`prompt` and `length` bytes that the network draws to follow it."""
+        self.continuing.parameters.update(self.training.parameters)
+        drawn = np.random.default_rng(self.recipe.seed)
+        written = list(prompt)
+        for _ in range(length):
+            seen = written[-self.seq_len :]
+            tokens = np.zeros((1, self.seq_len), np.int32)
+            tokens[0, : len(seen)] = seen
+            logits = self.continuing.step(tokens=tokens)["logits"][0, len(seen) - 1]
+            scores = (logits.astype(np.float64) - logits.max()) / temperature
+            chances = np.exp(scores) / np.exp(scores).sum()
+            written.append(int(drawn.choice(BYTES, p=chances)))
+        return bytes(written)

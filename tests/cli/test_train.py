@@ -1,0 +1,120 @@
+"""Training from the command line: accuracy, checkpoints, text."""
+
+import json
+
+import pytest
+import safetensors.numpy
+from cli.running import run
+
+import graphc as g
+from graphc.models import mlp
+
+
+def test_training_on_digits_gives_the_same_losses_under_every_plan(capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+    histories = []
+    for options in (
+        ["--allocate", "none"],
+        ["--allocate", "inplace"],
+        ["--allocate", "sharing"],
+        ["--allocate", "packed"],
+        ["--recompute", "mirror"],
+    ):
+        code, out, _ = run(capsys, "train", "digits", "--epochs", "3", "--json", *options)
+        assert code == 0
+        histories.append(json.loads(out)["epochs"])
+    assert all(history == histories[0] for history in histories)
+    assert histories[0][-1]["test_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(("model", "percent"), [("mlp", 96), ("conv", 98)])
+def test_training_on_digits_reaches_its_accuracy(capsys, tmp_path, model, percent):
+    pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+    save = tmp_path / "digits.safetensors"
+    epochs = {"mlp": "20", "conv": "6"}[model]
+    code, out, _ = run(
+        capsys, "train", "digits", f"model={model}", "--save", str(save), "--epochs", epochs
+    )
+    assert code == 0
+    assert save.exists()
+    last = [line for line in out.splitlines() if line.startswith("epoch")][-1]
+    assert float(last.split("accuracy")[1].split("%")[0]) > percent
+    assert "steps/s" in last
+    assert "arena" in last
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_sixteen_bits_reach_the_same_accuracy(capsys, precision):
+    pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+    accuracy = {}
+    for choice in ("fp32", precision):
+        _, out, _ = run(
+            capsys, "train", "digits", "--epochs", "10", "--precision", choice, "--json"
+        )
+        accuracy[choice] = json.loads(out)["epochs"][-1]["test_accuracy"]
+    assert abs(accuracy[precision] - accuracy["fp32"]) <= 0.01
+
+
+SMALL_TEXT = ("layers=2", "width=32", "heads=2", "seq_len=32", "batch=8")
+RUNS = {
+    "digits": ("train", "digits", "model=conv", "layers=2", "hidden=16", "--epochs", "{}"),
+    "text": ("train", "text", *SMALL_TEXT, "drop=0.1", "--accumulate", "2", "--steps", "{}"),
+}
+RUNS["text"] += ("--schedule", "constant", "--warmup", "0", "--precision", "fp16")
+
+
+@pytest.mark.parametrize("task", RUNS)
+def test_a_resumed_run_goes_on_bit_for_bit(capsys, tmp_path, task):
+    pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+
+    def train(count, *options):
+        arguments = [part.format(count) for part in RUNS[task]]
+        if task == "text":
+            arguments += ["--file", __file__]
+        return run(capsys, *arguments, "--json", *options)
+
+    files = [str(tmp_path / name) for name in ("whole", "half", "rest")]
+    counts = (2, 4) if task == "digits" else (7, 14)
+    _, whole, _ = train(counts[1], "--save", files[0])
+    train(counts[0], "--save", files[1])
+    code, rest, err = train(counts[1], "--resume", files[1], "--save", files[2])
+    assert code == 0, err
+    a, b = (safetensors.numpy.load_file(files[i]) for i in (0, 2))
+    assert a.keys() == b.keys()
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    key = "epochs" if task == "digits" else "reports"
+    ends = [json.loads(out)[key][-1] for out in (whole, rest)]
+    held_out = "test_accuracy" if task == "digits" else "test_bits"
+    assert ends[0][held_out] == ends[1][held_out]
+    for changed, message in (
+        (("--learning-rate", "0.1"), "other settings: learning_rate was"),
+        (("--seed", "4"), "seed was 0 and is 4"),
+    ):
+        code, _, err = train(counts[1], "--resume", files[1], *changed)
+        assert code == 2
+        assert message in err
+    code, _, err = train(counts[0], "--resume", files[1])
+    assert code == 2
+    assert "has done" in err
+
+
+def test_a_file_without_notes_cannot_be_resumed(capsys, tmp_path):
+    path = str(tmp_path / "plain.safetensors")
+    g.compile(mlp(batch=2), optimizer=g.optim.SGD()).save(path)
+    code, _, err = run(capsys, "train", "digits", "--resume", path)
+    assert code == 2
+    assert "does not say how far its run came" in err
+
+
+def test_text_is_learned_and_continued(capsys, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
+    code, out, err = run(
+        capsys, "train", "text", *SMALL_TEXT, "--file", str(path), "--steps", "120"
+    )
+    assert code == 0, err
+    last = [line for line in out.splitlines() if line.startswith("step ")][-1]
+    assert float(last.split("held out")[1].split()[0]) < 1.0
+    assert out.count("-" * 40) == 3
+    path.write_text("short")
+    assert run(capsys, "train", "text", "--file", str(path))[0] == 2
