@@ -3,7 +3,7 @@
 from graphc import optim
 from graphc.compiler import compile, plan
 from graphc.errors import GraphcError
-from graphc.ir.builder import input, keep, mirror, parameter, scope
+from graphc.ir.builder import input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.activation import gelu, leaky_relu, relu, relu6, sigmoid, silu, tanh
@@ -108,6 +108,7 @@ __all__ = [
     "reshape",
     "rms_norm",
     "scope",
+    "segment",
     "sigmoid",
     "silu",
     "slice",

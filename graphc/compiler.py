@@ -25,12 +25,14 @@ from graphc.ir.plan import (
     Recompute,
 )
 from graphc.ir.text import format_graph
+from graphc.ir.verify import verify
 from graphc.optim import Optimizer
 from graphc.passes.allocate import allocate as allocate_graph
 from graphc.passes.check_plan import check_plan
 from graphc.passes.modes import to_inference
 from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
+from graphc.passes.recompute import recompute as recomputed
 from graphc.runtime.program import Program
 from graphc.training_step import Training, training_graph
 
@@ -69,8 +71,11 @@ def compile(
     or ``fp16`` for feature maps of 16 bits beside float32 parameters; ``fp16`` scales the loss and
     skips the update of a step that overflows.
 
-    `recompute` is ``none`` or ``mirror`` (copies where `graphc.mirror` allows them); `allocate` is
-    one of ``none``, ``inplace``, ``sharing``, ``packed``. `seed` fixes the initial parameters.
+    `recompute` says what is computed again instead of kept: ``none``; ``mirror`` what
+    `graphc.mirror` marks; ``cheap`` all but products; ``segments`` what stays inside a
+    `graphc.segment` (Alg. 1); ``sublinear`` (Alg. 3), about the square root of the feature maps for
+    one more forward pass; ``recursive``, about their logarithm for several. `allocate` is one of
+    ``none``, ``inplace``, ``sharing``, ``packed``. `seed` fixes the initial parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
     graph after every pass. Raises `OptionError` for an unknown choice.
     """
@@ -114,14 +119,15 @@ def plan(
         raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
     step = None
     if optimizer is not None:
-        step = Training(optimizer, recompute, clip_norm, accumulate, precision)
+        step = Training(optimizer, clip_norm, accumulate, precision)
         step.check()
     elif clip_norm is not None or accumulate != 1:
         raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
-        graph = _build(_named_outputs(loss, outputs), step, training, precision, dumps)
+        named = _named_outputs(loss, outputs)
+        graph = _build(named, step, training, precision, recompute, dumps)
         memory_plan = allocate_graph(graph, allocate, recompute, alignment)
         settings = step.settings() if step is not None else {}
         if precision != "fp32":
@@ -150,6 +156,7 @@ def _build(
     step: Training | None,
     training: bool | None,
     precision: Precision,
+    recompute: Recompute,
     dumps: Dump,
 ) -> Graph:
     """The graph to plan, in its order."""
@@ -164,6 +171,9 @@ def _build(
     graph = run_passes(to_mixed(traced, precision), FORWARD, dumps)
     if step is not None:
         graph = run_passes(training_graph(graph, step), TRAINING, dumps)
+        graph = recomputed(graph, recompute)
+        verify(graph)
+        dumps.write("recompute", lambda: format_graph(graph))
     return graph
 
 

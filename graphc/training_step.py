@@ -21,7 +21,6 @@ from graphc.optim import Optimizer
 from graphc.passes.gradient import gradient
 from graphc.passes.micro_batches import MicroBatch, micro_batches
 from graphc.passes.modes import count_step, training_effects
-from graphc.passes.precision import casts_a_parameter
 
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -35,7 +34,6 @@ class Training:
     """How a step trains; `clip_norm` is the largest norm of all gradients together."""
 
     optimizer: Optimizer
-    recompute: str = "none"
     clip_norm: float | None = None
     accumulate: int = 1
     precision: Precision = "fp32"
@@ -72,7 +70,7 @@ def check_accumulate(count: object) -> None:
 
 
 def training_graph(forward: Graph, training: Training) -> Graph:
-    """The forward graph with gradients and the updates of all trainable parameters."""
+    """The forward graph with gradients and the updates of all trainable parameters, no copies."""
     trained = _trained(forward)
     wide = float64 if any(state.type.dtype == float64 for state in trained) else float32
     with builder.in_phase("update"):
@@ -107,11 +105,6 @@ def _accumulated(
     forward: Graph, trained: Sequence[State], training: Training, scaling: _LossScale | None
 ) -> tuple[list[MicroBatch], list[Value]]:
     """The micro-batches one after another, each with its gradients, added to those before."""
-    mirrors = training.recompute == "mirror"
-
-    def count(node: Node) -> int:
-        return max(casts_a_parameter(node), node.mirror if mirrors else 0)
-
     batches: list[MicroBatch] = []
     totals: list[Value] = []
     for batch in micro_batches(forward, training.accumulate):
@@ -121,7 +114,7 @@ def _accumulated(
                 loss = scale(loss, 1 / training.accumulate)
             if scaling is not None:
                 loss = mul(loss, scaling.factor)
-        found = gradient(loss, trained, count, batch.graph.kept)
+        found = gradient(loss, trained)
         with builder.in_phase("gradient"):
             totals = (
                 [add(*pair) for pair in zip(totals, found, strict=True)] if batches else [*found]

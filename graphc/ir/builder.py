@@ -29,6 +29,7 @@ class Context:
     scope: str = ""
     mirror: int = 0
     phase: Phase = "forward"
+    segment: str = ""
 
 
 _context: ContextVar[Context] = ContextVar("graphc_context", default=Context())  # noqa: B039 - frozen
@@ -60,6 +61,19 @@ def mirror(count: int) -> Iterator[None]:
     if not isinstance(count, int) or count < 0:
         raise OptionError(f"mirror takes a whole number from 0 up, got {count!r}")
     with _within(replace(_context.get(), mirror=count)):
+        yield
+
+
+@contextmanager
+def segment(name: str) -> Iterator[None]:
+    """Nodes made inside form a segment of Alg. 1: ``recompute="segments"`` keeps what leaves it.
+
+    Segments nest; a node belongs to the innermost.
+    """
+    outer = _context.get()
+    check_name(name)
+    path = f"{outer.segment}/{name}" if outer.segment else name
+    with _within(replace(outer, segment=path)):
         yield
 
 
@@ -218,6 +232,7 @@ def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -
         scope=context.scope,
         phase=context.phase,
         mirror=context.mirror,
+        segment=context.segment,
     )
 
 

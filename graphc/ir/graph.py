@@ -101,6 +101,8 @@ class Node:
     phase: Phase = "forward"
     mirror: int = 0
     """How often the user allows this node to be computed again: the paper's m(v)."""
+    segment: str = ""
+    """The user's segment that it belongs to (Alg. 1); empty for none."""
     copy_of: Node | None = None
     level: int = 0
     """For a mirrored copy: which one, counted from 1."""

@@ -83,6 +83,12 @@ class _Parser:
             )
         return self.fail(f"{name} is not defined anywhere")
 
+    def segment(self, name: str) -> str:
+        try:
+            return builder.check_name(name)
+        except GraphcError as error:
+            self.fail(str(error))
+
     def declared(self, left: str) -> list[tuple[str, TensorType]]:
         found = []
         if not re.fullmatch(rf"{_DECLARED.pattern}(, {_DECLARED.pattern})*", left):
@@ -156,6 +162,8 @@ class _Parser:
                 context = replace(context, phase=PHASES[mark])
             elif mark.startswith("mirror=") and mark[7:].isdigit():
                 context = replace(context, mirror=int(mark[7:]))
+            elif mark.startswith("segment="):
+                context = replace(context, segment=self.segment(mark[8:]))
             elif mark != "keep":
                 self.fail(f"unknown mark {mark!r}")
         try:

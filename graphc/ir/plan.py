@@ -19,11 +19,13 @@ of another value, or the place of a state."""
 
 Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace"]
 
-Recompute = Literal["none", "mirror"]
+Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Allocate = Literal["none", "inplace", "sharing", "packed"]
 
-RECOMPUTE: tuple[Recompute, ...] = ("none", "mirror")
+RECOMPUTE: tuple[Recompute, ...] = (
+    "none", "mirror", "cheap", "segments", "sublinear", "recursive",
+)  # fmt: skip
 ALLOCATE: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
 
 

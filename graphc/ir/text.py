@@ -52,6 +52,7 @@ def format_node(graph: Graph, node: Node) -> str:
     operands = ", ".join(names[value] for value in node.inputs)
     marks: list[str] = [] if node.phase == "forward" else [node.phase]
     marks += [f"mirror={node.mirror}"] if node.mirror else []
+    marks += [f"segment={node.segment}"] if node.segment else []
     marks += ["keep"] if any(value in graph.kept for value in node.outputs) else []
     suffix = f" [{', '.join(marks)}]" if marks else ""
     suffix += f"  # {node.scope}" if node.scope else ""

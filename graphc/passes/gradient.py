@@ -41,7 +41,7 @@ def gradient(
     wrt = builder.as_values("wrt", wrt)
     _check_arguments(loss, wrt)
     nodes = ancestors([loss])
-    counts = _mirror_counts(nodes, mirror, kept) if mirror else {}
+    counts = mirror_counts(nodes, mirror, kept) if mirror else {}
     return _Differentiation(nodes, counts).run(loss, wrt)
 
 
@@ -60,10 +60,13 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
             )
 
 
-def _mirror_counts(
+def mirror_counts(
     nodes: Sequence[Node], mirror: MirrorCount, kept: Iterable[Value]
 ) -> dict[Node, int]:
-    """m for each node. A view follows the node whose bytes it shows: it has none of its own."""
+    """m for each node, 0 for nodes that make a `kept` value and for effects.
+
+    A view follows the node whose bytes it shows: it has none of its own.
+    """
     fixed = {value.node for value in kept}
     for node in reversed(nodes):
         if node in fixed and node.op.views is not None:

@@ -58,7 +58,7 @@ class _Mixed:
                     cast(value, dtype) if self.has_choice(node, index, value) else value
                     for index, value in enumerate(inputs)
                 ]
-        context = builder.Context(node.scope, node.mirror, node.phase)
+        context = builder.Context(node.scope, node.mirror, node.phase, node.segment)
         fresh = builder.create(node.op, inputs, node.attributes, context)
         if moves and all(v in self.flexible for v in inputs if v.type.dtype == float32):
             self.flexible.update(fresh.outputs)

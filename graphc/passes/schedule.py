@@ -25,7 +25,7 @@ def place_updates(graph: Graph) -> Graph:
             steps += readers_of(view)
         return steps
 
-    slots: list[tuple[int, int, Node]] = []
+    slots: list[tuple[int, bool, int, Node]] = []
     for step, node in enumerate(graph.nodes):
         at = step
         if node.op.has_effect:
@@ -36,6 +36,6 @@ def place_updates(graph: Graph) -> Graph:
                 assert not isinstance(state, tuple), "a state input is one value"
                 readers += [use for use in readers_of(state) if use != step]
             at = max(readers, default=step)
-        slots.append((at, step, node))
-    slots.sort(key=lambda slot: slot[:2])
-    return replace(graph, nodes=tuple(node for _, _, node in slots))
+        slots.append((at, node.op.has_effect, step, node))
+    slots.sort(key=lambda slot: slot[:3])  # an update stands behind the last reader
+    return replace(graph, nodes=tuple(node for *_, node in slots))

@@ -75,7 +75,8 @@ def test_dumps_and_verification_between_passes(tmp_path, monkeypatch):
         "04-dead-code.txt",
         "05-common-subexpressions.txt",
         "06-place-updates.txt",
-        "07-plan.txt",
+        "07-recompute.txt",
+        "08-plan.txt",
     ]
     assert g.parse_graph((tmp_path / "dump" / "06-place-updates.txt").read_text())
     (tmp_path / "file").write_text("")

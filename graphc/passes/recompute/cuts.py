@@ -1,0 +1,87 @@
+"""Where a forward pass is narrow: few bytes cross from what ran to what will run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from graphc.ir.graph import Graph, Value
+
+WINDOW = 8
+"""A candidate is narrowest among so many boundaries on either side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Forward steps of a graph, in order: a forward pass, or one micro-batch's."""
+
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The place behind step `step`, and the forward values that cross it."""
+
+    step: int
+    bytes: int
+    crossing: tuple[Value, ...]
+
+
+def forward_runs(graph: Graph) -> list[Run]:
+    """Forward passes in order, parted by gradient nodes."""
+    runs: list[Run] = []
+    steps: list[int] = []
+    for step, node in enumerate(graph.nodes):
+        if node.phase == "forward":
+            steps.append(step)
+        elif node.phase == "gradient" and steps:
+            runs.append(Run(tuple(steps)))
+            steps = []
+    return [*runs, Run(tuple(steps))] if steps else runs
+
+
+def root_of(value: Value) -> Value:
+    """The value whose bytes a view shows."""
+    while value.node is not None and value.node.op.views is not None:
+        source = value.node.named_inputs()[value.node.op.views]
+        assert isinstance(source, Value), "a viewed input is one value"
+        value = source
+    return value
+
+
+def cuts(graph: Graph, run: Run) -> list[Cut]:
+    """Places where a single value crosses, or that are narrowest among their neighbours."""
+    widths = [(size, len(crossing)) for _, size, crossing in _boundaries(graph, run)]
+    sizes = [size for size, _ in widths]
+    chosen = {
+        run.steps[index]
+        for index, (size, count) in enumerate(widths)
+        if count == 1 or (count and size == min(sizes[max(0, index - WINDOW) : index + WINDOW + 1]))
+    }
+    return [
+        Cut(step, size, tuple(crossing))
+        for step, size, crossing in _boundaries(graph, run)
+        if step in chosen
+    ]
+
+
+def _boundaries(graph: Graph, run: Run) -> Iterator[tuple[int, int, Collection[Value]]]:
+    """(step, bytes, values) that cross each place; views count as what they show."""
+    last_use: dict[Value, int] = {}
+    for step in run.steps:
+        for value in graph.nodes[step].inputs:
+            last_use[root_of(value)] = step
+    crossing: dict[Value, None] = {}
+    ending: dict[int, list[Value]] = {}
+    size = 0
+    for step in run.steps:
+        for value in ending.pop(step, ()):
+            del crossing[value]
+            size -= value.type.bytes
+        node = graph.nodes[step]
+        for value in node.outputs if node.op.views is None else ():
+            if last_use.get(value, -1) > step:
+                crossing[value] = None
+                size += value.type.bytes
+                ending.setdefault(last_use[value], []).append(value)
+        yield step, size, crossing

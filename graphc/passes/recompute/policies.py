@@ -1,0 +1,155 @@
+"""The paper's policies, each as mirror counts of forward nodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphc.ir.graph import Graph, Node, Value
+from graphc.passes.recompute.cuts import Cut, Run, cuts, forward_runs, root_of
+
+Counts = Mapping[Node, int]
+"""m of Alg. 2; nodes that are left out have 0."""
+
+GRID = 6
+"""Budgets tried around the first estimate (appendix A)."""
+
+PATIENCE, WALK = 2, 12
+"""Beyond the grid: budgets in a row that may be worse, and all that are tried."""
+
+
+def mirror(graph: Graph) -> Counts:
+    """What the user has marked with `graphc.mirror`."""
+    return {node: node.mirror for node in graph.nodes if node.phase == "forward" and node.mirror}
+
+
+def cheap(graph: Graph) -> Counts:
+    """Sec. 4.2: keep the results of products, compute everything else again."""
+    return {
+        node: 1 for node in graph.nodes if node.phase == "forward" and node.op.precision != "narrow"
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Cuts that end stages; x and y of Alg. 3: bytes between stages, bytes of the largest stage."""
+
+    cuts: tuple[Cut, ...]
+    between: int
+    largest: int
+
+
+def segments(graph: Graph) -> Counts:
+    """Alg. 1 with the user's segments (`graphc.segment`): keep what leaves a segment."""
+    leaving: set[Node | None] = {value.node for value in graph.outputs.values()}
+    for node in graph.nodes:
+        if node.phase == "forward" and node.op.views is None:
+            for value in node.inputs:
+                source = root_of(value).node
+                if source is not None and source.segment != node.segment:
+                    leaving.add(source)
+    return {
+        node: 1
+        for node in graph.nodes
+        if node.phase == "forward" and node.segment and node not in leaving
+    }
+
+
+def with_budget(graph: Graph, run: Run, places: Sequence[Cut], budget: float) -> Stages:
+    """Alg. 3: a greedy walk that ends a stage at the first cut behind `budget` bytes."""
+    at = {cut.step: cut for cut in places}
+    chosen: list[Cut] = []
+    stage = between = largest = 0
+    for step in run.steps:
+        stage += sum(v.type.bytes for v in graph.nodes[step].outputs if _owns(v))
+        if step in at and stage > budget:
+            between += at[step].bytes
+            largest = max(largest, stage)
+            stage = 0
+            chosen.append(at[step])
+    return Stages(tuple(chosen), between, largest)
+
+
+def _owns(value: Value) -> bool:
+    return value.node is not None and value.node.op.views is None
+
+
+def keep_only(graph: Graph, kept: Iterable[Value]) -> Counts:
+    """Compute everything of the forward pass again but what makes the `kept` values."""
+    makers = {value.node for value in kept}
+    return {node: 1 for node in graph.nodes if node.phase == "forward" and node not in makers}
+
+
+def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
+    """Alg. 3 with the budget searched as in appendix A; `judge` gives the bytes of a plan.
+
+    Where the best of the six budgets is the first or the last, the grid goes on beyond it.
+    """
+    runs = [(run, cuts(graph, run)) for run in forward_runs(graph)]
+    first = [with_budget(graph, run, places, 0) for run, places in runs]
+    between, largest = sum(s.between for s in first), max((s.largest for s in first), default=0)
+    centre = math.sqrt(between * largest)
+    plans: dict[tuple[int, ...], Counts] = {}
+    bytes_of: dict[tuple[int, ...], int] = {}
+
+    def plan(exponent: int) -> tuple[int, ...]:
+        budget = centre * 2 ** (exponent / (GRID - 1) - 0.5)
+        stages = [with_budget(graph, run, places, budget) for run, places in runs]
+        chosen = [cut for stage in stages for cut in stage.cuts]
+        key = tuple(cut.step for cut in chosen)
+        if key not in plans:
+            plans[key] = keep_only(graph, (v for cut in chosen for v in cut.crossing))
+            bytes_of[key] = judge(plans[key])
+        return key
+
+    grid = [plan(exponent) for exponent in range(GRID)]
+    for edge, direction in ((0, -1), (GRID - 1, 1)):
+        exponent, worse = edge, 0
+        while worse < PATIENCE and abs(exponent - edge) < WALK:
+            best = min(bytes_of.values())
+            if exponent == edge and bytes_of[grid[edge]] > best:
+                break
+            exponent += direction
+            worse = 0 if bytes_of[plan(exponent)] < best else worse + 1
+    return plans[min(plans, key=lambda key: (bytes_of[key], key))]
+
+
+def recursive(graph: Graph, per_level: int = 1) -> Counts:
+    """Sec. 4.4: `per_level` checkpoints part a run, and each part is treated in the same way.
+
+    Feature maps of a chain of n equal layers take about k log n / log(k + 1) of them.
+    """
+    counts: dict[Node, int] = {}
+    for run in forward_runs(graph):
+        counts |= _nested(graph, run, cuts(graph, run), per_level)
+    return counts
+
+
+def _nested(graph: Graph, run: Run, places: Sequence[Cut], per_level: int) -> dict[Node, int]:
+    """Part p of the run lies before cut p; what crosses a cut is kept from the cut's level on."""
+    kept: dict[Node, int] = {}
+    level_of_part = [0] * (len(places) + 1)
+    pending = [(0, len(places) + 1, 0)]
+    while pending:
+        first, last, level = pending.pop()
+        parts = last - first
+        if parts == 1:
+            level_of_part[first] = level
+            continue
+        pieces = min(per_level, parts - 1) + 1
+        edges = [first + parts * i // pieces for i in range(pieces + 1)]
+        for edge in edges[1:-1]:
+            for value in places[edge - 1].crossing:
+                assert value.node is not None, "inputs and states do not cross"
+                kept[value.node] = min(level, kept.get(value.node, level))
+        pending += [(start, end, level + 1) for start, end in itertools.pairwise(edges)]
+    counts: dict[Node, int] = {}
+    part = 0
+    for step in run.steps:
+        node = graph.nodes[step]
+        counts[node] = kept.get(node, level_of_part[part])
+        if part < len(places) and places[part].step == step:
+            part += 1
+    return counts

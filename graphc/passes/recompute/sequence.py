@@ -1,0 +1,92 @@
+"""Execution sequences: the one form in which every recomputation policy ends.
+
+A sequence lists steps of a graph without copies; a step may stand there again. Every use reads the
+latest earlier appearance of what it names, and what is freed follows from liveness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graphc.errors import GraphError
+from graphc.ir import builder
+from graphc.ir.graph import Graph, Node, Value
+from graphc.passes.gradient import MirrorCount, mirror_counts
+
+
+def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
+    """The graph that runs the steps of `graph` in that order, repeats as mirrored copies.
+
+    Raises `GraphError` unless every step appears, effects once, each after what it reads.
+    """
+    first: dict[int, Node] = {}
+    count = [0] * len(graph.nodes)
+    latest: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for step in sequence:
+        if not 0 <= step < len(graph.nodes):
+            raise GraphError(f"the sequence names step {step} of {len(graph.nodes)}")
+        node = graph.nodes[step]
+        for value in node.inputs:
+            if value.node is not None and value not in latest:
+                raise GraphError(f"the sequence runs {node.label} before {value.node.label}")
+        inputs = tuple(latest.get(value, value) for value in node.inputs)
+        if step not in first:
+            fresh = first[step] = node if inputs == node.inputs else replace(node, inputs=inputs)
+        elif node.op.has_effect:
+            raise GraphError(f"the sequence runs {node.label} twice, but it replaces a state")
+        else:
+            fresh = builder.copy(
+                node, inputs, phase="mirror", mirror=0, copy_of=first[step], level=count[step]
+            )
+        count[step] += 1
+        nodes.append(fresh)
+        latest.update(zip(node.outputs, fresh.outputs, strict=True))
+    missing = [node.label for step, node in enumerate(graph.nodes) if step not in first]
+    if missing:
+        raise GraphError(f"the sequence leaves out {', '.join(missing[:3])}")
+    originals = {
+        value: fresh
+        for step, node in first.items()
+        for value, fresh in zip(graph.nodes[step].outputs, node.outputs, strict=True)
+    }
+    outputs = {name: originals.get(value, value) for name, value in graph.outputs.items()}
+    kept = frozenset(originals.get(value, value) for value in graph.kept)
+    return Graph(tuple(nodes), outputs, kept)
+
+
+def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:
+    """Mirror counts of forward nodes as a sequence: the lazy order of Alg. 2.
+
+    A copy is made right before the first gradient node that reads it, together with the copies of
+    the same or the last level that it needs.
+    """
+    forward = [node for node in graph.nodes if node.phase == "forward"]
+    counts = mirror_counts(forward, mirror, graph.kept)
+    made: set[tuple[Node, int]] = set()
+    sequence: list[int] = []
+
+    def emit(node: Node, level: int) -> None:
+        needed: set[tuple[Node, int]] = set()
+        pending = [(node, level)]
+        while pending:
+            key = pending.pop()
+            if key in needed or key in made:
+                continue
+            needed.add(key)
+            for value in key[0].inputs:
+                count = min(key[1], counts.get(value.node, 0)) if value.node is not None else 0
+                if value.node is not None and count:
+                    pending.append((value.node, count))
+        order = sorted(needed, key=lambda key: (graph.position[key[0]], key[1]))
+        sequence.extend(graph.position[original] for original, _ in order)
+        made.update(needed)
+
+    for step, node in enumerate(graph.nodes):
+        if node.phase == "gradient":
+            for value in node.inputs:
+                if value.node is not None and counts.get(value.node, 0):
+                    emit(value.node, counts[value.node])
+        sequence.append(step)
+    return sequence
