@@ -26,6 +26,13 @@ from graphc.ir.ops.matmul import affine, linear, matmul
 from graphc.ir.ops.norm import batch_norm, group_norm, layer_norm, rms_norm
 from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ir.ops.random import dropout
+from graphc.ir.ops.recurrent import (
+    CellParameters,
+    gru_cell,
+    gru_parameters,
+    lstm_cell,
+    lstm_parameters,
+)
 from graphc.ir.ops.reduce import max, mean, sum
 from graphc.ir.ops.resample import adaptive_average_pool2d, pad, upsample2d
 from graphc.ir.ops.shape import broadcast_to, concat, full, reshape, split, transpose
@@ -41,6 +48,7 @@ from graphc.runtime.program import Program
 __version__ = "0.1.0"
 
 __all__ = [
+    "CellParameters",
     "Graph",
     "GraphcError",
     "Initial",
@@ -76,6 +84,8 @@ __all__ = [
     "greater",
     "greater_equal",
     "group_norm",
+    "gru_cell",
+    "gru_parameters",
     "input",
     "keep",
     "layer_norm",
@@ -85,6 +95,8 @@ __all__ = [
     "linear",
     "log",
     "log_softmax",
+    "lstm_cell",
+    "lstm_parameters",
     "matmul",
     "max",
     "max_pool2d",

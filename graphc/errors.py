@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 
 class GraphcError(Exception):
@@ -68,6 +69,21 @@ def window(lines: Sequence[str], at: int, radius: int = 3) -> str:
     """The lines around index `at`, with an arrow at the fault: appended to errors about a graph."""
     first, last = max(0, at - radius), min(len(lines), at + radius + 1)
     return "\n".join(f"{'-->' if i == at else '   '} {lines[i]}" for i in range(first, last))
+
+
+def whole_number(name: str, given: object, least: int = 1) -> int:
+    """Return `given` as an int if it is a whole number from `least` up, else `OptionError`."""
+    if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < least:
+        raise OptionError(f"{name} is a whole number from {least} up, got {given!r}")
+    return int(given)
+
+
+def number_between(name: str, given: object, low: float, high: float) -> float:
+    """Return `given` as a float if it is a number from `low` to `high`, else `OptionError`."""
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not is_number or not low <= float(given) <= high:  # type: ignore[arg-type]
+        raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {given!r}")
+    return float(given)  # type: ignore[arg-type]
 
 
 def choose(kind: str, given: str, allowed: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphc.errors import OptionError, choose
+from graphc.errors import OptionError, choose, number_between, whole_number
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.numpy_expression import compute_dtype
@@ -44,10 +44,8 @@ class Optimizer(Protocol):
     def begin(self, dtype: DType) -> Updater: ...
 
 
-def _check(**limits: tuple[float, float, float]) -> None:
-    for name, (given, low, high) in limits.items():
-        if not low <= given <= high:
-            raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {given!r}")
+LARGEST = 1e6
+"""Of any rate."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         choose("schedule form", self.form, FORMS)
-        _check(peak=(self.peak, 0, 1e6), floor=(self.floor, 0, self.peak))
-        for name, count, least in (("steps", self.steps, 1), ("warmup", self.warmup, 0)):
-            if not isinstance(count, int) or count < least:
-                raise OptionError(f"{name} is a whole number from {least} up, got {count!r}")
-        if self.warmup > self.steps:
-            raise OptionError(f"warmup={self.warmup} does not fit into steps={self.steps}")
+        peak = number_between("peak", self.peak, 0, LARGEST)
+        number_between("floor", self.floor, 0, peak)
+        steps, warmup = whole_number("steps", self.steps), whole_number("warmup", self.warmup, 0)
+        if warmup >= steps:
+            raise OptionError(f"warmup must be less than steps={steps}, got {warmup}")
         if self.form == "exponential" and not self.floor > 0:
             raise OptionError("an exponential schedule needs a floor above 0")
 
@@ -84,15 +81,15 @@ Rate = float | Schedule
 def _learning_rate(rate: Rate, dtype: DType) -> Value:
     if not isinstance(rate, Schedule):
         return builder.input("learning_rate", (), dtype, default=float(rate))
-    attributes = LearningRateAttributes(
-        rate.form, float(rate.peak), float(rate.floor), rate.steps, rate.warmup, dtype.name
-    )
+    steps, warmup = int(rate.steps), int(rate.warmup)
+    numbers = (float(rate.peak), float(rate.floor), steps, warmup)
+    attributes = LearningRateAttributes(rate.form, *numbers, dtype.name)
     return builder.apply(LearningRate, builder.STEP, attributes=attributes).output
 
 
 def _check_rate(rate: Rate) -> None:
     if not isinstance(rate, Schedule):
-        _check(learning_rate=(rate, 0, 1e6))
+        number_between("learning_rate", rate, 0, LARGEST)
 
 
 def _moment(kind: str, parameter: State) -> State:
@@ -111,8 +108,8 @@ class SGD:
 
     def __post_init__(self) -> None:
         _check_rate(self.learning_rate)
-        _check(momentum=(self.momentum, 0, 1))
-        _check(weight_decay=(self.weight_decay, 0, 1e6))
+        number_between("momentum", self.momentum, 0, 1)
+        number_between("weight_decay", self.weight_decay, 0, LARGEST)
 
     def begin(self, dtype: DType) -> Updater:
         return _SgdUpdater(self, _learning_rate(self.learning_rate, dtype))
@@ -179,8 +176,10 @@ class AdamW:
 
 def _check_adam(settings: Adam | AdamW) -> None:
     _check_rate(settings.learning_rate)
-    _check(weight_decay=(settings.weight_decay, 0, 1e6))
-    _check(beta1=(settings.beta1, 0, 0.999999), beta2=(settings.beta2, 0, 0.999999999))
+    number_between("weight_decay", settings.weight_decay, 0, LARGEST)
+    number_between("beta1", settings.beta1, 0, 0.999999)
+    number_between("beta2", settings.beta2, 0, 0.999999999)
+    number_between("epsilon", settings.epsilon, 0, LARGEST)
 
 
 def _corrections(settings: Adam | AdamW, dtype: DType) -> tuple[Value, tuple[Value, ...]]:

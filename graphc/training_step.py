@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphc.errors import OptionError, choose
+from graphc.errors import OptionError, choose, number_between, whole_number
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.ops.choice import cast, less_equal, maximum
 from graphc.ir.ops.elementwise import add, div, mul, scale, sqrt
 from graphc.ir.ops.reduce import square_sum
@@ -24,6 +25,7 @@ from graphc.passes.modes import count_step, training_effects
 
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
+SMALLEST_NORM = 1e-30
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
 """Steps without overflow after which the loss scale doubles, as usual."""
@@ -46,10 +48,9 @@ class Training:
                 f"{self.optimizer!r}"
             )
         choose("precision", self.precision, tuple(PRECISIONS))
-        clip = self.clip_norm
-        if clip is not None and not (isinstance(clip, int | float) and 0 < clip < float("inf")):
-            raise OptionError(f"clip_norm must be a number above 0, got {clip!r}")
-        check_accumulate(self.accumulate)
+        if self.clip_norm is not None:
+            number_between("clip_norm", self.clip_norm, SMALLEST_NORM, LARGEST_FLOAT32)
+        whole_number("accumulate", self.accumulate)
 
     def settings(self) -> dict[str, Any]:
         """What a plan says about its step, by name."""
@@ -59,14 +60,8 @@ class Training:
         if self.clip_norm is not None:
             settings["clip_norm"] = float(self.clip_norm)
         if self.accumulate > 1:
-            settings["accumulate"] = self.accumulate
+            settings["accumulate"] = int(self.accumulate)
         return settings
-
-
-def check_accumulate(count: object) -> None:
-    """Raise `OptionError` unless `count` can be a number of micro-batches."""
-    if not isinstance(count, int) or count < 1:
-        raise OptionError(f"accumulate must be a whole number from 1 up, got {count!r}")
 
 
 def training_graph(forward: Graph, training: Training) -> Graph:
@@ -83,12 +78,12 @@ def training_graph(forward: Graph, training: Training) -> Graph:
     for state, value in zip(trained, gradients, strict=True):
         with builder.in_phase("update", state.name.rpartition("/")[0]):
             updates.append(updater.update(state, value))
+    outputs = _joined_outputs([batch.graph for batch in batches])
+    if builder.STEP in builder.trace(outputs, updates).states:
+        updates.append(count_step())
     if scaling is not None and finite is not None:
         updates = [_guarded(node, finite) for node in updates] + [scaling.update(finite)]
-    outputs = _joined_outputs([batch.graph for batch in batches])
     graph = builder.trace(outputs, updates)
-    if builder.STEP in graph.states:
-        graph = builder.trace(outputs, [*updates, count_step()])
     return replace(graph, kept=frozenset().union(*(batch.graph.kept for batch in batches)))
 
 
@@ -107,13 +102,14 @@ def _accumulated(
     """The micro-batches one after another, each with its gradients, added to those before."""
     batches: list[MicroBatch] = []
     totals: list[Value] = []
-    for batch in micro_batches(forward, training.accumulate):
+    for batch in micro_batches(forward, int(training.accumulate)):
         loss = batch.graph.outputs["loss"]
         with builder.in_phase("gradient"):
             if training.accumulate > 1:
                 loss = scale(loss, 1 / training.accumulate)
             if scaling is not None:
-                loss = mul(loss, scaling.factor)
+                loss = cast(loss, compute_dtype(loss.type.dtype))
+                loss = mul(loss, cast(scaling.factor, loss.type.dtype))
         found = gradient(loss, trained)
         with builder.in_phase("gradient"):
             totals = (
@@ -133,10 +129,10 @@ def _conditioned(
     factor = full((), 1.0, wide)
     norm = sqrt(squares)
     if scaling is not None:
-        factor = div(factor, scaling.factor)
+        factor = div(factor, cast(scaling.factor, wide))
         norm = mul(norm, factor)
     if clip_norm is not None:
-        limit = full((), clip_norm, wide)
+        limit = full((), float(clip_norm), wide)
         factor = mul(factor, div(limit, maximum(norm, limit)))
     shrunk = [mul(value, cast(factor, value.type.dtype)) for value in gradients]
     return shrunk, less_equal(squares, LARGEST_FLOAT32) if scaling is not None else None

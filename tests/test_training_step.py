@@ -8,8 +8,9 @@ import pytest
 import graphc as g
 from graphc.errors import OptionError
 from graphc.ir.builder import apply, state
+from graphc.ir.ops.shape import Copy
 from graphc.ir.ops.update import LossScaleAttributes, LossScaleUpdate, SgdUpdate
-from graphc.models import densenet121, gpt2, mlp, preact_resnet, vit
+from graphc.models import densenet121, gpt2, lstm, mlp, preact_resnet, vit
 
 RNG = np.random.default_rng(0)
 
@@ -52,6 +53,9 @@ def test_schedule(form):
         {"form": "square"},
         {"steps": 0},
         {"warmup": 20},
+        {"warmup": 10},
+        {"steps": True},
+        {"peak": "fast"},
         {"floor": 2.0},
         {"form": "exponential"},
         {"peak": -1.0},
@@ -193,9 +197,7 @@ def test_an_update_that_cannot_be_skipped_is_refused():
             return self
 
         def update(self, parameter, gradient):
-            from graphc.ir.ops.update import Increment
-
-            return apply(Increment, parameter)
+            return apply(Copy, parameter)
 
     with pytest.raises(OptionError, match="cannot be skipped"):
         g.plan(mlp(layers=1, batch=2), optimizer=Plain(), precision="fp16")
@@ -251,6 +253,94 @@ def test_feature_maps_take_half():
         assert 0.49 < half / full < 0.53
 
 
+SIXTEEN = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+
+
+@pytest.mark.parametrize("precision", SIXTEEN)
+@pytest.mark.parametrize("variance", [1e-4, 1.0, 9e4])
+def test_inference_normalises_in_float32(precision, variance):
+    """Running statistics that float16 could not hold."""
+    x = g.input("x", (8, 4))
+    outputs = {"y": g.batch_norm(x, name="n")}
+    rng = np.random.default_rng(0)
+    fed = {"x": (100 + np.sqrt(variance) * rng.standard_normal((8, 4))).astype(np.float32)}
+    found = {}
+    for choice in ("fp32", precision):
+        program = g.compile(outputs=outputs, precision=choice)
+        program.states["n/running_mean"] = np.full(4, 100, np.float32)
+        program.states["n/running_variance"] = np.full(4, variance, np.float32)
+        found[choice] = program.step(fed)["y"]
+    rounding = SIXTEEN[precision] * np.abs(fed["x"]).max() / np.sqrt(variance + 1e-5)
+    limit = rounding + SIXTEEN[precision] * np.abs(found["fp32"]).max()
+    assert np.abs(found[precision] - found["fp32"]).max() <= limit
+
+
+@pytest.mark.parametrize("precision", SIXTEEN)
+def test_outputs_that_are_parameters_keep_every_bit(precision):
+    w = g.parameter("w", (3, 4), initial=g.Initial("normal", 1.0))
+    loss = g.mean(g.matmul(g.input("x", (2, 3)), w) ** 2.0)
+    program = g.compile(
+        loss, outputs={"w": w, "t": g.transpose(w), "twice": g.concat([w, w])},
+        optimizer=g.optim.SGD(0.1), precision=precision,
+    )  # fmt: skip
+    before = program.parameters["w"]
+    found = program.step(x=np.ones((2, 3), np.float32))
+    for name, wanted in (("w", before), ("t", before.T), ("twice", np.concatenate([before] * 2))):
+        np.testing.assert_array_equal(found[name], wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_of_networks_of_every_dtype(dtype, precision):
+    network = mlp(layers=2, hidden=8, inputs=4, batch=4, dtype=dtype)
+    program = g.compile(network, optimizer=g.optim.SGD(0.1), precision=precision)
+    x = np.ones((4, 4)).astype(g.input("x", (), dtype).type.dtype.numpy)
+    losses = [float(program.step(x=x, labels=np.zeros(4, np.int32))["loss"]) for _ in range(9)]
+    assert losses[-1] < losses[0]
+
+
+def test_large_errors_do_not_overflow_in_float16():
+    x, t = g.input("x", (4, 3)), g.input("t", (4, 2))
+    loss = g.mse(g.linear(x, 2, name="l"), t)
+    program = g.compile(loss, optimizer=g.optim.SGD(0.0), precision="fp16")
+    fed = {"x": np.ones((4, 3), np.float32), "t": np.full((4, 2), 3000, np.float32)}
+    assert float(program.step(fed)["loss"]) == pytest.approx(9e6, rel=0.01)
+
+
+def test_a_shared_weight_is_narrowed_once_a_phase_and_its_gradients_summed_in_float32():
+    graph = g.plan(
+        lstm(seq_len=5, batch=2, layers=1, hidden=4, inputs=3, classes=3),
+        optimizer=g.optim.SGD(), precision="bf16",
+    ).graph  # fmt: skip
+    casts = [n for n in graph.nodes if n.op.name == "cast" and n.inputs[0] in graph.states]
+    per_state = {s: [n.phase for n in casts if n.inputs[0] is s] for s in graph.states}
+    assert all(len(phases) <= 2 for phases in per_state.values())
+    for node in graph.nodes:
+        if node.op.name == "sgd_update":
+            assert node.inputs[1].type.dtype.name == "float32"
+            if node.inputs[1].node.op.name == "add":
+                assert {v.type.dtype.name for v in node.inputs[1].node.inputs} == {"float32"}
+
+
+def test_a_users_own_cast_is_not_made_again():
+    w = g.parameter("w", (4, 4), initial=g.Initial("normal", 1.0))
+    x = g.input("x", (2, 4), "float64")
+    plan = g.plan(g.mean(g.matmul(x, g.cast(w, "float64")) ** 2.0), optimizer=g.optim.SGD())
+    assert plan.recomputation.nodes == 0
+
+
+def test_skipped_steps_do_not_count_for_adam():
+    """As if they had not been: the first real step is as long as the first step of a run."""
+    w = g.parameter("w", (1,))
+    loss = g.sum(g.mul(w, g.input("x", (1,))))
+    program = g.compile(loss, optimizer=g.optim.Adam(0.125), precision="fp16")
+    for _ in range(3):
+        program.step(x=np.array([np.inf], np.float32))
+    assert program.states["counter/step"] == 0
+    program.step(x=np.ones(1, np.float32))
+    np.testing.assert_allclose(program.parameters["w"], [-0.125], rtol=1e-5)
+
+
 OPTIONS = {
     "clip": {"clip_norm": 0.1},
     "accumulate": {"accumulate": 3},
@@ -276,6 +366,8 @@ def test_every_plan_gives_the_same_bits(name, option):
             loss, optimizer=g.optim.AdamW(0.01), allocate=allocate, poison=True,
             recompute="mirror" if again else "none", **OPTIONS[option],
         )  # fmt: skip
+        text = g.format_graph(program.graph)
+        assert g.format_graph(g.parse_graph(text)) == text
         losses = [program.step(feeds_of(program, seed))["loss"].tobytes() for seed in range(3)]
         runs.append((losses, states(program)))
     assert all(run == runs[0] for run in runs)

@@ -12,7 +12,12 @@ from graphc.errors import GraphcError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 on success, 2 with a message on stderr for a user's mistake."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not (hasattr(options, "settings") and all(_is_setting(entry) for entry in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.settings += rest
     try:
         options.run(options)
     except GraphcError as error:
@@ -24,6 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"graphc: cannot write the output: {error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+def _is_setting(entry: str) -> bool:
+    """key=value may stand behind options, too."""
+    return "=" in entry and not entry.startswith("-")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -49,8 +49,8 @@ def add_recipe(
         help=f"{', '.join(FORMS)} (default: {default.schedule})",
     )  # fmt: skip
     group.add_argument(
-        "--warmup", type=int, default=default.warmup, metavar="N",
-        help=f"steps in which the rate rises (default: {default.warmup})",
+        "--warmup", type=int, default=None, metavar="N",
+        help=f"steps in which the rate rises (default: {default.warmup or 'none'})",
     )  # fmt: skip
     group.add_argument(
         "--weight-decay", type=float, default=default.weight_decay, metavar="D",
@@ -77,6 +77,7 @@ def recipe(options: argparse.Namespace) -> Recipe:
         "accumulate", "precision", "recompute", "allocate",
     )  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
+    chosen["warmup"] = options.warmup or 0
     return Recipe(**chosen, seed=getattr(options, "seed", 0))
 
 
@@ -108,6 +109,9 @@ def check_settings(
     for key, value in settings.items():
         if key not in known:
             raise OptionError(f"{name} has no setting {key!r}; it takes {', '.join(known)}")
+        annotation = str(parameters[key].annotation)
+        if annotation.startswith("Sequence") and not isinstance(value, tuple | list):
+            raise OptionError(f"{name}: {key} is a list such as (2,3,4), got {value!r}")
         wanted = {str(parameters[key].annotation), type(parameters[key].default).__name__}
         if wanted & {"int", "int | None"} and (type(value) is not int or value < 1):
             raise OptionError(f"{name}: {key} is a whole number from 1 up, got {value!r}")

@@ -13,6 +13,7 @@ from rich.text import Text
 from graphc.cli.arguments import add_recipe, add_strategy, recipe
 from graphc.cli.models import add_model, build
 from graphc.compiler import plan
+from graphc.errors import whole_number
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.plan_text import (
     STEP_COLUMNS,
@@ -59,12 +60,14 @@ def run(options: argparse.Namespace) -> None:
 
 def make_plan(options: argparse.Namespace, allocate: str) -> MemoryPlan:
     """The plan that the options ask for; optimizer ``none`` plans inference."""
+    chosen = recipe(options)
+    steps = whole_number("--steps", options.steps)
     loss = build(options.model, options.settings)
     strategy = {"recompute": options.recompute, "allocate": allocate, "dump": options.dump}
     if options.optimizer == "none":
         training = {"clip_norm": options.clip_norm, "accumulate": options.accumulate}
         return plan(loss, **training, precision=options.precision, **strategy)
-    return plan(loss, **{**recipe(options).compile_options(options.steps), **strategy})
+    return plan(loss, **{**chosen.compile_options(steps), **strategy})
 
 
 def _show_plan(memory_plan: MemoryPlan) -> None:

@@ -71,6 +71,8 @@ def _digits(options: argparse.Namespace) -> None:
 
 def _text(options: argparse.Namespace) -> None:
     _check_count("--steps", options.steps)
+    if options.warmup is None:
+        options.warmup = min(TEXT.warmup, options.steps // 10)
     settings = parse_settings(options.settings)
     sizes = ("layers", "width", "heads", "seq_len", "batch", "drop")
     check_settings("text", TextTraining, settings, sizes)
@@ -88,8 +90,13 @@ def _check_count(option: str, count: int) -> None:
 
 
 def _train(run: Run, options: argparse.Namespace, task: str) -> None:
-    if options.save and not os.access(Path(options.save).resolve().parent, os.W_OK):
-        raise OptionError(f"cannot save to {options.save!r}: its folder is missing or not writable")
+    if options.save:
+        folder = Path(options.save).resolve().parent
+        if Path(options.save).is_dir() or not os.access(folder, os.W_OK):
+            raise OptionError(
+                f"cannot save to {options.save!r}: it is a folder, or its folder is missing or not "
+                "writable"
+            )
     if options.resume:
         run.resume(options.resume)
     reports: list[Epoch | Progress] = []

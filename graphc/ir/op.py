@@ -85,7 +85,7 @@ class Op:
     native_16_bit: ClassVar[bool] = False
     """Whether the kernel takes 16-bit floats itself; otherwise it is run on float32 copies."""
 
-    precision: ClassVar[Literal["narrow", "wide", "follow", "move"]] = "follow"
+    precision: ClassVar[Literal["narrow", "wide", "follow", "lookup"]] = "follow"
     """What the op does with float32 operands in mixed precision, see passes/precision.py."""
     wide_inputs: ClassVar[tuple[str, ...]] = ()
     """Inputs that stay float32 in mixed precision."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from typing import Any, NoReturn
 
 from graphc.errors import GraphcError, TextError, window
@@ -151,8 +151,10 @@ class _Parser:
             self.fail(
                 f"unknown op {match['op']!r}; `graphc ops` lists the {len(REGISTRY)} known ones"
             )
-        expected = [field.name for field in fields(op.attributes)]
-        if list(details) != expected:
+        known = fields(op.attributes)
+        needed = {field.name for field in known if field.default is MISSING}
+        if not needed <= set(details) <= {field.name for field in known}:
+            expected = [field.name for field in known]
             self.fail(f"{op.name} has the attributes {expected}, got {list(details)}")
         operands = [self.find(name) for name in match["operands"].split(", ") if name]
         marks = [mark for mark in (match["marks"] or "").split(", ") if mark]

@@ -16,6 +16,7 @@ cycle cannot be written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from graphc.errors import window
@@ -56,7 +57,9 @@ def format_node(graph: Graph, node: Node) -> str:
     marks += ["keep"] if any(value in graph.kept for value in node.outputs) else []
     suffix = f" [{', '.join(marks)}]" if marks else ""
     suffix += f"  # {node.scope}" if node.scope else ""
-    braces = _braces(dict(attribute_items(node.attributes)))
+    usual = {field.name: field.default for field in fields(node.attributes)}
+    items = attribute_items(node.attributes)
+    braces = _braces({key: value for key, value in items if value != usual[key]})
     return f"{left} = {node.op.name}({operands}){braces}{suffix}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from graphc.errors import OptionError, choose
 from graphc.ir.builder import input, parameter, scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.ops.activation import gelu
@@ -13,11 +12,9 @@ from graphc.ir.ops.norm import layer_norm
 from graphc.ir.ops.random import dropout
 from graphc.ir.ops.shape import reshape
 from graphc.models.heads import classified
-from graphc.models.transformer import DEVIATION, Block
+from graphc.models.transformer import DEVIATION, Block, Size, check_positions, resolve_size
 
-SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}
-"""Layers, width and heads."""
-
+SIZES = {"base": Size(12, 768, 12), "large": Size(24, 1024, 16)}
 EPSILON = 1e-12
 
 
@@ -34,22 +31,16 @@ def bert(
     drop: float = 0.1,
     dtype: str = "float32",
 ) -> Value:
-    """The encoder, trained to restore masked tokens; the output layer is the token table.
+    """BERT (Devlin et al., 2018), trained to restore masked tokens by the token table itself.
 
     `size` is base or large; `layers`, `width` and `heads` replace its figures. Sequences fill
     their length. Inputs, all int32: ``tokens`` and ``segments`` (0 or 1), both (batch, seq_len);
     ``places`` (batch, masked), the masked tokens' numbers among all batch · seq_len; ``labels``
     (batch, masked), what stood there.
     """
-    figures = SIZES[choose("bert: size", size, tuple(SIZES))]
-    layers, width, heads = (
-        default if given is None else given
-        for given, default in zip((layers, width, heads), figures, strict=True)
-    )
-    if seq_len > positions:
-        raise OptionError(
-            f"bert: there are {positions} positions, fewer than seq_len={seq_len}; raise positions="
-        )
+    found = resolve_size("bert", SIZES, size, layers, width, heads)
+    layers, width, heads = found.layers, found.width, found.heads
+    check_positions("bert", positions, seq_len)
     normal = Initial("normal", DEVIATION)
     tokens = input("tokens", (batch, seq_len), dtype="int32")
     segments = input("segments", (batch, seq_len), dtype="int32")

@@ -22,7 +22,7 @@ def densenet121(
     blocks: Sequence[int] = (6, 12, 24, 16),
     dtype: str = "float32",
 ) -> Value:
-    """Every layer reads the outputs of all layers before it in its block.
+    """DenseNet-121 (Huang et al., 2016): a layer reads all layers before it in its block.
 
     A layer is norm, relu, 1 by 1, norm, relu, 3 by 3 and adds `growth` channels; between blocks
     half the channels and half the extent remain. Inputs: ``x`` (batch, 3, image, image) and

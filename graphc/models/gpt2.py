@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from graphc.errors import OptionError, choose
 from graphc.ir.builder import input, parameter, scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.ops.elementwise import add
@@ -13,15 +12,14 @@ from graphc.ir.ops.matmul import affine
 from graphc.ir.ops.norm import layer_norm
 from graphc.ir.ops.random import dropout
 from graphc.models.heads import classified
-from graphc.models.transformer import DEVIATION, Block
+from graphc.models.transformer import DEVIATION, Block, Size, check_positions, resolve_size
 
 SIZES = {
-    "small": (12, 768, 12),
-    "medium": (24, 1024, 16),
-    "large": (36, 1280, 20),
-    "xl": (48, 1600, 25),
+    "small": Size(12, 768, 12),
+    "medium": Size(24, 1024, 16),
+    "large": Size(36, 1280, 20),
+    "xl": Size(48, 1600, 25),
 }
-"""Layers, width and heads."""
 
 
 def gpt2(
@@ -36,7 +34,7 @@ def gpt2(
     drop: float = 0.1,
     dtype: str = "float32",
 ) -> Value:
-    """The decoder with learned positions whose output layer is the token table, by its next token.
+    """GPT-2 (Radford et al., 2019), trained on the next token; the output layer is the token table.
 
     `size` is small, medium, large or xl; `layers`, `width` and `heads` replace its figures.
     `positions` is the length of the position table. Inputs: ``tokens`` and ``labels``, which is
@@ -59,15 +57,9 @@ def gpt2_logits(
     dtype: str,
 ) -> Value:
     """The network without its loss: (batch, seq_len, vocab)."""
-    figures = SIZES[choose("gpt2: size", size, tuple(SIZES))]
-    layers, width, heads = (
-        default if given is None else given
-        for given, default in zip((layers, width, heads), figures, strict=True)
-    )
-    if seq_len > positions:
-        raise OptionError(
-            f"gpt2: there are {positions} positions, fewer than seq_len={seq_len}; raise positions="
-        )
+    found = resolve_size("gpt2", SIZES, size, layers, width, heads)
+    layers, width, heads = found.layers, found.width, found.heads
+    check_positions("gpt2", positions, seq_len)
     normal = Initial("normal", DEVIATION)
     tokens = input("tokens", (batch, seq_len), dtype="int32")
     with scope("embedding"):

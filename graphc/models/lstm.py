@@ -21,7 +21,9 @@ def lstm(
     classes: int = 5000,
     dtype: str = "float32",
 ) -> Value:
-    """Unrolled over time, all weights shared; the loss is the mean of the steps' losses.
+    """LSTM layers unrolled over time, as measured by Chen et al. (2016); weights are shared.
+
+    The loss is the mean of the steps' losses.
 
     Each step maps its input to `hidden` (no bias), runs the cells (Hochreiter and Schmidhuber,
     1997), and classifies. Inputs: ``x`` (seq_len, batch, inputs) and ``labels`` (seq_len, batch),

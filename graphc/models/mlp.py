@@ -19,7 +19,7 @@ def mlp(
     batch: int = 64,
     dtype: str = "float32",
 ) -> Value:
-    """`layers` times (linear, relu), then a linear classifier and softmax cross entropy.
+    """The multilayer perceptron (Rumelhart et al., 1986), with relu and softmax cross entropy.
 
     Inputs of the program: ``x`` (batch, inputs) and ``labels`` (batch,), int32.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphc.errors import OptionError
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu6
@@ -27,11 +28,13 @@ def mobilenet_v2(
     drop: float = 0.2,
     dtype: str = "float32",
 ) -> Value:
-    """Inverted residual units: expand, filter each channel alone, project without activation.
+    """MobileNetV2 (Sandler et al., 2018): units that expand, filter each channel alone, project.
 
     `width` scales the filters, rounded to multiples of 8. Inputs: ``x`` (batch, 3, image, image)
     and ``labels`` (batch,), int32.
     """
+    if not width > 0:
+        raise OptionError(f"mobilenet_v2: width is a number above 0, got {width!r}")
     h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):
         h = relu6(_conv_norm(h, _rounded(32 * width), 3, 2))

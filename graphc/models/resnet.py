@@ -63,7 +63,7 @@ def resnet(
     form: str = "baseline",
     dtype: str = "float32",
 ) -> Value:
-    """The bottleneck network of four stages.
+    """The bottleneck network of four stages (He et al., 2015).
 
     Form ``baseline`` is what the sublinear-memory paper's system was measured on: convolutions
     have biases; every one is followed by batch norm and relu, the expanding one and the projection
@@ -99,7 +99,7 @@ def preact_resnet(
     classes: int = 10,
     dtype: str = "float32",
 ) -> Value:
-    """The pre-activation network for small images, with bottleneck units; depth is 9n + 2.
+    """The pre-activation network for small images (He et al., 2016); depth is 9n + 2.
 
     No convolution has a bias. Inputs: ``x`` (batch, 3, image, image), ``labels`` (batch,), int32.
     """

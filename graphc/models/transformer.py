@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphc.errors import OptionError
+from graphc.errors import OptionError, choose
 from graphc.ir.builder import scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.ops.activation import gelu
@@ -16,6 +17,37 @@ from graphc.ir.ops.random import dropout
 
 DEVIATION = 0.02
 """Of initial weights, as in GPT-2 and BERT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a transformer."""
+
+    layers: int
+    width: int
+    heads: int
+
+
+def resolve_size(
+    network: str,
+    sizes: Mapping[str, Size],
+    size: str,
+    layers: int | None,
+    width: int | None,
+    heads: int | None,
+) -> Size:
+    """The figures of a named size, each replaced where it is given; raises `OptionError`."""
+    named = sizes[choose(f"{network}: size", size, tuple(sizes))]
+    return Size(layers or named.layers, width or named.width, heads or named.heads)
+
+
+def check_positions(network: str, positions: int, seq_len: int) -> None:
+    """Raise `OptionError` unless the position table is long enough."""
+    if seq_len > positions:
+        raise OptionError(
+            f"{network}: there are {positions} positions, fewer than seq_len={seq_len}; raise "
+            "positions="
+        )
 
 
 @dataclass(frozen=True, slots=True)

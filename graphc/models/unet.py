@@ -22,7 +22,7 @@ def unet(
     depth: int = 4,
     dtype: str = "float32",
 ) -> Value:
-    """A contracting and an expanding path with a bridge at each of `depth` levels.
+    """U-Net (Ronneberger et al., 2015): two paths with a bridge at each of `depth` levels.
 
     Two differences from the paper, both usual today: convolutions are padded, so that sizes stay,
     and followed by batch norm. Inputs: ``x`` (batch, channels, image, image), image a multiple of

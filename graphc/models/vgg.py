@@ -26,7 +26,7 @@ def vgg16(
     drop: float = 0.5,
     dtype: str = "float32",
 ) -> Value:
-    """Thirteen convolutions of 3 by 3 and three linear layers.
+    """VGG-16 (Simonyan and Zisserman, 2014): 13 convolutions of 3 by 3 and three linear layers.
 
     `width` is the first stage's filters, `hidden` the linear layers' outputs. Inputs: ``x`` (batch,
     3, image, image), image a multiple of 32, and ``labels`` (batch,), int32.

@@ -26,7 +26,9 @@ def vit(
     drop: float = 0.0,
     dtype: str = "float32",
 ) -> Value:
-    """An encoder over the patches of an image, read out at a token of its own; ViT-B/16 by default.
+    """The vision transformer (Dosovitskiy et al., 2020), by default ViT-B/16.
+
+    An encoder over the patches of an image, read out at a token of its own.
 
     `inner` is the width inside the feed-forward parts, by default four times `width`. Inputs:
     ``x`` (batch, 3, image, image) and ``labels`` (batch,), int32.

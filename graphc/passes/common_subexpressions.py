@@ -13,15 +13,16 @@ def share_common_subexpressions(graph: Graph) -> Graph:
     """Replace a node by an earlier one with the same op, attributes, operands and mirror count.
 
     Mirrored copies are left alone: they are equal to their originals on purpose. Tensors of one
-    repeated number stay apart, and so do 16-bit copies of parameters, since one of them kept costs
-    more than two made.
+    repeated number stay apart, since one of them kept costs more than two made; so do, once there
+    are gradients, 16-bit copies of parameters, which micro-batches would keep from one to the next.
     """
+    has_gradients = any(node.phase == "gradient" for node in graph.nodes)
     seen: dict[tuple[Any, ...], Node] = {}
 
     def replacement(node: Node) -> Node:
         if node.op.has_effect or not node.inputs or node.phase == "mirror":
             return node
-        if casts_a_parameter(node):
+        if has_gradients and casts_a_parameter(node):
             return node
         key = (node.op.name, node.attributes, node.inputs, node.mirror, node.phase)
         return seen.setdefault(key, node)

@@ -18,9 +18,11 @@ from graphc.errors import GradientError
 from graphc.ir import builder
 from graphc.ir.graph import Node, Value, ancestors
 from graphc.ir.op import GradientRule
+from graphc.ir.ops.choice import cast
 from graphc.ir.ops.elementwise import add
 from graphc.ir.ops.reduce import sum_to
 from graphc.ir.ops.shape import full, zeros_like
+from graphc.passes.precision import casts_a_parameter
 
 MirrorCount = Callable[[Node], int]
 
@@ -173,6 +175,10 @@ class _Differentiation:
     def accumulate(self, target: Value, part: Value) -> None:
         if part.shape != target.shape:
             part = sum_to(part, target.shape)
+        if target.node is not None and casts_a_parameter(target.node):
+            # What the 16-bit copy of a shared parameter gets is summed in float32.
+            (target,) = target.node.inputs
+            part = cast(part, target.type.dtype)
         if part.type != target.type:
             raise GradientError(
                 f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"

@@ -51,7 +51,8 @@ def _copy(graph: Graph, mapped: Mapping[Input, Value], first_stream: int) -> Mic
         if isinstance(node.op, Dropout):
             attributes = replace(attributes, stream=attributes.stream + first_stream)
         inputs = [values.get(value, value) for value in node.inputs]
-        nodes[node] = builder.copy(node, inputs, attributes=attributes)
+        original = nodes[node.copy_of] if node.copy_of is not None else None
+        nodes[node] = builder.copy(node, inputs, attributes=attributes, copy_of=original)
         values.update(zip(node.outputs, nodes[node].outputs, strict=True))
     outputs = {name: values.get(value, value) for name, value in graph.outputs.items()}
     kept = frozenset(values.get(value, value) for value in graph.kept)

@@ -42,6 +42,8 @@ def to_inference(graph: Graph) -> Graph:
             other = node.op.inference(fresh)
         if other is not None:
             mapped[node.outputs[0]] = other
+    for value in graph.kept:
+        builder.keep(mapped[value])
     outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
     return builder.trace(outputs)
 

@@ -14,6 +14,7 @@ from graphc.ir.verify import verify
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.modes import number_streams
+from graphc.passes.precision import widen_products
 from graphc.passes.schedule import place_updates
 from graphc.passes.simplify import simplify
 
@@ -24,13 +25,14 @@ PASSES: dict[str, Pass] = {
     "simplify": simplify,
     "common-subexpressions": share_common_subexpressions,
     "dead-code": remove_dead_code,
+    "widen-products": widen_products,
     "place-updates": place_updates,
 }
 
 FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
 """Before the gradient."""
 
-TRAINING = ("common-subexpressions", "place-updates")
+TRAINING = ("common-subexpressions", "widen-products", "place-updates")
 """After the gradient; `trace` has left nothing dead."""
 
 

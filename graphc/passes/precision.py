@@ -5,16 +5,20 @@ Every op says by `Op.precision` what it does with float32 operands:
 ``narrow``  products: computed in 16 bits.
 ``wide``    sums over many elements, exponentials, losses: computed in float32.
 ``follow``  anything else: in 16 bits unless an operand was computed in float32 on purpose.
-``move``    no arithmetic: as the operand is; views and lookups.
+``lookup``  rows of a table: the table stays float32, the rows are narrowed.
 
-Inputs named in `Op.wide_inputs`, such as the scale of a norm, stay float32. Parameters and numbers
-that are part of the graph have no precision of their own: they take that of the op that reads them.
+Inputs named in `Op.wide_inputs`, such as the scale of a norm, stay float32. Parameters, numbers
+that are part of the graph, and what is computed from them alone stay float32 and are flexible: they
+take the precision of the op that reads them beside a feature map.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.op import is_16_bit
 from graphc.ir.ops.choice import Cast, cast
 from graphc.ir.plan import PRECISIONS, Precision
 from graphc.ir.types import DType, as_dtype, float32
@@ -34,6 +38,7 @@ class _Mixed:
         self.dtype = dtype
         self.mapped: dict[Value, Value] = {}
         self.flexible: set[Value] = set()
+        self.nodes: dict[Node, Node] = {}
 
     def run(self, graph: Graph) -> Graph:
         self.flexible.update(s for s in graph.sources if isinstance(s, State))
@@ -50,47 +55,80 @@ class _Mixed:
 
     def convert(self, node: Node) -> None:
         inputs = [self.mapped.get(value, value) for value in node.inputs]
-        moves = node.op.views is not None or node.op.precision == "move" or not inputs
-        if not moves:
-            dtype = self.computed_in(node, inputs)
-            with builder.in_phase(node.phase, node.scope):
+        choices = [v for i, v in enumerate(inputs) if self.has_choice(node, i, v)]
+        is_flexible = (
+            node.op.precision in ("follow", "wide")
+            and not isinstance(node.op, Cast)
+            and self.flexible.issuperset(choices)
+        )
+        with builder.in_phase(node.phase, node.scope):
+            if not is_flexible and node.op.views is None and node.op.precision != "lookup":
+                dtype = self.computed_in(node, choices)
                 inputs = [
                     cast(value, dtype) if self.has_choice(node, index, value) else value
                     for index, value in enumerate(inputs)
                 ]
-        context = builder.Context(node.scope, node.mirror, node.phase, node.segment)
-        fresh = builder.create(node.op, inputs, node.attributes, context)
-        if moves and all(v in self.flexible for v in inputs if v.type.dtype == float32):
-            self.flexible.update(fresh.outputs)
-        self.mapped.update(zip(node.outputs, fresh.outputs, strict=True))
+            context = builder.Context(node.scope, node.mirror, node.phase, node.segment)
+            fresh = builder.create(node.op, inputs, node.attributes, context)
+            outputs = fresh.outputs
+            if node.op.precision == "lookup" and outputs[0].type.dtype == float32:
+                outputs = (cast(outputs[0], self.dtype),)
+        if node.copy_of is not None:
+            fresh = replace(fresh, copy_of=self.nodes[node.copy_of], level=node.level)
+            outputs = fresh.outputs
+        self.nodes[node] = fresh
+        if is_flexible:
+            self.flexible.update(outputs)
+        self.mapped.update(zip(node.outputs, outputs, strict=True))
 
     def has_choice(self, node: Node, index: int, value: Value) -> bool:
         """Whether this operand may be of either precision."""
         is_wide = node.op.input_name(index) in node.op.wide_inputs
         return not is_wide and value.type.dtype in (float32, self.dtype)
 
-    def computed_in(self, node: Node, inputs: list[Value]) -> DType:
+    def computed_in(self, node: Node, choices: list[Value]) -> DType:
         if isinstance(node.op, Cast):
-            return inputs[0].type.dtype  # the user has chosen what to convert
+            return node.inputs[0].type.dtype  # the user has chosen what to convert
         if node.op.precision == "narrow":
             return self.dtype
-        if node.op.precision == "wide":
-            return float32
-        is_fixed = any(
-            value.type.dtype == float32 and value not in self.flexible
-            for index, value in enumerate(inputs)
-            if self.has_choice(node, index, value)
-        )
-        return float32 if is_fixed else self.dtype
+        fixed = any(v.type.dtype == float32 and v not in self.flexible for v in choices)
+        return float32 if fixed or node.op.precision == "wide" else self.dtype
+
+
+def widen_products(graph: Graph) -> Graph:
+    """Products that are only converted to float32, gradients of weights, come out as float32."""
+    shown = set(graph.outputs.values())
+    widened = {
+        source.node.serial
+        for node in graph.nodes
+        if isinstance(node.op, Cast) and node.output.type.dtype == float32
+        for source in node.inputs
+        if source.node is not None
+        and is_16_bit(source)
+        and hasattr(source.node.attributes, "wide")
+        and len(graph.uses[source]) == 1
+        and source not in shown
+    }
+
+    def replacement(node: Node) -> Node | Value:
+        if node.serial in widened:
+            wide = replace(node.attributes, wide=True)
+            types = node.op.infer_types(wide, tuple(value.type for value in node.inputs))
+            return replace(node, attributes=wide, output_types=types)
+        if isinstance(node.op, Cast) and node.inputs[0].type == node.output.type:
+            return node.inputs[0]
+        return node
+
+    return builder.rewrite(graph, replacement) if widened else graph
 
 
 def casts_a_parameter(node: Node) -> bool:
-    """Whether a node only makes a parameter, or a part of one, smaller.
+    """Whether a node makes the 16-bit copy of a parameter, or of a part of one.
 
     Such a copy is made again for the gradient: that costs a pass over the parameter, and keeping it
     would cost half the parameter's bytes between the two.
     """
-    if not isinstance(node.op, Cast):
+    if not isinstance(node.op, Cast) or not is_16_bit(node.output):
         return False
     value = node.inputs[0]
     while value.node is not None and value.node.op.views is not None:

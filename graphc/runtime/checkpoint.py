@@ -22,6 +22,9 @@ def save_states(
 ) -> None:
     """Write all states under a temporary name beside `path`, then rename it over `path`."""
     target = Path(path)
+    for name, note in notes.items():
+        if not isinstance(name, str) or not isinstance(note, str):
+            raise CheckpointError(f"notes are strings by name, got {name!r}: {note!r}")
     content = save(dict(states), {"format": "graphc", **notes})
     temporary = None
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,8 @@ from graphc.ir.ops.random import dropout
 from graphc.ir.ops.shape import reshape
 from graphc.models.heads import classified
 from graphc.models.mlp import mlp_logits
-from graphc.training.recipe import Recipe, steps_done
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from graphc.training.recipe import Recipe
+from graphc.training.run import Array, TrainingRun
 
 SIDE, CLASSES = 8, 10
 PIXELS = SIDE * SIDE
@@ -87,7 +85,7 @@ def load_digits() -> Digits:
     return Digits(x[:cut], labels[:cut], x[cut:], labels[cut:])
 
 
-class DigitsTraining:
+class DigitsTraining(TrainingRun):
     """A training program and an inference program for the same network."""
 
     def __init__(
@@ -103,7 +101,7 @@ class DigitsTraining:
     ) -> None:
         """Load the data, plan and bind both programs; a step takes recipe.accumulate batches."""
         logits = LOGITS[choose("digits: model", model, tuple(LOGITS))](layers, hidden, batch)
-        self.data, self.recipe, self.batch = load_digits(), recipe, batch
+        self.data, self.batch = load_digits(), batch
         self.step_images = batch * recipe.accumulate
         if not self.step_images <= len(self.data.train_x):
             raise OptionError(
@@ -111,23 +109,12 @@ class DigitsTraining:
                 f"{len(self.data.train_x)}; got batch={batch}, accumulate={recipe.accumulate}"
             )
         self.steps_per_epoch = len(self.data.train_x) // self.step_images
-        self.steps = epochs * self.steps_per_epoch
-        self.sizes = {"task": "digits", "model": model, "layers": layers, "hidden": hidden}
-        self.sizes["batch"] = batch
-        options = recipe.compile_options(self.steps)
-        self.training = compile(classified(logits), seed=recipe.seed, dump=dump, **options)
+        steps = epochs * self.steps_per_epoch
+        options = recipe.compile_options(steps)
+        training = compile(classified(logits), seed=recipe.seed, dump=dump, **options)
         self.inference = compile(outputs={"logits": logits}, precision=recipe.precision)
-        self.done = 0
-
-    def save(self, path: str) -> None:
-        """Write the states and how far the run came."""
-        self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
-
-    def resume(self, path: str) -> None:
-        """Go on where the run saved at `path` stopped."""
-        notes = self.recipe.notes(self.steps, 0, **self.sizes)
-        self.done = steps_done(path, notes, self.steps)
-        self.training.load(path)
+        sizes = {"layers": layers, "hidden": hidden, "batch": batch}
+        super().__init__(recipe, training, steps, task="digits", model=model, **sizes)
 
     def run(self) -> Iterator[Epoch | int]:
         """Train to the end; yields the number of steps done after each step, and epochs."""
@@ -138,8 +125,7 @@ class DigitsTraining:
             started, total = time.perf_counter(), 0.0
             for step in range(first, self.steps_per_epoch):
                 rows = shuffled[step * self.step_images : (step + 1) * self.step_images]
-                total += float(self.training.step(self.feeds(rows))["loss"])
-                self.done += 1
+                total += self.step(self.feeds(rows))
                 yield self.done
             count = self.steps_per_epoch - first
             speed = count / (time.perf_counter() - started)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from graphc.errors import CheckpointError, OptionError, choose
+from graphc.errors import choose, number_between, whole_number
 from graphc.ir.ops.learning_rate import FORMS
-from graphc.ir.plan import Allocate, Precision, Recompute
-from graphc.optim import OPTIMIZERS, Optimizer, Rate, Schedule
-from graphc.runtime.checkpoint import read_notes
-from graphc.training_step import check_accumulate
+from graphc.ir.plan import PRECISIONS, Allocate, Precision, Recompute
+from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,13 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_accumulate(self.accumulate)
+        choose("optimizer", self.optimizer, (*OPTIMIZERS, "none"))
+        choose("schedule", self.schedule, FORMS)
+        choose("precision", self.precision, tuple(PRECISIONS))
+        whole_number("warmup", self.warmup, 0)
+        whole_number("accumulate", self.accumulate)
+        if self.learning_rate is not None:
+            number_between("learning_rate", self.learning_rate, 0, LARGEST)
 
     def compile_options(self, steps: int) -> dict[str, Any]:
         """Keyword arguments for `graphc.compile` and `graphc.plan` of a run of that many steps."""
@@ -67,7 +70,7 @@ class Recipe:
     @property
     def is_scheduled(self) -> bool:
         """Whether the rate depends on the number of steps."""
-        return choose("schedule", self.schedule, FORMS) != "constant" or self.warmup > 0
+        return self.schedule != "constant" or self.warmup > 0
 
     def make_schedule(self, peak: float, steps: int) -> Rate:
         """The rate from `peak` on over `steps` steps."""
@@ -81,31 +84,3 @@ class Recipe:
         if self.is_scheduled:
             settings["steps"] = steps
         return {"settings": json.dumps(settings, sort_keys=True), "steps_done": str(done)}
-
-
-def steps_done(path: str, notes: Mapping[str, str], steps: int) -> int:
-    """How far the run saved at `path` came; `notes` are those of the run that is to go on.
-
-    Raises `CheckpointError` where the file is from another run or has as many steps already.
-    """
-    found = read_notes(path)
-    if "settings" not in found or not found.get("steps_done", "").isdigit():
-        raise CheckpointError(
-            f"{path!r} does not say how far its run came; --resume takes a file that graphc train "
-            "--save has written"
-        )
-    then, now = json.loads(found["settings"]), json.loads(notes["settings"])
-    changed = [
-        f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
-        for key in sorted({*then, *now})
-        if then.get(key) != now.get(key)
-    ]
-    if changed:
-        raise CheckpointError(
-            f"{path!r} is from a run with other settings: {'; '.join(changed)}; give the same ones "
-            "to go on with it"
-        )
-    done = int(found["steps_done"])
-    if done >= steps:
-        raise OptionError(f"{path!r} has done {done} steps, and the whole run is to have {steps}")
-    return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sysconfig
 import time
@@ -13,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from graphc.compiler import compile
-from graphc.errors import OptionError
+from graphc.errors import NonFiniteError, OptionError
 from graphc.models.gpt2 import gpt2, gpt2_logits
-from graphc.training.recipe import Recipe, steps_done
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from graphc.training.recipe import Recipe
+from graphc.training.run import Array, TrainingRun
 
 BYTES = 256
 HELD_OUT = 0.05
@@ -59,7 +59,7 @@ def read_text(path: str | None) -> Array:
     return np.frombuffer(content, np.uint8)
 
 
-class TextTraining:
+class TextTraining(TrainingRun):
     """A training program, a test program and one that continues a text, for the same network."""
 
     def __init__(
@@ -85,27 +85,22 @@ class TextTraining:
                 f"be longer than seq_len={seq_len}"
             )
         self.text, self.held_out = text[:cut], text[cut:]
-        self.recipe, self.steps, self.seq_len, self.batch = recipe, steps, seq_len, batch
+        self.seq_len, self.batch = seq_len, batch
         network = {"layers": layers, "width": width, "heads": heads, "seq_len": seq_len}
-        self.sizes = {"task": "text", "bytes": len(text), "batch": batch, "drop": drop, **network}
         figures: dict[str, Any] = {**network, "vocab": BYTES, "positions": seq_len}
         loss = gpt2("small", batch=batch, drop=drop, **figures)
         options = recipe.compile_options(steps)
-        self.training = compile(loss, seed=recipe.seed, dump=dump, **options)
+        training = compile(loss, seed=recipe.seed, dump=dump, **options)
         self.testing = compile(loss, precision=recipe.precision)
         logits = gpt2_logits("small", batch=1, drop=0.0, dtype="float32", **figures)
         self.continuing = compile(outputs={"logits": logits}, precision=recipe.precision)
-        self.done = 0
-
-    def save(self, path: str) -> None:
-        """Write the states and how far the run came."""
-        self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
-
-    def resume(self, path: str) -> None:
-        """Go on where the run saved at `path` stopped."""
-        notes = self.recipe.notes(self.steps, 0, **self.sizes)
-        self.done = steps_done(path, notes, self.steps)
-        self.training.load(path)
+        sizes = {
+            "text": hashlib.sha256(text.tobytes()).hexdigest(),
+            "batch": batch,
+            "drop": drop,
+            **network,
+        }
+        super().__init__(recipe, training, steps, task="text", **sizes)
 
     def run(self) -> Iterator[Progress | int]:
         """Train to the end; yields the number of steps done after each step, and the progress."""
@@ -113,8 +108,7 @@ class TextTraining:
         every = math.ceil(self.steps / REPORTS)
         while self.done < self.steps:
             order = np.random.default_rng((self.recipe.seed, self.done))
-            losses.append(float(self.training.step(self.feeds(order))["loss"]))
-            self.done += 1
+            losses.append(self.step(self.feeds(order)))
             yield self.done
             if self.done % every == 0 or self.done == self.steps:
                 speed = len(losses) / (time.perf_counter() - started)
@@ -159,6 +153,8 @@ class TextTraining:
             tokens = np.zeros((1, self.seq_len), np.int32)
             tokens[0, : len(seen)] = seen
             logits = self.continuing.step(tokens=tokens)["logits"][0, len(seen) - 1]
+            if not np.isfinite(logits).all():
+                raise NonFiniteError("the network gives no finite logits, so there is no sample")
             scores = (logits.astype(np.float64) - logits.max()) / temperature
             chances = np.exp(scores) / np.exp(scores).sum()
             written.append(int(drawn.choice(BYTES, p=chances)))

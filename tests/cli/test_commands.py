@@ -98,10 +98,16 @@ def test_a_model_from_a_file(capsys, tmp_path):
         (["train", "digits", "model=rnn"], "unknown digits: model 'rnn'; choose one of: mlp, conv"),
         (["train", "digits", "--optimizer=sgd", "--schedule", "up"], "unknown schedule 'up'"),
         (["train", "digits", "--precision", "int8"], "unknown precision 'int8'"),
-        (["train", "digits", "--accumulate", "0"], "accumulate must be"),
+        (["train", "digits", "--accumulate", "0"], "accumulate is a whole number"),
         (["train", "digits", "--resume", "gone"], "there is no file 'gone'"),
         (["train", "text", "--file", "gone.txt"], "cannot read the text 'gone.txt'"),
         (["train", "text", "--steps", "0"], "--steps"),
+        (["train", "digits", "--save", "/"], "it is a folder"),
+        (["plan", "mlp", "--warmup", "-5"], "warmup is a whole number from 0 up"),
+        (["plan", "mlp", "--steps", "0"], "--steps is a whole number"),
+        (["plan", "mlp", "--optimizer", "none", "--schedule", "up"], "unknown schedule 'up'"),
+        (["plan", "mobilenet_v2", "width=-1"], "width is a number above 0"),
+        (["plan", "resnet", "units=3"], "units is a list such as"),
         (["plan", "gpt2", "layers=two"], "layers is a whole number"),
         (["plan", "gpt2", "drop=high"], "drop is a number"),
         (["plan", "mlp", "--optimizer", "none", "--clip-norm", "1"], "give an optimizer"),
@@ -119,7 +125,7 @@ def test_mistakes_exit_with_2_and_a_message(capsys, arguments, message):
 def test_dump_writes_every_stage(capsys, tmp_path):
     run(capsys, "plan", "mlp", *SMALL, "--dump", str(tmp_path))
     assert (tmp_path / "00-forward.txt").read_text().startswith("graph {")
-    assert len(list(tmp_path.iterdir())) == 9
+    assert len(list(tmp_path.iterdir())) == 10
 
 
 def test_ops_lists_what_gradients_read(capsys):

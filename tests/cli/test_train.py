@@ -44,12 +44,23 @@ def test_training_on_digits_reaches_its_accuracy(capsys, tmp_path, model, percen
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_sixteen_bits_reach_the_same_accuracy(capsys, precision):
+@pytest.mark.parametrize(
+    ("model", "epochs"), [("mlp", "10"), pytest.param("conv", "4", marks=pytest.mark.slow)]
+)
+def test_sixteen_bits_reach_the_same_accuracy(capsys, model, epochs, precision):
     pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
     accuracy = {}
     for choice in ("fp32", precision):
         _, out, _ = run(
-            capsys, "train", "digits", "--epochs", "10", "--precision", choice, "--json"
+            capsys,
+            "train",
+            "digits",
+            f"model={model}",
+            "--epochs",
+            epochs,
+            "--precision",
+            choice,
+            "--json",
         )
         accuracy[choice] = json.loads(out)["epochs"][-1]["test_accuracy"]
     assert abs(accuracy[precision] - accuracy["fp32"]) <= 0.01
@@ -110,7 +121,7 @@ def test_text_is_learned_and_continued(capsys, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
     code, out, err = run(
-        capsys, "train", "text", *SMALL_TEXT, "--file", str(path), "--steps", "120"
+        capsys, "train", "text", *SMALL_TEXT, "--file", str(path), "--steps", "200"
     )
     assert code == 0, err
     last = [line for line in out.splitlines() if line.startswith("step ")][-1]
@@ -118,3 +129,33 @@ def test_text_is_learned_and_continued(capsys, tmp_path):
     assert out.count("-" * 40) == 3
     path.write_text("short")
     assert run(capsys, "train", "text", "--file", str(path))[0] == 2
+
+
+def test_settings_may_stand_behind_options_and_short_runs_warm_up_shortly(capsys, tmp_path):
+    arguments = ["train", "text", "--steps", "3", *SMALL_TEXT, "--file", __file__, "drop=0.1"]
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    assert json.loads(out)["reports"][-1]["step"] == 3
+    with pytest.raises(SystemExit):
+        run(capsys, *arguments, "--unknown", "x")
+
+
+def test_another_text_of_the_same_length_is_refused(capsys, tmp_path):
+    files = [tmp_path / "a", tmp_path / "b"]
+    for letter, path in zip("xy", files, strict=True):
+        path.write_text(letter * 2000)
+    saved = str(tmp_path / "saved")
+    options = ("train", "text", *SMALL_TEXT, "--steps", "2", "--json", "--file")
+    assert run(capsys, *options, str(files[0]), "--save", saved)[0] == 0
+    code, _, err = run(capsys, *options, str(files[1]), "--resume", saved)
+    assert code == 2
+    assert "text was" in err
+
+
+def test_a_diverged_run_ends_with_a_message(capsys):
+    code, _, err = run(
+        capsys, "train", "text", *SMALL_TEXT, "--steps", "9", "--file", __file__,
+        "--learning-rate", "1e5", "--warmup", "0",
+    )  # fmt: skip
+    assert code == 2
+    assert "smaller --learning-rate" in err

@@ -10,12 +10,12 @@ GRAPH = """graph {
   @w: f32[4,3] = parameter() {initial='uniform', scale=1.0}
   @frozen: f32[4] = parameter() {initial='constant', scale=0.0, trainable=False}
   %rate: f32[] = input() {default=0.5}
-  %0: f32[2,4] = matmul(%x, @w) {transpose_a=False, transpose_b=True} [mirror=1]  # layer
+  %0: f32[2,4] = matmul(%x, @w) {transpose_b=True} [mirror=1]  # layer
   %1: f32[2,4] = add(%0, @frozen) [keep]  # layer
   %2: f32[2,1], %3: f32[2,3] = split(%1) {sizes=(1, 3), axis=1}
   %4: f32[] = sum(%3) {axes=(0, 1), keepdims=False}
-  %0.m1: f32[2,4] = matmul(%x, @w) {transpose_a=False, transpose_b=True} [mirror]  # layer
-  %5: f32[4,3] = matmul(%0.m1, %x) {transpose_a=True, transpose_b=False} [gradient]  # layer
+  %0.m1: f32[2,4] = matmul(%x, @w) {transpose_b=True} [mirror]  # layer
+  %5: f32[4,3] = matmul(%0.m1, %x) {transpose_a=True} [gradient]  # layer
   %6: f32[4,3] = sgd_update(@w, %5, %rate) {weight_decay=0.0} [update]
   output loss = %4
   output head = %2
@@ -47,8 +47,8 @@ def test_round_trip_of_a_hand_written_graph():
         ("{sizes=(1, 3), axis=1}", "{sizes=(1, 3)}", "has the attributes"),
         ("{sizes=(1, 3), axis=1}", "{sizes=(1, 3), axis=open('x')}", "name=literal"),
         ("[keep]", "[kep]", "unknown mark 'kep'"),
-        ("matmul(%x, @w) {transpose_a=False, transpose_b=True} [mirror=1]",
-         "matmul(%x, @w) {transpose_a=False, transpose_b=False} [mirror=1]", "inner extents"),
+        ("matmul(%x, @w) {transpose_b=True} [mirror=1]",
+         "matmul(%x, @w) {} [mirror=1]", "inner extents"),
         ("f32[2,3] = input", "f99[2,3] = input", "unknown dtype 'f99'"),
         ("  output loss = %4", "  outptu loss = %4", "expected"),
         ("graph {", "graf {", "begins with a line"),

@@ -81,10 +81,17 @@ MXNET = [
     (lambda: resnet(50), (9460, 6777, 3563)),
     (lambda: resnet(101), (14042, 10109, 5229)),
     (lambda: lstm(16), (5333, 2872, 573)),
+    (lambda: lstm(32), (10815, 5745, 868)),
+    (lambda: lstm(64), (21781, 11491, 1460)),
+    (lambda: lstm(128), (43713, 22983, 2642)),
 ]
 
 
-@pytest.mark.parametrize(("build", "limits"), MXNET, ids=["resnet50", "resnet101", "lstm16"])
+@pytest.mark.parametrize(
+    ("build", "limits"),
+    MXNET,
+    ids=["resnet50", "resnet101", "lstm16", "lstm32", "lstm64", "lstm128"],
+)
 def test_feature_maps_stay_at_or_below_mxnet(build, limits):
     for strategy, limit in zip(("none", "inplace", "sharing"), limits, strict=True):
         plan = g.plan(build(), optimizer=g.optim.SGD(), allocate=strategy)
@@ -106,6 +113,15 @@ def test_deep_residual_networks(depth, units, limits):
         assert plan.feature_map_bytes <= limit * MIB
     by_units = g.plan(resnet(units=units), optimizer=g.optim.SGD())
     assert len(by_units.graph.nodes) == len(plan.graph.nodes)
+
+
+def test_units_of_the_baseline_depths():
+    units = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 200: (3, 24, 36, 3)}
+    units |= {500: (8, 60, 90, 8), 1001: (15, 121, 182, 15)}
+    for depth, stages in units.items():
+        scopes = {s.name.rpartition("/reduce/")[0] for s in g.plan(resnet(depth)).graph.states}
+        found = [sum(f"stage{i}/" in scope for scope in scopes) for i in (1, 2, 3, 4)]
+        assert tuple(found) == stages
 
 
 def test_wrong_sizes():

@@ -287,6 +287,10 @@ BATCH = norm.BatchNormAttributes(1e-5, 0.1)
 EPSILON = norm.EpsilonAttributes(1e-5)
 
 
+def given_statistics(x, mean, factor, bias):
+    return (x - mean) * factor + bias
+
+
 def philox4x32(counter, key):
     """Salmon et al. 2011 with Python's integers: one block of four words."""
     c, k = list(counter), list(key)
@@ -544,6 +548,14 @@ SAMPLES = [
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.25, 0)),
         ((5, 7), (2,), ()), dropped, {"x": {"dy", "seed", "step"}},
         dtypes=("float64", "int64", "int64"), int_limit=9,
+    ),
+    Sample(
+        "batch_norm_inference", direct(norm.BatchNormInference), ((2, 3, 4), *[(1, 3, 1)] * 3),
+        given_statistics,
+        {
+            "x": {"dy", "factor"}, "mean": {"dy", "factor"}, "factor": {"dy", "x", "mean"},
+            "bias": {"dy"},
+        },
     ),
     # softmax
     Sample("softmax", g.softmax, (M,), lambda x: softmax(x, -1), {"x": {"dy", "y"}}),

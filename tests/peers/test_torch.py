@@ -63,6 +63,33 @@ def test_convolutional_network():
     compare(loss, peer, feeds)
 
 
+def test_recurrent_cells():
+    x, h, c = (g.input(n, (3, 4), "float64") for n in "xhc")
+    with g.scope("l"):
+        long, cell = g.lstm_cell(x, h, c, g.lstm_parameters(4, 4, "float64"))
+    with g.scope("r"):
+        short = g.gru_cell(x, h, g.gru_parameters(4, 4, "float64"))
+    loss = g.mean(long * cell * short)
+    feeds = {n: RNG.standard_normal((3, 4)) for n in "xhc"}
+
+    def peer(p):
+        x, h, c = (torch.tensor(feeds[n]) for n in "xhc")
+
+        def weights(kind, order):
+            """torch lists the gates in another order."""
+            for part in ("input", "hidden"):
+                for name in ("weight", "bias"):
+                    pieces = p[f"{kind}/{part}/{name}"].chunk(len(order), 0)
+                    yield torch.cat([pieces[i] for i in order])
+
+        wi, bi, wh, bh = weights("l", (0, 2, 1, 3))
+        long, cell = torch.lstm_cell(x, (h, c), wi, wh, bi, bh)
+        wi, bi, wh, bh = weights("r", (0, 1, 2))
+        return (long * cell * torch.gru_cell(x, h, wi, wh, bi, bh)).mean()
+
+    compare(loss, peer, feeds)
+
+
 def test_transformer_parts():
     x = g.input("x", (2, 5, 8), "float64")
     h = g.layer_norm(x, name="n")

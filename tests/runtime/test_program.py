@@ -7,7 +7,7 @@ import pytest
 
 import graphc as g
 from graphc.errors import FeedError, NonFiniteError, OptionError
-from graphc.models import mlp
+from graphc.models import gpt2, lstm, mlp, mobilenet_v2
 from graphc.runtime.cpu.bind import _workspace, bind_node, numpy_settings
 from graphc.runtime.initial import fill_initial
 
@@ -80,6 +80,35 @@ def test_no_kernel_allocates():
         "x": RNG.uniform(0.1, 1, (64, 300)).astype(np.float32),
         "i": np.arange(64, dtype=np.int32) % 8,
     }
+    assert_no_call_allocates(program, feeds)
+
+
+NETWORKS = {
+    "gpt2": lambda: gpt2(layers=1, width=64, heads=2, seq_len=64, batch=4, vocab=64),
+    "mobilenet_v2": lambda: mobilenet_v2(batch=4, image=64, classes=5),
+    "lstm": lambda: lstm(seq_len=3, batch=16, layers=1, hidden=64, inputs=32, classes=20),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_kernel_of_a_network_allocates(name, precision):
+    """Attention, embeddings, dropout, convolutions, clipping, schedules, guarded updates."""
+    schedule = g.optim.Schedule(0.1, steps=9, warmup=2)
+    program = g.compile(
+        NETWORKS[name](), optimizer=g.optim.Adam(schedule), clip_norm=1.0, accumulate=2,
+        precision=precision,
+    )  # fmt: skip
+    feeds = {
+        x.name: RNG.standard_normal(x.shape).astype(np.float32)
+        if x.type.dtype.kind == "float"
+        else RNG.integers(0, 5, x.shape).astype(np.int32)
+        for x in program.graph.inputs
+    }
+    assert_no_call_allocates(program, feeds)
+
+
+def assert_no_call_allocates(program, feeds):
     program.step(feeds)
     program._feed(feeds)
     gc.collect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from graphc.errors import ShapeError
+from graphc.errors import ShapeError, whole_number
 from graphc.ir.builder import as_value
 from graphc.ir.graph import Value
 from graphc.ir.ops.elementwise import scale
@@ -34,6 +34,7 @@ def multi_head_attention(qkv: Value, heads: int, causal: bool = False, drop: flo
     The last axis holds queries, keys and values, each head by head. Raises `ShapeError` where it
     does not divide.
     """
+    heads = whole_number("multi_head_attention: heads", heads)
     if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % (3 * heads):
         raise ShapeError(
             "multi_head_attention: qkv is (batch, positions, 3 · width) with a width that "

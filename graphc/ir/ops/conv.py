@@ -15,7 +15,9 @@ from graphc.errors import OptionError, ShapeError
 from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.ops.choice import cast
 from graphc.ir.ops.elementwise import add, float_dtype
 from graphc.ir.ops.reduce import sum
 from graphc.ir.ops.shape import reshape
@@ -162,6 +164,8 @@ class Conv2dWeightAttributes:
     dilation: Pair
     groups: int
     window: Pair
+    wide: bool = False
+    """Whether 16-bit operands give a float32 product."""
 
 
 def _weight_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dWeightAttributes:
@@ -179,6 +183,8 @@ class Conv2dWeightGradient(Convolution):
         self, attributes: Conv2dWeightAttributes, dy: TensorType, x: TensorType
     ) -> TensorType:
         dtype = float_dtype(dy, x)
+        if attributes.wide:
+            dtype = compute_dtype(dtype)
         channels = x.shape[1] // attributes.groups
         return TensorType((dy.shape[1], channels, *attributes.window), dtype)
 
@@ -187,10 +193,12 @@ class Conv2dWeightGradient(Convolution):
         return geometry_of(node.attributes, x.type, node.output.type, dy.type)
 
     def gradient_dy(self, node: Node, ddw: Value, x: Value) -> Value:
+        ddw = cast(ddw, x.type.dtype)
         return apply(Conv2d, x, ddw, attributes=self.geometry(node).attributes).output
 
     def gradient_x(self, node: Node, ddw: Value, dy: Value) -> Value:
         attributes = _input_attributes(node.attributes, node.inputs[1].shape)
+        ddw = cast(ddw, dy.type.dtype)
         return apply(Conv2dInputGradient, dy, ddw, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:

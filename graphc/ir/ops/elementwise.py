@@ -241,7 +241,8 @@ class Power(FloatElementwise):
         exponent = node.attributes.value
         if exponent == 0.0:
             return None
-        return scale(mul(dy, power(x, exponent - 1.0)), exponent)
+        slope = x if exponent == 2.0 else power(x, exponent - 1.0)
+        return scale(mul(dy, slope), exponent)
 
 
 class Exp(FloatElementwise):

@@ -35,7 +35,7 @@ class Gather(Op):
     """y[..., :] = table[indices[...], :]: rows of a table by number."""
 
     name, inputs = "gather", ("table", "indices")
-    precision = "move"
+    precision = "lookup"
     needs_contiguous = ("table",)
     native_16_bit = True
 

@@ -11,7 +11,7 @@ from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.ops.elementwise import add, float_dtype, mul, scale, sub
+from graphc.ir.ops.elementwise import add, float_dtype, mul, power, scale, sub
 from graphc.ir.ops.embedding import check_range, one_hot, require_integers
 from graphc.ir.ops.reduce import mean, sum
 from graphc.ir.ops.shape import AxisAttributes
@@ -166,5 +166,4 @@ def softmax_cross_entropy(logits: Value, labels: Value) -> Value:
 
 def mse(prediction: Value, target: Value) -> Value:
     """Mean of the squared difference."""
-    error = sub(prediction, target)
-    return mean(mul(error, error))
+    return mean(power(sub(prediction, target), 2.0))

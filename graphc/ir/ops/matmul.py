@@ -11,8 +11,10 @@ import numpy as np
 from graphc.errors import ShapeError
 from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.operators import operator
+from graphc.ir.ops.choice import cast
 from graphc.ir.ops.elementwise import float_dtype
 from graphc.ir.ops.shape import reshape
 from graphc.ir.types import TensorType, broadcast_shapes
@@ -24,6 +26,8 @@ class MatmulAttributes:
 
     transpose_a: bool = False
     transpose_b: bool = False
+    wide: bool = False
+    """Whether 16-bit operands give a float32 product."""
 
 
 class Matmul(Op):
@@ -35,6 +39,8 @@ class Matmul(Op):
 
     def infer(self, attributes: MatmulAttributes, a: TensorType, b: TensorType) -> TensorType:
         dtype = float_dtype(a, b)
+        if attributes.wide:
+            dtype = compute_dtype(dtype)
         if a.rank < 2 or b.rank < 2:
             raise ShapeError("operands need two axes or more; reshape vectors to matrices")
         rows, inner = a.shape[-2:][:: -1 if attributes.transpose_a else 1]
@@ -57,12 +63,14 @@ class Matmul(Op):
 
     def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
         flags: MatmulAttributes = node.attributes
+        dy = cast(dy, b.type.dtype)
         if flags.transpose_a:
             return matmul(b, dy, flags.transpose_b, True)
         return matmul(dy, b, False, not flags.transpose_b)
 
     def gradient_b(self, node: Node, dy: Value, a: Value) -> Value:
         flags: MatmulAttributes = node.attributes
+        dy = cast(dy, a.type.dtype)
         if flags.transpose_b:
             return matmul(dy, a, True, flags.transpose_a)
         return matmul(a, dy, not flags.transpose_a, False)

@@ -21,7 +21,18 @@ from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.numpy_expression import TILE_ELEMENTS, compute_dtype
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.ops.choice import cast
-from graphc.ir.ops.elementwise import add, div, float_dtype, mul, power, shift, sqrt, sub
+from graphc.ir.ops.elementwise import (
+    Elementwise,
+    add,
+    div,
+    float_dtype,
+    mul,
+    neg,
+    power,
+    shift,
+    sqrt,
+    sub,
+)
 from graphc.ir.ops.elementwise import scale as scale_by
 from graphc.ir.ops.reduce import mean, sum_to
 from graphc.ir.ops.shape import reshape
@@ -34,7 +45,7 @@ from graphc.ir.ops.statistics import (
     scale_back,
 )
 from graphc.ir.ops.update import Update
-from graphc.ir.types import DType, TensorType
+from graphc.ir.types import DType, TensorType, broadcast_shapes
 
 
 def _check_dtypes(x: TensorType, *others: TensorType) -> DType:
@@ -258,16 +269,49 @@ class BatchNorm(Norm):
 
     def inference(self, node: Node) -> Value:
         x, scale, bias, mean, variance = node.inputs
-        shape, dtype = self.frame(node).parameter_shape, x.type.dtype
+        shape = self.frame(node).parameter_shape
         deviation = sqrt(shift(variance, node.attributes.epsilon))
-        factor = cast(div(cast(scale, variance.type.dtype), deviation), dtype)
-        centred = sub(x, reshape(cast(mean, dtype), shape))
-        return add(mul(centred, reshape(factor, shape)), reshape(cast(bias, dtype), shape))
+        factor = div(cast(scale, variance.type.dtype), deviation)
+        operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
+        return apply(BatchNormInference, *operands).output
 
 
 def _average(values: Sequence[Value]) -> Value:
     total = functools.reduce(add, values)
     return scale_by(total, 1 / len(values)) if len(values) > 1 else total
+
+
+class BatchNormInference(Elementwise):
+    """y = (x - mean) · factor + bias, with statistics that are given."""
+
+    name, inputs = "batch_norm_inference", ("x", "mean", "factor", "bias")
+    expression = "(x - mean) * factor + bias"
+    may_overwrite = {"y": ("x",)}
+    wide_inputs = ("mean", "factor", "bias")
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        x, *others = types
+        _check_dtypes(x, *others)
+        shape = broadcast_shapes(self.name, *(type.shape for type in types))
+        if shape != x.shape:
+            raise ShapeError(f"statistics are broadcast to x, got {', '.join(map(str, types))}")
+        return x
+
+    def gradient_x(self, node: Node, dy: Value, factor: Value) -> Value:
+        return cast(mul(cast(dy, factor.type.dtype), factor), dy.type.dtype)
+
+    def gradient_mean(self, node: Node, dy: Value, factor: Value) -> Value:
+        slope = neg(mul(cast(dy, factor.type.dtype), factor))
+        return cast(sum_to(slope, node.inputs[1].shape), node.inputs[1].type.dtype)
+
+    def gradient_factor(self, node: Node, dy: Value, x: Value, mean: Value) -> Value:
+        dtype = node.inputs[2].type.dtype
+        slope = mul(cast(dy, dtype), sub(cast(x, dtype), cast(mean, dtype)))
+        return sum_to(slope, node.inputs[2].shape)
+
+    def gradient_bias(self, node: Node, dy: Value) -> Value:
+        bias = node.inputs[3].type
+        return sum_to(cast(dy, bias.dtype), bias.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from graphc.errors import ShapeError
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node
@@ -210,14 +208,9 @@ class LossScaleUpdate(Update):
     }
 
 
-class Increment(Op):
+class Increment(Update):
     """A counter goes up by one."""
 
     name, inputs, outputs = "increment", ("count",), ("count_new",)
     must_overwrite = {"count_new": "count"}
-
-    def infer(self, attributes: Any, count: TensorType) -> TensorType:
-        return count
-
-    def kernel(self, record: Recorder, node: Node, count: Array, *, count_new: Array) -> None:
-        record(np.add, count, 1, out=count_new)
+    expressions = {"count_new": "count + 1"}

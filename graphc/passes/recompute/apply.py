@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from graphc.ir.graph import Graph
@@ -18,9 +19,7 @@ POLICIES: dict[str, Callable[[Graph], Counts]] = {
     "mirror": policies.mirror,
     "cheap": policies.cheap,
     "segments": policies.segments,
-    "sublinear": lambda graph: policies.sublinear(
-        graph, lambda m: live_bytes(with_counts(graph, m))
-    ),
+    "sublinear": lambda graph: policies.sublinear(graph, functools.partial(bytes_with, graph)),
     "recursive": policies.recursive,
 }
 

@@ -1,0 +1,82 @@
+"""What training runs share: how far they came, and checkpoints to go on from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import CheckpointError, NonFiniteError, OptionError
+from graphc.runtime.checkpoint import read_notes
+from graphc.runtime.program import Program
+from graphc.training.recipe import Recipe
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class TrainingRun:
+    """A training program, its recipe, and the sizes that tell its network and data from others.
+
+    Subclasses train in `run`, which yields the number of steps done after each, and reports.
+    """
+
+    def __init__(self, recipe: Recipe, training: Program, steps: int, **sizes: Any) -> None:
+        self.recipe, self.training, self.steps, self.sizes = recipe, training, steps, sizes
+        self.done = 0
+
+    def run(self) -> Iterator[Any]:
+        """Train from step `done` to step `steps`."""
+        raise NotImplementedError
+
+    def step(self, feeds: Mapping[str, Array]) -> float:
+        """One step; its loss. Raises `NonFiniteError` where that is no number any more."""
+        loss = float(self.training.step(feeds)["loss"])
+        if not math.isfinite(loss) and self.recipe.precision != "fp16":
+            raise NonFiniteError(
+                f"the loss of step {self.done + 1} is {loss}; a smaller --learning-rate, --warmup "
+                "or --clip-norm keeps it finite"
+            )
+        self.done += 1
+        return loss
+
+    def save(self, path: str) -> None:
+        """Write the states and how far the run came."""
+        self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
+
+    def resume(self, path: str) -> None:
+        """Go on where the run saved at `path` stopped."""
+        notes = self.recipe.notes(self.steps, 0, **self.sizes)
+        done = steps_done(path, notes, self.steps)
+        self.training.load(path)
+        self.done = done
+
+
+def steps_done(path: str, notes: Mapping[str, str], steps: int) -> int:
+    """How far the run saved at `path` came; `notes` are those of the run that is to go on.
+
+    Raises `CheckpointError` where the file is from another run or has as many steps already.
+    """
+    found = read_notes(path)
+    if "settings" not in found or not found.get("steps_done", "").isdigit():
+        raise CheckpointError(
+            f"{path!r} does not say how far its run came; --resume takes a file that graphc train "
+            "--save has written"
+        )
+    then, now = json.loads(found["settings"]), json.loads(notes["settings"])
+    changed = [
+        f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*then, *now})
+        if then.get(key) != now.get(key)
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{path!r} is from a run with other settings: {'; '.join(changed)}; give the same ones "
+            "to go on with it"
+        )
+    done = int(found["steps_done"])
+    if done >= steps:
+        raise OptionError(f"{path!r} has done {done} steps, and the whole run is to have {steps}")
+    return done
