@@ -274,12 +274,18 @@ def rewrite(graph: Graph, replacement: Callable[[Node], Node | Value]) -> Graph:
     """
     mapped: dict[Value, Value] = {}
     nodes: dict[Node, None] = {}
+    copies: dict[Node, Node] = {}
     for node in graph.nodes:
         inputs = tuple(mapped.get(value, value) for value in node.inputs)
-        result = replacement(node if inputs == node.inputs else replace(node, inputs=inputs))
+        original = copies.get(node.copy_of, node.copy_of) if node.copy_of is not None else None
+        if inputs != node.inputs or original is not node.copy_of:
+            result = replacement(replace(node, inputs=inputs, copy_of=original))
+        else:
+            result = replacement(node)
         if isinstance(result, Value):
             mapped[node.output] = result
             continue
+        copies[node] = result
         nodes[result] = None
         if result is not node:
             mapped.update(zip(node.outputs, result.outputs, strict=True))

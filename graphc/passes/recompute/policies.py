@@ -26,19 +26,13 @@ def mirror(graph: Graph) -> Counts:
 
 
 def cheap(graph: Graph) -> Counts:
-    """Sec. 4.2: keep the results of products, compute everything else again."""
-    return {
-        node: 1 for node in graph.nodes if node.phase == "forward" and node.op.precision != "narrow"
-    }
+    """Sec. 4.2: keep the results of products, and compute again what is cheap elementwise.
 
-
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """Cuts that end stages; x and y of Alg. 3: bytes between stages, bytes of the largest stage."""
-
-    cuts: tuple[Cut, ...]
-    between: int
-    largest: int
+    Losses and long sums stay: their results are small, or needed at once.
+    """
+    cheap_kinds = ("follow", "lookup")
+    forward = (node for node in graph.nodes if node.phase == "forward")
+    return {node: 1 for node in forward if node.op.precision in cheap_kinds}
 
 
 def segments(graph: Graph) -> Counts:
@@ -55,6 +49,15 @@ def segments(graph: Graph) -> Counts:
         for node in graph.nodes
         if node.phase == "forward" and node.segment and node not in leaving
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Cuts that end stages; x and y of Alg. 3: bytes between stages, bytes of the largest stage."""
+
+    cuts: tuple[Cut, ...]
+    between: int
+    largest: int
 
 
 def with_budget(graph: Graph, run: Run, places: Sequence[Cut], budget: float) -> Stages:
@@ -76,10 +79,18 @@ def _owns(value: Value) -> bool:
     return value.node is not None and value.node.op.views is None
 
 
-def keep_only(graph: Graph, kept: Iterable[Value]) -> Counts:
-    """Compute everything of the forward pass again but what makes the `kept` values."""
-    makers = {value.node for value in kept}
-    return {node: 1 for node in graph.nodes if node.phase == "forward" and node not in makers}
+def stages_again(graph: Graph, runs: Iterable[tuple[Run, Stages]]) -> Counts:
+    """Keep what crosses the cuts that end stages, and compute the stages again.
+
+    The last stage of a run stays: its gradient comes next, and would need all of it at once.
+    """
+    counts: dict[Node, int] = {}
+    for run, stages in runs:
+        makers = {value.node for cut in stages.cuts for value in cut.crossing}
+        last = stages.cuts[-1].step if stages.cuts else -1
+        inside = (graph.nodes[step] for step in run.steps if step <= last)
+        counts |= {node: 1 for node in inside if node not in makers}
+    return counts
 
 
 def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
@@ -96,11 +107,10 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
 
     def plan(exponent: int) -> tuple[int, ...]:
         budget = centre * 2 ** (exponent / (GRID - 1) - 0.5)
-        stages = [with_budget(graph, run, places, budget) for run, places in runs]
-        chosen = [cut for stage in stages for cut in stage.cuts]
-        key = tuple(cut.step for cut in chosen)
+        stages = [(run, with_budget(graph, run, places, budget)) for run, places in runs]
+        key = tuple(cut.step for _, stage in stages for cut in stage.cuts)
         if key not in plans:
-            plans[key] = keep_only(graph, (v for cut in chosen for v in cut.crossing))
+            plans[key] = stages_again(graph, stages)
             bytes_of[key] = judge(plans[key])
         return key
 

@@ -1,0 +1,134 @@
+"""The paper's policies: bytes, extra work, growth, and unchanged bits."""
+
+import math
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.models import lstm, resnet
+
+MIB = 2**20
+FORWARD = 0.34
+"""A full extra forward pass is about a third of a step."""
+
+
+def plan(loss, policy):
+    return g.plan(loss, optimizer=g.optim.SGD(), recompute=policy)
+
+
+LIMITS = [
+    # network, policy, MiB of feature maps, extra flops
+    (lambda: resnet(50), "cheap", 2150, 0.01),
+    (lambda: resnet(200), "cheap", 6500, 0.01),
+    (lambda: resnet(50), "sublinear", 780, FORWARD),
+    (lambda: resnet(200), "sublinear", 1300, FORWARD),
+    (lambda: lstm(64), "sublinear", 100, FORWARD),
+    pytest.param(lambda: lstm(128), "sublinear", 140, FORWARD, marks=pytest.mark.slow),
+    pytest.param(lambda: resnet(1001), "cheap", 31000, 0.01, marks=pytest.mark.slow),
+    pytest.param(lambda: resnet(1001), "sublinear", 2900, FORWARD, marks=pytest.mark.slow),
+    pytest.param(lambda: resnet(1001), "recursive", 1100, 2.0, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("build", "policy", "mebibytes", "flops"), LIMITS)
+def test_feature_maps_and_extra_work(build, policy, mebibytes, flops):
+    found = plan(build(), policy)
+    assert found.feature_map_bytes <= mebibytes * MIB
+    assert 0 < found.recomputation.extra_flops_fraction <= flops
+
+
+WIDTH, BATCH = 32, 64
+MAP = WIDTH * BATCH * 4
+
+
+def chain(layers):
+    """Equal layers whose feature maps outweigh everything else."""
+    h = g.input("x", (BATCH, WIDTH))
+    for number in range(layers):
+        with g.scope(f"layer{number}"):
+            h = g.tanh(g.linear(h, WIDTH, bias=False))
+    return g.mean(h)
+
+
+@pytest.mark.parametrize("layers", [16, 64, 256, pytest.param(4096, marks=pytest.mark.slow)])
+def test_recursion_needs_the_logarithm(layers):
+    """g(n) = log₂ n maps (Sec. 4.4) beside what one layer's gradient needs, for log₂ n forwards."""
+    found = plan(chain(layers), "recursive")
+    maps = found.feature_map_bytes / MAP
+    assert abs(maps - (math.log2(layers) + WORKING_MAPS)) <= 2
+    forwards = found.recomputation.extra_flops_fraction * 3
+    assert abs(forwards - math.log2(layers) / 2) <= 1.5
+
+
+WORKING_MAPS = 2
+"""A layer's own map and the gradient that comes to it."""
+
+
+@pytest.mark.parametrize("layers", [16, 64, 256, 1024])
+def test_sublinear_needs_the_square_root(layers):
+    found = plan(chain(layers), "sublinear")
+    assert found.feature_map_bytes / MAP <= 2 * math.sqrt(layers) + 4
+    assert found.recomputation.extra_flops_fraction <= FORWARD
+
+
+def test_cheap_keeps_products_only():
+    graph = plan(resnet(units=(1, 1, 1, 1), batch=2, image=36, classes=5), "cheap").graph
+    again = {node.op.name for node in graph.nodes if node.phase == "mirror"}
+    assert again <= {"batch_norm", "relu", "add", "max_pool2d", "average_pool2d", "reshape"}
+    assert "batch_norm" in again
+
+
+def segmented(parts, layers):
+    h = g.input("x", (BATCH, WIDTH))
+    for part in range(parts):
+        with g.segment(f"part{part}"):
+            for number in range(layers):
+                with g.scope(f"part{part}/layer{number}"):
+                    h = g.tanh(g.linear(h, WIDTH, bias=False))
+    return g.mean(h)
+
+
+def test_segments_keep_what_leaves_them():
+    found = plan(segmented(4, 5), "segments")
+    again = [node for node in found.graph.nodes if node.phase == "mirror"]
+    # of five layers, the last map of each segment is kept
+    assert len(again) == 4 * 4 * 2
+    assert {node.segment for node in again} == {f"part{i}" for i in range(4)}
+    assert found.feature_map_bytes < plan(segmented(4, 5), "none").feature_map_bytes
+    assert plan(chain(20), "segments").recomputation.nodes == 0
+
+
+def test_segments_nest_and_stand_in_the_text():
+    with g.segment("outer"), g.segment("inner"):
+        y = g.tanh(g.input("x", (2,)))
+    assert y.node.segment == "outer/inner"
+    text = g.format_graph(g.plan(outputs={"y": y}).graph)
+    assert "[segment=outer/inner]" in text
+    assert g.format_graph(g.parse_graph(text)) == text
+
+
+@pytest.mark.parametrize("policy", ["cheap", "segments", "recursive"])
+def test_micro_batches_are_treated_one_by_one(policy):
+    plans = [
+        g.plan(segmented(4, 4), optimizer=g.optim.SGD(), recompute=policy, accumulate=k)
+        for k in (1, 3)
+    ]
+    assert plans[1].recomputation.nodes == 3 * plans[0].recomputation.nodes
+
+
+def test_losses_stay_the_same():
+    runs = []
+    for policy in ("none", "cheap", "segments", "sublinear", "recursive"):
+        x = g.input("x", (8, 3, 8, 8))
+        h = x
+        for number in range(4):
+            with g.segment(f"s{number}"), g.scope(f"c{number}"):
+                h = g.dropout(g.relu(g.batch_norm(g.conv2d(h, 4, 3, padding=1))), 0.2)
+        loss = g.mean(h * h)
+        program = g.compile(loss, optimizer=g.optim.Momentum(0.1), recompute=policy, poison=True)
+        fed = np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32)
+        losses = [program.step(x=fed)["loss"].tobytes() for _ in range(3)]
+        runs.append((losses, {name: a.tobytes() for name, a in program.states.items()}))
+        assert policy == "none" or program.plan.recomputation.nodes > 0
+    assert all(run == runs[0] for run in runs)
