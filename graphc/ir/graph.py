@@ -112,6 +112,22 @@ class Node:
         values = tuple(Value(type, self, i) for i, type in enumerate(self.output_types))
         object.__setattr__(self, "outputs", values)
 
+    def reading(self, inputs: tuple[Value, ...]) -> Node:
+        """The same node on other values of the same types; `dataclasses.replace`, but fast."""
+        return Node(
+            self.op,
+            inputs,
+            self.attributes,
+            self.output_types,
+            self.serial,
+            self.scope,
+            self.phase,
+            self.mirror,
+            self.segment,
+            self.copy_of,
+            self.level,
+        )
+
     @property
     def label(self) -> str:
         """Scope and op, as people call it: ``layer0/relu``."""

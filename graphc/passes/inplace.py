@@ -112,8 +112,9 @@ class _Assignment:
         self, node: Node, step: int, value: Value, name: str, taken: set[int]
     ) -> Value | None:
         """The operand whose bytes `value` may take, if any."""
-        inputs = node.named_inputs()
-        for candidate in node.op.may_overwrite.get(name, ()):
+        permitted = node.op.may_overwrite.get(name, ())
+        inputs = node.named_inputs() if permitted else {}
+        for candidate in permitted:
             operands = inputs[candidate]
             for operand in operands if isinstance(operands, tuple) else (operands,):
                 if self.is_free(node, step, operand, value, taken):

@@ -36,12 +36,15 @@ def recompute(graph: Graph, policy: str) -> Graph:
 
 def with_counts(graph: Graph, counts: Counts) -> Graph:
     """Mirror counts as a graph, updates behind the last reader of what they replace."""
-    sequence = mirrored_sequence(graph, lambda node: counts.get(node, 0))
-    return place_updates(materialise(graph, sequence))
+    return place_updates(_with_copies(graph, counts))
+
+
+def _with_copies(graph: Graph, counts: Counts) -> Graph:
+    return materialise(graph, mirrored_sequence(graph, lambda node: counts.get(node, 0)))
 
 
 def bytes_with(graph: Graph, counts: Counts) -> int:
     """The most bytes of values alive at one node, with these copies and with overwriting."""
-    graph = with_counts(graph, counts)
+    graph = _with_copies(graph, counts)
     storages = assign_storages(graph, liveness(graph), overwrite=True).storages
     return peak_bytes((s.first, s.last, s.bytes) for s in storages)

@@ -7,7 +7,6 @@ latest earlier appearance of what it names, and what is freed follows from liven
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from graphc.errors import GraphError
 from graphc.ir import builder
@@ -33,7 +32,7 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
                 raise GraphError(f"the sequence runs {node.label} before {value.node.label}")
         inputs = tuple(latest.get(value, value) for value in node.inputs)
         if step not in first:
-            fresh = first[step] = node if inputs == node.inputs else replace(node, inputs=inputs)
+            fresh = first[step] = node if inputs == node.inputs else node.reading(inputs)
         elif node.op.has_effect:
             raise GraphError(f"the sequence runs {node.label} twice, but it replaces a state")
         else:
