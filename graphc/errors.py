@@ -71,6 +71,21 @@ def window(lines: Sequence[str], at: int, radius: int = 3) -> str:
     return "\n".join(f"{'-->' if i == at else '   '} {lines[i]}" for i in range(first, last))
 
 
+class ProblemError(GraphcError):
+    """A recomputation problem, or a sequence for one, is not well formed."""
+
+
+class BudgetError(GraphcError):
+    """No plan fits the budget.
+
+    `least_bytes` is the smallest peak found, `bound_bytes` what no plan can go below.
+    """
+
+    def __init__(self, message: str, least_bytes: int, bound_bytes: int) -> None:
+        super().__init__(message)
+        self.least_bytes, self.bound_bytes = least_bytes, bound_bytes
+
+
 def whole_number(name: str, given: object, least: int = 1) -> int:
     """Return `given` as an int if it is a whole number from `least` up, else `OptionError`."""
     if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < least:

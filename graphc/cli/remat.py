@@ -1,0 +1,68 @@
+"""graphc remat: a recomputation plan for a problem in a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from graphc.errors import OptionError, ProblemError
+from graphc.ir.types import format_bytes
+from graphc.planning import read_problem, solve
+from graphc.planning.solve import SECONDS
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("remat", help="plan recomputation for a graph given as JSON")
+    parser.add_argument("file", metavar="FILE", help="the problem; docs/remat.md has the format")
+    parser.add_argument("--budget", metavar="BYTES", help="instead of the file's, for example 7GiB")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"to improve the plan (default: {SECONDS:g})"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Solve the problem and print the plan."""
+    if not options.seconds >= 0:
+        raise OptionError(f"--seconds is a number from 0 up, got {options.seconds}")
+    budget = None if options.budget is None else parse_bytes("--budget", options.budget)
+    problem = read_problem(options.file)
+    if budget is None and problem.budget is None:
+        raise ProblemError(f"{options.file!r} has no budget; give one with --budget")
+    found = solve(problem, budget, options.seconds)
+    if options.json:
+        print(json.dumps(asdict(found)))
+        return
+    once = sum(problem.cost[node] for node in problem.needed)
+    extra, proven = found.cost / (once or 1) - 1, found.bound_cost / (once or 1) - 1
+    print(f"peak       {found.peak_bytes} bytes = {format_bytes(found.peak_bytes)}")
+    print(f"cost       {found.cost:g}, {extra:.2%} above computing each node once")
+    print(f"proven     at least {found.bound_cost:g}, {proven:.2%} above")
+    print(f"steps      {len(found.sequence)} for {len(problem.needed)} nodes")
+    print(f"seconds    {found.seconds:.2f}")
+    print("sequence  ", *found.sequence)
+
+
+UNITS = {"": 1, "B": 1}
+UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
+UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+
+
+def parse_bytes(where: str, given: str) -> int:
+    """``7GiB``, ``500MB`` or a plain number as bytes; raises `OptionError`."""
+    number = given.rstrip("BKMGTi")
+    unit = given[len(number) :]
+    try:
+        size = float(number) * UNITS[unit]
+    except (ValueError, KeyError):
+        size = -1.0
+    if not 0 <= size < 2**63:
+        raise OptionError(f"{where} is a size such as 7GiB, 500MB or 123456, got {given!r}")
+    return int(size)

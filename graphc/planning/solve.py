@@ -1,0 +1,133 @@
+"""The planner: exact where a problem is small, else the best of a portfolio, improved."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from graphc.errors import BudgetError, ProblemError
+from graphc.planning import exact
+from graphc.planning.evict import Weights, run_within
+from graphc.planning.improve import without_needless
+from graphc.planning.problem import Problem
+from graphc.planning.replay import replay
+
+SECONDS = 10.0
+"""For how long a plan is improved, unless told."""
+
+PORTFOLIO = tuple(
+    Weights(cost=cost, distance=distance)
+    for distance, cost in itertools.product((0.0, 1.0, 0.5, 2.0), (1.0, 0.5))
+)
+
+TIGHTER = (1.0, 0.97, 0.93, 0.88)
+"""Parts of the budget that the greedy is given; what it leaves is filled by keeping more."""
+
+NOISE = (1.0, 0.5, 2.0)
+"""How far scores are shaken, in turn."""
+
+FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
+"""Up to so many nodes, attempts that are made in any time; larger problems have one a weight."""
+
+BISECTIONS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A sequence of ids, what it costs, and what no sequence within the budget can go below."""
+
+    sequence: tuple[int, ...]
+    cost: float
+    peak_bytes: int
+    bound_cost: float
+    seconds: float
+
+
+def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS) -> Solution:
+    """The cheapest sequence found whose peak is at most `budget`, by default the problem's own.
+
+    Without any budget every needed node is computed once. Deterministic but for how much `seconds`
+    allow. Raises `BudgetError` where nothing that fits is found.
+    """
+    started = time.perf_counter()
+    limit = problem.budget if budget is None else budget
+    if limit is not None and limit < 0:
+        raise ProblemError(f"a budget is a number of bytes from 0 up, got {limit}")
+    once = list(problem.needed)
+    if limit is None or replay(problem, once).peak_bytes <= limit:
+        return _solution(problem, once, sum(problem.cost[n] for n in once), started)
+    if len(once) <= exact.LARGEST:
+        cheapest = exact.cheapest(problem, limit)
+        if cheapest is None:
+            raise _does_not_fit(problem, limit)
+        return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
+    bound = sum(problem.cost[node] for node in once)
+    best: tuple[float, list[int]] | None = None
+    enough = LEAST_ATTEMPTS if len(once) <= FEW else len(PORTFOLIO) // 2
+    attempts = _attempts() if problem.bound_bytes <= limit else iter(())
+    for number, (weights, part) in enumerate(attempts):
+        is_late = time.perf_counter() - started > seconds
+        if is_late and number >= enough and (best is not None or number >= 2 * enough):
+            break
+        found = _attempt(problem, limit, weights, part)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    if best is None:
+        raise _does_not_fit(problem, limit)
+    return _solution(problem, best[1], bound, started)
+
+
+def _attempts() -> Iterator[tuple[Weights, float]]:
+    """The portfolio on the whole budget; then shaken, on a little less, without end."""
+    yield from ((weights, 1.0) for weights in PORTFOLIO)
+    for seed in itertools.count(1):
+        for index, weights in enumerate(PORTFOLIO):
+            noise, part = NOISE[seed % len(NOISE)], TIGHTER[(seed + index) % len(TIGHTER)]
+            drops = seed % 4 == 3
+            yield replace(weights, noise=noise, seed=seed, drops_outputs=drops), part
+
+
+def _attempt(
+    problem: Problem, budget: int, weights: Weights, part: float
+) -> tuple[float, list[int]] | None:
+    room = max(problem.bound_bytes, int(budget * part))
+    sequence = run_within(problem, room, weights)
+    if sequence is None:
+        return None
+    sequence = without_needless(problem, sequence, budget)
+    measured = replay(problem, sequence)
+    assert measured.peak_bytes <= budget, "a plan is checked before it is given out"
+    return measured.cost, sequence
+
+
+def _solution(problem: Problem, sequence: list[int], bound: float, started: float) -> Solution:
+    measured = replay(problem, sequence)
+    ids = tuple(problem.ids[node] for node in sequence)
+    seconds = time.perf_counter() - started
+    return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
+
+
+def _does_not_fit(problem: Problem, budget: int) -> BudgetError:
+    """The least budget that the greedy can keep, by bisection."""
+    low, high = problem.bound_bytes, replay(problem, list(problem.needed)).peak_bytes
+    least = high
+    for _ in range(BISECTIONS):
+        if low >= least:
+            break
+        middle = (low + least) // 2
+        runs = (run_within(problem, middle, replace(w, drops_outputs=True)) for w in PORTFOLIO[:2])
+        peaks = [replay(problem, run).peak_bytes for run in runs if run is not None]
+        if peaks:
+            least = min(least, *peaks)
+        else:
+            low = middle + 1
+    widest = max(problem.needed, key=lambda node: problem.working_bytes[node])
+    return BudgetError(
+        f"no plan within {budget} bytes was found; the least found is {least} bytes, and none can "
+        f"be below {problem.bound_bytes}: node {problem.ids[widest]} alone works on "
+        f"{problem.working_bytes[widest]} bytes. Raise the budget",
+        least,
+        problem.bound_bytes,
+    )

@@ -1,0 +1,71 @@
+"""Reading problems: what a file may say, and errors that tell where it is wrong."""
+
+import json
+
+import pytest
+
+from graphc.errors import ProblemError
+from graphc.planning import read_problem
+from graphc.planning.problem import parse_problem
+
+NODE = {"id": 0, "cost": 1, "bytes": 4}
+
+
+def nodes(*changes):
+    return {"nodes": [{**NODE, "id": i, **change} for i, change in enumerate(changes)]}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "a list under 'nodes'"),
+        ({"nodes": {}}, "a list under 'nodes'"),
+        ({"nodes": []}, "at least one node"),
+        ({"nodes": [3]}, r"nodes\[0\]: a node is an object"),
+        ({"nodes": [{"id": 1}]}, "a node has cost, bytes"),
+        (nodes({"cost": -1}), r"nodes\[0\].cost: expected a number from 0 up, got -1"),
+        (nodes({"cost": float("nan")}), "expected a number"),
+        (nodes({"cost": "1"}), "expected a number"),
+        (nodes({"bytes": -4}), r"nodes\[0\].bytes"),
+        (nodes({"bytes": 1.5}), "whole number"),
+        (nodes({"bytes": True}), "whole number"),
+        (nodes({"workspace": -1}), "workspace"),
+        (nodes({"pinned": 1}), "true or false"),
+        (nodes({}, {"id": 0}), "ids differ"),
+        (nodes({"inputs": 3}), "expected a list of ids"),
+        (nodes({"inputs": [9]}), "expected the id of a node, got 9"),
+        (nodes({"inputs": [0]}), "node 0 reads node 0, which does not stand before it"),
+        (nodes({"inputs": [1]}, {"inputs": [0]}), "a cycle cannot be written down"),
+        ({**nodes({}), "outputs": [7]}, "outputs: expected the id of a node"),
+        ({**nodes({}), "outputs": 0}, "expected a list"),
+        ({**nodes({}), "budget": -5}, "budget"),
+        ({**nodes({}), "fixed_bytes": 0.5}, "fixed_bytes"),
+    ],
+)
+def test_malformed_problems(given, message):
+    with pytest.raises(ProblemError, match=message):
+        parse_problem(given)
+
+
+def test_malformed_files(tmp_path):
+    path = tmp_path / "problem.json"
+    with pytest.raises(ProblemError, match="cannot read"):
+        read_problem(str(path))
+    path.write_text('{"nodes": [\n  {"id": 0,,}]}')
+    with pytest.raises(ProblemError, match="line 2, column"):
+        read_problem(str(path))
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ProblemError, match="not a text file"):
+        read_problem(str(path))
+    path.write_text(json.dumps(nodes({}, {"inputs": [0]})))
+    assert read_problem(str(path)).inputs == ((), (0,))
+
+
+def test_what_is_left_out_has_a_meaning():
+    problem = parse_problem(nodes({}, {"inputs": [0]}, {"inputs": [0]}))
+    assert problem.outputs == {1, 2}  # nobody reads them
+    assert problem.workspace == (0, 0, 0)
+    assert problem.budget is None
+    problem = parse_problem({**nodes({}, {"inputs": [0]}, {"inputs": [0]}), "outputs": [1]})
+    assert problem.needed == (0, 1)
+    assert problem.bound_bytes == 8

@@ -1,0 +1,172 @@
+"""Plans against a replay by hand, another library's shortest path, and brute limits."""
+
+import itertools
+import json
+
+import networkx
+import numpy as np
+import pytest
+from cli.running import run
+from planning.problems import random_problem, training_chain
+
+from graphc.errors import BudgetError, ProblemError
+from graphc.planning import replay, solve
+from graphc.planning.problem import parse_problem
+
+
+def test_replay_by_hand():
+    problem = parse_problem(
+        {
+            "nodes": [
+                {"id": 5, "cost": 2, "bytes": 10},
+                {"id": 6, "cost": 3, "bytes": 20, "inputs": [5], "workspace": 7},
+                {"id": 7, "cost": 1, "bytes": 1, "inputs": [6]},
+                {"id": 8, "cost": 1, "bytes": 1, "inputs": [5, 7]},
+            ],
+            "outputs": [8],
+            "fixed_bytes": 100,
+        }
+    )
+    found = replay(problem, [0, 1, 2, 3])
+    assert (found.cost, found.peak_bytes, found.peak_step) == (7, 137, 1)
+    # the first node dropped after its first use: 20 + 10 + 7 at step 1 all the same
+    found = replay(problem, [0, 1, 2, 0, 3])
+    assert (found.cost, found.peak_bytes) == (9, 137)
+    for sequence, message in (
+        ([1], "before node 5"),
+        ([0, 1, 2], "node 8 is an output"),
+        ([0, 9], "does not exist"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            replay(problem, sequence)
+
+
+def shortest_by_networkx(problem, budget):
+    """Cost of the cheapest schedule: a path over sets of live values."""
+    graph = networkx.DiGraph()
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(problem.needed, k) for k in range(len(problem.needed) + 1)
+    )
+    goal = problem.outputs | problem.pinned
+    graph.add_nodes_from(("start", "end"))
+    for subset in map(frozenset, subsets):
+        size = problem.fixed_bytes + sum(problem.bytes[n] for n in subset)
+        if size > budget:
+            continue
+        for node in problem.needed:
+            if node in subset:
+                if node not in problem.pinned:
+                    graph.add_edge(subset, subset - {node}, weight=0)
+                continue
+            needed = size + problem.bytes[node] + problem.workspace[node]
+            if set(problem.inputs[node]) <= subset and needed <= budget:
+                graph.add_edge(subset, subset | {node}, weight=problem.cost[node])
+        if goal <= subset:
+            graph.add_edge(subset, "end", weight=0)
+    try:
+        return networkx.dijkstra_path_length(graph, frozenset(), "end")
+    except (networkx.NetworkXNoPath, networkx.NodeNotFound):
+        return None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_small_problems_are_solved_exactly(seed):
+    problem = random_problem(8, seed, pinned=0.1)
+    base = replay(problem, problem.needed).peak_bytes
+    for budget in np.linspace(problem.bound_bytes, base, 4).astype(int):
+        wanted = shortest_by_networkx(problem, int(budget))
+        if wanted is None:
+            with pytest.raises(BudgetError):
+                solve(problem, int(budget))
+            continue
+        found = solve(problem, int(budget))
+        assert found.cost == found.bound_cost == wanted
+        assert found.peak_bytes <= budget
+
+
+def positions(problem, found):
+    index = {name: position for position, name in enumerate(problem.ids)}
+    return [index[name] for name in found.sequence]
+
+
+@pytest.mark.parametrize("part", [0.95, 0.85])
+@pytest.mark.parametrize("seed", range(4))
+def test_plans_fit_their_budget(seed, part):
+    problem = random_problem(80, seed)
+    base = replay(problem, problem.needed)
+    budget = int(part * base.peak_bytes)
+    found = solve(problem, budget, seconds=0)
+    measured = replay(problem, positions(problem, found))
+    assert measured.peak_bytes == found.peak_bytes <= budget
+    assert measured.cost == found.cost >= found.bound_cost
+    assert set(positions(problem, found)) == set(problem.needed)
+    assert solve(problem, budget, seconds=0).sequence == found.sequence
+
+
+@pytest.mark.parametrize(("part", "extra"), [(0.5, 0.2), (0.3, 0.26), (0.15, 0.33)])
+def test_chains_need_at_most_one_more_forward(part, extra):
+    """One layer's forward is a third of its work, so a whole forward pass is 1/3."""
+    problem = training_chain(200)
+    base = replay(problem, problem.needed)
+    found = solve(problem, int(part * base.peak_bytes), seconds=1)
+    assert found.cost / base.cost - 1 <= extra
+
+
+@pytest.mark.slow
+def test_seventy_thousand_nodes():
+    problem = training_chain(35_000)
+    base = replay(problem, problem.needed)
+    found = solve(problem, int(0.3 * base.peak_bytes), seconds=1)
+    assert found.peak_bytes <= 0.3 * base.peak_bytes
+    assert found.cost / base.cost - 1 <= 1 / 3
+
+
+def test_budgets_that_cannot_be_met():
+    for layers in (5, 60):
+        problem = training_chain(layers)
+        with pytest.raises(BudgetError, match="Raise the budget") as caught:
+            solve(problem, 399)
+        assert caught.value.bound_bytes == 400
+        assert caught.value.least_bytes >= 400
+        least = caught.value.least_bytes
+        assert solve(problem, least, seconds=0).peak_bytes <= least
+    assert solve(training_chain(60)).cost == replay(training_chain(60), range(120)).cost
+    with pytest.raises(ProblemError):
+        solve(training_chain(5), -1)
+
+
+def test_pinned_values_stay():
+    nodes = [{"id": i, "cost": 1, "bytes": 10, "inputs": [i - 1] if i else []} for i in range(30)]
+    nodes[0]["pinned"] = True
+    nodes.append({"id": 30, "cost": 1, "bytes": 10, "inputs": [29, 5]})
+    nodes.append({"id": 31, "cost": 1, "bytes": 10, "inputs": [30, 8]})
+    problem = parse_problem({"nodes": nodes, "outputs": [31]})
+    found = solve(problem, 40, seconds=0)
+    assert found.sequence.count(0) == 1
+    assert len(found.sequence) > 32
+
+
+def test_command_line(capsys, tmp_path):
+    path = tmp_path / "problem.json"
+    nodes = [{"id": i, "cost": 1, "bytes": 10, "inputs": [i - 1] if i else []} for i in range(40)]
+    nodes.append({"id": 40, "cost": 1.5, "bytes": 10, "inputs": [39, 20, 3]})
+    path.write_text(json.dumps({"nodes": nodes, "outputs": [40], "budget": 40}))
+    code, out, err = run(capsys, "remat", str(path), "--json", "--seconds", "0")
+    assert code == 0, err
+    found = json.loads(out)
+    assert set(found) == {"sequence", "cost", "peak_bytes", "bound_cost", "seconds"}
+    assert found["peak_bytes"] <= 40
+    code, out, _ = run(capsys, "remat", str(path), "--budget", "1KiB")
+    assert code == 0
+    assert "41 for 41 nodes" in out
+    for arguments, message in (
+        ([str(path), "--budget", "lots"], "a size such as 7GiB"),
+        ([str(path), "--budget", "39"], "none can be below 40"),
+        ([str(path), "--seconds", "-1"], "--seconds"),
+        ([str(tmp_path / "gone")], "cannot read"),
+    ):
+        code, _, err = run(capsys, "remat", *arguments)
+        assert code == 2
+        assert message in err
+    path.write_text(json.dumps({"nodes": nodes}))
+    assert "give one with --budget" in run(capsys, "remat", str(path))[2]
