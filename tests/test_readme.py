@@ -32,7 +32,7 @@ def test_python_block_runs(tmp_path):
 def test_table_is_what_compare_prints(capsys):
     main(["compare", "mlp", "layers=50", "hidden=1024", "batch=512"])
     printed = [line.split()[:-1] for line in capsys.readouterr().out.splitlines()[1:]]
-    (table,) = re.findall(r"batch=512\n allocate.*?\n(.*?)```", README, re.DOTALL)
+    (table,) = re.findall(r"batch=512\n recompute.*?\n(.*?)```", README, re.DOTALL)
     assert [line.split()[:-1] for line in table.splitlines()] == printed
 
 

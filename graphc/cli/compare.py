@@ -1,4 +1,4 @@
-"""graphc compare: one row for each allocation strategy."""
+"""graphc compare: one row for each allocation strategy and each recomputation policy."""
 
 from __future__ import annotations
 
@@ -22,28 +22,37 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    parser = commands.add_parser("compare", help="one row for each allocation strategy")
+    parser = commands.add_parser("compare", help="one row for each strategy and policy")
     add_model(parser)
     add_recipe(parser, DEFAULT, ("none",))
     parser.add_argument("--json", action="store_true", help="a list of plan objects")
     parser.set_defaults(run=run, recompute="none", allocate="packed", dump=None, steps=10_000)
 
 
+POLICIES = ("cheap", "sublinear", "recursive")
+"""The paper's, planned with offsets in one arena."""
+
+
 def run(options: argparse.Namespace) -> None:
-    """Plan the model under every strategy."""
-    plans = [make_plan(options, strategy) for strategy in ALLOCATE]
+    """Plan the model under every strategy without recomputation, then under every policy."""
+    choices = [("none", allocate) for allocate in ALLOCATE]
+    if options.optimizer != "none":
+        choices += [(policy, "packed") for policy in POLICIES]
+    plans = [make_plan(options, recompute, allocate) for recompute, allocate in choices]
     if options.json:
         print(json.dumps([found.summary(options.model) for found in plans]))
         return
-    table = Table("allocate", "feature maps", "arena", "most live", "gap", "seconds", box=None)
+    columns = ("recompute", "allocate", "feature maps", "arena", "gap", "extra flops", "seconds")
+    table = Table(*columns, box=None)
     for found in plans:
         gap = found.arena_bytes / found.live_bytes - 1
         table.add_row(
+            found.recompute,
             found.allocate,
             format_bytes(found.feature_map_bytes),
             format_bytes(found.arena_bytes),
-            format_bytes(found.live_bytes),
             f"{gap:.1%}",
+            f"{found.recomputation.extra_flops_fraction:.1%}",
             f"{found.planning_seconds:.2f}",
         )
     Console(width=None if sys.stdout.isatty() else 100).print(table)

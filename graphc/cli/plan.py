@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the plan."""
-    memory_plan = make_plan(options, options.allocate)
+    memory_plan = make_plan(options, options.recompute, options.allocate)
     if options.json:
         print(json.dumps(memory_plan.summary(options.model)))
     elif options.text:
@@ -58,12 +58,12 @@ def run(options: argparse.Namespace) -> None:
         _show_plan(memory_plan)
 
 
-def make_plan(options: argparse.Namespace, allocate: str) -> MemoryPlan:
+def make_plan(options: argparse.Namespace, recompute: str, allocate: str) -> MemoryPlan:
     """The plan that the options ask for; optimizer ``none`` plans inference."""
     chosen = recipe(options)
     steps = whole_number("--steps", options.steps)
     loss = build(options.model, options.settings)
-    strategy = {"recompute": options.recompute, "allocate": allocate, "dump": options.dump}
+    strategy = {"recompute": recompute, "allocate": allocate, "dump": options.dump}
     if options.optimizer == "none":
         training = {"clip_norm": options.clip_norm, "accumulate": options.accumulate}
         return plan(loss, **training, precision=options.precision, **strategy)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Register the command."""
     parser = commands.add_parser("remat", help="plan recomputation for a graph given as JSON")
-    parser.add_argument("file", metavar="FILE", help="the problem; docs/remat.md has the format")
+    parser.add_argument(
+        "file", metavar="FILE", help="the problem; docs/recomputation.md has the format"
+    )
     parser.add_argument("--budget", metavar="BYTES", help="instead of the file's, for example 7GiB")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help=f"to improve the plan (default: {SECONDS:g})"

@@ -58,7 +58,10 @@ def test_compare_is_a_list_of_plan_objects(capsys):
     code, out, _ = run(capsys, "compare", "mlp", *SMALL, "--json")
     plans = json.loads(out)
     assert code == 0
-    assert [found["allocate"] for found in plans] == ["none", "inplace", "sharing", "packed"]
+    assert [(found["recompute"], found["allocate"]) for found in plans] == [
+        *(("none", allocate) for allocate in ("none", "inplace", "sharing", "packed")),
+        *((policy, "packed") for policy in ("cheap", "sublinear", "recursive")),
+    ]
     assert all(list(found) == KEYS for found in plans)
     sizes = [found["arena_bytes"] for found in plans]
     assert sizes == sorted(sizes, reverse=True)
