@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from graphc.errors import BudgetError, ProblemError
 from graphc.planning import exact
+from graphc.planning.bound import extra_cost
 from graphc.planning.evict import Weights, run_within
 from graphc.planning.improve import without_needless
 from graphc.planning.problem import Problem
@@ -32,6 +33,7 @@ FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
 """Up to so many nodes, attempts that are made in any time; larger problems have one a weight."""
 
 BISECTIONS = 12
+PRECISION = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,14 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
             raise _does_not_fit(problem, limit)
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
     bound = sum(problem.cost[node] for node in once)
+    if problem.bound_bytes <= limit:
+        bound += extra_cost(problem, limit)
     best: tuple[float, list[int]] | None = None
     enough = LEAST_ATTEMPTS if len(once) <= FEW else len(PORTFOLIO) // 2
     attempts = _attempts() if problem.bound_bytes <= limit else iter(())
     for number, (weights, part) in enumerate(attempts):
+        if best is not None and best[0] <= bound * (1 + PRECISION):
+            break
         is_late = time.perf_counter() - started > seconds
         if is_late and number >= enough and (best is not None or number >= 2 * enough):
             break
