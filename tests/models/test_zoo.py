@@ -167,9 +167,11 @@ def test_every_network_is_trained_small():
 @pytest.mark.parametrize("name", SMALL)
 def test_three_steps_are_bit_identical_under_every_plan(name):
     runs = []
-    for strategy, again in (
-        ("none", None), ("inplace", None), ("sharing", None), ("packed", None),
-        ("packed", lambda number: 1), ("sharing", lambda number: number // 2 % 2),
+    for strategy, recompute, again in (
+        ("none", "none", None), ("inplace", "none", None), ("sharing", "none", None),
+        ("packed", "none", None), ("packed", "mirror", lambda number: 1),
+        ("sharing", "mirror", lambda number: number // 2 % 2), ("packed", "cheap", None),
+        ("packed", "sublinear", None), ("sharing", "recursive", None),
     ):  # fmt: skip
         loss = SMALL[name]()
         if again:
@@ -183,10 +185,11 @@ def test_three_steps_are_bit_identical_under_every_plan(name):
             loss,
             optimizer=g.optim.SGD(0.05),
             allocate=strategy,
-            recompute="mirror" if again else "none",
+            recompute=recompute,
             poison=True,
         )
-        assert (program.plan.recomputation.nodes > 0) == bool(again)
+        assert recompute != "none" or program.plan.recomputation.nodes == 0
+        assert recompute != "mirror" or program.plan.recomputation.nodes > 0
         rng = np.random.default_rng(0)
         losses = []
         for _ in range(3):
