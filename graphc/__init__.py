@@ -8,6 +8,7 @@ from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.activation import gelu, leaky_relu, relu, relu6, sigmoid, silu, tanh
 from graphc.ir.ops.attention import attention, multi_head_attention
+from graphc.ir.ops.batch_norm import batch_norm
 from graphc.ir.ops.choice import (
     cast,
     equal,
@@ -23,7 +24,7 @@ from graphc.ir.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt,
 from graphc.ir.ops.embedding import embedding, gather, one_hot
 from graphc.ir.ops.loss import mse, softmax_cross_entropy
 from graphc.ir.ops.matmul import affine, linear, matmul
-from graphc.ir.ops.norm import batch_norm, group_norm, layer_norm, rms_norm
+from graphc.ir.ops.norm import group_norm, layer_norm, rms_norm
 from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ir.ops.random import dropout
 from graphc.ir.ops.recurrent import (

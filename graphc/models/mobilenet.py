@@ -6,9 +6,9 @@ from graphc.errors import OptionError
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu6
+from graphc.ir.ops.batch_norm import batch_norm
 from graphc.ir.ops.conv import conv2d
 from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.norm import batch_norm
 from graphc.ir.ops.pool import global_average_pool2d
 from graphc.ir.ops.random import dropout
 from graphc.models.heads import classifier

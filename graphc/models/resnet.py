@@ -9,9 +9,9 @@ from graphc.errors import OptionError, choose
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu
+from graphc.ir.ops.batch_norm import batch_norm
 from graphc.ir.ops.conv import conv2d
 from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.norm import batch_norm
 from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ir.ops.shape import reshape
 from graphc.models.heads import classifier

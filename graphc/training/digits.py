@@ -13,9 +13,9 @@ from graphc.errors import DependencyError, OptionError, choose
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu
+from graphc.ir.ops.batch_norm import batch_norm
 from graphc.ir.ops.conv import conv2d
 from graphc.ir.ops.matmul import linear
-from graphc.ir.ops.norm import batch_norm
 from graphc.ir.ops.pool import max_pool2d
 from graphc.ir.ops.random import dropout
 from graphc.ir.ops.shape import reshape

@@ -18,7 +18,18 @@ from scipy.special import log_softmax, softmax
 import graphc as g
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import activation, conv, embedding, loss, norm, pool, random, resample, shape
+from graphc.ir.ops import (
+    activation,
+    batch_norm,
+    conv,
+    embedding,
+    loss,
+    norm,
+    pool,
+    random,
+    resample,
+    shape,
+)
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
 from graphc.ir.ops.matmul import Linear
@@ -283,7 +294,7 @@ NORM_READS = {
     "bias": {"dy"},
 }
 LAYER = norm.NormGradientAttributes((5, 6), (1,), (1,))
-BATCH = norm.BatchNormAttributes(1e-5, 0.1)
+BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
 EPSILON = norm.EpsilonAttributes(1e-5)
 
 
@@ -513,11 +524,11 @@ SAMPLES = [
     ),
     # norms
     Sample(
-        "batch_norm", direct(norm.BatchNorm, BATCH), ((3, 5, 2, 3), *[(5,)] * 4), batch_normed,
-        NORM_READS, second_order=False,
+        "batch_norm", direct(batch_norm.BatchNorm, BATCH), ((3, 5, 2, 3), *[(5,)] * 4),
+        batch_normed, NORM_READS, second_order=False,
     ),
     Sample(
-        "batch_norm", direct(norm.BatchNorm, BATCH), ((7, 2), *[(2,)] * 4), batch_normed,
+        "batch_norm", direct(batch_norm.BatchNorm, BATCH), ((7, 2), *[(2,)] * 4), batch_normed,
         NORM_READS, second_order=False, label=" of rows",
     ),
     Sample(
@@ -550,8 +561,8 @@ SAMPLES = [
         dtypes=("float64", "int64", "int64"), int_limit=9,
     ),
     Sample(
-        "batch_norm_inference", direct(norm.BatchNormInference), ((2, 3, 4), *[(1, 3, 1)] * 3),
-        given_statistics,
+        "batch_norm_inference", direct(batch_norm.BatchNormInference),
+        ((2, 3, 4), *[(1, 3, 1)] * 3), given_statistics,
         {
             "x": {"dy", "factor"}, "mean": {"dy", "factor"}, "factor": {"dy", "x", "mean"},
             "bias": {"dy"},

@@ -3,6 +3,7 @@
 from graphc.ir.ops import (
     activation,
     attention,
+    batch_norm,
     choice,
     conv,
     elementwise,
@@ -24,6 +25,7 @@ from graphc.ir.ops import (
 __all__ = [
     "activation",
     "attention",
+    "batch_norm",
     "choice",
     "conv",
     "elementwise",

@@ -1,4 +1,6 @@
-"""Normalisation: batch, layer, group and root mean square. The arithmetic is in statistics.py.
+"""Normalisation: layer, group and root mean square, and what batch norm shares with them.
+
+The arithmetic is in statistics.py.
 
 The gradients read x and the saved statistics, which are float32 for an x of 16 bits; parameters and
 their gradients may be, too.
@@ -8,34 +10,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError
-from graphc.ir.builder import apply, parameter, scope, scoped_name, state
+from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.numpy_expression import TILE_ELEMENTS, compute_dtype
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.ops.choice import cast
 from graphc.ir.ops.elementwise import (
-    Elementwise,
-    add,
-    div,
     float_dtype,
     mul,
-    neg,
-    power,
-    shift,
-    sqrt,
     sub,
 )
-from graphc.ir.ops.elementwise import scale as scale_by
 from graphc.ir.ops.reduce import mean, sum_to
-from graphc.ir.ops.shape import reshape
 from graphc.ir.ops.statistics import (
     Frame,
     folded_statistic,
@@ -44,11 +36,10 @@ from graphc.ir.ops.statistics import (
     root_mean_square,
     scale_back,
 )
-from graphc.ir.ops.update import Update
-from graphc.ir.types import DType, TensorType, broadcast_shapes
+from graphc.ir.types import DType, TensorType
 
 
-def _check_dtypes(x: TensorType, *others: TensorType) -> DType:
+def check_dtypes(x: TensorType, *others: TensorType) -> DType:
     """The dtype of x's statistics; raises `DTypeError` unless the others have it, or x's own."""
     wide = compute_dtype(float_dtype(x))
     for type in others:
@@ -80,7 +71,7 @@ class Norm(Op):
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
         """y like x; one mean and one inverse deviation a statistic, flat."""
         x, *parameters = types
-        wide = _check_dtypes(x, *parameters)
+        wide = check_dtypes(x, *parameters)
         frame = self.frame_of(attributes, x.shape)
         length = math.prod(frame.parameter_shape)
         if any(p.shape != (length,) for p in parameters):
@@ -151,7 +142,7 @@ class NormInputGradient(Op):
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
         dy, x, *others = types
         float_dtype(dy, x)
-        _check_dtypes(x, *others)
+        check_dtypes(x, *others)
         return dy
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -180,7 +171,7 @@ class NormParameterGradient(Op):
     flops_per_element = 1
 
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
-        wide = _check_dtypes(types[0], *types[2:])
+        wide = check_dtypes(types[0], *types[2:])
         return TensorType((math.prod(attributes.frame().parameter_shape),), wide)
 
     def summed_axes(self, frame: Frame) -> tuple[int, ...]:
@@ -220,136 +211,6 @@ class NormScaleGradient(NormParameterGradient):
         total = dscale.reshape(frame.parameter_shape)
         call = functools.partial(scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
         record(call, total, *record.scratch)
-
-
-# --- batch norm ---
-
-
-@dataclass(frozen=True, slots=True)
-class BatchNormAttributes:
-    """The guard in the root, and the weight of a step in the running statistics."""
-
-    epsilon: float
-    momentum: float
-
-
-class BatchNorm(Norm):
-    """Over the batch and all positions, a channel at a time (Ioffe and Szegedy, 2015).
-
-    The running statistics are inputs only to belong to the node: a training step updates them, and
-    outside training they take the place of the batch's own.
-    """
-
-    name = "batch_norm"
-    inputs = ("x", "scale", "bias", "running_mean", "running_variance")
-    attributes = BatchNormAttributes
-
-    def frame_of(self, attributes: BatchNormAttributes, shape: tuple[int, ...]) -> Frame:
-        if len(shape) < 2:
-            raise ShapeError(f"x is (batch, channels, ...), got {list(shape)}")
-        others = tuple(i for i in range(len(shape)) if i != 1)
-        return Frame(shape, others, (1,))
-
-    def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
-        """Running statistics move once a step, towards the average of the micro-batches'."""
-        node = copies[0]
-        *_, running_mean, running_variance = node.inputs
-        means, inverses = ([copy.outputs[i] for copy in copies] for i in (1, 2))
-        inverse = inverses[0]
-        if len(copies) > 1:  # of the average variance
-            inverse = power(_average([power(value, -2.0) for value in inverses]), -0.5)
-        momentum, count = node.attributes.momentum, self.frame(node).count
-        unbiased = count / max(count - 1, 1)
-        variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
-        weight = RunningMeanAttributes(momentum)
-        return (
-            apply(RunningMeanUpdate, running_mean, _average(means), attributes=weight),
-            apply(RunningVarianceUpdate, running_variance, inverse, attributes=variance),
-        )
-
-    def inference(self, node: Node) -> Value:
-        x, scale, bias, mean, variance = node.inputs
-        shape = self.frame(node).parameter_shape
-        deviation = sqrt(shift(variance, node.attributes.epsilon))
-        factor = div(cast(scale, variance.type.dtype), deviation)
-        operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
-        return apply(BatchNormInference, *operands).output
-
-
-def _average(values: Sequence[Value]) -> Value:
-    total = functools.reduce(add, values)
-    return scale_by(total, 1 / len(values)) if len(values) > 1 else total
-
-
-class BatchNormInference(Elementwise):
-    """y = (x - mean) · factor + bias, with statistics that are given."""
-
-    name, inputs = "batch_norm_inference", ("x", "mean", "factor", "bias")
-    expression = "(x - mean) * factor + bias"
-    may_overwrite = {"y": ("x",)}
-    wide_inputs = ("mean", "factor", "bias")
-
-    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
-        x, *others = types
-        _check_dtypes(x, *others)
-        shape = broadcast_shapes(self.name, *(type.shape for type in types))
-        if shape != x.shape:
-            raise ShapeError(f"statistics are broadcast to x, got {', '.join(map(str, types))}")
-        return x
-
-    def gradient_x(self, node: Node, dy: Value, factor: Value) -> Value:
-        return cast(mul(cast(dy, factor.type.dtype), factor), dy.type.dtype)
-
-    def gradient_mean(self, node: Node, dy: Value, factor: Value) -> Value:
-        slope = neg(mul(cast(dy, factor.type.dtype), factor))
-        return cast(sum_to(slope, node.inputs[1].shape), node.inputs[1].type.dtype)
-
-    def gradient_factor(self, node: Node, dy: Value, x: Value, mean: Value) -> Value:
-        dtype = node.inputs[2].type.dtype
-        slope = mul(cast(dy, dtype), sub(cast(x, dtype), cast(mean, dtype)))
-        return sum_to(slope, node.inputs[2].shape)
-
-    def gradient_bias(self, node: Node, dy: Value) -> Value:
-        bias = node.inputs[3].type
-        return sum_to(cast(dy, bias.dtype), bias.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class RunningMeanAttributes:
-    """The weight of a step."""
-
-    momentum: float
-
-
-class RunningMeanUpdate(Update):
-    """running ← (1 - momentum) · running + momentum · mean."""
-
-    name, inputs, outputs = "running_mean_update", ("running", "mean"), ("running_new",)
-    attributes = RunningMeanAttributes
-    must_overwrite = {"running_new": "running"}
-    expressions = {"running_new": "(1 - momentum) * running + momentum * mean"}
-
-
-@dataclass(frozen=True, slots=True)
-class RunningVarianceAttributes:
-    """The weight of a step, the norm's guard, and n / (n - 1)."""
-
-    momentum: float
-    epsilon: float
-    unbiased: float
-
-
-class RunningVarianceUpdate(Update):
-    """running ← (1 - momentum) · running + momentum · unbiased variance."""
-
-    name, inputs = "running_variance_update", ("running", "inverse")
-    outputs = ("running_new",)
-    attributes = RunningVarianceAttributes
-    must_overwrite = {"running_new": "running"}
-    expressions = {
-        "running_new": "(1 - momentum) * running"
-        " + momentum * unbiased * (1 / (inverse * inverse) - epsilon)"
-    }
 
 
 # --- layer, group and root mean square norm ---
@@ -411,7 +272,7 @@ class RmsNorm(Op):
     def infer(
         self, attributes: EpsilonAttributes, x: TensorType, scale: TensorType
     ) -> tuple[TensorType, TensorType]:
-        wide = _check_dtypes(x, scale)
+        wide = check_dtypes(x, scale)
         if x.rank < 1 or scale.shape != x.shape[-1:]:
             raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
         return x, TensorType((*x.shape[:-1], 1), wide)
@@ -447,7 +308,8 @@ class RmsNorm(Op):
 # --- functions ---
 
 
-def _affine(x: Value, length: int, trainable: bool) -> tuple[Value, Value]:
+def affine_parameters(x: Value, length: int, trainable: bool) -> tuple[Value, Value]:
+    """``scale``, one, and ``bias``, zero, of that length in the current scope."""
     one = Initial("constant", 1.0)
     dtype = x.type.dtype
     return (
@@ -456,35 +318,11 @@ def _affine(x: Value, length: int, trainable: bool) -> tuple[Value, Value]:
     )
 
 
-def _epsilon(where: str, epsilon: float) -> float:
+def positive(where: str, epsilon: float) -> float:
+    """The guard in a root; raises `OptionError` unless it is above 0."""
     if not epsilon > 0:
         raise OptionError(f"{where}: epsilon must be above 0, got {epsilon!r}")
     return float(epsilon)
-
-
-def batch_norm(
-    x: Value,
-    epsilon: float = 1e-5,
-    momentum: float = 0.1,
-    trainable: bool = True,
-    name: str = "norm",
-) -> Value:
-    """Batch norm of x (batch, channels, ...) with ``scale`` and ``bias`` under scope `name`.
-
-    Makes the states ``running_mean`` and ``running_variance``, which each training step moves by
-    `momentum` towards the batch's; a program without an optimizer uses them instead.
-    """
-    if x.type.rank < 2:
-        raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
-    with scope(name):
-        channels = x.shape[1]
-        scale, bias = _affine(x, channels, trainable)
-        running = [
-            state(scoped_name(kind), (channels,), compute_dtype(x.type.dtype), start, "statistic")
-            for kind, start in (("running_mean", 0.0), ("running_variance", 1.0))
-        ]
-        attributes = BatchNormAttributes(_epsilon("batch_norm", epsilon), float(momentum))
-        return apply(BatchNorm, x, scale, bias, *running, attributes=attributes).outputs[0]
 
 
 def layer_norm(
@@ -492,8 +330,8 @@ def layer_norm(
 ) -> Value:
     """Layer norm over the last axis, with ``scale`` and ``bias`` under scope `name`."""
     with scope(name):
-        scale, bias = _affine(x, x.shape[-1], trainable)
-        attributes = EpsilonAttributes(_epsilon("layer_norm", epsilon))
+        scale, bias = affine_parameters(x, x.shape[-1], trainable)
+        attributes = EpsilonAttributes(positive("layer_norm", epsilon))
         return apply(LayerNorm, x, scale, bias, attributes=attributes).outputs[0]
 
 
@@ -502,8 +340,8 @@ def group_norm(
 ) -> Value:
     """Group norm of x (batch, channels, ...), with ``scale`` and ``bias`` under scope `name`."""
     with scope(name):
-        scale, bias = _affine(x, x.shape[1], trainable)
-        attributes = GroupNormAttributes(groups, _epsilon("group_norm", epsilon))
+        scale, bias = affine_parameters(x, x.shape[1], trainable)
+        attributes = GroupNormAttributes(groups, positive("group_norm", epsilon))
         return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]
 
 
@@ -512,5 +350,5 @@ def rms_norm(x: Value, epsilon: float = 1e-6, trainable: bool = True, name: str 
     with scope(name):
         one = Initial("constant", 1.0)
         scale = parameter("scale", (x.shape[-1],), x.type.dtype, one, trainable)
-        attributes = EpsilonAttributes(_epsilon("rms_norm", epsilon))
+        attributes = EpsilonAttributes(positive("rms_norm", epsilon))
         return apply(RmsNorm, x, scale, attributes=attributes).outputs[0]
