@@ -1,0 +1,163 @@
+"""A training graph as planners see it, and a planner's sequence as one of graph steps.
+
+Views are not steps of a tape: what they show stands for them, and they are put back in front of
+their readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from graphc.ir.device import Device
+from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.plan import align
+from graphc.passes.inplace import assign_storages
+from graphc.passes.liveness import liveness
+from graphc.passes.recompute.cuts import forward_runs
+from graphc.planning.tape import Run, Tape
+
+
+class GraphTape:
+    """The tape of a graph without copies, and the way back.
+
+    `cost` gives the cost of a node. With `feature_maps_only`, what the paper's measure leaves out
+    has no bytes: inputs, outputs, workspaces and what updates read.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        cost: Callable[[Node], float],
+        device: Device,
+        alignment: int,
+        feature_maps_only: bool,
+    ) -> None:
+        self.graph = graph
+        self.storages = assign_storages(graph, liveness(graph), overwrite=False)
+        self.numbers: dict[Value, int] = {}
+        sizes: list[int] = []
+        uncounted = self._uncounted() if feature_maps_only else set()
+        for value in graph.values:
+            root = self.root(value)
+            if root not in self.numbers:
+                self.numbers[root] = len(sizes)
+                is_free = isinstance(root, State) or root in uncounted
+                sizes.append(0 if is_free else align(root.type.bytes, alignment))
+            self.numbers[value] = self.numbers[root]
+        self.steps = [step for step, node in enumerate(graph.nodes) if not self._is_view(node)]
+        nodes = [graph.nodes[step] for step in self.steps]
+        strided = {v for v, r in self.storages.residences.items() if r.layout is not None}
+
+        def workspace(node: Node) -> int:
+            types = node.op.workspace(node, device, strided)
+            return 0 if feature_maps_only else sum(align(t.bytes, alignment) for t in types)
+
+        self.tape = Tape(
+            cost=tuple(map(cost, nodes)),
+            workspace=tuple(map(workspace, nodes)),
+            inputs=tuple(self._distinct(node.inputs) for node in nodes),
+            outputs=tuple(self._made(node) for node in nodes),
+            overwrites=tuple(map(self._overwrites, nodes)),
+            bytes=tuple(sizes),
+            once=frozenset(i for i, node in enumerate(nodes) if node.op.has_effect),
+            held=frozenset(self._distinct([*graph.outputs.values(), *graph.kept])),
+            runs=self._runs(),
+        )
+
+    def root(self, value: Value) -> Value:
+        """The value whose bytes a view shows, where the view takes none of its own."""
+        residence = self.storages.residences[value]
+        while residence.how == "view":
+            assert residence.over is not None, "a view shows something"
+            value = residence.over
+            residence = self.storages.residences[value]
+        return value
+
+    def _is_view(self, node: Node) -> bool:
+        return all(self.storages.residences[v].how == "view" for v in node.outputs)
+
+    def _uncounted(self) -> set[Value]:
+        """Values in storages of inputs, of outputs and of what updates read."""
+        merged = assign_storages(self.graph, liveness(self.graph), overwrite=True).residences
+        handed = (value for node in self.graph.effects for value in node.inputs)
+        inputs = (value for value in self.graph.sources if isinstance(value, Input))
+        left_out = {merged[v].storage for v in (*handed, *inputs, *self.graph.outputs.values())}
+        return {value for value, residence in merged.items() if residence.storage in left_out}
+
+    def _distinct(self, values: Sequence[Value]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self.numbers[value] for value in values))
+
+    def _made(self, node: Node) -> tuple[int, ...]:
+        residences = self.storages.residences
+        own = [value for value in node.outputs if residences[value].how == "new"]
+        return tuple(self.numbers[value] for value in own)
+
+    def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
+        """The pairs that passes/inplace.py may merge, as far as a node alone can tell."""
+        pairs = []
+        outputs, inputs = node.named_outputs(), node.named_inputs()
+        for name, candidates in node.op.may_overwrite.items():
+            value = outputs[name]
+            for candidate in candidates:
+                operands = inputs[candidate]
+                for operand in operands if isinstance(operands, tuple) else (operands,):
+                    if isinstance(value, Value) and self._may_share(value, operand):
+                        pairs.append((self.numbers[value], self.numbers[operand]))
+        return tuple(pairs)
+
+    def _may_share(self, value: Value, operand: Value) -> bool:
+        residence = self.storages.residences[operand]
+        return (
+            operand.shape == value.shape
+            and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
+            and residence.layout is None
+            and not isinstance(self.root(operand), State | Input)
+        )
+
+    def _runs(self) -> tuple[Run, ...]:
+        """Forward passes and what follows each, in steps of the tape."""
+        place = {step: index for index, step in enumerate(self.steps)}
+        edges: list[tuple[int, int]] = []
+        for run in forward_runs(self.graph):
+            inside = [place[step] for step in run.steps if step in place]
+            if inside:
+                edges.append((inside[0], inside[-1] + 1))
+        starts = [0, *(start for start, _ in edges[1:]), len(self.steps)]
+        return tuple(
+            Run(starts[index], turn, starts[index + 1]) for index, (_, turn) in enumerate(edges)
+        )
+
+    def sequence(self, steps: Sequence[int]) -> list[int]:
+        """Steps of the tape as steps of the graph, each after the views that it reads."""
+        graph = self.graph
+        latest: dict[Value, int] = {}
+        result: list[int] = []
+
+        def show(value: Value) -> None:
+            """Make the views anew that show an older appearance."""
+            chain = []
+            node = value.node
+            while node is not None and self._is_view(node):
+                chain.append(node)
+                source = node.named_inputs()[node.op.views or ""]
+                assert isinstance(source, Value), "a viewed input is one value"
+                node = source.node
+            made = -1 if node is None else latest.get(node.outputs[0], -1)
+            for view in reversed(chain):
+                if latest.get(view.outputs[0], -2) < made:
+                    latest.update(dict.fromkeys(view.outputs, len(result)))
+                    result.append(graph.position[view])
+                made = latest[view.outputs[0]]
+
+        for step in steps:
+            node = graph.nodes[self.steps[step]]
+            for value in node.inputs:
+                show(value)
+            latest.update(dict.fromkeys(node.outputs, len(result)))
+            result.append(self.steps[step])
+        for node in graph.nodes:
+            if self._is_view(node) and node.outputs[0] not in latest:
+                show(node.outputs[0])
+        for value in graph.outputs.values():
+            show(value)
+        return result

@@ -1,0 +1,319 @@
+"""A run as a chain of units between narrow places, and what can be done with a span of units.
+
+A cut is a place in the forward pass; what crosses it is all that the rest of the pass, where
+gradients want it, needs of what ran before. The backward steps are parted to match: the region of a
+unit holds the steps that must run before anything earlier than its first cut is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from graphc.planning.keep_sets import Choice
+from graphc.planning.tape import AllBut, Run, Tape
+
+WINDOW = 8
+"""A cut is narrowest among so many places on either side, or one value wide."""
+
+MOST_UNITS = 340
+"""Longer chains are thinned out."""
+
+SPANS = (1, 2, 4, 8, 16)
+"""Units that are taken together, so that what crosses between them can be dropped too."""
+
+MOST, FEW = 24, 6
+"""Options of one unit, at most, and of a long span."""
+
+MOST_SPANNED = 400_000
+"""Steps of all spans of one width, beyond which wider ones are not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to take a span: what is kept from its forward steps to its region, and what it takes.
+
+    `saved` counts what is kept and what crosses the cut behind the span. `forward_cost` is the cost
+    of running it anew, `again_cost` of what the region has to make again. Peaks count what the span
+    makes; that of the region also all that is not of the forward pass.
+    """
+
+    kept: frozenset[int]
+    saved: int
+    forward_peak: int
+    region_peak: int
+    forward_cost: float
+    again_cost: float
+
+
+class Chain:
+    """The units of one run, their cuts and regions, and the options of each span.
+
+    `crossing[k]` is what crosses in front of unit k, `others[k]` the bytes that are live behind the
+    region of unit k and not of the forward pass; the last entry is for the place of the turn.
+    """
+
+    def __init__(self, tape: Tape, run: Run) -> None:
+        self.tape, self.run = tape, run
+        self.forward = range(run.start, run.turn)
+        self.droppable = {
+            value
+            for step in self.forward
+            if step not in tape.once
+            for value in tape.outputs[step]
+            if value not in tape.held and tape.last_read[value] < run.stop
+        }
+        self.fixed = AllBut(self.droppable)
+        self.wanted = {
+            value
+            for step in range(run.turn, run.stop)
+            for value in tape.inputs[step]
+            if value in self.droppable
+        }
+        self.useful = tape.missing(self.wanted, self.fixed)
+        self._find_units()
+        self._find_regions()
+        self.others = self._others()
+        self._measured: dict[object, list[tuple[tuple[int, ...], Option]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def _find_units(self) -> None:
+        """Part the forward steps at the cuts."""
+        last_use: dict[int, int] = {}
+        for step in self.useful:
+            for value in self.tape.inputs[step]:
+                last_use[value] = step
+        crossing: dict[int, None] = {}
+        ending: dict[int, list[int]] = {}
+        places: list[tuple[int, tuple[int, ...]]] = []
+        for step in self.useful[:-1]:
+            for value in ending.pop(step, ()):
+                del crossing[value]
+            for value in self.tape.outputs[step]:
+                if value in self.droppable and last_use.get(value, -1) > step:
+                    crossing[value] = None
+                    ending.setdefault(last_use[value], []).append(value)
+            places.append((step, tuple(crossing)))
+        chosen = _thinned(_narrow(places, self.tape), self.tape)
+        edges = [self.run.start, *(step + 1 for step, _ in chosen), self.run.turn]
+        self.units = [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        self.crossing = [frozenset[int](), *(frozenset(values) for _, values in chosen)]
+        self.crossing.append(frozenset())
+        self.unit_of = {
+            value: index
+            for index, unit in enumerate(self.units)
+            for step in unit
+            for value in self.tape.outputs[step]
+            if value in self.droppable
+        }
+
+    def _find_regions(self) -> None:
+        """Each region as long as it can be: up to a step that reads from before its first cut."""
+        ends = [self.run.turn] * len(self.units)
+        for value, index in self.unit_of.items():
+            ends[index] = max(ends[index], self.tape.last_read[value] + 1)
+        self.regions = [range(0)] * len(self.units)
+        start = self.run.turn
+        for index in range(len(self.units) - 1, -1, -1):
+            stop = max(start, ends[index])
+            while stop < self.run.stop and all(
+                self.unit_of.get(value, index) >= index or value in self.crossing[index]
+                for value in self.tape.inputs[stop]
+            ):
+                stop += 1
+            self.regions[index] = range(start, stop)
+            start = stop
+        self.regions[0] = range(self.regions[0].start, self.run.stop)
+
+    def _others(self) -> list[int]:
+        """Bytes behind each region, and at the turn, of values that are not dropped."""
+        tape = self.tape
+        change = [0] * (len(tape) + 2)
+        for value, size in enumerate(tape.bytes):
+            if value not in self.droppable:
+                end = len(tape) if value in tape.held else tape.last_read[value]
+                if end > tape.maker[value]:
+                    change[tape.maker[value] + 1] += size
+                    change[end + 1] -= size
+        live = list(accumulate(change))
+        return [*(live[region.stop] for region in self.regions), live[self.run.turn]]
+
+    def new_bytes(self, first: int, last: int) -> int:
+        """Bytes that cross the cut in front of unit `last` and not the one in front of `first`."""
+        return self.tape.total(self.crossing[last] - self.crossing[first])
+
+    def shared_bytes(self, first: int, last: int) -> int:
+        """Bytes that cross both cuts."""
+        return self.tape.total(self.crossing[last] & self.crossing[first])
+
+    def needed(self, wanted: Iterable[int], available: set[int]) -> list[int]:
+        """Forward steps that make the wanted values from those available."""
+        return self.tape.missing(wanted, _Either(available, self.fixed))
+
+    def made(self, first: int, last: int) -> Iterator[int]:
+        """Droppable values of units [first, last), in order."""
+        for step in range(self.units[first].start, self.units[last - 1].stop):
+            for value in self.tape.outputs[step]:
+                if value in self.droppable:
+                    yield value
+
+    def region(self, first: int, last: int) -> range:
+        """Backward steps of units [first, last)."""
+        return range(self.regions[last - 1].start, self.regions[first].stop)
+
+    def lazily(self, steps: Iterable[int], available: set[int]) -> list[int]:
+        """Backward steps, each after what it needs and is not available; notes what is made."""
+        sequence: list[int] = []
+        inputs, outputs, droppable = self.tape.inputs, self.tape.outputs, self.droppable
+        for step in steps:
+            lost = [v for v in inputs[step] if v in droppable and v not in available]
+            if lost:
+                again = self.tape.missing(lost, _Either(available, self.fixed))
+                sequence += again
+                for repeated in again:
+                    available.update(outputs[repeated])
+            sequence.append(step)
+        return sequence
+
+    def advance(self, first: int, last: int) -> tuple[int, float]:
+        """Peak and cost of running units [first, last) anew, keeping what crosses behind them.
+
+        The peak counts what crosses in front of them.
+        """
+        after = self.crossing[last]
+        before = self.crossing[first]
+        steps = self.tape.missing(after, _Either(before, self.fixed))
+        counted = self.droppable
+        levels = self.tape.profile(steps, after, AllBut(counted))
+        return max(levels, default=0), self.tape.cost_of(steps)
+
+    def forward_peak(self, first: int, last: int, kept: frozenset[int]) -> int:
+        """The most bytes of their own values that units [first, last) have live."""
+        own = set(self.made(first, last))
+        steps = range(self.units[first].start, self.units[last - 1].stop)
+        after = (kept | self.crossing[last]) & own
+        return max(self.tape.profile(steps, after, AllBut(own)), default=0)
+
+    def backward(self, first: int, last: int, kept: frozenset[int]) -> tuple[int, float]:
+        """Peak and cost of the repeats of a region, with `kept` and the cut in front available."""
+        available = set(kept) | self.crossing[first]
+        region = self.region(first, last)
+        sequence = self.lazily(region, available)
+        earlier = {
+            value for step in sequence for value in self.tape.inputs[step]
+            if self.unit_of.get(value, first) < first
+        } | self.crossing[first]  # fmt: skip
+        touched = {
+            value
+            for step in sequence
+            for value in (*self.tape.inputs[step], *self.tape.outputs[step])
+            if value not in self.droppable
+        }
+        after = {
+            value
+            for value in touched
+            if value in self.tape.held or self.tape.last_read[value] >= region.stop
+        }
+        untouched = self.others[first] - self.tape.total(after)
+        peak = max(self.tape.profile(sequence, after, earlier), default=0)
+        return peak + untouched, self.tape.cost_of(sequence) - self.tape.cost_of(region)
+
+    def options(self, first: int, last: int) -> list[Option]:
+        """Ways to take units [first, last), measured once for equal spans."""
+        key, own, shift = self._shape(first, last)
+        if key not in self._measured:
+            number = {value: index for index, value in enumerate(own)}
+            self._measured[key] = [
+                (tuple(sorted(number[value] for value in option.kept)), option)
+                for option in self._options(first, last)
+            ]
+        return [
+            Option(
+                frozenset(own[index] for index in kept),
+                option.saved,
+                option.forward_peak,
+                option.region_peak + shift,
+                option.forward_cost,
+                option.again_cost,
+            )
+            for kept, option in self._measured[key]
+        ]
+
+    def _options(self, first: int, last: int) -> list[Option]:
+        own = list(self.made(first, last))
+        leaving = self.crossing[last] - self.crossing[first]
+        steps = range(self.units[first].start, self.units[last - 1].stop)
+        choice = Choice(self.tape, steps, self.wanted.intersection(own), leaving)
+        shift = self.others[first]
+        found: list[Option] = []
+        for keep_set in choice.hull(max(FEW, MOST // (last - first))):
+            kept = keep_set.values | leaving
+            peak, cost = self.backward(first, last, kept)
+            again = self.tape.missing(kept, _Either(self.crossing[first], self.fixed))
+            found.append(
+                Option(
+                    keep_set.values,
+                    self.tape.total(kept),
+                    self.forward_peak(first, last, keep_set.values),
+                    peak - shift,
+                    self.tape.cost_of(again),
+                    cost,
+                )
+            )
+        return found
+
+    def _shape(self, first: int, last: int) -> tuple[object, list[int], int]:
+        """What decides the options of a span, its own values in order, and bytes beside it."""
+        tape = self.tape
+        own = list(self.made(first, last))
+        numbers = {value: index for index, value in enumerate(own)}
+        steps = range(self.units[first].start, self.units[last - 1].stop)
+        region = self.region(first, last)
+        described: list[object] = [len(steps), len(region)]
+        for step in (*steps, *region):
+            coded = []
+            for value in (*tape.inputs[step], *tape.outputs[step]):
+                if value not in numbers and value in self.droppable:
+                    coded.append(-1)
+                    continue
+                if value not in numbers:
+                    numbers[value] = len(numbers)
+                    coded.append(-2 - (tape.last_read[value] >= region.stop))
+                coded += (numbers[value], tape.bytes[value])
+            described.append((tape.cost[step], tape.workspace[step], tuple(coded)))
+        described.append(tuple(sorted(numbers.get(v, -1) for v in self.crossing[last])))
+        return tuple(described), own, self.others[first]
+
+
+class _Either:
+    def __init__(self, one: Iterable[int], other: AllBut) -> None:
+        self.one, self.other = one, other
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.one or value in self.other  # type: ignore[operator]
+
+
+def _narrow(
+    places: Sequence[tuple[int, tuple[int, ...]]], tape: Tape
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Places where one value crosses, or fewer bytes than anywhere near."""
+    sizes = [tape.total(values) for _, values in places]
+    return [
+        place
+        for index, place in enumerate(places)
+        if len(place[1]) == 1
+        or (place[1] and sizes[index] == min(sizes[max(0, index - WINDOW) : index + WINDOW + 1]))
+    ]
+
+
+def _thinned(
+    places: list[tuple[int, tuple[int, ...]]], tape: Tape
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Of neighbours the narrower, until there are few enough."""
+    while len(places) >= MOST_UNITS:
+        pairs = [places[index : index + 2] for index in range(0, len(places), 2)]
+        places = [min(pair, key=lambda place: tape.total(place[1])) for pair in pairs]
+    return places

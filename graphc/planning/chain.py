@@ -1,0 +1,354 @@
+"""The cheapest way to run a chain of units forward and backward within a number of bytes.
+
+A dynamic program over (first unit, last unit, free bytes), as rotor (Beaumont et al., 2019) does it
+for chains of unlike stages: take a span of units with one of its options, or run up to a cut without
+keeping anything, treat what lies behind it, and come back for the rest. `Reruns` is the table of
+ranges that have run before and cost their forward pass again, on few levels of bytes; `FirstPass` is
+the row of ranges up to the end of the chain, which run for the first time, on many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphc.planning.blocks import MOST_SPANNED, SPANS, Chain, Option
+
+COARSE, FINE = 256, 8192
+"""Numbers of free bytes that are told apart where sizes have no large common divisor."""
+
+INFINITE = np.float32(np.inf)
+
+Row = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Run units [first, last) with an option, then what lies behind, then their region."""
+
+    first: int
+    last: int
+    option: Option
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Run units [first, cut) and keep what crosses behind them; come back for them later."""
+
+    first: int
+    cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """The region of one unit, which makes what it needs."""
+
+    unit: int
+
+
+Action = Take | Split | Lazy
+
+
+class Spans:
+    """The options of all spans of a chain: what stays the same for every number of bytes."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        count = len(chain)
+        self.options: list[list[tuple[int, Option]]] = [[] for _ in range(count)]
+        for width in SPANS:
+            if width > count or (width > 1 and len(chain.tape) * width > MOST_SPANNED):
+                break
+            for first in range(count - width + 1):
+                for option in chain.options(first, first + width):
+                    self.options[first].append((first + width, option))
+        self.lazy = [chain.backward(unit, unit + 1, frozenset()) for unit in range(count)]
+        self._prepare_advances()
+
+    def _prepare_advances(self) -> None:
+        """Bytes and cost of running from one cut to another, and what the second holds."""
+        chain, count = self.chain, len(self.chain)
+        advances = [chain.advance(unit, unit + 1) for unit in range(count)]
+        self.held = np.zeros((count, count), np.int64)
+        self.need = np.zeros((count, count), np.int64)
+        self.cost = np.zeros((count, count))
+        for first in range(count):
+            peak, cost = 0, 0.0
+            for cut in range(first + 1, count):
+                unit_peak, unit_cost = advances[cut - 1]
+                peak = max(peak, unit_peak - chain.shared_bytes(first, cut - 1))
+                cost += unit_cost
+                self.need[first, cut], self.cost[first, cut] = peak, cost
+                self.held[first, cut] = chain.new_bytes(first, cut)
+
+    def divisor(self) -> int:
+        """The greatest common divisor of all bytes that are compared."""
+        sizes = {option.saved for options in self.options for _, option in options}
+        sizes |= {option.forward_peak for options in self.options for _, option in options}
+        sizes |= {option.region_peak for options in self.options for _, option in options}
+        sizes |= {peak for peak, _ in self.lazy} | set(self.chain.others)
+        sizes |= set(np.unique(self.need).tolist()) | set(np.unique(self.held).tolist())
+        return gcd(*sizes) or 1
+
+
+class Scale:
+    """Bytes as whole levels: exact where few levels are enough for a common divisor."""
+
+    def __init__(self, most: int, divisor: int, levels: int) -> None:
+        exact = most // divisor
+        self.bytes = float(divisor) if exact <= 2 * levels else most / levels
+        self.count = (exact if exact <= 2 * levels else levels) + 1
+
+    def need(self, size: int) -> int:
+        """Levels without which so many bytes do not fit."""
+        return int(np.ceil(size / self.bytes - 1e-9))
+
+    def held(self, size: int) -> int:
+        """Levels for bytes that stay; to the nearest, since many add up."""
+        return round(size / self.bytes)
+
+    def within(self, size: float) -> int:
+        """The largest level of at most so many bytes."""
+        return max(-1, min(self.count - 1, int(size / self.bytes + 1e-9)))
+
+
+class Reruns:
+    """Least cost of ranges [first, last] that have run before, by free levels."""
+
+    def __init__(self, spans: Spans, most: int) -> None:
+        self.spans, self.chain = spans, spans.chain
+        self.scale = Scale(most, spans.divisor(), COARSE)
+        count = len(self.chain)
+        self.table = np.full((count, count, self.scale.count), INFINITE, np.float32)
+        self.groups = [
+            (list(lasts)[0], others)  # noqa: RUF015 - the group is used up
+            for others, lasts in groupby(
+                range(count - 1), key=lambda last: self.chain.others[last + 1]
+            )
+        ]
+        for first in range(count - 2, -1, -1):
+            self._fill(first)
+
+    def _stretches(self, start: int) -> Iterator[tuple[slice, int]]:
+        """Last units from `start` on, in stretches of equal bytes beside them."""
+        stop = len(self.chain) - 1
+        for index, (begin, others) in enumerate(self.groups):
+            end = self.groups[index + 1][0] if index + 1 < len(self.groups) else stop
+            if end > start:
+                yield slice(max(begin, start), end), others
+
+    def _fill(self, first: int) -> None:
+        """All ranges from one unit on; those behind it are known."""
+        table, scale, spans = self.table, self.scale, self.spans
+        rows, levels = table[first], scale.count
+        peak, cost = spans.lazy[first]
+        rows[first, scale.need(peak) :] = cost
+        for stop, option in spans.options[first]:
+            held = scale.held(option.saved)
+            price = np.float32(option.forward_cost + option.again_cost)
+            for lasts, others in self._stretches(stop):
+                need = max(held, self._take_need(option, others))
+                if need < levels:
+                    behind = table[stop, lasts, need - held : levels - held] + price
+                    np.minimum(rows[lasts, need:], behind, rows[lasts, need:])
+        for cut in range(first + 1, len(self.chain) - 1):
+            held = scale.held(int(spans.held[first, cut]))
+            before = rows[cut - 1] + np.float32(spans.cost[first, cut])
+            for lasts, others in self._stretches(cut):
+                need = max(held, scale.need(int(spans.need[first, cut]) + others))
+                if need < levels:
+                    behind = table[cut, lasts, need - held : levels - held] + before[need:]
+                    np.minimum(rows[lasts, need:], behind, rows[lasts, need:])
+
+    def _take_need(self, option: Option, others: int) -> int:
+        return self.scale.need(max(option.forward_peak + others, option.region_peak))
+
+    def actions(self, first: int, last: int, free: int) -> list[Action]:
+        """Depth first: what a range does, then the range behind it, then that before a cut."""
+        found: list[Action] = []
+        pending = [(first, last, free)]
+        while pending:
+            action, following = self._best(*pending.pop())
+            found.append(action)
+            pending += reversed(following)
+        return found
+
+    def _best(self, first: int, last: int, free: int) -> tuple[Action, list[tuple[int, int, int]]]:
+        table, scale, spans = self.table, self.scale, self.spans
+        others = self.chain.others[last + 1]
+        choices: list[tuple[float, Action, list[tuple[int, int, int]]]] = []
+        if first == last:
+            return Lazy(first), []
+        for stop, option in spans.options[first]:
+            held = scale.held(option.saved)
+            if stop <= last and free >= max(held, self._take_need(option, others)):
+                price = np.float32(option.forward_cost + option.again_cost)
+                cost = table[stop, last, free - held] + price
+                choices.append((cost, Take(first, stop, option), [(stop, last, free - held)]))
+        for cut in range(first + 1, last + 1):
+            held = scale.held(int(spans.held[first, cut]))
+            if free >= max(held, scale.need(int(spans.need[first, cut]) + others)):
+                before = table[first, cut - 1, free] + np.float32(spans.cost[first, cut])
+                cost = table[cut, last, free - held] + before
+                following = [(cut, last, free - held), (first, cut - 1, free)]
+                choices.append((cost, Split(first, cut), following))
+        _, action, following = min(choices, key=lambda choice: choice[0])
+        return action, following
+
+
+class FirstPass:
+    """Least extra cost of a whole chain by free levels, and how to get it.
+
+    Without `reruns` no range is run anew as a whole.
+    """
+
+    def __init__(self, spans: Spans, reruns: Reruns | None, most: int) -> None:
+        self.spans, self.reruns, self.chain = spans, reruns, spans.chain
+        self.scale = Scale(most, self.spans.divisor(), FINE)
+        count = len(self.chain)
+        self.rows = np.full((count + 1, self.scale.count), INFINITE, np.float32)
+        self.rows[count] = 0.0
+        sizes = np.arange(self.scale.count) * self.scale.bytes
+        if reruns is not None:
+            self.coarse = np.minimum(
+                (sizes / reruns.scale.bytes + 1e-9).astype(np.int64), reruns.scale.count - 1
+            )
+        for first in range(count - 1, -1, -1):
+            self._fill(first)
+
+    def _fill(self, first: int) -> None:
+        row, levels = self.rows[first], self.scale.count
+        for stop, option in self.spans.options[first]:
+            held, need = self._take(stop, option)
+            if need < levels:
+                behind = self.rows[stop, need - held : levels - held] + np.float32(
+                    option.again_cost
+                )
+                np.minimum(row[need:], behind, row[need:])
+        for cut in self._cuts(first):
+            held, need = self._split(first, cut)
+            if need < levels:
+                behind = self.rows[cut, need - held : levels - held]
+                assert self.reruns is not None, "splits are for reruns"
+                again = self.reruns.table[first, cut - 1]
+                if np.isfinite(again[-1]):
+                    np.minimum(row[need:], behind + again[self.coarse[need:]], row[need:])
+
+    def _cuts(self, first: int) -> range:
+        return range(first + 1, len(self.chain) if self.reruns is not None else 0)
+
+    def _take(self, stop: int, option: Option) -> tuple[int, int]:
+        """Levels that a span's option holds, and that it needs."""
+        others = self.chain.others[-1]
+        held = self.scale.held(option.saved) if stop < len(self.chain) else 0
+        peak = max(option.forward_peak + others, option.region_peak)
+        return held, max(held, self.scale.need(peak))
+
+    def _split(self, first: int, cut: int) -> tuple[int, int]:
+        held = self.scale.held(int(self.spans.held[first, cut]))
+        peak = int(self.spans.need[first, cut]) + self.chain.others[-1]
+        return held, max(held, self.scale.need(peak))
+
+    def cost(self, level: int) -> float:
+        """The extra cost of the chain, infinite where it does not fit."""
+        return float(self.rows[0, level]) if level >= 0 else np.inf
+
+    def actions(self, level: int) -> list[Action]:
+        """What to do, in the order in which `emit` carries it out."""
+        found: list[Action] = []
+        later: list[tuple[int, int, int]] = []
+        first, free = 0, level
+        while first < len(self.chain):
+            action, held = self._best(first, free)
+            found.append(action)
+            if isinstance(action, Split):
+                later.append((first, action.cut - 1, int(self.coarse[free])))
+                first = action.cut
+            else:
+                assert isinstance(action, Take), "a first pass takes or splits"
+                first = action.last
+            free -= held
+        for rerun in reversed(later):
+            assert self.reruns is not None, "splits are for reruns"
+            found += self.reruns.actions(*rerun)
+        return found
+
+    def _best(self, first: int, free: int) -> tuple[Action, int]:
+        choices: list[tuple[float, Action, int]] = []
+        for stop, option in self.spans.options[first]:
+            held, need = self._take(stop, option)
+            if free >= need:
+                cost = self.rows[stop, free - held] + np.float32(option.again_cost)
+                choices.append((cost, Take(first, stop, option), held))
+        for cut in self._cuts(first):
+            held, need = self._split(first, cut)
+            if free >= need:
+                assert self.reruns is not None, "splits are for reruns"
+                again = self.reruns.table[first, cut - 1, self.coarse[free]]
+                choices.append((self.rows[cut, free - held] + again, Split(first, cut), held))
+        _, action, held = min(choices, key=lambda choice: choice[0])
+        return action, held
+
+
+def emit(chain: Chain, actions: Sequence[Action]) -> list[int]:
+    """The steps of a run that carry out the actions."""
+    return _Emission(chain, actions).run()
+
+
+class _Emission:
+    def __init__(self, chain: Chain, actions: Sequence[Action]) -> None:
+        self.chain, self.tape = chain, chain.tape
+        self.actions = iter(actions)
+        self.available: set[int] = set()
+        self.reached = chain.run.start
+        self.sequence: list[int] = []
+
+    def run(self) -> list[int]:
+        # An explicit stack: chains nest deeper than Python's recursion.
+        stack: list[tuple[str, int, int]] = [("range", 0, len(self.chain))]
+        while stack:
+            kind, first, last = stack.pop()
+            if kind == "back":
+                self.backward(first, last)
+            elif kind == "drop":
+                self.available.difference_update(self.chain.made(first, last))
+            else:
+                action = next(self.actions)
+                if isinstance(action, Take):
+                    leaving = self.chain.crossing[action.last]
+                    self.forward(first, action.last, action.option.kept | leaving)
+                    stack.append(("back", first, action.last))
+                    if action.last < last:
+                        stack.append(("range", action.last, last))
+                elif isinstance(action, Split):
+                    self.forward(first, action.cut, self.chain.crossing[action.cut])
+                    stack.append(("range", first, action.cut))
+                    stack.append(("drop", first, action.cut))
+                    stack.append(("range", action.cut, last))
+                else:
+                    self.backward(first, last)
+        return self.sequence
+
+    def forward(self, first: int, last: int, kept: frozenset[int]) -> None:
+        """Run units: all steps for the first time, later only what `kept` takes."""
+        units = self.chain.units
+        stop = units[last - 1].stop
+        if stop > self.reached:
+            again = self.chain.needed(self.chain.crossing[first], self.available)
+            self.sequence += again
+            self.sequence += range(self.reached, stop)
+            self.reached = stop
+        else:
+            self.sequence += self.chain.needed(kept, self.available)
+        own = set(self.chain.made(first, last))
+        self.available -= own - kept
+        self.available |= own & kept
+
+    def backward(self, first: int, last: int) -> None:
+        self.sequence += self.chain.lazily(self.chain.region(first, last), self.available)
+        self.available.difference_update(self.chain.made(first, last))

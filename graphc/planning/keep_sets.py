@@ -1,0 +1,110 @@
+"""Which values of some steps to keep for later readers, and which to compute again: minimum cuts.
+
+A value that is read later is either kept, which takes bytes, or made again, which costs its step and
+asks the same of what that step reads. With a price for a byte the cheapest choice is a minimum cut;
+prices from low to high give the lower convex hull of cost against bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from graphc.planning.tape import AllBut, Tape
+
+CAPACITY = 2**30
+"""Sum of all capacities, which are whole numbers of 32 bits."""
+
+SOURCE, SINK = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSet:
+    """Values to keep, their bytes, and the cost of making the others again."""
+
+    values: frozenset[int]
+    bytes: int
+    cost: float
+
+
+class Choice:
+    """Keep or make again: the values that `steps` make and that are `wanted` later.
+
+    Values that the steps read from elsewhere are there; those in `free` are kept in any case.
+    """
+
+    def __init__(
+        self, tape: Tape, steps: Sequence[int], wanted: Collection[int], free: Collection[int]
+    ) -> None:
+        self.tape = tape
+        wanted = sorted(set(wanted) - set(free))
+        lost = {value for step in steps for value in tape.outputs[step]} - set(free)
+        steps = tape.missing(wanted, AllBut(lost))
+        made = [value for step in steps for value in tape.outputs[step] if value not in free]
+        self.step_node = {step: 2 + index for index, step in enumerate(steps)}
+        first = 2 + len(steps)
+        self.value_node = {value: first + index for index, value in enumerate(made)}
+        rows: list[tuple[int, int, float, int]] = []
+        for step, node in self.step_node.items():
+            rows.append((SOURCE, node, tape.cost[step], 0))
+            for value in tape.outputs[step]:
+                if value in self.value_node:
+                    rows.append((node, self.value_node[value], 0.0, tape.bytes[value]))
+            for value in tape.inputs[step]:
+                if value in self.value_node:
+                    rows.append((self.value_node[value], node, -1.0, 0))
+        rows += [(self.value_node[value], SINK, -1.0, 0) for value in wanted]
+        self.count = first + len(made)
+        self.starts = np.array([row[0] for row in rows], np.int32)
+        self.ends = np.array([row[1] for row in rows], np.int32)
+        self.costs = np.array([row[2] for row in rows])
+        self.bytes = np.array([row[3] for row in rows], float)
+
+    def cheapest(self, price: float) -> KeepSet:
+        """The keep set of least cost plus `price` times bytes."""
+        if not len(self.starts) or not self.costs.max() > 0:
+            return KeepSet(frozenset(), 0, 0.0)
+        capacity = np.maximum(self.costs, 0) + price * self.bytes
+        scale = CAPACITY / max(capacity.sum(), 1e-300)
+        whole = np.where(self.costs < 0, CAPACITY, np.ceil(capacity * scale)).astype(np.int32)
+        network = csr_array((whole, (self.starts, self.ends)), shape=(self.count, self.count))
+        flow = maximum_flow(network, SOURCE, SINK).flow
+        residual = network - flow
+        residual.eliminate_zeros()
+        # What reaches the sink has to be made again, or is wanted; the rest is made once.
+        reaching = np.zeros(self.count, bool)
+        reaching[breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)] = True
+        again = [step for step, node in self.step_node.items() if reaching[node]]
+        lost = set(again)
+        kept = frozenset(
+            value
+            for value, node in self.value_node.items()
+            if reaching[node] and self.tape.maker[value] not in lost
+        )
+        return KeepSet(kept, self.tape.total(kept), self.tape.cost_of(again))
+
+    def hull(self, most: int) -> list[KeepSet]:
+        """At most so many keep sets, from the most bytes to the least, on the lower hull of cost
+        against bytes."""
+        total_bytes, total_cost = self.bytes.sum(), self.costs[self.costs > 0].sum()
+        if not total_bytes or not total_cost:
+            return [self.cheapest(0.0)]
+        low = self.cheapest(1e-6 * total_cost / total_bytes)
+        high = self.cheapest(1e6 * total_cost / total_bytes)
+        found = {low.bytes: low, high.bytes: high}
+        pending = [(low, high)]
+        while pending and len(found) < most:
+            more, less = pending.pop(0)
+            if more.bytes <= less.bytes or less.cost <= more.cost:
+                continue
+            price = (less.cost - more.cost) / (more.bytes - less.bytes)
+            between = self.cheapest(price)
+            level = more.cost + price * more.bytes
+            if between.cost + price * between.bytes < level * (1 - 1e-6) - 1e-12:
+                found[between.bytes] = between
+                pending += [(more, between), (between, less)]
+        return [found[size] for size in sorted(found, reverse=True)]

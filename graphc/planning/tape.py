@@ -1,0 +1,145 @@
+"""A tape: steps in an order, what they read and make, and where each forward pass turns around.
+
+What planners of a training step see of a graph. Steps and values are numbered from 0. Runs part the
+tape: the steps of a forward pass, which may be computed again, then those of its backward pass,
+which run once and in order. Values that no step makes are live from the start to their last reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+
+class AllBut:
+    """A container of everything but the given values."""
+
+    def __init__(self, values: Container[int]) -> None:
+        self.values = values
+
+    def __contains__(self, value: object) -> bool:
+        return value not in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Forward steps [start, turn) and the backward steps [turn, stop) that follow them."""
+
+    start: int
+    turn: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Tape:
+    """`inputs` and `outputs` are distinct values by step; `cost` is in any unit, sizes are bytes.
+
+    `overwrites` lists by step the (output, input) pairs that may share bytes where the input dies.
+    Steps in `once` are never repeated; values in `held` are live to the end.
+    """
+
+    cost: tuple[float, ...]
+    workspace: tuple[int, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    overwrites: tuple[tuple[tuple[int, int], ...], ...]
+    bytes: tuple[int, ...]
+    once: frozenset[int]
+    held: frozenset[int]
+    runs: tuple[Run, ...]
+    fixed_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    @cached_property
+    def maker(self) -> tuple[int, ...]:
+        """The step that makes each value, or -1 for what comes from outside."""
+        makers = [-1] * len(self.bytes)
+        for step, outputs in enumerate(self.outputs):
+            for value in outputs:
+                makers[value] = step
+        return tuple(makers)
+
+    @cached_property
+    def last_read(self) -> tuple[int, ...]:
+        """The last step that reads each value, or -1."""
+        reads = [-1] * len(self.bytes)
+        for step, inputs in enumerate(self.inputs):
+            for value in inputs:
+                reads[value] = step
+        return tuple(reads)
+
+    def missing(self, wanted: Iterable[int], available: Container[int]) -> list[int]:
+        """Steps, in order, that make the `wanted` values from what is available."""
+        pending = [value for value in wanted if value not in available]
+        found: set[int] = set()
+        while pending:
+            step = self.maker[pending.pop()]
+            if step >= 0 and step not in found:
+                found.add(step)
+                pending += [value for value in self.inputs[step] if value not in available]
+        return sorted(found)
+
+    def total(self, values: Iterable[int]) -> int:
+        """Bytes of distinct values."""
+        return sum(self.bytes[value] for value in values)
+
+    def cost_of(self, steps: Iterable[int]) -> float:
+        """The sum of the costs of steps."""
+        return sum(self.cost[step] for step in steps)
+
+    def extra_cost(self, sequence: Sequence[int]) -> float:
+        """What the repeats in a sequence cost."""
+        return self.cost_of(sequence) - self.cost_of(set(sequence))
+
+    def peak(self, sequence: Sequence[int]) -> int:
+        """The most bytes live at one step of a whole sequence."""
+        return self.fixed_bytes + max(self.profile(sequence, self.held), default=0)
+
+    def profile(
+        self,
+        steps: Sequence[int],
+        after: Collection[int] = (),
+        uncounted: Container[int] = frozenset(),
+    ) -> list[int]:
+        """Bytes live during each of the steps, with `after` live behind them.
+
+        What is read without being made counts from the first step on; `uncounted` never does.
+        """
+        size, live = self.bytes, {value for value in after if value not in uncounted}
+        level = sum(size[value] for value in live)
+        levels = [0] * len(steps)
+        for position in range(len(steps) - 1, -1, -1):
+            step = steps[position]
+            here = level + self.workspace[step]
+            dying = []
+            for value in self.inputs[step]:
+                if value not in live and value not in uncounted:
+                    dying.append(value)
+                    here += size[value]
+            for value in self.outputs[step]:
+                if value in live:
+                    live.discard(value)
+                    level -= size[value]
+                elif value not in uncounted:
+                    here += size[value]
+            if dying:
+                if self.overwrites[step]:
+                    here -= self._overwritten(step, dying)
+                for value in dying:
+                    live.add(value)
+                    level += size[value]
+            levels[position] = here
+        return levels
+
+    def _overwritten(self, step: int, dying: list[int]) -> int:
+        """Bytes that outputs take over from operands that die."""
+        taken: set[int] = set()
+        saved = 0
+        for output, operand in self.overwrites[step]:
+            if operand in dying and operand not in taken and output not in taken:
+                taken |= {output, operand}
+                saved += self.bytes[output]
+        return saved
