@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from graphc.planning.keep_sets import Choice
 from graphc.planning.tape import AllBut, Run, Tape
@@ -17,8 +17,8 @@ from graphc.planning.tape import AllBut, Run, Tape
 WINDOW = 8
 """A cut is narrowest among so many places on either side, or one value wide."""
 
-MOST_UNITS = 340
-"""Longer chains are thinned out."""
+MOST_UNITS, MOST_WIDE = 340, 80
+"""Longer chains are thinned out: where one value crosses, and where several do."""
 
 SPANS = (1, 2, 4, 8, 16)
 """Units that are taken together, so that what crosses between them can be dropped too."""
@@ -99,7 +99,7 @@ class Chain:
             places.append((step, tuple(crossing)))
         chosen = _thinned(_narrow(places, self.tape), self.tape)
         edges = [self.run.start, *(step + 1 for step, _ in chosen), self.run.turn]
-        self.units = [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        self.units = [range(a, b) for a, b in pairwise(edges)]
         self.crossing = [frozenset[int](), *(frozenset(values) for _, values in chosen)]
         self.crossing.append(frozenset())
         self.unit_of = {
@@ -313,7 +313,9 @@ def _thinned(
     places: list[tuple[int, tuple[int, ...]]], tape: Tape
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Of neighbours the narrower, until there are few enough."""
-    while len(places) >= MOST_UNITS:
+    wide = sum(len(values) > 1 for _, values in places)
+    most = MOST_WIDE if 2 * wide > len(places) else MOST_UNITS
+    while len(places) >= most:
         pairs = [places[index : index + 2] for index in range(0, len(places), 2)]
         places = [min(pair, key=lambda place: tape.total(place[1])) for pair in pairs]
     return places

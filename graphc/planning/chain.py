@@ -1,10 +1,10 @@
 """The cheapest way to run a chain of units forward and backward within a number of bytes.
 
 A dynamic program over (first unit, last unit, free bytes), as rotor (Beaumont et al., 2019) does it
-for chains of unlike stages: take a span of units with one of its options, or run up to a cut without
-keeping anything, treat what lies behind it, and come back for the rest. `Reruns` is the table of
-ranges that have run before and cost their forward pass again, on few levels of bytes; `FirstPass` is
-the row of ranges up to the end of the chain, which run for the first time, on many.
+for chains of unlike stages: take a span of units with one of its options; or run up to a cut, treat
+what lies behind it, and come back for the rest. `Reruns` is the table of ranges that have run
+before and cost their forward pass again, on few levels of bytes; `FirstPass` is the row of ranges
+up to the end of the chain, which run for the first time, on many.
 """
 
 from __future__ import annotations

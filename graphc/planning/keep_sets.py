@@ -1,8 +1,8 @@
-"""Which values of some steps to keep for later readers, and which to compute again: minimum cuts.
+"""Which values of some steps to keep for later readers, and which to make again: minimum cuts.
 
-A value that is read later is either kept, which takes bytes, or made again, which costs its step and
-asks the same of what that step reads. With a price for a byte the cheapest choice is a minimum cut;
-prices from low to high give the lower convex hull of cost against bytes.
+A value that is read later is either kept, which takes bytes, or made again, which costs its step
+and asks the same of what that step reads. With a price for a byte the cheapest choice is a minimum
+cut; prices from low to high give the lower convex hull of cost against bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ CAPACITY = 2**30
 """Sum of all capacities, which are whole numbers of 32 bits."""
 
 SOURCE, SINK = 0, 1
+
+FORBIDDEN = -1.0
+"""Stands for a cost that no cut may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +53,34 @@ class Choice:
         self.value_node = {value: first + index for index, value in enumerate(made)}
         rows: list[tuple[int, int, float, int]] = []
         for step, node in self.step_node.items():
-            rows.append((SOURCE, node, tape.cost[step], 0))
+            cost = FORBIDDEN if step in tape.once else tape.cost[step]
+            rows.append((SOURCE, node, cost, 0))
             for value in tape.outputs[step]:
                 if value in self.value_node:
                     rows.append((node, self.value_node[value], 0.0, tape.bytes[value]))
             for value in tape.inputs[step]:
                 if value in self.value_node:
-                    rows.append((self.value_node[value], node, -1.0, 0))
-        rows += [(self.value_node[value], SINK, -1.0, 0) for value in wanted]
+                    rows.append((self.value_node[value], node, FORBIDDEN, 0))
+        rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in wanted]
         self.count = first + len(made)
         self.starts = np.array([row[0] for row in rows], np.int32)
         self.ends = np.array([row[1] for row in rows], np.int32)
         self.costs = np.array([row[2] for row in rows])
         self.bytes = np.array([row[3] for row in rows], float)
+
+    @property
+    def least_price(self) -> float:
+        """A price at which everything that is wanted and costs something is kept."""
+        return 1e-6 * self.total(0.0) / max(float(self.bytes.sum()), 1.0)
+
+    @property
+    def highest_price(self) -> float:
+        """A price at which nothing that takes bytes is kept."""
+        return 1e12 * self.least_price
+
+    def total(self, price: float) -> float:
+        """Cost plus `price` times bytes of everything."""
+        return float(np.maximum(self.costs, 0).sum() + price * self.bytes.sum())
 
     def cheapest(self, price: float) -> KeepSet:
         """The keep set of least cost plus `price` times bytes."""
@@ -90,11 +108,7 @@ class Choice:
     def hull(self, most: int) -> list[KeepSet]:
         """At most so many keep sets, from the most bytes to the least, on the lower hull of cost
         against bytes."""
-        total_bytes, total_cost = self.bytes.sum(), self.costs[self.costs > 0].sum()
-        if not total_bytes or not total_cost:
-            return [self.cheapest(0.0)]
-        low = self.cheapest(1e-6 * total_cost / total_bytes)
-        high = self.cheapest(1e6 * total_cost / total_bytes)
+        low, high = self.cheapest(self.least_price), self.cheapest(self.highest_price)
         found = {low.bytes: low, high.bytes: high}
         pending = [(low, high)]
         while pending and len(found) < most:
