@@ -4,6 +4,7 @@ from graphc import optim
 from graphc.compiler import compile, plan
 from graphc.errors import GraphcError
 from graphc.ir.builder import input, keep, mirror, parameter, scope, segment
+from graphc.ir.costs import MeasuredCosts, read_costs
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.activation import gelu, leaky_relu, relu, relu6, sigmoid, silu, tanh
@@ -53,6 +54,7 @@ __all__ = [
     "Graph",
     "GraphcError",
     "Initial",
+    "MeasuredCosts",
     "MemoryPlan",
     "Node",
     "Op",
@@ -115,6 +117,7 @@ __all__ = [
     "parse_graph",
     "plan",
     "power",
+    "read_costs",
     "read_notes",
     "relu",
     "relu6",

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
+from graphc.ir.costs import Costs, load_costs
+from graphc.ir.device import CPU, find_device
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.ops.shape import copy
 from graphc.ir.plan import (
@@ -29,6 +31,7 @@ from graphc.ir.verify import verify
 from graphc.optim import Optimizer
 from graphc.passes.allocate import allocate as allocate_graph
 from graphc.passes.check_plan import check_plan
+from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
 from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
@@ -51,6 +54,8 @@ def compile(
     allocate: Allocate = "packed",
     training: bool | None = None,
     alignment: int = ALIGNMENT,
+    costs: Costs | None = None,
+    roofline: str = "cpu",
     device: str = "cpu",
     seed: int = 0,
     poison: bool = False,
@@ -75,7 +80,9 @@ def compile(
     `graphc.mirror` marks; ``cheap`` all but products; ``segments`` what stays inside a
     `graphc.segment` (Alg. 1); ``sublinear`` (Alg. 3), about the square root of the feature maps for
     one more forward pass; ``recursive``, about their logarithm for several. `allocate` is one of
-    ``none``, ``inplace``, ``sharing``, ``packed``. `seed` fixes the initial parameters.
+    ``none``, ``inplace``, ``sharing``, ``packed``. What a node costs in seconds follows from its
+    flops and bytes and the peaks of the device named by `roofline`, or, with `costs`, from times
+    that `graphc profile` has measured. `seed` fixes the initial parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
     graph after every pass. Raises `OptionError` for an unknown choice.
     """
@@ -91,6 +98,8 @@ def compile(
         allocate=allocate,
         training=training,
         alignment=alignment,
+        costs=costs,
+        roofline=roofline,
         dump=dump,
     )
     return Program(memory_plan, seed=seed, poison=poison, check_finite=check_finite)
@@ -108,6 +117,8 @@ def plan(
     allocate: Allocate = "packed",
     training: bool | None = None,
     alignment: int = ALIGNMENT,
+    costs: Costs | None = None,
+    roofline: str = "cpu",
     dump: str | os.PathLike[str] | None = None,
 ) -> MemoryPlan:
     """The memory plan of `compile` alone: no arena is allocated, so any size can be planned."""
@@ -123,15 +134,18 @@ def plan(
         step.check()
     elif clip_norm is not None or accumulate != 1:
         raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
+    cost_model = CostModel(find_device(roofline), None if costs is None else load_costs(costs))
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
         named = _named_outputs(loss, outputs)
         graph = _build(named, step, training, precision, recompute, dumps)
-        memory_plan = allocate_graph(graph, allocate, recompute, alignment)
+        memory_plan = allocate_graph(graph, allocate, recompute, alignment, costs=cost_model)
         settings = step.settings() if step is not None else {}
         if precision != "fp32":
             settings["precision"] = precision
+        if cost_model != CostModel(CPU):
+            settings["costs"] = str(cost_model)
         memory_plan = replace(memory_plan, settings=settings)
         check_plan(memory_plan)
         dumps.write("plan", lambda: str(memory_plan))

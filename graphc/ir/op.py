@@ -93,6 +93,9 @@ class Op:
     needs_contiguous: ClassVar[tuple[str, ...]] = ()
     """Inputs that the kernel reshapes: where one is a strided view, it is run on a copy."""
 
+    untimed_attributes: ClassVar[tuple[str, ...]] = ()
+    """Attributes that have nothing to do with how long the kernel takes."""
+
     gradients: ClassVar[Mapping[str, GradientRule]] = {}
     """Input → rule; filled in from the gradient methods when the class is created."""
 
@@ -142,6 +145,10 @@ class Op:
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Tensors that the kernel needs while it runs; the plan gives them a workspace."""
         return ()
+
+    def index_limit(self, node: Node) -> int | None:
+        """Integer inputs must lie in [0, limit) where they are numbers of rows or classes."""
+        return None
 
     def widens(self, node: Node) -> bool:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""

@@ -27,7 +27,7 @@ from graphc.ir.plan import (
     align,
     kind_of,
 )
-from graphc.passes.cost import recomputation
+from graphc.passes.cost import CostModel, recomputation
 from graphc.passes.inplace import Storage, Storages, assign_storages
 from graphc.passes.liveness import liveness
 from graphc.passes.packing import Problem, pack
@@ -54,8 +54,12 @@ def allocate(
     recompute: str = "none",
     alignment: int = ALIGNMENT,
     device: Device = CPU,
+    costs: CostModel | None = None,
 ) -> MemoryPlan:
-    """Plan a graph in its order under one strategy; deterministic."""
+    """Plan a graph in its order under one strategy; deterministic.
+
+    `costs` says what recomputation costs, by default the roofline of `device`.
+    """
     started = time.perf_counter()
     live = liveness(graph)
     separate = assign_storages(graph, live, overwrite=False)
@@ -89,7 +93,7 @@ def allocate(
         arena_bytes=state_bytes + height,
         feature_map_bytes=_feature_map_bytes(graph, chosen, PLACERS[strategy], alignment),
         strategy_bytes={name: state_bytes + places[name][2] for name in ALLOCATE},
-        recomputation=recomputation(graph, device),
+        recomputation=recomputation(graph, costs or CostModel(device)),
         planning_seconds=time.perf_counter() - started,
     )
 

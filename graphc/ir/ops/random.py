@@ -64,6 +64,7 @@ class Dropout(Op):
 
     name, inputs = "dropout", ("x", "seed", "step")
     attributes = DropoutAttributes
+    untimed_attributes = ("stream",)
     may_overwrite = {"y": ("x",)}
     needs_contiguous = ("x",)
     flops_per_element = 30

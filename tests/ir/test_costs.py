@@ -1,0 +1,118 @@
+"""Keys of nodes, and the file of measured times."""
+
+import copy
+import json
+
+import pytest
+
+import graphc as g
+from graphc.errors import OptionError
+from graphc.ir.costs import MeasuredCosts, Measurement, load_costs, node_key
+
+COSTS = MeasuredCosts(
+    {"name": "cpu", "machine": "a machine", "numpy": "2.1.0"},
+    (
+        Measurement("tanh(f32[2]) -> f32[2]", "tanh", 1.5e-06, 3, 20, 16),
+        Measurement("exp(f32[2]) -> f32[2]", "exp", 0.0, 1, 0, 16),
+    ),
+)
+
+
+def x(*shape, dtype="float32"):
+    return g.input("x", shape, dtype)
+
+
+def test_a_key_is_op_types_and_attributes():
+    y = g.sum(x(4, 3), 1, keepdims=True)
+    assert node_key(y.node) == "sum(f32[4,3]) -> f32[4,1] {axes=(1,), keepdims=True}"
+    loss = g.softmax_cross_entropy(x(4, 3), g.input("t", (4,), "int32"))
+    assert node_key(loss.node) == "softmax_cross_entropy(f32[4,3], i32[4]) -> f32[], f32[4,3]"
+
+
+def test_scopes_phases_and_random_streams_do_not_matter():
+    with g.scope("a"), g.mirror(1), g.segment("s"):
+        first = g.dropout(x(4, 3), 0.1)
+    assert node_key(first.node) == node_key(g.dropout(x(4, 3), 0.1).node)
+    loss = g.mean(g.tanh(g.linear(x(4, 3), 3)))
+    plan = g.plan(loss, optimizer=g.optim.SGD(), recompute="recursive")
+    again = [node for node in plan.graph.nodes if node.copy_of]
+    assert all(node_key(node) == node_key(node.copy_of) for node in again)
+
+
+def test_what_changes_the_kernel_changes_the_key():
+    built = [
+        g.sum(x(4, 3), 1), g.sum(x(4, 3), 0), g.sum(x(4, 4), 1), g.mean(x(4, 3), 1),
+        g.sum(x(4, 3, dtype="float64"), 1), g.sum(x(4, 3), 1, keepdims=True),
+        g.dropout(x(4, 3), 0.1), g.dropout(x(4, 3), 0.2),
+    ]  # fmt: skip
+    assert len({node_key(value.node) for value in built}) == len(built)
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "costs.json"
+    COSTS.write(path)
+    assert g.read_costs(path) == COSTS
+    assert g.read_costs(str(path)) == load_costs(path) == load_costs(COSTS.as_json()) == COSTS
+    assert load_costs(COSTS) is COSTS
+    first = path.read_bytes()
+    g.read_costs(path).write(path)
+    assert path.read_bytes() == first
+
+
+def test_what_a_later_version_adds_is_left_alone():
+    given = COSTS.as_json()
+    given["note"] = given["measured"][0]["note"] = "new"
+    assert load_costs(given) == COSTS
+
+
+def changed(*path, to):
+    given = copy.deepcopy(COSTS.as_json())
+    inner = given
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = to
+    return given
+
+
+BROKEN = [
+    ([], "an object with a list under 'measured'"),
+    (changed("measured", to={}), "an object with a list under 'measured'"),
+    (changed("format", to=2), "the format must be 1, got 2; measure again"),
+    (changed("device", to="cpu"), "'device' is an object with the device's name, got 'cpu'"),
+    (changed("device", "name", to=1), "'device' is an object with the device's name"),
+    (changed("measured", 1, to=3), r"measured\[1\]: a measurement is an object, got 3"),
+    (changed("measured", 1, "key", to=None), r"measured\[1\]: 'key' is a text, got None"),
+    (changed("measured", 0, "seconds", to=-1), r"\[0\]: 'seconds' is a number from 0 up, got -1"),
+    (changed("measured", 0, "seconds", to="1"), "'seconds' is a number from 0 up, got '1'"),
+    (changed("measured", 0, "seconds", to=float("nan")), "'seconds' is a number from 0 up"),
+    (changed("measured", 0, "seconds", to=10**400), "'seconds' is a number from 0 up"),
+    (changed("measured", 0, "count", to=1.5), "'count' is a whole number from 0 up, got 1.5"),
+    (changed("measured", 0, "flops", to=True), "'flops' is a whole number from 0 up, got True"),
+    (changed("measured", 1, "key", to="tanh(f32[2]) -> f32[2]"), r"\[1\]: a key stands once"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BROKEN)
+def test_files_that_are_not_well_formed(tmp_path, given, message):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(given))
+    with pytest.raises(OptionError, match=message) as error:
+        load_costs(path)
+    assert "costs.json" in str(error.value)
+    if isinstance(given, dict):
+        with pytest.raises(OptionError, match=message):
+            g.plan(g.mean(x(2)), costs=given)
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path):
+    for name, content in (("text", b"{"), ("binary", b"\xff\xfe"), ("deep", b"[" * 100_000)):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(OptionError, match=rf"costs '.*{name}' are not JSON.*graphc profile"):
+            load_costs(tmp_path / name)
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(OptionError, match=r"cannot read the costs.*graphc profile"):
+            load_costs(path)
+    with pytest.raises(OptionError, match=r"cannot write the costs.*No such file"):
+        COSTS.write(tmp_path / "absent" / "costs.json")
+    with pytest.raises(OptionError, match="a path or measured costs, got 3"):
+        load_costs(3)
