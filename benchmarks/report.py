@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from graphc.runtime.profile import machine
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -37,20 +39,11 @@ def circumstances(packages: Sequence[str]) -> dict[str, Any]:
         commit = None
     return {
         "date": datetime.date.today().isoformat(),
-        "machine": f"{platform.machine()}, {_processor()}",
+        "machine": machine(),
         "python": platform.python_version(),
         "versions": versions,
         "commit": commit,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else "unknown processor"
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:

@@ -45,6 +45,7 @@ from graphc.ir.plan import MemoryPlan
 from graphc.ir.text import format_graph
 from graphc.passes.gradient import gradient
 from graphc.runtime.checkpoint import read_notes
+from graphc.runtime.profile import profile
 from graphc.runtime.program import Program
 
 __version__ = "0.1.0"
@@ -117,6 +118,7 @@ __all__ = [
     "parse_graph",
     "plan",
     "power",
+    "profile",
     "read_costs",
     "read_notes",
     "relu",

@@ -49,6 +49,9 @@ class Gather(Op):
         rows = RowsAttributes(node.inputs[0].shape[0])
         return apply(GatherGradient, dy, indices, attributes=rows).output
 
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[0]
+
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """The indices in the integer type that NumPy looks up with."""
         return (node.inputs[1].type.with_dtype(int64),)
@@ -57,7 +60,7 @@ class Gather(Op):
         self, record: Recorder, node: Node, table: Array, indices: Array, *, y: Array
     ) -> None:
         (rows,) = record.scratch
-        record(check_range, indices, table.shape[0], "gather: indices")
+        record(check_range, indices, self.index_limit(node), "gather: indices")
         record(np.copyto, rows, indices)
         record(np.take, table, rows, 0, y, "clip")  # "clip" is the mode without a buffer
 
@@ -123,13 +126,17 @@ class OneHot(Op):
         require_integers(indices, "indices")
         return TensorType((*indices.shape, attributes.classes), as_dtype(attributes.dtype))
 
+    def index_limit(self, node: Node) -> int:
+        classes: int = node.attributes.classes
+        return classes
+
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """The numbers of the classes, twice."""
         return (TensorType((2, node.attributes.classes), int64),)
 
     def kernel(self, record: Recorder, node: Node, indices: Array, *, y: Array) -> None:
         (numbers,) = record.scratch
-        record(check_range, indices, node.attributes.classes, "one_hot: indices")
+        record(check_range, indices, self.index_limit(node), "one_hot: indices")
         record(numbers[1].fill, 1)
         record(np.add.accumulate, numbers[1], out=numbers[0])
         record(np.subtract, numbers[0], 1, out=numbers[0])

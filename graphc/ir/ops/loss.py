@@ -63,6 +63,9 @@ class SoftmaxCrossEntropy(Op):
             return add(through_loss, through_rows)
         return through_rows if through_loss is None else through_loss
 
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[1]
+
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """The labels' places in the flattened rows, twice, and two numbers a row."""
         logits = node.inputs[0].type
@@ -80,7 +83,7 @@ class SoftmaxCrossEntropy(Op):
         probabilities: Array,
     ) -> None:
         places, row, chosen = record.scratch
-        record(check_range, labels, logits.shape[1], "softmax_cross_entropy: labels")
+        record(check_range, labels, self.index_limit(node), "softmax_cross_entropy: labels")
         record(_places, labels, logits.shape[1], places)
         record(np.maximum.reduce, logits, 1, None, row, True)
         record(np.subtract, logits, row, out=probabilities)

@@ -78,15 +78,11 @@ def bind(
     plan: MemoryPlan, arena: Arena, poison: bool, check_finite: bool
 ) -> tuple[dict[Value, Array], list[Call]]:
     """Views of all values in the arena, and the calls of a step in order."""
-    arrays = {
-        value: arena.view(value.type, plan.address(value), placement.strides)
-        for value, placement in plan.placements.items()
-    }
+    arrays = arrays_of(plan, arena)
     calls: list[Call] = _poison_at_start(plan, arena) if poison else []
     freed = _freed_after(plan) if poison else {}
     for step, node in enumerate(plan.graph.nodes):
-        if not all(plan.placements[value].how == "view" for value in node.outputs):
-            calls += bind_node(node, arrays, _workspace(plan, arena, node), plan.strided)
+        calls += calls_of(node, plan, arena, arrays)
         if check_finite:
             calls += [
                 functools.partial(_require_finite, node, plan.graph, value, arrays[value])
@@ -95,6 +91,23 @@ def bind(
         for first, last in freed.get(step, ()):
             calls.append(functools.partial(arena.bytes[first:last].fill, 0xFF))
     return arrays, calls
+
+
+def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:
+    """Views of all values in the arena."""
+    return {
+        value: arena.view(value.type, plan.address(value), placement.strides)
+        for value, placement in plan.placements.items()
+    }
+
+
+def calls_of(
+    node: Node, plan: MemoryPlan, arena: Arena, arrays: Mapping[Value, Array]
+) -> list[Call]:
+    """What a step calls for one node; nothing where its outputs are views."""
+    if all(plan.placements[value].how == "view" for value in node.outputs):
+        return []
+    return bind_node(node, arrays, _workspace(plan, arena, node), plan.strided)
 
 
 def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:

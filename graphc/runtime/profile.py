@@ -1,0 +1,118 @@
+"""How long the kernels of a plan take on this machine."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import whole_number
+from graphc.ir.costs import MeasuredCosts, Measurement, node_key
+from graphc.ir.graph import Graph, Input, Node, Value
+from graphc.ir.plan import MemoryPlan
+from graphc.runtime.arena import Arena
+from graphc.runtime.cpu.bind import Call, arrays_of, calls_of, numpy_settings
+from graphc.runtime.initial import check_seed, fill_initial
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+REPEAT = 5
+
+
+def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCosts:
+    """Run whole steps on random inputs, and time every node in each of them.
+
+    Caches are thus as warm as a real step leaves them. Of `repeat` steps, after one that is not
+    timed, a node's best counts, and the mean of these over the nodes of one key. `seed` is that of
+    states and inputs. Raises `OptionError` for a `repeat` below 1 or a wrong seed, and `ArenaError`
+    where the plan does not fit into memory.
+    """
+    repeat, seed = whole_number("repeat", repeat), check_seed(seed)
+    graph, arena = plan.graph, Arena(plan)
+    arrays = arrays_of(plan, arena)
+    steps = [calls_of(node, plan, arena, arrays) for node in graph.nodes]
+    for state in graph.states:
+        fill_initial(state, seed, arrays[state])
+    feeds = random_feeds(graph, seed)
+    best = [math.inf] * len(steps)
+    for run in range(1 + repeat):
+        for source, given in feeds.items():  # a step may write over its inputs
+            np.copyto(arrays[source], given)
+        with numpy_settings():
+            found = [_timed(calls) for calls in steps]
+        if run:
+            best = [min(pair) for pair in zip(best, found, strict=True)]
+    device = {"name": plan.device.name, "machine": machine(), "numpy": np.__version__}
+    return MeasuredCosts(device, _by_key(graph.nodes, best))
+
+
+def _timed(calls: Sequence[Call]) -> float:
+    if not calls:
+        return 0.0
+    started = time.perf_counter_ns()
+    for call in calls:
+        call()
+    return (time.perf_counter_ns() - started) * 1e-9
+
+
+def _by_key(nodes: Sequence[Node], seconds: Sequence[float]) -> tuple[Measurement, ...]:
+    """One measurement a key, in order of first appearance."""
+    groups: dict[str, list[tuple[Node, float]]] = {}
+    for node, found in zip(nodes, seconds, strict=True):
+        groups.setdefault(node_key(node), []).append((node, found))
+    measured = []
+    for key, group in groups.items():
+        op, cost = group[0][0].op, group[0][0].op.cost(group[0][0])
+        mean = round(sum(found for _, found in group) / len(group), 12)
+        moved = cost.bytes_read + cost.bytes_written
+        measured.append(Measurement(key, op.name, mean, len(group), cost.flops, moved))
+    return tuple(measured)
+
+
+def random_feeds(graph: Graph, seed: int) -> dict[Input, Array]:
+    """Inputs to run with: normal floats, integers that the ops which look up with them accept.
+
+    An input with a default gets it.
+    """
+    limits = _index_limits(graph)
+    generator = np.random.default_rng(seed)
+    feeds = {}
+    for source in graph.inputs:
+        dtype = source.type.dtype
+        if source.default is not None:
+            drawn: Array = np.full(source.shape, source.default)
+        elif dtype.kind == "float":
+            drawn = generator.standard_normal(source.shape)
+        else:
+            drawn = generator.integers(0, limits.get(source, 2), source.shape)
+        feeds[source] = np.asarray(drawn).astype(dtype.numpy)
+    return feeds
+
+
+def _index_limits(graph: Graph) -> dict[Value, int]:
+    """Limits of integer values, handed back through the views and copies they were read through."""
+    limits: dict[Value, int] = {}
+    for node in reversed(graph.nodes):
+        found = [limits[value] for value in node.outputs if value in limits]
+        own = node.op.index_limit(node)
+        found += [] if own is None else [own]
+        for value in node.inputs if found else ():
+            if value.type.dtype.kind == "int":
+                limits[value] = min([*found, limits.get(value, found[0])])
+    return limits
+
+
+def machine() -> str:
+    """Architecture, and how many processors of which kind; nothing that names this one machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()}, {platform.processor() or 'unknown processor'}"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    described = f"{len(names)} x {names[0]}" if names else "unknown processor"
+    return f"{platform.machine()}, {described}"
