@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from graphc.cli import compare, ops, plan, remat, train
+from graphc.cli import compare, ops, plan, profile, remat, train
 from graphc.errors import GraphcError
 
 
@@ -41,6 +41,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="graphc", description="Plan every byte of a training step before it runs."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (plan, compare, train, remat, ops):
+    for command in (plan, compare, train, profile, remat, ops):
         command.add(commands)
     return parser

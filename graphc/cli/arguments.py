@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.errors import OptionError
+from graphc.ir.device import DEVICES
 from graphc.ir.ops.learning_rate import FORMS
 from graphc.ir.plan import ALLOCATE, PRECISIONS, RECOMPUTE
 from graphc.optim import OPTIMIZERS
@@ -27,6 +30,26 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
         "--recompute", default="none", metavar="P", help=f"{', '.join(RECOMPUTE)} (default: none)"
     )
     parser.add_argument("--dump", metavar="DIR", help="write the graph after every pass")
+    add_costs(parser)
+
+
+def add_costs(parser: argparse.ArgumentParser) -> None:
+    """What plans take nodes to cost."""
+    parser.add_argument(
+        "--costs", metavar="FILE", help="plan with times that `graphc profile` has measured"
+    )
+    parser.add_argument(
+        "--roofline", default="cpu", metavar="NAME",
+        help=f"peaks that give times: {', '.join(DEVICES)} (default: cpu)",
+    )  # fmt: skip
+
+
+def check_writable(path: str) -> None:
+    """Before the work is done: raise `OptionError` where a file cannot be written at `path`."""
+    if Path(path).is_dir() or not os.access(Path(path).resolve().parent, os.W_OK):
+        raise OptionError(
+            f"cannot save to {path!r}: it is a folder, or its folder is missing or not writable"
+        )
 
 
 def add_recipe(
@@ -74,7 +97,7 @@ def recipe(options: argparse.Namespace) -> Recipe:
     """The recipe that the user asked for."""
     names = (
         "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
-        "accumulate", "precision", "recompute", "allocate",
+        "accumulate", "precision", "recompute", "allocate", "costs", "roofline",
     )  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     chosen["warmup"] = options.warmup or 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from graphc.cli.arguments import add_recipe
+from graphc.cli.arguments import add_costs, add_recipe
 from graphc.cli.models import add_model
 from graphc.cli.plan import DEFAULT, make_plan
 from graphc.ir.plan import ALLOCATE
@@ -25,6 +25,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("compare", help="one row for each strategy and policy")
     add_model(parser)
     add_recipe(parser, DEFAULT, ("none",))
+    add_costs(parser)
     parser.add_argument("--json", action="store_true", help="a list of plan objects")
     parser.set_defaults(run=run, recompute="none", allocate="packed", dump=None, steps=10_000)
 

@@ -64,6 +64,7 @@ def make_plan(options: argparse.Namespace, recompute: str, allocate: str) -> Mem
     steps = whole_number("--steps", options.steps)
     loss = build(options.model, options.settings)
     strategy = {"recompute": recompute, "allocate": allocate, "dump": options.dump}
+    strategy |= {"costs": options.costs, "roofline": options.roofline}
     if options.optimizer == "none":
         training = {"clip_norm": options.clip_norm, "accumulate": options.accumulate}
         return plan(loss, **training, precision=options.precision, **strategy)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress as ProgressBar
 
-from graphc.cli.arguments import add_recipe, add_strategy, check_settings, parse_settings, recipe
+from graphc.cli.arguments import (
+    add_recipe,
+    add_strategy,
+    check_settings,
+    check_writable,
+    parse_settings,
+    recipe,
+)
 from graphc.errors import OptionError
 from graphc.ir.plan_text import summary_rows
 from graphc.training.digits import DigitsTraining, Epoch
@@ -91,12 +96,7 @@ def _check_count(option: str, count: int) -> None:
 
 def _train(run: Run, options: argparse.Namespace, task: str) -> None:
     if options.save:
-        folder = Path(options.save).resolve().parent
-        if Path(options.save).is_dir() or not os.access(folder, os.W_OK):
-            raise OptionError(
-                f"cannot save to {options.save!r}: it is a folder, or its folder is missing or not "
-                "writable"
-            )
+        check_writable(options.save)
     if options.resume:
         run.resume(options.resume)
     reports: list[Epoch | Progress] = []

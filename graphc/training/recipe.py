@@ -11,13 +11,17 @@ from graphc.ir.ops.learning_rate import FORMS
 from graphc.ir.plan import PRECISIONS, Allocate, Precision, Recompute
 from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
 
+PLANNING = ("recompute", "allocate", "costs", "roofline")
+"""Settings that change no number that a step computes."""
+
 
 @dataclass(frozen=True)
 class Recipe:
     """Optimizer, learning rate and its schedule, and what a step does with gradients.
 
     `learning_rate` None is the optimizer's own. A schedule other than ``constant`` ends at 0, or
-    at a hundredth of the rate where it is exponential.
+    at a hundredth of the rate where it is exponential. How the step is planned (`recompute`,
+    `allocate`, `costs`, `roofline`) changes no number that it computes.
     """
 
     optimizer: str = "adam"
@@ -30,6 +34,8 @@ class Recipe:
     precision: Precision = "fp32"
     recompute: Recompute = "none"
     allocate: Allocate = "packed"
+    costs: str | None = None
+    roofline: str = "cpu"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -50,6 +56,8 @@ class Recipe:
             "precision": self.precision,
             "recompute": self.recompute,
             "allocate": self.allocate,
+            "costs": self.costs,
+            "roofline": self.roofline,
         }
 
     def make_optimizer(self, steps: int) -> Optimizer:
@@ -79,7 +87,7 @@ class Recipe:
 
     def notes(self, steps: int, done: int, **sizes: Any) -> dict[str, str]:
         """What a checkpoint says of its run: all that decides how it goes on."""
-        settings = {k: v for k, v in asdict(self).items() if k not in ("recompute", "allocate")}
+        settings = {k: v for k, v in asdict(self).items() if k not in PLANNING}
         settings |= sizes
         if self.is_scheduled:
             settings["steps"] = steps

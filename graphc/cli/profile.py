@@ -1,0 +1,73 @@
+"""graphc profile: how long each op of a model's step takes on this machine, kept for planning."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from graphc.cli.arguments import add_recipe, check_writable
+from graphc.cli.models import add_model
+from graphc.cli.plan import DEFAULT, make_plan
+from graphc.errors import whole_number
+from graphc.ir.costs import MeasuredCosts
+from graphc.ir.device import Device
+from graphc.runtime.profile import REPEAT, profile
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("profile", help="measure op times; --costs plans with them")
+    add_model(parser)
+    add_recipe(parser, DEFAULT, ("none",))
+    parser.add_argument(
+        "--repeat", type=int, default=REPEAT, metavar="N",
+        help=f"steps of which a node's best time counts (default: {REPEAT})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", default="costs.json", metavar="FILE",
+        help="where the times go (default: costs.json)",
+    )  # fmt: skip
+    parser.set_defaults(
+        run=run, recompute="none", allocate="packed", dump=None, steps=10_000, costs=None,
+        roofline="cpu",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, write the file, print a table by op."""
+    repeat = whole_number("--repeat", options.repeat)
+    check_writable(options.output)
+    memory_plan = make_plan(options, options.recompute, options.allocate)
+    costs = profile(memory_plan, repeat)
+    costs.write(options.output)
+    _show(costs, memory_plan.device)
+    print(f"{len(costs.measured)} kernels written to {options.output}")
+
+
+def _show(costs: MeasuredCosts, device: Device) -> None:
+    totals: dict[str, tuple[int, float, float]] = {}
+    for entry in costs.measured:
+        count, measured, roofline = totals.get(entry.op, (0, 0.0, 0.0))
+        totals[entry.op] = (
+            count + entry.count,
+            measured + entry.count * entry.seconds,
+            roofline + entry.count * device.seconds(entry.flops, entry.bytes),
+        )
+    step = sum(measured for _, measured, _ in totals.values())
+    columns = ("calls", "total ms", "share", f"measured / {device.name} roofline")
+    table = Table("op", box=None)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for op, (count, measured, roofline) in sorted(totals.items(), key=lambda t: (-t[1][1], t[0])):
+        share, ratio = measured / (step or 1.0), measured / (roofline or 1.0)
+        table.add_row(op, str(count), f"{measured * 1e3:.3f}", f"{share:.1%}", f"{ratio:.2f}")
+    calls = sum(count for count, _, _ in totals.values())
+    table.add_row("step", str(calls), f"{step * 1e3:.3f}")
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
