@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphc.errors import OptionError, choose
@@ -35,6 +35,7 @@ from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
 from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
+from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
 from graphc.runtime.program import Program
 from graphc.training_step import Training, training_graph
@@ -52,6 +53,9 @@ def compile(
     precision: Precision = "fp32",
     recompute: Recompute = "none",
     allocate: Allocate = "packed",
+    budget: int | str | None = None,
+    feature_map_budget: int | str | None = None,
+    max_extra_flops: float | None = None,
     training: bool | None = None,
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
@@ -79,12 +83,16 @@ def compile(
     `recompute` says what is computed again instead of kept: ``none``; ``mirror`` what
     `graphc.mirror` marks; ``cheap`` all but products; ``segments`` what stays inside a
     `graphc.segment` (Alg. 1); ``sublinear`` (Alg. 3), about the square root of the feature maps for
-    one more forward pass; ``recursive``, about their logarithm for several. `allocate` is one of
+    one more forward pass; ``recursive``, about their logarithm for several; ``optimal``, what
+    `budget` (bytes of the whole arena, a number or ``"7GiB"``), `feature_map_budget` (bytes of the
+    paper's measure) or `max_extra_flops` (part of a step's flops) ask for, or without any the knee
+    of the curve of bytes against time. Each of the three implies ``optimal``. `allocate` is one of
     ``none``, ``inplace``, ``sharing``, ``packed``. What a node costs in seconds follows from its
     flops and bytes and the peaks of the device named by `roofline`, or, with `costs`, from times
     that `graphc profile` has measured. `seed` fixes the initial parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
-    graph after every pass. Raises `OptionError` for an unknown choice.
+    graph after every pass. Raises `OptionError` for an unknown choice, `BudgetError` where
+    no plan fits.
     """
     choose("device", device, DEVICES)
     memory_plan = plan(
@@ -96,6 +104,9 @@ def compile(
         precision=precision,
         recompute=recompute,
         allocate=allocate,
+        budget=budget,
+        feature_map_budget=feature_map_budget,
+        max_extra_flops=max_extra_flops,
         training=training,
         alignment=alignment,
         costs=costs,
@@ -115,6 +126,9 @@ def plan(
     precision: Precision = "fp32",
     recompute: Recompute = "none",
     allocate: Allocate = "packed",
+    budget: int | str | None = None,
+    feature_map_budget: int | str | None = None,
+    max_extra_flops: float | None = None,
     training: bool | None = None,
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
@@ -124,33 +138,121 @@ def plan(
     """The memory plan of `compile` alone: no arena is allocated, so any size can be planned."""
     started = time.perf_counter()
     choose("recompute", recompute, RECOMPUTE)
-    choose("allocate", allocate, ALLOCATE)
-    choose("precision", precision, tuple(PRECISIONS))
-    if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
-        raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
-    step = None
-    if optimizer is not None:
-        step = Training(optimizer, clip_norm, accumulate, precision)
-        step.check()
-    elif clip_norm is not None or accumulate != 1:
-        raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
-    cost_model = CostModel(find_device(roofline), None if costs is None else load_costs(costs))
+    goal = Goal.of(budget, feature_map_budget, max_extra_flops)
+    if goal is not None:
+        if recompute not in ("none", "optimal"):
+            raise OptionError(f"a budget decides what is recomputed; leave out {recompute!r}")
+        if optimizer is None:
+            raise OptionError("budgets are for training steps; give an optimizer")
+        recompute = "optimal"
+    step = _step(optimizer, clip_norm, accumulate, precision)
+    placing = _Placing(allocate, alignment, costs, roofline)
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
         named = _named_outputs(loss, outputs)
-        graph = _build(named, step, training, precision, recompute, dumps)
-        memory_plan = allocate_graph(graph, allocate, recompute, alignment, costs=cost_model)
+        graph = _build(named, step, training, precision, dumps)
+        certificate = None
+        if step is not None:
+            if recompute == "optimal":
+                graph, certificate = placing.planner(graph).plan(goal or Goal())
+            else:
+                graph = recomputed(graph, recompute)
+            verify(graph)
+            dumps.write("recompute", lambda: format_graph(graph))
+        memory_plan = allocate_graph(
+            graph, placing.allocate, recompute, alignment, costs=placing.costs
+        )
         settings = step.settings() if step is not None else {}
         if precision != "fp32":
             settings["precision"] = precision
-        if cost_model != CostModel(CPU):
-            settings["costs"] = str(cost_model)
-        memory_plan = replace(memory_plan, settings=settings)
+        if placing.costs != CostModel(CPU):
+            settings["costs"] = str(placing.costs)
+        memory_plan = replace(memory_plan, settings=settings, certificate=certificate)
         check_plan(memory_plan)
         dumps.write("plan", lambda: str(memory_plan))
     seconds = time.perf_counter() - started
     return replace(memory_plan, planning_seconds=seconds)
+
+
+def frontier(
+    loss: Value,
+    *,
+    optimizer: Optimizer,
+    outputs: Sequence[Value] | Mapping[str, Value] = (),
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    precision: Precision = "fp32",
+    allocate: Allocate = "packed",
+    alignment: int = ALIGNMENT,
+    costs: Costs | None = None,
+    roofline: str = "cpu",
+) -> list[FrontierPoint]:
+    """The trade-off of bytes against time: plans by growing arena, dominated ones left out.
+
+    Options are those of `compile`.
+    """
+    step = _step(optimizer, clip_norm, accumulate, precision)
+    placing = _Placing(allocate, alignment, costs, roofline)
+    with _collection_paused():
+        graph = _build(_named_outputs(loss, outputs), step, None, precision, Dump(None))
+        planner = placing.planner(graph)
+        bound = planner.bound_bytes()
+        return [
+            FrontierPoint(
+                point.sizes.arena_bytes,
+                point.sizes.feature_map_bytes,
+                point.extra_time,
+                point.extra_flops,
+                planner.extra_time_bound(point.sizes.arena_bytes, maps_only=False),
+                bound,
+            )
+            for point in planner.frontier()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """A plan's bytes, what it adds to a step's seconds and flops as parts of it, and bounds: what
+    every plan within these bytes adds to the seconds, and the bytes that every plan needs."""
+
+    arena_bytes: int
+    feature_map_bytes: int
+    extra_time_fraction: float
+    extra_flops_fraction: float
+    extra_time_bound: float
+    bound_bytes: int
+
+
+class _Placing:
+    """How values are placed and what nodes cost, checked."""
+
+    def __init__(
+        self, allocate: Allocate, alignment: int, costs: Costs | None, roofline: str
+    ) -> None:
+        choose("allocate", allocate, ALLOCATE)
+        if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
+            raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
+        self.allocate, self.alignment = allocate, alignment
+        measured = None if costs is None else load_costs(costs)
+        self.costs = CostModel(find_device(roofline), measured)
+
+    def planner(self, graph: Graph) -> OptimalPlanner:
+        return OptimalPlanner(graph, self.costs, self.allocate, self.alignment)
+
+
+def _step(
+    optimizer: Optimizer | None, clip_norm: float | None, accumulate: int, precision: Precision
+) -> Training | None:
+    """How a step trains, checked; None where it does not."""
+    choose("precision", precision, tuple(PRECISIONS))
+    if optimizer is None:
+        if clip_norm is not None or accumulate != 1:
+            raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
+        return None
+    step = Training(optimizer, clip_norm, accumulate, precision)
+    step.check()
+    return step
 
 
 @contextmanager
@@ -170,10 +272,9 @@ def _build(
     step: Training | None,
     training: bool | None,
     precision: Precision,
-    recompute: Recompute,
     dumps: Dump,
 ) -> Graph:
-    """The graph to plan, in its order."""
+    """The graph to plan, in its order, without copies."""
     if step is not None:
         outputs = _read_before_updates(outputs)
     traced = builder.trace(outputs)
@@ -185,9 +286,6 @@ def _build(
     graph = run_passes(to_mixed(traced, precision), FORWARD, dumps)
     if step is not None:
         graph = run_passes(training_graph(graph, step), TRAINING, dumps)
-        graph = recomputed(graph, recompute)
-        verify(graph)
-        dumps.write("recompute", lambda: format_graph(graph))
     return graph
 
 

@@ -78,12 +78,21 @@ class ProblemError(GraphcError):
 class BudgetError(GraphcError):
     """No plan fits the budget.
 
-    `least_bytes` is the smallest peak found, `bound_bytes` what no plan can go below.
+    `least_bytes` is the smallest peak found, `bound_bytes` what no plan can go below; `node` runs
+    at the peak of that plan, and `values` are (names, bytes) of the largest that live there.
     """
 
-    def __init__(self, message: str, least_bytes: int, bound_bytes: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        least_bytes: int,
+        bound_bytes: int,
+        node: str = "",
+        values: Sequence[tuple[str, int]] = (),
+    ) -> None:
         super().__init__(message)
         self.least_bytes, self.bound_bytes = least_bytes, bound_bytes
+        self.node, self.values = node, tuple(values)
 
 
 def whole_number(name: str, given: object, least: int = 1) -> int:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from graphc.errors import OptionError, ProblemError
-from graphc.ir.types import format_bytes
+from graphc.ir.types import format_bytes, parse_bytes
 from graphc.planning import read_problem, solve
 from graphc.planning.solve import SECONDS
 
@@ -50,21 +50,3 @@ def run(options: argparse.Namespace) -> None:
     print(f"steps      {len(found.sequence)} for {len(problem.needed)} nodes")
     print(f"seconds    {found.seconds:.2f}")
     print("sequence  ", *found.sequence)
-
-
-UNITS = {"": 1, "B": 1}
-UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
-UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
-
-
-def parse_bytes(where: str, given: str) -> int:
-    """``7GiB``, ``500MB`` or a plain number as bytes; raises `OptionError`."""
-    number = given.rstrip("BKMGTi")
-    unit = given[len(number) :]
-    try:
-        size = float(number) * UNITS[unit]
-    except (ValueError, KeyError):
-        size = -1.0
-    if not 0 <= size < 2**63:
-        raise OptionError(f"{where} is a size such as 7GiB, 500MB or 123456, got {given!r}")
-    return int(size)

@@ -19,12 +19,12 @@ of another value, or the place of a state."""
 
 Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace"]
 
-Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive"]
+Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Allocate = Literal["none", "inplace", "sharing", "packed"]
 
 RECOMPUTE: tuple[Recompute, ...] = (
-    "none", "mirror", "cheap", "segments", "sublinear", "recursive",
+    "none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal",
 )  # fmt: skip
 ALLOCATE: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
 
@@ -81,6 +81,17 @@ class Recomputation:
     extra_time_fraction: float
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a plan was asked for, and what is proven: no schedule of this graph takes fewer bytes of
+    arena than `bound_bytes`, and none within the same bytes adds less than `extra_time_bound` of a
+    step's seconds."""
+
+    goal: str
+    bound_bytes: int
+    extra_time_bound: float
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryPlan:
     """Buffers of one arena for a graph in its order.
@@ -102,13 +113,18 @@ class MemoryPlan:
     strategy_bytes: Mapping[str, int]
     recomputation: Recomputation
     planning_seconds: float
-    bound_bytes: int | None = None
+    certificate: Certificate | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def address(self, value: Value) -> int:
         """The offset of a value's first element in the arena."""
         placement = self.placements[value]
         return self.buffers[placement.buffer].offset + placement.offset
+
+    @property
+    def bound_bytes(self) -> int | None:
+        """No schedule of this graph takes a smaller arena; None where nothing was proven."""
+        return self.certificate.bound_bytes if self.certificate else None
 
     @cached_property
     def strided(self) -> frozenset[Value]:
@@ -205,6 +221,7 @@ class MemoryPlan:
             "recomputed_nodes": self.recomputation.nodes,
             "extra_flops_fraction": self.recomputation.extra_flops_fraction,
             "extra_time_fraction": self.recomputation.extra_time_fraction,
+            "extra_time_bound": self.certificate.extra_time_bound if self.certificate else None,
             "planning_seconds": self.planning_seconds,
             "settings": dict(self.settings),
         }

@@ -37,7 +37,17 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     if plan.settings:
         listed = (v if k == "optimizer" else f"{k}={v}" for k, v in plan.settings.items())
         rows.append(("step", ", ".join(listed)))
-    again = plan.recomputation
+    again, proven = plan.recomputation, plan.certificate
+    if proven is not None:
+        rows.append(("planned for", proven.goal))
+        rows.append(("proven", f"no schedule needs less than {format_bytes(proven.bound_bytes)}"))
+        rows.append(
+            (
+                "",
+                f"extra time {again.extra_time_fraction:.1%}, within these bytes at least "
+                f"{proven.extra_time_bound:.1%}",
+            )
+        )
     if again.nodes:
         rows.append(
             (

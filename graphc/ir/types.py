@@ -11,7 +11,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from graphc.errors import DTypeError, ShapeError
+from graphc.errors import DTypeError, OptionError, ShapeError
 
 Kind = Literal["float", "int", "bool"]
 
@@ -178,3 +178,21 @@ def format_bytes(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     return f"{size:.2f} TiB"
+
+
+UNITS = {"": 1, "B": 1}
+UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
+UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+
+
+def parse_bytes(where: str, given: object) -> int:
+    """``7GiB``, ``500MB`` or a plain number as bytes; raises `OptionError`."""
+    text = str(given).strip()
+    number = text.rstrip("BKMGTi")
+    try:
+        size = float(number) * UNITS[text[len(number) :]]
+    except (ValueError, KeyError):
+        size = -1.0
+    if isinstance(given, bool) or not 0 <= size < 2**63:
+        raise OptionError(f"{where} is a size such as 7GiB, 500MB or 123456, got {given!r}")
+    return int(size)

@@ -65,19 +65,12 @@ def allocate(
     separate = assign_storages(graph, live, overwrite=False)
     merged = assign_storages(graph, live, overwrite=True)
     storages = {name: separate if name == "none" else merged for name in ALLOCATE}
-    strided = {value for value, r in merged.residences.items() if r.layout is not None}
-    sizes = ((node, _scratch_bytes(node, device, strided, alignment)) for node in graph.nodes)
-    scratch = {node: size for node, size in sizes if size}
-
+    scratch = _scratch(graph, merged, device, alignment)
     places: dict[str, tuple[list[Tenant], list[int], int]] = {}
     for name in ALLOCATE:
         tenants = _tenants(graph, storages[name], scratch, alignment)
         places[name] = (tenants, *PLACERS[name](tenants))
-    state_bytes = sum(
-        align(storage.bytes, alignment)
-        for storage in merged.storages
-        if isinstance(storage.root, State)
-    )
+    state_bytes = _state_bytes(merged, alignment)
     tenants, offsets, height = places[strategy]
     chosen = storages[strategy]
     buffers, workspaces = _buffers(chosen, tenants, offsets, state_bytes, alignment)
@@ -95,6 +88,27 @@ def allocate(
         strategy_bytes={name: state_bytes + places[name][2] for name in ALLOCATE},
         recomputation=recomputation(graph, costs or CostModel(device)),
         planning_seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of the arena and of the feature maps by the paper's measure."""
+
+    arena_bytes: int
+    feature_map_bytes: int
+
+
+def measure(
+    graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
+) -> Sizes:
+    """The sizes of `allocate`'s plan, without the plan."""
+    storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
+    scratch = _scratch(graph, storages, device, alignment)
+    tenants = _tenants(graph, storages, scratch, alignment)
+    return Sizes(
+        _state_bytes(storages, alignment) + PLACERS[strategy](tenants)[1],
+        _feature_map_bytes(graph, storages, PLACERS[strategy], alignment),
     )
 
 
@@ -147,8 +161,20 @@ PLACERS: dict[str, Placer] = {
 }
 
 
-def _scratch_bytes(node: Node, device: Device, strided: set[Value], alignment: int) -> int:
-    return sum(align(type.bytes, alignment) for type in node.op.workspace(node, device, strided))
+def _state_bytes(storages: Storages, alignment: int) -> int:
+    states = (s for s in storages.storages if isinstance(s.root, State))
+    return sum(align(storage.bytes, alignment) for storage in states)
+
+
+def _scratch(graph: Graph, storages: Storages, device: Device, alignment: int) -> dict[Node, int]:
+    """Bytes of workspace of the nodes that have one."""
+    strided = {value for value, r in storages.residences.items() if r.layout is not None}
+    found: dict[Node, int] = {}
+    for node in graph.nodes:
+        types = node.op.workspace(node, device, strided)
+        if types:
+            found[node] = sum(align(type.bytes, alignment) for type in types)
+    return found
 
 
 def _tenants(

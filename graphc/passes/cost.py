@@ -9,14 +9,24 @@ from statistics import median
 
 from graphc.ir.costs import MeasuredCosts, node_key
 from graphc.ir.device import CPU, Device
-from graphc.ir.graph import Graph, Node
+from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.plan import Recomputation
+from graphc.ir.types import Layout, contiguous_strides
 
 
 def seconds(node: Node, device: Device) -> float:
-    """The larger of computing time and moving time."""
+    """The larger of computing time and moving time; a view takes none."""
+    if node.op.views is not None and node.op.view(node, _contiguous(node)) is not None:
+        return 0.0
     cost = node.op.cost(node)
     return device.seconds(cost.flops, cost.bytes_read + cost.bytes_written)
+
+
+def _contiguous(node: Node) -> Layout:
+    """Where the elements of a viewed operand lie if it is no view itself."""
+    source = node.named_inputs()[node.op.views or ""]
+    assert isinstance(source, Value), "a viewed input is one value"
+    return Layout(0, contiguous_strides(source.type))
 
 
 @dataclass(frozen=True)

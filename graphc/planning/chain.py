@@ -86,6 +86,13 @@ class Spans:
                 self.need[first, cut], self.cost[first, cut] = peak, cost
                 self.held[first, cut] = chain.new_bytes(first, cut)
 
+    def least_peak(self) -> int:
+        """Bytes that some unit's region needs in every plan of this chain."""
+        return max(
+            min([self.lazy[first][0], *(option.region_peak for _, option in options)])
+            for first, options in enumerate(self.options)
+        )
+
     def divisor(self) -> int:
         """The greatest common divisor of all bytes that are compared."""
         sizes = {option.saved for options in self.options for _, option in options}
@@ -155,7 +162,7 @@ class Reruns:
                 need = max(held, self._take_need(option, others))
                 if need < levels:
                     behind = table[stop, lasts, need - held : levels - held] + price
-                    np.minimum(rows[lasts, need:], behind, rows[lasts, need:])
+                    np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
         for cut in range(first + 1, len(self.chain) - 1):
             held = scale.held(int(spans.held[first, cut]))
             before = rows[cut - 1] + np.float32(spans.cost[first, cut])
@@ -163,7 +170,7 @@ class Reruns:
                 need = max(held, scale.need(int(spans.need[first, cut]) + others))
                 if need < levels:
                     behind = table[cut, lasts, need - held : levels - held] + before[need:]
-                    np.minimum(rows[lasts, need:], behind, rows[lasts, need:])
+                    np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
 
     def _take_need(self, option: Option, others: int) -> int:
         return self.scale.need(max(option.forward_peak + others, option.region_peak))
@@ -229,7 +236,7 @@ class FirstPass:
                 behind = self.rows[stop, need - held : levels - held] + np.float32(
                     option.again_cost
                 )
-                np.minimum(row[need:], behind, row[need:])
+                np.minimum(row[need:], behind, out=row[need:])
         for cut in self._cuts(first):
             held, need = self._split(first, cut)
             if need < levels:
@@ -237,7 +244,7 @@ class FirstPass:
                 assert self.reruns is not None, "splits are for reruns"
                 again = self.reruns.table[first, cut - 1]
                 if np.isfinite(again[-1]):
-                    np.minimum(row[need:], behind + again[self.coarse[need:]], row[need:])
+                    np.minimum(row[need:], behind + again[self.coarse[need:]], out=row[need:])
 
     def _cuts(self, first: int) -> range:
         return range(first + 1, len(self.chain) if self.reruns is not None else 0)
@@ -257,6 +264,11 @@ class FirstPass:
     def cost(self, level: int) -> float:
         """The extra cost of the chain, infinite where it does not fit."""
         return float(self.rows[0, level]) if level >= 0 else np.inf
+
+    @property
+    def least_bytes(self) -> float:
+        """The fewest bytes for which there is a plan."""
+        return float(np.flatnonzero(np.isfinite(self.rows[0]))[0]) * self.scale.bytes
 
     def actions(self, level: int) -> list[Action]:
         """What to do, in the order in which `emit` carries it out."""

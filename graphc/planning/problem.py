@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 from graphc.errors import ProblemError
+from graphc.planning.tape import Run, Tape
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,27 @@ class Problem:
         """No schedule can need less: the largest working set, or all that is live at the end."""
         at_end = self.fixed_bytes + sum(self.bytes[n] for n in self.outputs | self.pinned)
         return max([at_end, *(self.working_bytes[node] for node in self.needed)])
+
+    @cached_property
+    def tape(self) -> Tape:
+        """The needed nodes as a tape that turns around where the most is live."""
+        index = {node: step for step, node in enumerate(self.needed)}
+        held = frozenset(index[node] for node in self.outputs | self.pinned)
+        inputs = (dict.fromkeys(self.inputs[node]) for node in self.needed)
+        tape = Tape(
+            cost=tuple(self.cost[node] for node in self.needed),
+            workspace=tuple(self.workspace[node] for node in self.needed),
+            inputs=tuple(tuple(index[source] for source in sources) for sources in inputs),
+            outputs=tuple((step,) for step in range(len(index))),
+            overwrites=((),) * len(index),
+            bytes=tuple(self.bytes[node] for node in self.needed),
+            once=frozenset(index[node] for node in self.pinned),
+            held=held,
+            runs=(),
+            fixed_bytes=self.fixed_bytes,
+        )
+        levels = tape.profile(range(len(tape)), held)
+        return replace(tape, runs=(Run(0, levels.index(max(levels)), len(tape)),))
 
 
 def read_problem(path: str) -> Problem:

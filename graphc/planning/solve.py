@@ -11,9 +11,10 @@ from graphc.errors import BudgetError, ProblemError
 from graphc.planning import exact
 from graphc.planning.bound import extra_cost
 from graphc.planning.evict import Weights, run_within
-from graphc.planning.improve import without_needless
+from graphc.planning.polish import keep_more
 from graphc.planning.problem import Problem
 from graphc.planning.replay import replay
+from graphc.planning.within import TapePlanner
 
 SECONDS = 10.0
 """For how long a plan is improved, unless told."""
@@ -67,8 +68,8 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
     bound = sum(problem.cost[node] for node in once)
     if problem.bound_bytes <= limit:
-        bound += extra_cost(problem, limit)
-    best: tuple[float, list[int]] | None = None
+        bound += extra_cost(problem.tape, limit)
+    best = _along_a_chain(problem, limit)
     enough = LEAST_ATTEMPTS if len(once) <= FEW else len(PORTFOLIO) // 2
     attempts = _attempts() if problem.bound_bytes <= limit else iter(())
     for number, (weights, part) in enumerate(attempts):
@@ -83,6 +84,15 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     if best is None:
         raise _does_not_fit(problem, limit)
     return _solution(problem, best[1], bound, started)
+
+
+def _along_a_chain(problem: Problem, budget: int) -> tuple[float, list[int]] | None:
+    """The plan of a chain's dynamic program, where the problem is a forward and a backward pass."""
+    found = TapePlanner(problem.tape).plan(budget)
+    if found is None:
+        return None
+    sequence = [problem.needed[step] for step in found.sequence]
+    return replay(problem, sequence).cost, sequence
 
 
 def _attempts() -> Iterator[tuple[Weights, float]]:
@@ -102,7 +112,9 @@ def _attempt(
     sequence = run_within(problem, room, weights)
     if sequence is None:
         return None
-    sequence = without_needless(problem, sequence, budget)
+    index = {node: step for step, node in enumerate(problem.needed)}
+    steps = keep_more(problem.tape, [index[node] for node in sequence], budget)
+    sequence = [problem.needed[step] for step in steps]
     measured = replay(problem, sequence)
     assert measured.peak_bytes <= budget, "a plan is checked before it is given out"
     return measured.cost, sequence

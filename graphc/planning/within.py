@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphc.planning.blocks import Chain
@@ -14,6 +16,13 @@ ATTEMPTS = 12
 
 CHEAP = 0.05
 """Part of a forward pass below which no range is run anew as a whole."""
+
+FINER = 1.01
+"""Steps of limits in which the least one is looked for."""
+
+BISECTIONS = 7
+SAMPLES = 32
+"""Points of the curve in each table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,7 @@ class TapePlanner:
         self.tape = tape
         self.once = TapePlan(list(range(len(tape))), 0.0, tape.peak(range(len(tape))))
         chains = [Chain(tape, run) for run in tape.runs]
-        self.spans = [Spans(chain) for chain in chains]
+        self.spans = [Spans(chain) for chain in chains if chain.useful]
         self.forward_cost = sum(tape.cost_of(chain.useful) for chain in chains)
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}
         self._plans: dict[int, TapePlan | None] = {}
@@ -45,6 +54,70 @@ class TapePlanner:
             self._plans[limit] = self._plan(limit)
         return self._plans[limit]
 
+    def least(self) -> TapePlan:
+        """The plan of the fewest bytes found."""
+        for most in reversed(list(self._mosts())):
+            tables = [self._table(number, most, True) for number in range(len(self.spans))]
+            if not tables or any(math.isinf(table.cost(table.scale.count - 1)) for table in tables):
+                continue
+            limit = self.tape.fixed_bytes + max(math.ceil(table.least_bytes) for table in tables)
+            while limit < self.once.peak_bytes:
+                found = self.plan(limit)
+                if found is not None:
+                    return found
+                limit = int(limit * FINER) + 1
+        return self.once
+
+    def least_costing(self, cost: float) -> TapePlan:
+        """The plan of the fewest bytes found whose repeats cost at most so much."""
+        low, high = 0, self.once.peak_bytes
+        for reruns in (False, True):
+            for most in self._mosts():
+                if most >= high:
+                    continue
+                if self._cost(most, reruns) > cost:
+                    low = most
+                    break
+                high = most
+        best = self.once
+        for _ in range(BISECTIONS):
+            limit = (low + high) // 2
+            found = self.plan(limit)
+            if found is not None and found.extra_cost <= cost:
+                best = min(best, found, key=lambda plan: plan.peak_bytes)
+                high = min(limit, found.peak_bytes)
+            else:
+                low = limit
+        return best
+
+    def curve(self) -> list[tuple[int, float]]:
+        """(bytes, extra cost) estimated without running ranges anew, from many bytes to few."""
+        points = [(self.once.peak_bytes, 0.0)]
+        for most in self._mosts():
+            for sample in range(SAMPLES, SAMPLES // 2, -1):
+                limit = most * sample // SAMPLES
+                cost = self._cost(limit, False)
+                if math.isinf(cost):
+                    return points
+                points.append((limit, cost))
+        return points
+
+    def _mosts(self) -> Iterator[int]:
+        """Bytes that tables are made for: the whole, and halves of halves."""
+        floor = max((spans.least_peak() for spans in self.spans), default=0)
+        most = self.once.peak_bytes
+        yield most
+        while most // 2 > floor + self.tape.fixed_bytes:
+            most //= 2
+            yield most
+
+    def _most_for(self, limit: int) -> int:
+        """Tables serve limits down to half of theirs."""
+        most = self.once.peak_bytes
+        while most >= 2 * limit:
+            most //= 2
+        return most
+
     def _plan(self, limit: int) -> TapePlan | None:
         room = float(limit - self.tape.fixed_bytes)
         for _ in range(ATTEMPTS):
@@ -53,38 +126,42 @@ class TapePlanner:
                 return None
             peak = self.tape.peak(sequence)
             if peak <= limit:
-                break
+                sequence = keep_more(self.tape, sequence, limit)
+                return TapePlan(sequence, self.tape.extra_cost(sequence), self.tape.peak(sequence))
             room -= max(peak - limit, room / 200)
-        else:
-            return None
-        sequence = keep_more(self.tape, sequence, limit)
-        return TapePlan(sequence, self.tape.extra_cost(sequence), self.tape.peak(sequence))
+        return None
 
     def _sequence(self, limit: int, room: float) -> list[int] | None:
         sequence: list[int] = []
+        reached = 0
         for number, spans in enumerate(self.spans):
-            table = self._table(number, limit, room)
+            table = self._best_table(number, limit, room)
             level = table.scale.within(room)
-            if table.cost(level) == float("inf"):
+            if math.isinf(table.cost(level)):
                 return None
             run = spans.chain.run
-            sequence += range(len(set(sequence)), run.start)
+            sequence += range(reached, run.start)
             sequence += emit(spans.chain, table.actions(level))
-        return sequence
+            reached = run.stop
+        return [*sequence, *range(reached, len(self.tape))]
 
-    def _table(self, number: int, limit: int, room: float) -> FirstPass:
-        """Tables serve limits down to half of theirs; ranges are run anew only where that pays."""
-        most = self.once.peak_bytes
-        while most >= 2 * limit:
-            most = most // 2
-        single = self._cached(number, most, reruns=False)
+    def _best_table(self, number: int, limit: int, room: float) -> FirstPass:
+        """Ranges are run anew only where that pays."""
+        most = self._most_for(limit)
+        single = self._table(number, most, False)
         if single.cost(single.scale.within(room)) <= CHEAP * self.forward_cost:
             return single
-        return self._cached(number, most, reruns=True)
+        return self._table(number, most, True)
 
-    def _cached(self, number: int, most: int, reruns: bool) -> FirstPass:
+    def _cost(self, limit: int, reruns: bool) -> float:
+        room = limit - self.tape.fixed_bytes
+        most = self._most_for(limit)
+        tables = (self._table(number, most, reruns) for number in range(len(self.spans)))
+        return sum(table.cost(table.scale.within(room)) for table in tables)
+
+    def _table(self, number: int, most: int, reruns: bool) -> FirstPass:
         key = (number, most, reruns)
         if key not in self._tables:
-            spans = self.spans[number]
-            self._tables[key] = FirstPass(spans, Reruns(spans, most) if reruns else None, most)
+            spans, room = self.spans[number], max(most - self.tape.fixed_bytes, 1)
+            self._tables[key] = FirstPass(spans, Reruns(spans, room) if reruns else None, room)
         return self._tables[key]

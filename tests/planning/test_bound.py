@@ -17,7 +17,7 @@ def test_the_bound_is_never_above_the_optimum(seed):
         found = cheapest(problem, int(budget))
         if found is not None:
             best = replay(problem, found).cost - base.cost
-            assert extra_cost(problem, int(budget)) <= best * (1 + 1e-6)
+            assert extra_cost(problem.tape, int(budget)) <= best * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("part", [0.7, 0.5, 0.3])
@@ -32,5 +32,5 @@ def test_chains_are_planned_near_the_bound(part):
 def test_nothing_is_proven_where_everything_fits():
     problem = training_chain(40)
     base = replay(problem, problem.needed)
-    assert extra_cost(problem, base.peak_bytes) == pytest.approx(0, abs=1e-6)
+    assert extra_cost(problem.tape, base.peak_bytes) == pytest.approx(0, abs=1e-6)
     assert solve(problem, base.peak_bytes).cost == base.cost

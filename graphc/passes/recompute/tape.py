@@ -62,6 +62,9 @@ class GraphTape:
             once=frozenset(i for i, node in enumerate(nodes) if node.op.has_effect),
             held=frozenset(self._distinct([*graph.outputs.values(), *graph.kept])),
             runs=self._runs(),
+            fixed_bytes=0
+            if feature_maps_only
+            else sum(align(state.type.bytes, alignment) for state in graph.states),
         )
 
     def root(self, value: Value) -> Value:

@@ -1,0 +1,297 @@
+"""The planner that is asked for bytes or work: least extra time within a budget, or least bytes.
+
+It plans on a tape of the graph (graphc.planning), packs what it finds, and plans again with what
+packing overshot, until the bytes that are asked for hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from graphc.errors import BudgetError, OptionError
+from graphc.ir.graph import Graph, Node
+from graphc.ir.plan import ALIGNMENT, Allocate, Certificate
+from graphc.ir.types import format_bytes, parse_bytes
+from graphc.passes.allocate import Sizes, allocate, measure
+from graphc.passes.cost import CostModel, recomputation
+from graphc.passes.recompute.apply import recompute
+from graphc.passes.recompute.sequence import materialise
+from graphc.passes.recompute.tape import GraphTape
+from graphc.passes.schedule import place_updates
+from graphc.planning.bound import extra_cost, least_bytes
+from graphc.planning.within import TapePlan, TapePlanner
+
+ATTEMPTS = 8
+"""Plans with less and less room, until packing does not overshoot the budget."""
+
+SLACK = 0.01
+"""Part of a budget that may be left without another try."""
+
+LEAST_TRIES = (1.0, 1.01, 1.03, 1.06, 1.1)
+"""Limits above the least one on the tape: a little more room may pack better."""
+
+POINTS = 16
+"""Budgets of a frontier."""
+
+OTHERS = ("none", "cheap", "sublinear", "recursive")
+"""Policies that are compared with, the cheapest first."""
+
+
+STAGES_AGAIN = 0.15
+"""Extra time, as part of a step, from which on policies that run whole stages again may be cheaper;
+a forward pass is about a third of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a plan is asked for, at most one of three; with none, the knee of the curve.
+
+    `budget` bounds the bytes of the whole arena, `feature_map_budget` those of the paper's measure:
+    the least extra time within it is looked for. `max_extra_flops` is the part of a step's flops
+    that may be computed again: the fewest bytes within it are looked for.
+    """
+
+    budget: int | None = None
+    feature_map_budget: int | None = None
+    max_extra_flops: float | None = None
+
+    @classmethod
+    def of(cls, budget: object, feature_map_budget: object, max_extra_flops: object) -> Goal | None:
+        """From what a user gives, or None where all is None; raises `OptionError`."""
+        given = {
+            "budget": budget,
+            "feature_map_budget": feature_map_budget,
+            "max_extra_flops": max_extra_flops,
+        }
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise OptionError(f"give one of {' and '.join(named)}, not both: each decides a plan")
+        if not named:
+            return None
+        if max_extra_flops is not None:
+            is_number = isinstance(max_extra_flops, int | float)
+            if not is_number or isinstance(max_extra_flops, bool) or not max_extra_flops >= 0:  # type: ignore[operator]
+                raise OptionError(
+                    "max_extra_flops is a part of a step's flops from 0 up, such as 0.33, got "
+                    f"{max_extra_flops!r}"
+                )
+            return cls(max_extra_flops=float(max_extra_flops))  # type: ignore[arg-type]
+        size = parse_bytes(named[0], given[named[0]])
+        return cls(**{named[0]: size})
+
+    def __str__(self) -> str:
+        if self.budget is not None:
+            return f"arena of at most {format_bytes(self.budget)}"
+        if self.feature_map_budget is not None:
+            return f"feature maps of at most {format_bytes(self.feature_map_budget)}"
+        if self.max_extra_flops is not None:
+            return f"at most {self.max_extra_flops:.1%} more flops"
+        return "knee of the curve"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plan's graph, its sizes, and the part of a step's seconds and flops that it adds."""
+
+    graph: Graph
+    sizes: Sizes
+    extra_time: float
+    extra_flops: float
+
+    def bytes(self, maps_only: bool) -> int:
+        """The arena's bytes, or those of the feature maps."""
+        return self.sizes.feature_map_bytes if maps_only else self.sizes.arena_bytes
+
+
+class OptimalPlanner:
+    """Plans of one training graph without copies, under one allocation strategy."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        costs: CostModel,
+        strategy: Allocate = "packed",
+        alignment: int = ALIGNMENT,
+    ) -> None:
+        self.graph, self.costs = graph, costs
+        self.strategy, self.alignment = strategy, alignment
+        self.device = CostModel().device
+        self._planners: dict[tuple[bool, bool], tuple[GraphTape, TapePlanner]] = {}
+        self._others: dict[str, Point] = {}
+
+    def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
+        """The graph with its copies and what is proven of it; raises `BudgetError`."""
+        if goal.budget is not None:
+            point = self.within(goal.budget, maps_only=False)
+            bound = self.extra_time_bound(goal.budget, maps_only=False)
+        elif goal.feature_map_budget is not None:
+            point = self.within(goal.feature_map_budget, maps_only=True)
+            bound = self.extra_time_bound(goal.feature_map_budget, maps_only=True)
+        else:
+            if goal.max_extra_flops is not None:
+                point = self.least_with(goal.max_extra_flops)
+            else:
+                point = self.knee()
+            bound = self.extra_time_bound(point.sizes.arena_bytes, maps_only=False)
+        return point.graph, Certificate(str(goal), self.bound_bytes(), bound)
+
+    def within(self, budget: int, maps_only: bool) -> Point:
+        """The least extra time found with at most `budget` bytes; raises `BudgetError`."""
+        best = self._within(budget, maps_only)
+        for other in self._cheaper(best):
+            if other.bytes(maps_only) <= budget and (
+                best is None or other.extra_time < best.extra_time
+            ):
+                best = other
+        if best is None:
+            least = self.least(maps_only)
+            if least.bytes(maps_only) > budget:
+                raise self._does_not_fit(budget, least, maps_only)
+            best = least
+        return best
+
+    def _within(self, budget: int, maps_only: bool) -> Point | None:
+        _, planner = self._planner(maps_only, by_flops=False)
+        fits: Point | None = None
+        limit = fitted = budget
+        too_much: int | None = None
+        for _ in range(ATTEMPTS):
+            plan = planner.plan(limit)
+            if plan is None:
+                break
+            point = self._point(plan, maps_only, by_flops=False)
+            over = point.bytes(maps_only) - budget
+            if over > 0:
+                too_much = limit
+                limit = limit - max(over, limit // 500) if fits is None else (limit + fitted) // 2
+                continue
+            if fits is None or point.extra_time <= fits.extra_time:
+                fits, fitted = point, limit
+            if too_much is None or -over <= SLACK * budget or too_much - limit <= SLACK * budget:
+                break
+            limit = (limit + too_much) // 2
+        return fits
+
+    def least_with(self, max_extra_flops: float) -> Point:
+        """The fewest bytes found with at most that part of a step's flops computed again."""
+        tape, planner = self._planner(maps_only=False, by_flops=True)
+        allowed = max_extra_flops * tape.tape.cost_of(range(len(tape.tape)))
+        best = self._point(planner.least_costing(allowed), maps_only=False, by_flops=True)
+        for name in OTHERS:
+            other = self._other(name)
+            if other.extra_flops <= max_extra_flops and other.bytes(False) < best.bytes(False):
+                best = other
+        return best
+
+    def knee(self) -> Point:
+        """Where the curve of bytes against time bends: farthest from the line between its ends."""
+        _, planner = self._planner(maps_only=False, by_flops=False)
+        curve = planner.curve()
+        (most, _), (least, cost) = curve[0], curve[-1]
+        limit, _ = max(
+            curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least)
+        )
+        plan = planner.plan(limit)
+        return self._point(plan or planner.once, maps_only=False, by_flops=False)
+
+    def least(self, maps_only: bool) -> Point:
+        """The fewest bytes found at any price."""
+        _, planner = self._planner(maps_only, by_flops=False)
+        limit = planner.least().peak_bytes
+        plans = (planner.plan(int(limit * part)) for part in LEAST_TRIES)
+        points = [self._point(p, maps_only, by_flops=False) for p in plans if p is not None]
+        points += map(self._other, OTHERS)
+        return min(points, key=lambda point: (point.bytes(maps_only), point.extra_time))
+
+    def frontier(self) -> list[Point]:
+        """Plans from the fewest bytes to those without recomputation, dominated ones left out."""
+        least = self.least(maps_only=False)
+        plain = self._other("none")
+        low, high = least.sizes.arena_bytes, plain.sizes.arena_bytes
+        points = [least, plain]
+        for index in range(1, POINTS - 1):
+            # Half the distance in bytes, half in their logarithm: tight budgets are the steep part.
+            part = index / (POINTS - 1)
+            budget = (low + (high - low) * part + low * (high / max(low, 1)) ** part) / 2
+            points.append(self.within(int(budget), maps_only=False))
+        return undominated(points)
+
+    def bound_bytes(self) -> int:
+        """Bytes of the arena that no schedule can go below."""
+        return least_bytes(self._planner(maps_only=False, by_flops=False)[0].tape)
+
+    def extra_time_bound(self, budget: int, maps_only: bool) -> float:
+        """The part of a step's seconds that every schedule within the budget adds at least."""
+        tape = self._planner(maps_only, by_flops=False)[0].tape
+        return extra_cost(tape, budget) / (tape.cost_of(range(len(tape))) or 1.0)
+
+    def _planner(self, maps_only: bool, by_flops: bool) -> tuple[GraphTape, TapePlanner]:
+        key = (maps_only, by_flops)
+        if key not in self._planners:
+            cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
+            tape = GraphTape(self.graph, cost, self.device, self.alignment, maps_only)
+            self._planners[key] = (tape, TapePlanner(tape.tape))
+        return self._planners[key]
+
+    def _point(self, plan: TapePlan, maps_only: bool, by_flops: bool) -> Point:
+        tape, planner = self._planner(maps_only, by_flops)
+        if plan is planner.once:
+            return self._measured(self.graph)
+        sequence = tape.sequence(plan.sequence)
+        return self._measured(place_updates(materialise(self.graph, sequence)))
+
+    def _measured(self, graph: Graph) -> Point:
+        sizes = measure(graph, self.strategy, self.alignment, self.device)
+        again = recomputation(graph, self.costs)
+        return Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
+
+    def _other(self, name: str) -> Point:
+        if name not in self._others:
+            self._others[name] = self._measured(recompute(self.graph, name))
+        return self._others[name]
+
+    def _cheaper(self, best: Point | None) -> Iterator[Point]:
+        """Other policies that may cost less; those that run whole stages again, seldom do."""
+        for name in OTHERS:
+            whole = name in ("sublinear", "recursive")
+            if best is None or not whole or best.extra_time > STAGES_AGAIN:
+                yield self._other(name)
+
+    def _does_not_fit(self, budget: int, least: Point, maps_only: bool) -> BudgetError:
+        found = allocate(least.graph, self.strategy, "optimal", self.alignment)
+        node = found.graph.nodes[found.peak_step].label
+        names = found.graph.names
+        largest = [
+            (", ".join(names[value] for value in found.residents[b.index][:2]), b.bytes)
+            for b in found.live_at(found.peak_step)
+            if b.index in found.residents
+        ][:6]
+        measured = "feature maps" if maps_only else "arena"
+        tape = self._planner(maps_only, by_flops=False)[0].tape
+        bound = least_bytes(tape)
+        listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+        return BudgetError(
+            f"no plan found whose {measured} fit into {budget} bytes = {format_bytes(budget)}; the "
+            f"least found is {least.bytes(maps_only)} bytes = "
+            f"{format_bytes(least.bytes(maps_only))}, and none can be below {bound} bytes. At its "
+            f"peak, {node}, the largest values are: {listed}. Raise the budget, or make the batch "
+            "smaller (accumulate=k keeps the step's batch)",
+            least.bytes(maps_only),
+            bound,
+            node,
+            tuple(largest),
+        )
+
+
+def _flops(node: Node) -> float:
+    return float(node.op.cost(node).flops)
+
+
+def undominated(points: list[Point]) -> list[Point]:
+    """Points by bytes, without those that another one beats in bytes and in time."""
+    chosen: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.sizes.arena_bytes, p.extra_time)):
+        if not chosen or point.extra_time < chosen[-1].extra_time:
+            chosen.append(point)
+    return chosen
