@@ -6,7 +6,7 @@ EXTRAS ?= test
 BIN := $(VENV)/bin
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test lint nightly benchmarks clean
+.PHONY: demo test lint nightly benchmarks figures clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -30,6 +30,9 @@ lint: $(VENV)/.installed-dev
 benchmarks: $(VENV)/.installed-$(EXTRAS)
 	$(BIN)/python benchmarks/planning_time.py
 	$(BIN)/python benchmarks/step_time.py
+
+figures: $(VENV)/.installed-view
+	$(BIN)/python benchmarks/figures.py
 
 $(VENV)/.installed-%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -95,8 +95,8 @@ def torch_step(case: Case, feeds: Mapping[str, np.ndarray]) -> Step | None:
     return torch_networks.Trainer(network, case.optimizer, (x, torch.from_numpy(feeds["labels"])))
 
 
-def measure(steps: dict[str, Step], count: int) -> dict[str, float]:
-    """Median seconds by name, in alternating blocks of one step."""
+def step_seconds(steps: Mapping[str, Step], count: int) -> dict[str, list[float]]:
+    """Seconds by name of `count` steps, in alternating blocks of one step after a warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
@@ -105,7 +105,12 @@ def measure(steps: dict[str, Step], count: int) -> dict[str, float]:
             started = time.perf_counter()
             step()
             seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    return seconds
+
+
+def measure(steps: Mapping[str, Step], count: int) -> dict[str, float]:
+    """Median seconds by name."""
+    return {name: statistics.median(s) for name, s in step_seconds(steps, count).items()}
 
 
 def main() -> None:
