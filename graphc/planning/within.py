@@ -43,6 +43,8 @@ class TapePlanner:
         chains = [Chain(tape, run) for run in tape.runs]
         self.spans = [Spans(chain) for chain in chains if chain.useful]
         self.forward_cost = sum(tape.cost_of(chain.useful) for chain in chains)
+        least = max((spans.least_peak() for spans in self.spans), default=0)
+        self._floor = tape.fixed_bytes + least
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}
         self._plans: dict[int, TapePlan | None] = {}
 
@@ -70,8 +72,9 @@ class TapePlanner:
 
     def least_costing(self, cost: float) -> TapePlan:
         """The plan of the fewest bytes found whose repeats cost at most so much."""
-        low, high = 0, self.once.peak_bytes
+        high = self.once.peak_bytes
         for reruns in (False, True):
+            low = self._floor
             for most in self._mosts():
                 if most >= high:
                     continue
@@ -104,10 +107,9 @@ class TapePlanner:
 
     def _mosts(self) -> Iterator[int]:
         """Bytes that tables are made for: the whole, and halves of halves."""
-        floor = max((spans.least_peak() for spans in self.spans), default=0)
         most = self.once.peak_bytes
         yield most
-        while most // 2 > floor + self.tape.fixed_bytes:
+        while most // 2 > self._floor:
             most //= 2
             yield most
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
+from graphc.ir.device import CPU
 from graphc.ir.graph import Graph
-from graphc.passes.inplace import assign_storages
-from graphc.passes.liveness import liveness, peak_bytes
+from graphc.ir.plan import ALIGNMENT
 from graphc.passes.precision import casts_a_parameter
 from graphc.passes.recompute import policies
 from graphc.passes.recompute.policies import Counts
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
+from graphc.passes.recompute.tape import GraphTape
 from graphc.passes.schedule import place_updates
 
 POLICIES: dict[str, Callable[[Graph], Counts]] = {
@@ -19,9 +19,10 @@ POLICIES: dict[str, Callable[[Graph], Counts]] = {
     "mirror": policies.mirror,
     "cheap": policies.cheap,
     "segments": policies.segments,
-    "sublinear": lambda graph: policies.sublinear(graph, functools.partial(bytes_with, graph)),
+    "sublinear": lambda graph: policies.sublinear(graph, _judge(graph)),
     "recursive": policies.recursive,
 }
+"""The paper's. What is asked for bytes or work is in passes/recompute/optimal.py."""
 
 
 def recompute(graph: Graph, policy: str) -> Graph:
@@ -29,22 +30,29 @@ def recompute(graph: Graph, policy: str) -> Graph:
 
     16-bit copies of parameters are made again under every policy.
     """
+    sequence = sequence_of(graph, policy)
+    if len(sequence) == len(graph.nodes):
+        return graph
+    return with_sequence(graph, sequence)
+
+
+def sequence_of(graph: Graph, policy: str) -> list[int]:
+    """What `policy` runs, as steps of the graph."""
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
     counts = {**casts, **POLICIES[policy](graph)}
-    return with_counts(graph, counts) if counts else graph
+    return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))
 
 
-def with_counts(graph: Graph, counts: Counts) -> Graph:
-    """Mirror counts as a graph, updates behind the last reader of what they replace."""
-    return place_updates(_with_copies(graph, counts))
+def with_sequence(graph: Graph, sequence: list[int]) -> Graph:
+    """A sequence as a graph, updates behind the last reader of what they replace."""
+    return place_updates(materialise(graph, sequence))
 
 
-def _with_copies(graph: Graph, counts: Counts) -> Graph:
-    return materialise(graph, mirrored_sequence(graph, lambda node: counts.get(node, 0)))
+def _mirrored(graph: Graph, counts: Counts) -> list[int]:
+    return mirrored_sequence(graph, lambda node: counts.get(node, 0))
 
 
-def bytes_with(graph: Graph, counts: Counts) -> int:
-    """The most bytes of values alive at one node, with these copies and with overwriting."""
-    graph = _with_copies(graph, counts)
-    storages = assign_storages(graph, liveness(graph), overwrite=True).storages
-    return peak_bytes((s.first, s.last, s.bytes) for s in storages)
+def _judge(graph: Graph) -> Callable[[Counts], int]:
+    """The most bytes live at one node, with overwriting and workspaces."""
+    tape = GraphTape(graph, lambda node: 0.0, CPU, ALIGNMENT, feature_maps_only=False)
+    return lambda counts: tape.tape.peak(tape.tape_steps(_mirrored(graph, counts)))

@@ -15,10 +15,8 @@ from graphc.ir.plan import ALIGNMENT, Allocate, Certificate
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.passes.allocate import Sizes, allocate, measure
 from graphc.passes.cost import CostModel, recomputation
-from graphc.passes.recompute.apply import recompute
-from graphc.passes.recompute.sequence import materialise
+from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.tape import GraphTape
-from graphc.passes.schedule import place_updates
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.within import TapePlan, TapePlanner
 
@@ -36,11 +34,6 @@ POINTS = 16
 
 OTHERS = ("none", "cheap", "sublinear", "recursive")
 """Policies that are compared with, the cheapest first."""
-
-
-STAGES_AGAIN = 0.15
-"""Extra time, as part of a step, from which on policies that run whole stages again may be cheaper;
-a forward pass is about a third of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,9 @@ class OptimalPlanner:
         self.graph, self.costs = graph, costs
         self.strategy, self.alignment = strategy, alignment
         self.device = CostModel().device
-        self._planners: dict[tuple[bool, bool], tuple[GraphTape, TapePlanner]] = {}
+        self._tapes: dict[tuple[bool, bool], GraphTape] = {}
+        self._planners: dict[tuple[bool, bool], TapePlanner] = {}
+        self._sequences: dict[str, list[int]] = {}
         self._others: dict[str, Point] = {}
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
@@ -139,7 +134,7 @@ class OptimalPlanner:
     def within(self, budget: int, maps_only: bool) -> Point:
         """The least extra time found with at most `budget` bytes; raises `BudgetError`."""
         best = self._within(budget, maps_only)
-        for other in self._cheaper(best):
+        for other in self._cheaper(best, budget, maps_only):
             if other.bytes(maps_only) <= budget and (
                 best is None or other.extra_time < best.extra_time
             ):
@@ -152,7 +147,7 @@ class OptimalPlanner:
         return best
 
     def _within(self, budget: int, maps_only: bool) -> Point | None:
-        _, planner = self._planner(maps_only, by_flops=False)
+        planner = self._planner(maps_only, by_flops=False)
         fits: Point | None = None
         limit = fitted = budget
         too_much: int | None = None
@@ -175,18 +170,19 @@ class OptimalPlanner:
 
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
-        tape, planner = self._planner(maps_only=False, by_flops=True)
-        allowed = max_extra_flops * tape.tape.cost_of(range(len(tape.tape)))
-        best = self._point(planner.least_costing(allowed), maps_only=False, by_flops=True)
+        planner = self._planner(maps_only=False, by_flops=True)
+        allowed = max_extra_flops * planner.tape.cost_of(range(len(planner.tape)))
+        plan = planner.least_costing(allowed)
+        best = self._point(plan, maps_only=False, by_flops=True)
         for name in OTHERS:
-            other = self._other(name)
-            if other.extra_flops <= max_extra_flops and other.bytes(False) < best.bytes(False):
-                best = other
+            cost, peak = self._estimate(name, maps_only=False, by_flops=True)
+            if cost <= allowed and peak < plan.peak_bytes:
+                best = min(best, self._other(name), key=lambda point: point.bytes(False))
         return best
 
     def knee(self) -> Point:
         """Where the curve of bytes against time bends: farthest from the line between its ends."""
-        _, planner = self._planner(maps_only=False, by_flops=False)
+        planner = self._planner(maps_only=False, by_flops=False)
         curve = planner.curve()
         (most, _), (least, cost) = curve[0], curve[-1]
         limit, _ = max(
@@ -197,7 +193,7 @@ class OptimalPlanner:
 
     def least(self, maps_only: bool) -> Point:
         """The fewest bytes found at any price."""
-        _, planner = self._planner(maps_only, by_flops=False)
+        planner = self._planner(maps_only, by_flops=False)
         limit = planner.least().peak_bytes
         plans = (planner.plan(int(limit * part)) for part in LEAST_TRIES)
         points = [self._point(p, maps_only, by_flops=False) for p in plans if p is not None]
@@ -219,27 +215,31 @@ class OptimalPlanner:
 
     def bound_bytes(self) -> int:
         """Bytes of the arena that no schedule can go below."""
-        return least_bytes(self._planner(maps_only=False, by_flops=False)[0].tape)
+        return least_bytes(self._tape(maps_only=False, by_flops=False).tape)
 
     def extra_time_bound(self, budget: int, maps_only: bool) -> float:
         """The part of a step's seconds that every schedule within the budget adds at least."""
-        tape = self._planner(maps_only, by_flops=False)[0].tape
+        tape = self._tape(maps_only, by_flops=False).tape
         return extra_cost(tape, budget) / (tape.cost_of(range(len(tape))) or 1.0)
 
-    def _planner(self, maps_only: bool, by_flops: bool) -> tuple[GraphTape, TapePlanner]:
+    def _planner(self, maps_only: bool, by_flops: bool) -> TapePlanner:
         key = (maps_only, by_flops)
         if key not in self._planners:
-            cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
-            tape = GraphTape(self.graph, cost, self.device, self.alignment, maps_only)
-            self._planners[key] = (tape, TapePlanner(tape.tape))
+            self._planners[key] = TapePlanner(self._tape(maps_only, by_flops).tape)
         return self._planners[key]
 
+    def _tape(self, maps_only: bool, by_flops: bool) -> GraphTape:
+        key = (maps_only, by_flops)
+        if key not in self._tapes:
+            cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
+            self._tapes[key] = GraphTape(self.graph, cost, self.device, self.alignment, maps_only)
+        return self._tapes[key]
+
     def _point(self, plan: TapePlan, maps_only: bool, by_flops: bool) -> Point:
-        tape, planner = self._planner(maps_only, by_flops)
-        if plan is planner.once:
+        if plan is self._planner(maps_only, by_flops).once:
             return self._measured(self.graph)
-        sequence = tape.sequence(plan.sequence)
-        return self._measured(place_updates(materialise(self.graph, sequence)))
+        sequence = self._tape(maps_only, by_flops).sequence(plan.sequence)
+        return self._measured(with_sequence(self.graph, sequence))
 
     def _measured(self, graph: Graph) -> Point:
         sizes = measure(graph, self.strategy, self.alignment, self.device)
@@ -247,15 +247,29 @@ class OptimalPlanner:
         return Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
 
     def _other(self, name: str) -> Point:
+        """What another policy comes to."""
         if name not in self._others:
-            self._others[name] = self._measured(recompute(self.graph, name))
+            self._others[name] = self._measured(with_sequence(self.graph, self._sequence(name)))
         return self._others[name]
 
-    def _cheaper(self, best: Point | None) -> Iterator[Point]:
-        """Other policies that may cost less; those that run whole stages again, seldom do."""
+    def _sequence(self, name: str) -> list[int]:
+        if name not in self._sequences:
+            self._sequences[name] = sequence_of(self.graph, name)
+        return self._sequences[name]
+
+    def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
+        """Extra cost and peak of another policy on the tape, without its graph."""
+        tape = self._tape(maps_only, by_flops)
+        steps = tape.tape_steps(self._sequence(name))
+        return tape.tape.extra_cost(steps), tape.tape.peak(steps)
+
+    def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
+        """Other policies that cost less by the tape, and may fit."""
+        tape = self._tape(maps_only, by_flops=False).tape
+        step_cost = tape.cost_of(range(len(tape)))
         for name in OTHERS:
-            whole = name in ("sublinear", "recursive")
-            if best is None or not whole or best.extra_time > STAGES_AGAIN:
+            cost, peak = self._estimate(name, maps_only, by_flops=False)
+            if peak <= budget and (best is None or cost < best.extra_time * step_cost):
                 yield self._other(name)
 
     def _does_not_fit(self, budget: int, least: Point, maps_only: bool) -> BudgetError:
@@ -268,7 +282,7 @@ class OptimalPlanner:
             if b.index in found.residents
         ][:6]
         measured = "feature maps" if maps_only else "arena"
-        tape = self._planner(maps_only, by_flops=False)[0].tape
+        tape = self._tape(maps_only, by_flops=False).tape
         bound = least_bytes(tape)
         listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
         return BudgetError(

@@ -45,6 +45,7 @@ class GraphTape:
                 sizes.append(0 if is_free else align(root.type.bytes, alignment))
             self.numbers[value] = self.numbers[root]
         self.steps = [step for step, node in enumerate(graph.nodes) if not self._is_view(node)]
+        self.place = {step: index for index, step in enumerate(self.steps)}
         nodes = [graph.nodes[step] for step in self.steps]
         strided = {v for v, r in self.storages.residences.items() if r.layout is not None}
 
@@ -119,16 +120,19 @@ class GraphTape:
 
     def _runs(self) -> tuple[Run, ...]:
         """Forward passes and what follows each, in steps of the tape."""
-        place = {step: index for index, step in enumerate(self.steps)}
         edges: list[tuple[int, int]] = []
         for run in forward_runs(self.graph):
-            inside = [place[step] for step in run.steps if step in place]
+            inside = self.tape_steps(run.steps)
             if inside:
                 edges.append((inside[0], inside[-1] + 1))
         starts = [0, *(start for start, _ in edges[1:]), len(self.steps)]
         return tuple(
             Run(starts[index], turn, starts[index + 1]) for index, (_, turn) in enumerate(edges)
         )
+
+    def tape_steps(self, sequence: Sequence[int]) -> list[int]:
+        """Steps of the graph as steps of the tape, without those that are views."""
+        return [self.place[step] for step in sequence if step in self.place]
 
     def sequence(self, steps: Sequence[int]) -> list[int]:
         """Steps of the tape as steps of the graph, each after the views that it reads."""
