@@ -1,8 +1,8 @@
 """graphc: a computation-graph compiler that plans every byte of a training step before it runs."""
 
 from graphc import optim
-from graphc.compiler import compile, plan
-from graphc.errors import GraphcError
+from graphc.compiler import FrontierPoint, compile, frontier, plan
+from graphc.errors import BudgetError, GraphcError
 from graphc.ir.builder import input, keep, mirror, parameter, scope, segment
 from graphc.ir.costs import MeasuredCosts, read_costs
 from graphc.ir.graph import Graph, Initial, Node, Value
@@ -51,7 +51,9 @@ from graphc.runtime.program import Program
 __version__ = "0.1.0"
 
 __all__ = [
+    "BudgetError",
     "CellParameters",
+    "FrontierPoint",
     "Graph",
     "GraphcError",
     "Initial",
@@ -80,6 +82,7 @@ __all__ = [
     "equal",
     "exp",
     "format_graph",
+    "frontier",
     "full",
     "gather",
     "gelu",

@@ -30,6 +30,17 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
         "--recompute", default="none", metavar="P", help=f"{', '.join(RECOMPUTE)} (default: none)"
     )
     parser.add_argument("--dump", metavar="DIR", help="write the graph after every pass")
+    group = parser.add_argument_group("recomputation by budget, at most one")
+    group.add_argument(
+        "--budget", metavar="B", help="bytes of the whole arena, such as 7GiB: least time within it"
+    )
+    group.add_argument(
+        "--feature-map-budget", metavar="B", help="the same for the paper's measure of bytes"
+    )
+    group.add_argument(
+        "--max-extra-flops", type=float, metavar="F",
+        help="part of a step's flops, such as 0.33: fewest bytes within it",
+    )  # fmt: skip
     add_costs(parser)
 
 
@@ -97,9 +108,10 @@ def recipe(options: argparse.Namespace) -> Recipe:
     """The recipe that the user asked for."""
     names = (
         "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
-        "accumulate", "precision", "recompute", "allocate", "costs", "roofline",
+        "accumulate", "precision", "recompute", "allocate", "budget", "feature_map_budget",
+        "max_extra_flops", "costs", "roofline",
     )  # fmt: skip
-    chosen = {name: getattr(options, name) for name in names}
+    chosen = {name: getattr(options, name) for name in names if hasattr(options, name)}
     chosen["warmup"] = options.warmup or 0
     return Recipe(**chosen, seed=getattr(options, "seed", 0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,19 +27,25 @@ def add(commands: Commands) -> None:
     add_recipe(parser, DEFAULT, ("none",))
     add_costs(parser)
     parser.add_argument("--json", action="store_true", help="a list of plan objects")
-    parser.set_defaults(run=run, recompute="none", allocate="packed", dump=None, steps=10_000)
+    parser.set_defaults(run=run, dump=None, steps=10_000)
 
 
-POLICIES = ("cheap", "sublinear", "recursive")
-"""The paper's, planned with offsets in one arena."""
+POLICIES: tuple[dict[str, Any], ...] = (
+    *({"recompute": "none", "allocate": allocate} for allocate in ALLOCATE),
+    {"recompute": "cheap"},
+    {"recompute": "sublinear"},
+    {"recompute": "recursive"},
+    {"max_extra_flops": 0.33},
+)
+"""The paper's Fig. 5 and 6: allocation without recomputation, the paper's policies with offsets in
+one arena, and the fewest bytes within about one more forward pass."""
 
 
 def run(options: argparse.Namespace) -> None:
     """Plan the model under every strategy without recomputation, then under every policy."""
-    choices = [("none", allocate) for allocate in ALLOCATE]
-    if options.optimizer != "none":
-        choices += [(policy, "packed") for policy in POLICIES]
-    plans = [make_plan(options, recompute, allocate) for recompute, allocate in choices]
+    trains = options.optimizer != "none"
+    choices = POLICIES if trains else POLICIES[: len(ALLOCATE)]
+    plans = [make_plan(options, **choice) for choice in choices]
     if options.json:
         print(json.dumps([found.summary(options.model) for found in plans]))
         return

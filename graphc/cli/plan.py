@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,8 +14,8 @@ from rich.text import Text
 
 from graphc.cli.arguments import add_recipe, add_strategy, recipe
 from graphc.cli.models import add_model, build
-from graphc.compiler import plan
-from graphc.errors import whole_number
+from graphc.compiler import frontier, plan
+from graphc.errors import OptionError, whole_number
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.plan_text import (
     STEP_COLUMNS,
@@ -24,7 +26,7 @@ from graphc.ir.plan_text import (
     summary_rows,
 )
 from graphc.ir.types import format_bytes
-from graphc.training.recipe import Recipe
+from graphc.training.recipe import PLANNING, Recipe
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
@@ -42,14 +44,20 @@ def add(commands: Commands) -> None:
         "--steps", type=int, default=10_000, metavar="N",
         help="steps of the run that a schedule is for (default: 10000)",
     )  # fmt: skip
+    parser.add_argument(
+        "--frontier", action="store_true", help="plans for all budgets: bytes against extra time"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--text", action="store_true", help="plain text with every step")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the plan."""
-    memory_plan = make_plan(options, options.recompute, options.allocate)
+    """Print the plan, or the whole trade-off."""
+    if options.frontier:
+        _show_frontier(options)
+        return
+    memory_plan = make_plan(options)
     if options.json:
         print(json.dumps(memory_plan.summary(options.model)))
     elif options.text:
@@ -58,17 +66,49 @@ def run(options: argparse.Namespace) -> None:
         _show_plan(memory_plan)
 
 
-def make_plan(options: argparse.Namespace, recompute: str, allocate: str) -> MemoryPlan:
-    """The plan that the options ask for; optimizer ``none`` plans inference."""
+def make_plan(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
+    """The plan that the options and the strategy ask for; optimizer ``none`` plans inference."""
+    loss = build(options.model, options.settings)
+    return plan(loss, **{**_plan_options(options), **strategy})
+
+
+def _plan_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `graphc.plan`."""
     chosen = recipe(options)
     steps = whole_number("--steps", options.steps)
-    loss = build(options.model, options.settings)
-    strategy = {"recompute": recompute, "allocate": allocate, "dump": options.dump}
-    strategy |= {"costs": options.costs, "roofline": options.roofline}
+    if options.optimizer != "none":
+        return {**chosen.compile_options(steps), "dump": options.dump}
+    names = ("clip_norm", "accumulate", "precision", *PLANNING)
+    return {**{name: getattr(chosen, name) for name in names}, "dump": options.dump}
+
+
+def _show_frontier(options: argparse.Namespace) -> None:
+    """Plans from the fewest bytes to the least time, by JSON or as a table."""
     if options.optimizer == "none":
-        training = {"clip_norm": options.clip_norm, "accumulate": options.accumulate}
-        return plan(loss, **training, precision=options.precision, **strategy)
-    return plan(loss, **{**chosen.compile_options(steps), **strategy})
+        raise OptionError("a frontier is of a training step; leave out --optimizer none")
+    chosen = _plan_options(options)
+    decided = ("recompute", "budget", "feature_map_budget", "max_extra_flops", "dump")
+    given = [name for name in decided if chosen.pop(name) not in (None, "none")]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise OptionError(f"--frontier shows plans for all budgets; leave out {names}")
+    points = frontier(build(options.model, options.settings), **chosen)
+    if options.json:
+        print(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
+        return
+    columns = ("arena", "feature maps", "extra time", "proven", "extra flops")
+    table = Table(*columns, box=None, title=f"no plan below {format_bytes(points[0].bound_bytes)}")
+    for column in table.columns:
+        column.justify = "right"
+    for point in points:
+        table.add_row(
+            format_bytes(point.arena_bytes),
+            format_bytes(point.feature_map_bytes),
+            f"{point.extra_time_fraction:.2%}",
+            f"{point.extra_time_bound:.2%}",
+            f"{point.extra_flops_fraction:.2%}",
+        )
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
 
 
 def _show_plan(memory_plan: MemoryPlan) -> None:

@@ -34,17 +34,14 @@ def add(commands: Commands) -> None:
         "--output", default="costs.json", metavar="FILE",
         help="where the times go (default: costs.json)",
     )  # fmt: skip
-    parser.set_defaults(
-        run=run, recompute="none", allocate="packed", dump=None, steps=10_000, costs=None,
-        roofline="cpu",
-    )  # fmt: skip
+    parser.set_defaults(run=run, dump=None, steps=10_000)
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, write the file, print a table by op."""
     repeat = whole_number("--repeat", options.repeat)
     check_writable(options.output)
-    memory_plan = make_plan(options, options.recompute, options.allocate)
+    memory_plan = make_plan(options)
     costs = profile(memory_plan, repeat)
     costs.write(options.output)
     _show(costs, memory_plan.device)

@@ -89,7 +89,7 @@ class Chain:
         crossing: dict[int, None] = {}
         ending: dict[int, list[int]] = {}
         places: list[tuple[int, tuple[int, ...]]] = []
-        for step in self.useful[:-1]:
+        for step in self.useful:
             for value in ending.pop(step, ()):
                 del crossing[value]
             for value in self.tape.outputs[step]:
@@ -97,7 +97,10 @@ class Chain:
                     crossing[value] = None
                     ending.setdefault(last_use[value], []).append(value)
             places.append((step, tuple(crossing)))
-        chosen = _thinned(_narrow(places, self.tape), self.tape)
+        chosen = _thinned(_narrow(places[:-1], self.tape), self.tape)
+        # The turn is a cut too: what the last step makes is all that the first region reads.
+        for step in self.useful[-1:]:
+            chosen.append((step, tuple(v for v in self.tape.outputs[step] if v in self.wanted)))
         edges = [self.run.start, *(step + 1 for step, _ in chosen), self.run.turn]
         self.units = [range(a, b) for a, b in pairwise(edges)]
         self.crossing = [frozenset[int](), *(frozenset(values) for _, values in chosen)]

@@ -11,7 +11,9 @@ from graphc.ir.ops.learning_rate import FORMS
 from graphc.ir.plan import PRECISIONS, Allocate, Precision, Recompute
 from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
 
-PLANNING = ("recompute", "allocate", "costs", "roofline")
+PLANNING = (
+    "recompute", "allocate", "budget", "feature_map_budget", "max_extra_flops", "costs", "roofline",
+)  # fmt: skip
 """Settings that change no number that a step computes."""
 
 
@@ -34,6 +36,9 @@ class Recipe:
     precision: Precision = "fp32"
     recompute: Recompute = "none"
     allocate: Allocate = "packed"
+    budget: int | str | None = None
+    feature_map_budget: int | str | None = None
+    max_extra_flops: float | None = None
     costs: str | None = None
     roofline: str = "cpu"
     seed: int = 0
@@ -54,10 +59,7 @@ class Recipe:
             "clip_norm": self.clip_norm,
             "accumulate": self.accumulate,
             "precision": self.precision,
-            "recompute": self.recompute,
-            "allocate": self.allocate,
-            "costs": self.costs,
-            "roofline": self.roofline,
+            **{name: getattr(self, name) for name in PLANNING},
         }
 
     def make_optimizer(self, steps: int) -> Optimizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -50,7 +51,15 @@ def root_of(value: Value) -> Value:
 
 
 def cuts(graph: Graph, run: Run) -> list[Cut]:
-    """Places where a single value crosses, or that are narrowest among their neighbours."""
+    """Places where a single value crosses, or that are narrowest among their neighbours.
+
+    Where the user has marked segments, their ends are the only candidates.
+    """
+    marked = {
+        before
+        for before, after in itertools.pairwise(run.steps)
+        if graph.nodes[before].segment != graph.nodes[after].segment
+    }
     widths = [(size, len(crossing)) for _, size, crossing in _boundaries(graph, run)]
     sizes = [size for size, _ in widths]
     chosen = {
@@ -58,10 +67,11 @@ def cuts(graph: Graph, run: Run) -> list[Cut]:
         for index, (size, count) in enumerate(widths)
         if count == 1 or (count and size == min(sizes[max(0, index - WINDOW) : index + WINDOW + 1]))
     }
+    chosen = marked or chosen
     return [
         Cut(step, size, tuple(crossing))
         for step, size, crossing in _boundaries(graph, run)
-        if step in chosen
+        if step in chosen and crossing
     ]
 
 
