@@ -221,8 +221,8 @@ class MemoryPlan:
             "recomputed_nodes": self.recomputation.nodes,
             "extra_flops_fraction": self.recomputation.extra_flops_fraction,
             "extra_time_fraction": self.recomputation.extra_time_fraction,
-            "extra_time_bound": self.certificate.extra_time_bound if self.certificate else None,
             "planning_seconds": self.planning_seconds,
+            "extra_time_bound": self.certificate.extra_time_bound if self.certificate else None,
             "settings": dict(self.settings),
         }
 

@@ -40,24 +40,24 @@ def _one_pass(tape: Tape, sequence: list[int], limit: int) -> list[int]:
         while start in gone:
             start = previous[start]
         read = [v for v in tape.outputs[step] if ends[position, v] > position]
-        # An operand may be overwritten by its last reader: that step is inside the stretch.
-        stretches = [(ends[start, value], value) for value in read]
-        if any(
-            size[value] and levels[end:position].max(initial=0) + size[value] > limit
-            for end, value in stretches
-        ):
-            continue
+        stretches = [(_free_from(tape, sequence, ends[start, v], v), v) for v in read]
         first = min((end for end, _ in stretches), default=position)
         added = np.zeros(position - first, np.int64)
         for end, value in stretches:
             added[end - first :] += size[value]
-        if len(added) and (levels[first:position] + added).max() > limit:
+        if np.any((levels[first:position] + added > limit) & (added > 0)):
             continue
         levels[first:position] += added
         gone.add(position)
         for value in read:
             ends[start, value] = ends[position, value]
     return [step for position, step in enumerate(sequence) if position not in gone]
+
+
+def _free_from(tape: Tape, sequence: list[int], end: int, value: int) -> int:
+    """The position from which on a value has no bytes, if position `end` reads it last."""
+    overwritten = (operand for _, operand in tape.overwrites[sequence[end]])
+    return end if value in overwritten else end + 1
 
 
 def _appearances(

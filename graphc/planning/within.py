@@ -54,7 +54,8 @@ class TapePlanner:
             return self.once
         if limit not in self._plans:
             self._plans[limit] = self._plan(limit)
-        return self._plans[limit]
+        known = (plan for plan in self._plans.values() if plan and plan.peak_bytes <= limit)
+        return min(known, key=lambda plan: plan.extra_cost, default=None)
 
     def least(self) -> TapePlan:
         """The plan of the fewest bytes found."""

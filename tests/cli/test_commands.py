@@ -8,7 +8,8 @@ from cli.running import run
 SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
 KEYS = ["model", "recompute", "allocate", "nodes", "forward_nodes", "arena_bytes", "state_bytes",
         "workspace_bytes", "feature_map_bytes", "live_bytes", "bound_bytes", "recomputed_nodes",
-        "extra_flops_fraction", "extra_time_fraction", "planning_seconds", "settings"]  # fmt: skip
+        "extra_flops_fraction", "extra_time_fraction", "planning_seconds",
+        "extra_time_bound", "settings"]  # fmt: skip
 
 
 def test_plan_json_has_the_stated_keys(capsys):
@@ -60,11 +61,12 @@ def test_compare_is_a_list_of_plan_objects(capsys):
     assert code == 0
     assert [(found["recompute"], found["allocate"]) for found in plans] == [
         *(("none", allocate) for allocate in ("none", "inplace", "sharing", "packed")),
-        *((policy, "packed") for policy in ("cheap", "sublinear", "recursive")),
+        *((policy, "packed") for policy in ("cheap", "sublinear", "recursive", "optimal")),
     ]
     assert all(list(found) == KEYS for found in plans)
     sizes = [found["arena_bytes"] for found in plans]
-    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[:-1] == sorted(sizes[:-1], reverse=True)
+    assert plans[-1]["extra_flops_fraction"] <= 0.33
     table = run(capsys, "compare", "mlp", *SMALL)[1]
     assert all(name in table for name in ("none", "inplace", "sharing", "packed", "feature maps"))
 
@@ -155,3 +157,55 @@ def test_a_closed_pipe_is_no_error():
     )  # fmt: skip
     assert done.stdout.startswith("plan:")
     assert done.stderr == ""
+
+
+DEEP = ("layers=20", "hidden=64", "inputs=64", "batch=512")
+
+
+def test_budgets_on_the_command_line(capsys):
+    plain = json.loads(run(capsys, "plan", "mlp", *DEEP, "--json")[1])
+    budget = plain["arena_bytes"] * 3 // 4
+    code, out, err = run(capsys, "plan", "mlp", *DEEP, "--budget", str(budget), "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["recompute"] == "optimal"
+    assert found["bound_bytes"] <= found["arena_bytes"] <= budget
+    assert 0 < found["extra_time_bound"] <= found["extra_time_fraction"]
+    text = run(capsys, "plan", "mlp", *SMALL, "--feature-map-budget", "1GiB")[1]
+    assert "planned for         feature maps of at most 1.00 GiB" in text
+    assert "at most 20.0% more flops" in run(capsys, "plan", "mlp", "--max-extra-flops", "0.2")[1]
+    assert "knee of the curve" in run(capsys, "plan", "mlp", *SMALL, "--recompute", "optimal")[1]
+
+
+def test_the_frontier_runs_from_the_fewest_bytes_to_no_recomputation(capsys):
+    code, out, err = run(capsys, "plan", "mlp", *DEEP, "--frontier", "--json")
+    assert code == 0, err
+    points = json.loads(out)["frontier"]
+    assert len(points) > 5
+    plain = json.loads(run(capsys, "plan", "mlp", *DEEP, "--json")[1])
+    assert points[-1]["arena_bytes"] == plain["arena_bytes"]
+    assert points[-1]["extra_time_fraction"] == 0
+    bytes_ = [point["arena_bytes"] for point in points]
+    seconds = [point["extra_time_fraction"] for point in points]
+    assert bytes_ == sorted(set(bytes_))
+    assert seconds == sorted(set(seconds), reverse=True)
+    assert "extra time" in run(capsys, "plan", "mlp", *SMALL, "--frontier")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--budget", "lots"), "budget is a size such as 7GiB, 500MB or 123456, got 'lots'"),
+        (("--budget", "1GiB", "--max-extra-flops", "0.3"), "give one of budget and max_extra"),
+        (("--max-extra-flops", "-1"), "from 0 up, such as 0.33, got -1.0"),
+        (("--budget", "1GiB", "--recompute", "cheap"), "leave out 'cheap'"),
+        (("--budget", "1GiB", "--optimizer", "none"), "give an optimizer"),
+        (("--budget", "1KiB"), "Raise the budget"),
+        (("--frontier", "--budget", "1GiB"), "leave out --budget"),
+        (("--frontier", "--optimizer", "none"), "a frontier is of a training step"),
+    ],
+)
+def test_mistaken_budgets(capsys, arguments, message):
+    code, _, err = run(capsys, "plan", "mlp", *arguments)
+    assert code == 2
+    assert message in err

@@ -167,14 +167,16 @@ def test_every_network_is_trained_small():
 @pytest.mark.parametrize("name", SMALL)
 def test_three_steps_are_bit_identical_under_every_plan(name):
     runs = []
+    plain_maps = g.plan(SMALL[name](), optimizer=g.optim.SGD()).feature_map_bytes
     for strategy, recompute, again in (
         ("none", "none", None), ("inplace", "none", None), ("sharing", "none", None),
         ("packed", "none", None), ("packed", "mirror", lambda number: 1),
         ("sharing", "mirror", lambda number: number // 2 % 2), ("packed", "cheap", None),
-        ("packed", "sublinear", None), ("sharing", "recursive", None),
+        ("packed", "sublinear", None), ("sharing", "recursive", None), ("packed", "optimal", 0.8),
     ):  # fmt: skip
         loss = SMALL[name]()
-        if again:
+        budget = int(again * plain_maps) if recompute == "optimal" else None
+        if recompute == "mirror":
             traced = builder.trace({"loss": loss})
             first = traced.nodes[0].serial
             marked = builder.rewrite(
@@ -186,10 +188,12 @@ def test_three_steps_are_bit_identical_under_every_plan(name):
             optimizer=g.optim.SGD(0.05),
             allocate=strategy,
             recompute=recompute,
+            feature_map_budget=budget,
             poison=True,
         )
         assert recompute != "none" or program.plan.recomputation.nodes == 0
-        assert recompute != "mirror" or program.plan.recomputation.nodes > 0
+        assert not budget or program.plan.feature_map_bytes <= budget
+        assert recompute not in ("mirror", "optimal") or program.plan.recomputation.nodes > 0
         rng = np.random.default_rng(0)
         losses = []
         for _ in range(3):

@@ -1,0 +1,103 @@
+"""Ten budgets for every network of the zoo: do they hold, what do they cost, how far from a bound?
+
+Budgets lie between the smallest arena found and that without recomputation, at equal distances. The
+gap is the plan's step time over the least that is proven within the same bytes, by the cost model.
+The best of the paper's policies that fit is planned in the same run.
+Run: python benchmarks/budgets.py [NETWORK ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from typing import Any
+
+from report import circumstances, output_argument, print_table, write_json
+
+import graphc
+from graphc.models import MODELS
+
+BUDGETS = 10
+OTHERS = ("none", "cheap", "sublinear", "recursive")
+SIZES: dict[str, dict[str, Any]] = {"lstm": {"seq_len": 32}, "preact_resnet": {"depth": 164}}
+"""Where the defaults are not the size of interest."""
+
+
+def plan(name: str, **options: Any) -> graphc.MemoryPlan:
+    loss = MODELS[name](**SIZES.get(name, {}))
+    return graphc.plan(loss, optimizer=graphc.optim.SGD(), **options)
+
+
+def measure(name: str) -> list[dict[str, Any]]:
+    others = [plan(name, recompute=policy) for policy in OTHERS]
+    most = others[0].arena_bytes
+    try:
+        least = plan(name, budget=1).arena_bytes
+    except graphc.BudgetError as error:
+        least = error.least_bytes
+    rows = []
+    for index in range(BUDGETS):
+        budget = least + (most - least) * index // (BUDGETS - 1)
+        found = plan(name, budget=budget)
+        assert found.certificate is not None, "a plan for a budget has a certificate"
+        extra, bound = found.recomputation.extra_time_fraction, found.certificate.extra_time_bound
+        fitting = [
+            other.recomputation.extra_time_fraction
+            for other in others
+            if other.arena_bytes <= budget
+        ]
+        rows.append(
+            {
+                "network": name,
+                "budget": budget,
+                "arena_bytes": found.arena_bytes,
+                "holds": found.arena_bytes <= budget,
+                "extra_time": extra,
+                "proven": bound,
+                "gap": (1 + extra) / (1 + bound) - 1,
+                "best_other": min(fitting, default=None),
+                "seconds": found.planning_seconds,
+            }
+        )
+    return rows
+
+
+def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    others = [row for row in rows if row["best_other"] is not None]
+    return {
+        "network": name,
+        "least MiB": rows[0]["budget"] / 2**20,
+        "most MiB": rows[-1]["budget"] / 2**20,
+        "all hold": all(row["holds"] for row in rows),
+        "monotone": all(
+            b["extra_time"] <= a["extra_time"] + 1e-9 for a, b in itertools.pairwise(rows)
+        ),
+        "never worse": all(row["extra_time"] <= row["best_other"] + 1e-9 for row in others),
+        "extra at least": rows[0]["extra_time"],
+        "extra half way": rows[BUDGETS // 2]["extra_time"],
+        "median gap": statistics.median(row["gap"] for row in rows),
+        "largest gap": max(row["gap"] for row in rows),
+        "seconds": statistics.median(row["seconds"] for row in rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=sorted(MODELS), help="of the zoo")
+    output_argument(parser, "budgets.json")
+    options = parser.parse_args()
+    rows, summaries = [], []
+    for name in options.networks:
+        measured = measure(name)
+        rows += measured
+        summaries.append(summary(name, measured))
+        print_table(summaries[-1:])
+    print_table(summaries)
+    print(f"median gap of all {len(rows)} plans: {statistics.median(r['gap'] for r in rows):.2%}")
+    content = {**circumstances(["graphc", "numpy", "scipy"]), "rows": rows, "summary": summaries}
+    write_json(options.output, content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The planner of tapes: closed forms, brute force, and its own promises."""
+
+import itertools
+
+import numpy as np
+import pytest
+from planning.problems import random_problem, training_chain
+from planning.tapes import reversal_chain, revolve
+
+import graphc as g
+from graphc.ir.device import CPU
+from graphc.models import densenet121, gpt2, resnet, unet
+from graphc.passes.recompute.tape import GraphTape
+from graphc.planning import replay
+from graphc.planning.exact import cheapest
+from graphc.planning.keep_sets import Choice
+from graphc.planning.polish import keep_more
+from graphc.planning.within import TapePlanner
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [1, 2, 3, 5, 9, 14, 22, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 65))],
+)
+def test_equal_chains_take_what_revolve_takes(steps):
+    planner = TapePlanner(reversal_chain(steps))
+    for checkpoints in range(1, steps + 1):
+        # one more byte for the state that is being advanced
+        found = planner.plan(checkpoints + 1)
+        assert found.extra_cost == revolve(steps, checkpoints) - (steps - 1)
+        assert found.peak_bytes <= checkpoints + 1
+
+
+def test_the_closed_form_at_its_ends():
+    """One checkpoint: every state from the first again. As many as states: nothing again."""
+    assert [revolve(n, 1) for n in range(1, 6)] == [0, 1, 3, 6, 10]
+    assert [revolve(n, n) for n in range(1, 6)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("layers", [4, 5, 6])
+def test_small_training_chains_are_planned_exactly(layers):
+    problem = training_chain(layers)
+    planner = TapePlanner(problem.tape)
+    base = replay(problem, problem.needed)
+    for budget in range(problem.bound_bytes, base.peak_bytes + 1, 100):
+        wanted, found = cheapest(problem, budget), planner.plan(budget)
+        assert (wanted is None) == (found is None)
+        if found is not None:
+            assert found.extra_cost == replay(problem, wanted).cost - base.cost
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_planned_is_legal_and_fits(seed):
+    problem = random_problem(40, seed)
+    planner = TapePlanner(problem.tape)
+    least, most = planner.least().peak_bytes, planner.once.peak_bytes
+    costs = []
+    for budget in np.linspace(least, most, 5).astype(int):
+        found = planner.plan(int(budget))
+        measured = replay(problem, [problem.needed[step] for step in found.sequence])
+        assert measured.peak_bytes == found.peak_bytes <= budget
+        assert measured.cost - replay(problem, problem.needed).cost == pytest.approx(
+            found.extra_cost
+        )
+        costs.append(found.extra_cost)
+    assert costs[-1] == 0
+
+
+def brute_choice(tape, steps, wanted, price):
+    """Least cost plus price times bytes over all sets of kept values."""
+    made = [value for step in steps for value in tape.outputs[step]]
+    best = np.inf
+    for size in range(len(made) + 1):
+        for kept in itertools.combinations(made, size):
+            again = tape.missing(wanted, set(kept))
+            best = min(best, tape.cost_of(again) + price * tape.total(kept))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_keep_sets_are_the_cheapest_at_their_price(seed):
+    tape = random_problem(9, seed).tape
+    steps, rng = range(len(tape)), np.random.default_rng(seed)
+    wanted = sorted(set(rng.integers(0, len(tape), 3).tolist()))
+    choice = Choice(tape, steps, wanted, ())
+    for price in (0.01, 0.1, 0.3, 1.0):
+        found = choice.cheapest(price)
+        assert found.cost == tape.cost_of(tape.missing(wanted, found.values))
+        assert found.cost + price * found.bytes == pytest.approx(
+            brute_choice(tape, steps, wanted, price)
+        )
+    hull = choice.hull(8)
+    assert [s.bytes for s in hull] == sorted({s.bytes for s in hull}, reverse=True)
+    assert hull[-1].bytes == 0
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: resnet(50, batch=2, image=64),
+        lambda: densenet121(batch=2, image=64),
+        lambda: unet(batch=1, image=64),
+        lambda: gpt2(layers=3, batch=2, seq_len=32),
+    ],
+)
+def test_a_tape_has_the_bytes_of_the_plan(build):
+    """Lifetimes, views and overwriting found by other code than the allocator's."""
+    plan = g.plan(build(), optimizer=g.optim.SGD())
+    tape = GraphTape(plan.graph, lambda node: 0.0, CPU, plan.alignment, feature_maps_only=False)
+    once = range(len(tape.tape))
+    assert tape.tape.peak(once) == plan.live_bytes
+    assert sorted(tape.sequence(once)) == list(range(len(plan.graph.nodes)))
+
+
+def test_polishing_keeps_what_there_is_room_for():
+    problem = training_chain(30)
+    tape = problem.tape
+    once = list(range(len(tape)))
+    needless = [*once[:10], 9, *once[10:40], 3, *once[40:]]
+    roomy = keep_more(tape, needless, tape.peak(once))
+    assert roomy == once
+    tight = keep_more(tape, needless, tape.peak(needless) - 1)
+    assert tape.peak(tight) <= max(tape.peak(needless), tape.peak(once))
