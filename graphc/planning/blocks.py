@@ -57,22 +57,17 @@ class Chain:
     def __init__(self, tape: Tape, run: Run) -> None:
         self.tape, self.run = tape, run
         self.forward = range(run.start, run.turn)
-        self.droppable = {
+        self.droppable: set[int] = {
             value
             for step in self.forward
             if step not in tape.once
             for value in tape.outputs[step]
             if value not in tape.held and tape.last_read[value] < run.stop
         }
-        self.fixed = AllBut(self.droppable)
-        self.wanted = {
-            value
-            for step in range(run.turn, run.stop)
-            for value in tape.inputs[step]
-            if value in self.droppable
-        }
-        self.useful = tape.missing(self.wanted, self.fixed)
         self._find_units()
+        if lasting := self._lasting():
+            self.droppable -= lasting
+            self._find_units()
         self._find_regions()
         self.others = self._others()
         self._measured: dict[object, list[tuple[tuple[int, ...], Option]]] = {}
@@ -82,6 +77,14 @@ class Chain:
 
     def _find_units(self) -> None:
         """Part the forward steps at the cuts."""
+        self.fixed = AllBut(self.droppable)
+        self.wanted = {
+            value
+            for step in range(self.run.turn, self.run.stop)
+            for value in self.tape.inputs[step]
+            if value in self.droppable
+        }
+        self.useful = self.tape.missing(self.wanted, self.fixed)
         last_use: dict[int, int] = {}
         for step in self.useful:
             for value in self.tape.inputs[step]:
@@ -112,6 +115,25 @@ class Chain:
             for value in self.tape.outputs[step]
             if value in self.droppable
         }
+
+    def _lasting(self) -> set[int]:
+        """Few bytes of a unit that are read long after the rest of it: they are not dropped.
+
+        A scale that all of a backward pass reads would else stretch a region over all of it.
+        """
+        far = 3 * (self.run.stop - self.run.turn) // len(self.units)
+        found: set[int] = set()
+        for first in range(len(self.units)):
+            made = [value for value in self.made(first, first + 1) if value in self.wanted]
+            made.sort(key=lambda value: -self.tape.last_read[value])
+            spare = self.tape.total(made) // 100
+            for value, following in pairwise(made):
+                spare -= self.tape.bytes[value]
+                if spare < 0:
+                    break
+                if self.tape.last_read[value] - self.tape.last_read[following] > far:
+                    found.update(made[: made.index(following)])
+        return found
 
     def _find_regions(self) -> None:
         """Each region as long as it can be: up to a step that reads from before its first cut."""

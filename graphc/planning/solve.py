@@ -64,32 +64,34 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     if len(once) <= exact.LARGEST:
         cheapest = exact.cheapest(problem, limit)
         if cheapest is None:
-            raise _does_not_fit(problem, limit)
+            raise _does_not_fit(problem, limit, None)
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
-    bound = sum(problem.cost[node] for node in once)
-    if problem.bound_bytes <= limit:
-        bound += extra_cost(problem.tape, limit)
-    best = _along_a_chain(problem, limit)
-    enough = LEAST_ATTEMPTS if len(once) <= FEW else len(PORTFOLIO) // 2
-    attempts = _attempts() if problem.bound_bytes <= limit else iter(())
-    for number, (weights, part) in enumerate(attempts):
+    planner = TapePlanner(problem.tape)
+    if problem.bound_bytes > limit:
+        raise _does_not_fit(problem, limit, planner)
+    bound = sum(problem.cost[node] for node in once) + extra_cost(problem.tape, limit)
+    best = from_chain = _along_a_chain(problem, limit, planner)
+    enough = LEAST_ATTEMPTS if len(once) <= FEW else 1
+    for number, (weights, part) in enumerate(_attempts()):
         if best is not None and best[0] <= bound * (1 + PRECISION):
             break
         is_late = time.perf_counter() - started > seconds
-        if is_late and number >= enough and (best is not None or number >= 2 * enough):
+        if is_late and (from_chain or (number >= enough and (best or number >= 2 * enough))):
             break
         found = _attempt(problem, limit, weights, part)
         if found is not None and (best is None or found[0] < best[0]):
             best = found
     if best is None:
-        raise _does_not_fit(problem, limit)
+        raise _does_not_fit(problem, limit, planner)
     return _solution(problem, best[1], bound, started)
 
 
-def _along_a_chain(problem: Problem, budget: int) -> tuple[float, list[int]] | None:
+def _along_a_chain(
+    problem: Problem, budget: int, planner: TapePlanner
+) -> tuple[float, list[int]] | None:
     """The plan of a chain's dynamic program, where the problem is a forward and a backward pass."""
-    found = TapePlanner(problem.tape).plan(budget)
-    if found is None:
+    found = planner.plan(budget) or planner.least()
+    if found.peak_bytes > budget:
         return None
     sequence = [problem.needed[step] for step in found.sequence]
     return replay(problem, sequence).cost, sequence
@@ -127,15 +129,18 @@ def _solution(problem: Problem, sequence: list[int], bound: float, started: floa
     return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
 
 
-def _does_not_fit(problem: Problem, budget: int) -> BudgetError:
-    """The least budget that the greedy can keep, by bisection."""
-    low, high = problem.bound_bytes, replay(problem, list(problem.needed)).peak_bytes
-    least = high
-    for _ in range(BISECTIONS):
+def _does_not_fit(problem: Problem, budget: int, planner: TapePlanner | None) -> BudgetError:
+    """With the least budget that a chain's plan needs, or that the greedy keeps, by bisection."""
+    low, least = problem.bound_bytes, replay(problem, list(problem.needed)).peak_bytes
+    if planner is not None:
+        least = min(least, planner.least().peak_bytes)
+    few = len(problem.needed) <= FEW
+    for _ in range(BISECTIONS if few else BISECTIONS // 3):
         if low >= least:
             break
         middle = (low + least) // 2
-        runs = (run_within(problem, middle, replace(w, drops_outputs=True)) for w in PORTFOLIO[:2])
+        tried = PORTFOLIO[: 2 if few else 1]
+        runs = (run_within(problem, middle, replace(w, drops_outputs=True)) for w in tried)
         peaks = [replay(problem, run).peak_bytes for run in runs if run is not None]
         if peaks:
             least = min(least, *peaks)
@@ -148,4 +153,5 @@ def _does_not_fit(problem: Problem, budget: int) -> BudgetError:
         f"{problem.working_bytes[widest]} bytes. Raise the budget",
         least,
         problem.bound_bytes,
+        str(problem.ids[widest]),
     )
