@@ -78,9 +78,9 @@ def segment(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def in_phase(phase: Phase, scope: str = "") -> Iterator[None]:
-    """For passes: nodes made inside belong to `phase` and carry exactly this scope."""
-    with _within(Context(scope=scope, phase=phase)):
+def in_phase(phase: Phase, scope: str = "", segment: str = "") -> Iterator[None]:
+    """For passes: nodes made inside belong to `phase` and carry exactly this scope and segment."""
+    with _within(Context(scope=scope, phase=phase, segment=segment)):
         yield
 
 

@@ -108,7 +108,7 @@ class _Differentiation:
                 self.gradients[loss] = full((), 1.0, loss.type.dtype)
             for node in reversed(self.nodes):
                 if any(value in self.gradients for value in node.outputs):
-                    with builder.in_phase("gradient", node.scope):
+                    with builder.in_phase("gradient", node.scope, node.segment):
                         self.differentiate(node)
         results = []
         for value in wrt:

@@ -61,7 +61,7 @@ class _Mixed:
             and not isinstance(node.op, Cast)
             and self.flexible.issuperset(choices)
         )
-        with builder.in_phase(node.phase, node.scope):
+        with builder.in_phase(node.phase, node.scope, node.segment):
             if not is_flexible and node.op.views is None and node.op.precision != "lookup":
                 dtype = self.computed_in(node, choices)
                 inputs = [

@@ -4,9 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from properties.oracle import initial_states, run_unplanned, sources_of
 
 import graphc as g
 from graphc.models import lstm, resnet
+from graphc.passes.allocate import allocate
+from graphc.passes.check_plan import check_plan
+from graphc.passes.recompute.bulk import bulk_operators
+from graphc.passes.recompute.cuts import cuts, forward_runs
 
 MIB = 2**20
 FORWARD = 0.34
@@ -132,3 +137,43 @@ def test_losses_stay_the_same():
         runs.append((losses, {name: a.tobytes() for name, a in program.states.items()}))
         assert policy == "none" or program.plan.recomputation.nodes > 0
     assert all(run == runs[0] for run in runs)
+
+
+def test_a_segment_is_a_bulk_operator():
+    """Fig. 4: run alone, by plans of their own, both sub-graphs give the whole step's bits."""
+    found = plan(segmented(3, 4), "segments")
+    graph = found.graph
+    fed = np.random.default_rng(0).standard_normal((BATCH, WIDTH)).astype(np.float32)
+    states = initial_states(graph)
+    arrays = run_unplanned(graph, sources_of(graph, states, {"x": fed}))
+    named = {"v" + name[1:].replace(".", "_"): value for value, name in graph.names.items()}
+    operators = bulk_operators(graph)
+    assert [operator.name for operator in operators] == ["part0", "part1", "part2"]
+    for operator in operators:
+        # one map enters and one leaves; what the gradient reads beside them is made again inside
+        assert len(operator.forward.outputs) == 1
+        assert {node.phase for node in operator.gradient.nodes} == {"mirror", "gradient"}
+        for inner in (operator.forward, operator.gradient):
+            sub = allocate(inner, "packed")
+            check_plan(sub)
+            assert sub.live_bytes <= found.live_bytes
+            program = g.Program(sub)
+            program.parameters.update({state.name: states[state] for state in inner.states})
+            feeds = {
+                source.name: fed if source.name == "x" else arrays[named[source.name]]
+                for source in inner.inputs
+            }
+            for name, array in program.step(feeds).items():
+                np.testing.assert_array_equal(array, arrays[named[name]])
+
+
+def test_marked_segments_are_the_candidates_of_sublinear():
+    """Candidate cuts that the user gives: the ends of segments, and no others."""
+    graph = plan(segmented(5, 3), "none").graph
+    (run,) = forward_runs(graph)
+    found = cuts(graph, run)
+    assert len(found) == 5
+    assert [cut.crossing[0].node.segment for cut in found] == [f"part{i}" for i in range(5)]
+    assert all(graph.nodes[cut.step + 1].segment != f"part{i}" for i, cut in enumerate(found))
+    again = plan(segmented(5, 3), "sublinear")
+    assert 0 < again.feature_map_bytes < plan(segmented(5, 3), "none").feature_map_bytes
