@@ -16,6 +16,7 @@ from graphc.ir.plan import ALLOCATE, RECOMPUTE, Lifetime
 from graphc.ir.types import contiguous_strides
 from graphc.passes.allocate import allocate
 from graphc.passes.check_plan import check_plan
+from graphc.passes.recompute.apply import with_sequence
 
 
 def examples(count):
@@ -59,6 +60,33 @@ def test_recomputation_changes_no_bit(network, optimizer):
         losses = [bits(program.step(feed)["loss"]) for feed in network.feeds]
         runs.append((losses, {name: bits(array) for name, array in program.states.items()}))
     assert all(run == runs[0] for run in runs)
+
+
+@examples(60)
+@given(networks(), st.randoms(use_true_random=False))
+def test_any_legal_schedule_trains_the_same(network, random):
+    """Steps in any order that their operands allow, any of them again and again."""
+    plain = g.plan(network.loss, outputs=network.outputs, optimizer=g.optim.Momentum())
+    graph = plain.graph
+    schedule, made = [], set()
+    left = list(range(len(graph.nodes)))
+    while left:
+        ready = [s for s in left if all(v in made or v.node is None for v in graph.nodes[s].inputs)]
+        step = random.choice(ready)
+        left.remove(step)
+        schedule.append(step)
+        made.update(graph.nodes[step].outputs)
+        again = [s for s in schedule if not graph.nodes[s].op.has_effect]
+        schedule += random.choices(again, k=random.randrange(3)) if again else []
+    found = allocate(with_sequence(graph, schedule), "packed")
+    check_plan(found)
+    programs = [g.Program(chosen, poison=True) for chosen in (plain, found)]
+    for feed in network.feeds:
+        results = [program.step(feed) for program in programs]
+        for name, array in results[0].items():
+            assert bits(array) == bits(results[1][name])
+    first, second = ({n: bits(a) for n, a in p.states.items()} for p in programs)
+    assert first == second
 
 
 @examples(60)

@@ -1,0 +1,231 @@
+"""Plans by budget: bytes that hold, work that is bounded on both sides, and errors that help."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import BudgetError, OptionError
+from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
+from graphc.passes.check_plan import check_plan
+from graphc.passes.recompute import Goal
+
+MIB = 2**20
+MODELS = {
+    "preact_resnet": lambda: preact_resnet(29, batch=4, image=16),
+    "resnet": lambda: resnet(50, batch=1, image=64, classes=10),
+    "densenet121": lambda: densenet121(batch=2, image=32, growth=8, blocks=(3, 4, 3)),
+    "unet": lambda: unet(batch=1, image=64, width=8),
+    "gpt2": lambda: gpt2(layers=4, width=32, heads=2, seq_len=64, batch=4, vocab=50),
+    "bert": lambda: bert(layers=3, width=32, heads=2, seq_len=48, batch=4, vocab=50, masked=7),
+    "lstm": lambda: lstm(seq_len=12, batch=16, layers=2, hidden=16, inputs=8, classes=10),
+    "vgg16": lambda: vgg16(batch=4, image=64, classes=10, width=8, hidden=16),
+}
+
+
+def plan(name, **options):
+    return g.plan(MODELS[name](), optimizer=g.optim.SGD(), **options)
+
+
+def least_bytes(name, **options):
+    with pytest.raises(BudgetError) as caught:
+        plan(name, **dict.fromkeys(options or {"budget"}, 1))
+    return caught.value.least_bytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_hold_and_more_bytes_cost_less(name):
+    others = [plan(name, recompute=p) for p in ("none", "cheap", "sublinear", "recursive")]
+    least, most = least_bytes(name), others[0].arena_bytes
+    last = None
+    for budget in np.linspace(least, most, 6).astype(int).tolist():
+        found = plan(name, budget=budget)
+        check_plan(found)
+        extra = found.recomputation.extra_time_fraction
+        assert found.bound_bytes <= found.live_bytes <= found.arena_bytes <= budget
+        assert found.certificate.extra_time_bound <= extra + 1e-9
+        fitting = [o.recomputation.extra_time_fraction for o in others if o.arena_bytes <= budget]
+        assert extra <= min(fitting, default=extra) + 1e-9
+        assert last is None or extra <= last + 1e-9
+        last = extra
+    assert last == 0
+    assert plan(name, budget=most).recomputation.nodes == 0
+
+
+@pytest.mark.parametrize("name", ["resnet", "gpt2", "lstm"])
+def test_feature_map_budgets_hold(name):
+    most = plan(name).feature_map_bytes
+    for part in (0.9, 0.6, 0.4):
+        found = plan(name, feature_map_budget=int(part * most))
+        assert found.feature_map_bytes <= part * most
+        assert 0 < found.certificate.extra_time_bound <= found.recomputation.extra_time_fraction
+
+
+@pytest.mark.parametrize("name", ["resnet", "gpt2", "unet"])
+def test_more_work_allows_fewer_bytes(name):
+    sizes = []
+    for part in (0.0, 0.02, 0.1, 0.33):
+        found = plan(name, max_extra_flops=part)
+        assert found.recomputation.extra_flops_fraction <= part
+        sizes.append(found.arena_bytes)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < sizes[0] <= plan(name).arena_bytes
+
+
+LIMITS = [
+    # network, MiB of feature maps within one more forward pass, within 3 % more flops
+    (lambda: resnet(50), 700, 1500),
+    pytest.param(lambda: resnet(200), 1050, 4300, marks=pytest.mark.slow),
+    pytest.param(lambda: resnet(1001), 2200, 20000, marks=pytest.mark.slow),
+    pytest.param(lambda: lstm(64), 90, 520, marks=pytest.mark.slow),
+    pytest.param(lambda: lstm(128), 125, 1000, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("build", "forward", "little"), LIMITS)
+def test_the_paper_networks_within_extra_flops(build, forward, little):
+    for part, mebibytes in ((0.33, forward), (0.03, little)):
+        found = g.plan(build(), optimizer=g.optim.SGD(), max_extra_flops=part)
+        assert found.feature_map_bytes <= mebibytes * MIB
+        assert found.recomputation.extra_flops_fraction <= part
+
+
+AT_MXNETS = [
+    # network, MiB of MXNet's plan (reference planner, square root of n), extra flops
+    (lambda: resnet(50), 1250, 0.03),
+    pytest.param(lambda: resnet(200), 1957, 0.09, marks=pytest.mark.slow),
+    pytest.param(lambda: resnet(1001), 4148, 0.22, marks=pytest.mark.slow),
+    pytest.param(lambda: lstm(64), 518, 0.02, marks=pytest.mark.slow),
+    pytest.param(lambda: lstm(128), 701, 0.05, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("build", "mebibytes", "flops"), AT_MXNETS)
+def test_the_paper_networks_at_the_memory_of_mxnets_plan(build, mebibytes, flops):
+    found = g.plan(build(), optimizer=g.optim.SGD(), feature_map_budget=mebibytes * MIB)
+    assert found.feature_map_bytes <= mebibytes * MIB
+    assert found.recomputation.extra_flops_fraction <= flops
+
+
+def test_an_infeasible_budget_says_what_would_do():
+    with pytest.raises(BudgetError) as caught:
+        plan("resnet", budget="1MiB")
+    error = caught.value
+    found = plan("resnet", budget=error.least_bytes)
+    assert found.arena_bytes == error.least_bytes
+    assert error.bound_bytes == found.bound_bytes
+    assert error.node == found.graph.nodes[found.peak_step].label
+    largest = [b.bytes for b in found.live_at(found.peak_step) if b.kind != "workspace"]
+    assert [size for _, size in error.values] == largest[: len(error.values)]
+    for part in (str(error.least_bytes), str(error.bound_bytes), error.node, error.values[0][0]):
+        assert part in str(error)
+    with pytest.raises(BudgetError, match="feature maps fit"):
+        plan("resnet", feature_map_budget=1)
+
+
+def test_the_bound_is_the_widest_steps_bytes():
+    """By hand: one linear layer's update has weight, gradient and nothing else to hold."""
+    x = g.input("x", (64, 64))
+    loss = g.mean(g.linear(x, 64, bias=False))
+    found = g.plan(loss, optimizer=g.optim.SGD(), recompute="optimal")
+    size = 64 * 64 * 4
+    # the forward product: weight, input and result
+    assert 3 * size <= found.bound_bytes <= found.arena_bytes <= 3 * size + 2048
+
+
+def test_budgets_with_micro_batches_clipping_and_sixteen_bits():
+    for options in (
+        {"accumulate": 3},
+        {"clip_norm": 1.0},
+        {"precision": "bf16"},
+        {"accumulate": 2, "precision": "fp16", "clip_norm": 1.0},
+    ):
+        most = plan("gpt2", **options).arena_bytes
+        with pytest.raises(BudgetError) as caught:
+            plan("gpt2", budget=1, **options)
+        budget = (most + caught.value.least_bytes) // 2
+        found = plan("gpt2", budget=budget, **options)
+        assert found.arena_bytes <= budget < most
+        assert found.recomputation.nodes > 0
+
+
+def test_budgets_hold_for_recycled_blocks():
+    most = plan("resnet", allocate="sharing").arena_bytes
+    found = plan("resnet", allocate="sharing", budget=int(0.9 * most))
+    assert found.arena_bytes <= 0.9 * most
+
+
+def test_where_nothing_is_shared_recomputation_cannot_help():
+    most = plan("resnet", allocate="none").arena_bytes
+    with pytest.raises(BudgetError) as caught:
+        plan("resnet", allocate="none", budget=most - 1)
+    assert caught.value.least_bytes == most
+
+
+def test_same_input_same_plan():
+    texts = {str(plan("unet", max_extra_flops=0.2)) for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_kept_values_are_never_made_again():
+    def network():
+        h = g.input("x", (256, 64))
+        for number in range(12):
+            with g.scope(f"layer{number}"):
+                h = g.tanh(g.linear(h, 64, bias=False))
+                if number == 5:
+                    g.keep(h)
+        return g.mean(h)
+
+    found = g.plan(network(), optimizer=g.optim.SGD(), max_extra_flops=0.33)
+    again = {n.copy_of.label for n in found.graph.nodes if n.phase == "mirror"}
+    assert again
+    assert "layer5/tanh" not in again
+
+
+def test_the_knee_and_the_frontier():
+    knee = plan("resnet", recompute="optimal")
+    assert knee.certificate.goal == "knee of the curve"
+    points = g.frontier(MODELS["resnet"](), optimizer=g.optim.SGD())
+    plain = plan("resnet")
+    assert points[-1].arena_bytes == plain.arena_bytes
+    assert points[0].arena_bytes == least_bytes("resnet")
+    for before, after in itertools.pairwise(points):
+        assert before.arena_bytes < after.arena_bytes
+        assert before.extra_time_fraction > after.extra_time_fraction
+        assert before.extra_time_bound <= before.extra_time_fraction
+    # at the knee most of the bytes are saved for little of the time
+    saved = (plain.arena_bytes - knee.arena_bytes) / (plain.arena_bytes - points[0].arena_bytes)
+    spent = knee.recomputation.extra_time_fraction / points[0].extra_time_fraction
+    assert saved > 2 * spent
+
+
+def test_costs_decide_what_is_made_again():
+    """Where a convolution is free, it is what is made again."""
+    costs = g.profile(plan("preact_resnet"), repeat=1)
+    free = [
+        type(entry)(entry.key, entry.op, 0.0, entry.count, entry.flops, entry.bytes)
+        if entry.op == "conv2d"
+        else entry
+        for entry in costs.measured
+    ]
+    given = g.MeasuredCosts(costs.device, tuple(free))
+    budget = int(0.6 * plan("preact_resnet").arena_bytes)
+    counts = []
+    for chosen in (None, given):
+        found = plan("preact_resnet", budget=budget, costs=chosen)
+        again = [n.op.name for n in found.graph.nodes if n.phase == "mirror"]
+        counts.append(again.count("conv2d"))
+        assert found.arena_bytes <= budget
+    assert counts[1] > counts[0]
+
+
+def test_goals():
+    assert Goal.of(None, None, None) is None
+    assert Goal.of("1KiB", None, None) == Goal(budget=1024)
+    assert Goal.of(None, 5, None) == Goal(feature_map_budget=5)
+    assert Goal.of(None, None, 1) == Goal(max_extra_flops=1.0)
+    for given in (("1KiB", 5, None), (-1, None, None), (True, None, None), (None, None, "much")):
+        with pytest.raises(OptionError):
+            Goal.of(*given)
