@@ -151,8 +151,8 @@ def test_budgets_with_micro_batches_clipping_and_sixteen_bits():
 
 
 def test_budgets_hold_for_recycled_blocks():
-    most = plan("resnet", allocate="sharing").arena_bytes
-    found = plan("resnet", allocate="sharing", budget=int(0.9 * most))
+    most = plan("preact_resnet", allocate="sharing").arena_bytes
+    found = plan("preact_resnet", allocate="sharing", budget=int(0.9 * most))
     assert found.arena_bytes <= 0.9 * most
 
 
