@@ -20,7 +20,11 @@ from graphc.models import MODELS
 
 BUDGETS = 10
 OTHERS = ("none", "cheap", "sublinear", "recursive")
-SIZES: dict[str, dict[str, Any]] = {"lstm": {"seq_len": 32}, "preact_resnet": {"depth": 164}}
+SIZES: dict[str, dict[str, Any]] = {
+    "lstm": {"seq_len": 32},
+    "mlp": {"layers": 50, "hidden": 1024, "batch": 512},
+    "preact_resnet": {"depth": 164},
+}
 """Where the defaults are not the size of interest."""
 
 

@@ -68,3 +68,15 @@ def test_planning_time_is_the_committed_one():
     (row,) = (r for r in rows("planning_time.json") if r["layers"] == 10_000)
     assert f"{row['total_seconds']:.1f} s, {row['microseconds_per_node']:.0f} µs a node" in README
     assert f"{row['nodes']:,} nodes" in README
+
+
+@pytest.mark.slow
+def test_the_budget_of_resnet_1001():
+    plain = graphc.plan(MODELS["resnet"](depth=1001), optimizer=graphc.optim.SGD())
+    found = graphc.plan(MODELS["resnet"](depth=1001), optimizer=graphc.optim.SGD(), budget="7GiB")
+    text = " ".join(README.split())
+    assert f"needs {plain.arena_bytes / 2**30:.2f} GiB without recomputation" in text
+    extra, proven = found.recomputation.extra_time_fraction, found.certificate.extra_time_bound
+    assert f"Within 7 GiB it takes {100 * extra:.1f} % more time" in text
+    assert f"adds less than {100 * proven:.1f} %" in text
+    assert found.arena_bytes <= 7 * 2**30

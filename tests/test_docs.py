@@ -1,0 +1,59 @@
+"""Tables in the documents are those of the committed result files."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RECOMPUTATION = (ROOT / "docs" / "recomputation.md").read_text()
+BUDGETS = json.loads((ROOT / "benchmarks" / "results" / "budgets.json").read_text())
+MIB = 2**20
+
+
+def table_after(mark):
+    lines = RECOMPUTATION.split(mark, 1)[1].strip().splitlines()
+    rows = [line for line in lines[: lines.index("")] if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_the_table_of_budgets():
+    wanted = [
+        [
+            row["network"],
+            f"{row['least MiB']:.0f} to {row['most MiB']:.0f}",
+            f"{row['extra at least']:.1%}",
+            f"{row['extra half way']:.1%}",
+            f"{row['median gap']:.2%}",
+            f"{row['largest gap']:.1%}",
+        ]
+        for row in BUDGETS["summary"]
+    ]
+    assert table_after("<!-- budgets: held to the result file by tests/test_docs.py -->") == wanted
+
+
+def test_all_budgets_hold_and_the_median_gap_is_the_readmes():
+    rows = BUDGETS["rows"]
+    assert all(row["holds"] and row["arena_bytes"] <= row["budget"] for row in rows)
+    for row in rows:
+        assert row["proven"] <= row["extra_time"] + 1e-9
+        assert row["best_other"] is None or row["extra_time"] <= row["best_other"] + 1e-9
+    by_network = [statistics.median(r["gap"] for r in rows if r["network"] == n) for n in
+                  {row["network"] for row in rows}]  # fmt: skip
+    assert max(by_network) <= 0.05
+    median = statistics.median(row["gap"] for row in rows)
+    (told,) = re.findall(r"at most ([\d.]+ %)", (ROOT / "README.md").read_text())
+    assert told == f"{median:.2%}".replace("%", " %")
+
+
+def test_the_paper_networks_are_those_of_the_figures():
+    """MiB within a third of the flops, in the table and in the JSON of Fig. 5 and 6."""
+    rows = table_after("tests hold it to the limits in brackets:\n")
+    told = {row[0]: int(row[1].split()[0]) for row in rows}
+    found = {}
+    for number, axis, name in ((5, "depth", "ResNet {}"), (6, "seq_len", "LSTM, {} steps")):
+        figure = json.loads((ROOT / "docs" / "figures" / f"figure{number}.json").read_text())
+        for row in figure["rows"]:
+            if row["policy"] == "optimal":
+                found[name.format(row[axis])] = round(row["feature_map_bytes"] / MIB)
+    assert told == {name: found[name] for name in told}
