@@ -100,7 +100,8 @@ class Chain:
                     crossing[value] = None
                     ending.setdefault(last_use[value], []).append(value)
             places.append((step, tuple(crossing)))
-        chosen = _thinned(_narrow(places[:-1], self.tape), self.tape)
+        widths = [(self.tape.total(values), len(values)) for _, values in places[:-1]]
+        chosen = _thinned([places[index] for index in narrow(widths)], self.tape)
         # The turn is a cut too: what the last step makes is all that the first region reads.
         for step in self.useful[-1:]:
             chosen.append((step, tuple(v for v in self.tape.outputs[step] if v in self.wanted)))
@@ -321,16 +322,14 @@ class _Either:
         return value in self.one or value in self.other  # type: ignore[operator]
 
 
-def _narrow(
-    places: Sequence[tuple[int, tuple[int, ...]]], tape: Tape
-) -> list[tuple[int, tuple[int, ...]]]:
-    """Places where one value crosses, or fewer bytes than anywhere near."""
-    sizes = [tape.total(values) for _, values in places]
+def narrow(widths: Sequence[tuple[int, int]]) -> list[int]:
+    """Of places with (bytes, values) that cross, those that one value crosses or that are narrowest
+    among their neighbours."""
+    sizes = [size for size, _ in widths]
     return [
-        place
-        for index, place in enumerate(places)
-        if len(place[1]) == 1
-        or (place[1] and sizes[index] == min(sizes[max(0, index - WINDOW) : index + WINDOW + 1]))
+        index
+        for index, (size, count) in enumerate(widths)
+        if count == 1 or (count and size == min(sizes[max(0, index - WINDOW) : index + WINDOW + 1]))
     ]
 
 

@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Value
-
-WINDOW = 8
-"""A candidate is narrowest among so many boundaries on either side."""
+from graphc.planning.blocks import narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +59,7 @@ def cuts(graph: Graph, run: Run) -> list[Cut]:
         if graph.nodes[before].segment != graph.nodes[after].segment
     }
     widths = [(size, len(crossing)) for _, size, crossing in _boundaries(graph, run)]
-    sizes = [size for size, _ in widths]
-    chosen = {
-        run.steps[index]
-        for index, (size, count) in enumerate(widths)
-        if count == 1 or (count and size == min(sizes[max(0, index - WINDOW) : index + WINDOW + 1]))
-    }
-    chosen = marked or chosen
+    chosen = marked or {run.steps[index] for index in narrow(widths)}
     return [
         Cut(step, size, tuple(crossing))
         for step, size, crossing in _boundaries(graph, run)

@@ -34,6 +34,7 @@ class GraphTape:
     ) -> None:
         self.graph = graph
         self.storages = assign_storages(graph, liveness(graph), overwrite=False)
+        self._kept = {self.root(value) for value in graph.kept}
         self.numbers: dict[Value, int] = {}
         sizes: list[int] = []
         uncounted = self._uncounted() if feature_maps_only else set()
@@ -60,8 +61,8 @@ class GraphTape:
             outputs=tuple(self._made(node) for node in nodes),
             overwrites=tuple(map(self._overwrites, nodes)),
             bytes=tuple(sizes),
-            once=frozenset(i for i, node in enumerate(nodes) if node.op.has_effect),
-            held=frozenset(self._distinct([*graph.outputs.values(), *graph.kept])),
+            once=frozenset(i for i, node in enumerate(nodes) if self._runs_once(node)),
+            held=frozenset(self._distinct([*graph.outputs.values()])),
             runs=self._runs(),
             fixed_bytes=0
             if feature_maps_only
@@ -79,6 +80,10 @@ class GraphTape:
 
     def _is_view(self, node: Node) -> bool:
         return all(self.storages.residences[v].how == "view" for v in node.outputs)
+
+    def _runs_once(self, node: Node) -> bool:
+        """Whether the node replaces a state, or the user wants to keep what it makes."""
+        return node.op.has_effect or not self._kept.isdisjoint(node.outputs)
 
     def _uncounted(self) -> set[Value]:
         """Values in storages of inputs, of outputs and of what updates read."""

@@ -7,9 +7,11 @@ import pytest
 
 import graphc as g
 from graphc.errors import BudgetError, OptionError
+from graphc.ir.device import CPU
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
 from graphc.passes.check_plan import check_plan
 from graphc.passes.recompute import Goal
+from graphc.passes.recompute.tape import GraphTape
 
 MIB = 2**20
 MODELS = {
@@ -182,6 +184,9 @@ def test_kept_values_are_never_made_again():
     again = {n.copy_of.label for n in found.graph.nodes if n.phase == "mirror"}
     assert again
     assert "layer5/tanh" not in again
+    # what is kept lives to its last reader, not to the end of the step
+    tape = GraphTape(found.graph, lambda node: 0.0, CPU, found.alignment, feature_maps_only=False)
+    assert tape.tape.peak(range(len(tape.tape))) == found.live_bytes
 
 
 def test_the_knee_and_the_frontier():
