@@ -7,7 +7,7 @@ unit holds the steps that must run before anything earlier than its first cut is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -85,29 +85,19 @@ class Chain:
             if value in self.droppable
         }
         self.useful = self.tape.missing(self.wanted, self.fixed)
-        last_use: dict[int, int] = {}
-        for step in self.useful:
-            for value in self.tape.inputs[step]:
-                last_use[value] = step
-        crossing: dict[int, None] = {}
-        ending: dict[int, list[int]] = {}
-        places: list[tuple[int, tuple[int, ...]]] = []
-        for step in self.useful:
-            for value in ending.pop(step, ()):
-                del crossing[value]
-            for value in self.tape.outputs[step]:
-                if value in self.droppable and last_use.get(value, -1) > step:
-                    crossing[value] = None
-                    ending.setdefault(last_use[value], []).append(value)
-            places.append((step, tuple(crossing)))
-        widths = [(self.tape.total(values), len(values)) for _, values in places[:-1]]
-        chosen = _thinned([places[index] for index in narrow(widths)], self.tape)
+        widths = [(size, len(crossing)) for _, size, crossing in self._boundaries()][:-1]
+        chosen = set(_thinned(narrow(widths), widths))
+        cuts = [
+            (step, frozenset(crossing))
+            for index, (step, _, crossing) in enumerate(self._boundaries())
+            if index in chosen
+        ]
         # The turn is a cut too: what the last step makes is all that the first region reads.
         for step in self.useful[-1:]:
-            chosen.append((step, tuple(v for v in self.tape.outputs[step] if v in self.wanted)))
-        edges = [self.run.start, *(step + 1 for step, _ in chosen), self.run.turn]
+            cuts.append((step, frozenset(self.tape.outputs[step]) & self.wanted))
+        edges = [self.run.start, *(step + 1 for step, _ in cuts), self.run.turn]
         self.units = [range(a, b) for a, b in pairwise(edges)]
-        self.crossing = [frozenset[int](), *(frozenset(values) for _, values in chosen)]
+        self.crossing = [frozenset[int](), *(values for _, values in cuts)]
         self.crossing.append(frozenset())
         self.unit_of = {
             value: index
@@ -116,6 +106,26 @@ class Chain:
             for value in self.tape.outputs[step]
             if value in self.droppable
         }
+
+    def _boundaries(self) -> Iterator[tuple[int, int, Collection[int]]]:
+        """(step, bytes, values) that cross the place behind each useful step."""
+        last_use: dict[int, int] = {}
+        for step in self.useful:
+            for value in self.tape.inputs[step]:
+                last_use[value] = step
+        crossing: dict[int, None] = {}
+        ending: dict[int, list[int]] = {}
+        size = 0
+        for step in self.useful:
+            for value in ending.pop(step, ()):
+                del crossing[value]
+                size -= self.tape.bytes[value]
+            for value in self.tape.outputs[step]:
+                if value in self.droppable and last_use.get(value, -1) > step:
+                    crossing[value] = None
+                    size += self.tape.bytes[value]
+                    ending.setdefault(last_use[value], []).append(value)
+            yield step, size, crossing
 
     def _lasting(self) -> set[int]:
         """Few bytes of a unit that are read long after the rest of it: they are not dropped.
@@ -272,7 +282,8 @@ class Chain:
         own = list(self.made(first, last))
         leaving = self.crossing[last] - self.crossing[first]
         steps = range(self.units[first].start, self.units[last - 1].stop)
-        choice = Choice(self.tape, steps, self.wanted.intersection(own), leaving)
+        made = {value for step in steps for value in self.tape.outputs[step]}
+        choice = Choice(self.tape, steps, self.wanted.intersection(own), leaving | made - set(own))
         shift = self.others[first]
         found: list[Option] = []
         for keep_set in choice.hull(max(FEW, MOST // (last - first))):
@@ -333,13 +344,11 @@ def narrow(widths: Sequence[tuple[int, int]]) -> list[int]:
     ]
 
 
-def _thinned(
-    places: list[tuple[int, tuple[int, ...]]], tape: Tape
-) -> list[tuple[int, tuple[int, ...]]]:
-    """Of neighbours the narrower, until there are few enough."""
-    wide = sum(len(values) > 1 for _, values in places)
+def _thinned(places: list[int], widths: Sequence[tuple[int, int]]) -> list[int]:
+    """Of neighbouring places the narrower, until there are few enough."""
+    wide = sum(widths[place][1] > 1 for place in places)
     most = MOST_WIDE if 2 * wide > len(places) else MOST_UNITS
     while len(places) >= most:
         pairs = [places[index : index + 2] for index in range(0, len(places), 2)]
-        places = [min(pair, key=lambda place: tape.total(place[1])) for pair in pairs]
+        places = [min(pair, key=lambda place: widths[place][0]) for pair in pairs]
     return places

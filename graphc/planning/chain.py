@@ -67,8 +67,13 @@ class Spans:
             for first in range(count - width + 1):
                 for option in chain.options(first, first + width):
                     self.options[first].append((first + width, option))
+        self.scale = max((chain.tape.cost[step] for step in chain.useful), default=0.0) or 1.0
         self.lazy = [chain.backward(unit, unit + 1, frozenset()) for unit in range(count)]
         self._prepare_advances()
+
+    def price(self, cost: float) -> np.float32:
+        """A cost in the tables' unit, so that none overflows."""
+        return np.float32(cost / self.scale)
 
     def _prepare_advances(self) -> None:
         """Bytes and cost of running from one cut to another, and what the second holds."""
@@ -133,7 +138,7 @@ class Reruns:
         count = len(self.chain)
         self.table = np.full((count, count, self.scale.count), INFINITE, np.float32)
         self.groups = [
-            (list(lasts)[0], others)  # noqa: RUF015 - the group is used up
+            (next(lasts), others)
             for others, lasts in groupby(
                 range(count - 1), key=lambda last: self.chain.others[last + 1]
             )
@@ -154,10 +159,10 @@ class Reruns:
         table, scale, spans = self.table, self.scale, self.spans
         rows, levels = table[first], scale.count
         peak, cost = spans.lazy[first]
-        rows[first, scale.need(peak) :] = cost
+        rows[first, scale.need(peak) :] = spans.price(cost)
         for stop, option in spans.options[first]:
             held = scale.held(option.saved)
-            price = np.float32(option.forward_cost + option.again_cost)
+            price = spans.price(option.forward_cost + option.again_cost)
             for lasts, others in self._stretches(stop):
                 need = max(held, self._take_need(option, others))
                 if need < levels:
@@ -165,7 +170,7 @@ class Reruns:
                     np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
         for cut in range(first + 1, len(self.chain) - 1):
             held = scale.held(int(spans.held[first, cut]))
-            before = rows[cut - 1] + np.float32(spans.cost[first, cut])
+            before = rows[cut - 1] + spans.price(spans.cost[first, cut])
             for lasts, others in self._stretches(cut):
                 need = max(held, scale.need(int(spans.need[first, cut]) + others))
                 if need < levels:
@@ -194,13 +199,13 @@ class Reruns:
         for stop, option in spans.options[first]:
             held = scale.held(option.saved)
             if stop <= last and free >= max(held, self._take_need(option, others)):
-                price = np.float32(option.forward_cost + option.again_cost)
+                price = spans.price(option.forward_cost + option.again_cost)
                 cost = table[stop, last, free - held] + price
                 choices.append((cost, Take(first, stop, option), [(stop, last, free - held)]))
         for cut in range(first + 1, last + 1):
             held = scale.held(int(spans.held[first, cut]))
             if free >= max(held, scale.need(int(spans.need[first, cut]) + others)):
-                before = table[first, cut - 1, free] + np.float32(spans.cost[first, cut])
+                before = table[first, cut - 1, free] + spans.price(spans.cost[first, cut])
                 cost = table[cut, last, free - held] + before
                 following = [(cut, last, free - held), (first, cut - 1, free)]
                 choices.append((cost, Split(first, cut), following))
@@ -233,7 +238,7 @@ class FirstPass:
         for stop, option in self.spans.options[first]:
             held, need = self._take(stop, option)
             if need < levels:
-                behind = self.rows[stop, need - held : levels - held] + np.float32(
+                behind = self.rows[stop, need - held : levels - held] + self.spans.price(
                     option.again_cost
                 )
                 np.minimum(row[need:], behind, out=row[need:])
@@ -263,7 +268,7 @@ class FirstPass:
 
     def cost(self, level: int) -> float:
         """The extra cost of the chain, infinite where it does not fit."""
-        return float(self.rows[0, level]) if level >= 0 else np.inf
+        return float(self.rows[0, level]) * self.spans.scale if level >= 0 else np.inf
 
     @property
     def least_bytes(self) -> float:
@@ -295,7 +300,7 @@ class FirstPass:
         for stop, option in self.spans.options[first]:
             held, need = self._take(stop, option)
             if free >= need:
-                cost = self.rows[stop, free - held] + np.float32(option.again_cost)
+                cost = self.rows[stop, free - held] + self.spans.price(option.again_cost)
                 choices.append((cost, Take(first, stop, option), held))
         for cut in self._cuts(first):
             held, need = self._split(first, cut)

@@ -15,7 +15,6 @@ every node that nobody reads is one.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +23,9 @@ from typing import Any, NoReturn
 
 from graphc.errors import ProblemError
 from graphc.planning.tape import Run, Tape
+
+LARGEST = 2**46
+"""The largest size and cost: sums over a million nodes stay exact."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Problem:
 def read_problem(path: str) -> Problem:
     """Read a problem from a file; raises `ProblemError` that says where it is wrong."""
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ProblemError(f"cannot read {path!r}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -108,8 +110,10 @@ def read_problem(path: str) -> Problem:
         raise ProblemError(
             f"{path!r} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         ) from None
-    except RecursionError:
-        raise ProblemError(f"{path!r} is nested too deeply to be a problem") from None
+    except (RecursionError, ValueError):
+        raise ProblemError(
+            f"{path!r} is nested too deeply, or has numbers too long, to be a problem"
+        ) from None
     return parse_problem(given)
 
 
@@ -129,10 +133,10 @@ class _Reader:
         raise ProblemError(f"{where}: {rule}, got {found!r}")
 
     def number(self, where: str, found: Any, whole: bool) -> Any:
-        """A number from 0 up."""
+        """A number from 0 up to `LARGEST`."""
         is_number = isinstance(found, int if whole else int | float) and not isinstance(found, bool)
-        if not is_number or not 0 <= found < math.inf:
-            self.fail(where, f"expected a {'whole ' if whole else ''}number from 0 up", found)
+        if not is_number or not 0 <= found <= LARGEST:
+            self.fail(where, f"expected a {'whole ' if whole else ''}number from 0 to 2**46", found)
         return found
 
     def run(self, given: Mapping[str, Any]) -> Problem:

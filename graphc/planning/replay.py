@@ -55,3 +55,13 @@ def replay(problem: Problem, sequence: Sequence[int]) -> Replay:
         freed[ends[step]] += problem.bytes[node]
         live -= freed[step]
     return Replay(cost, peak, at)
+
+
+def live_during(problem: Problem, sequence: Sequence[int], step: int) -> set[int]:
+    """The nodes whose values are live at a step of a legal sequence."""
+    needed = set(problem.outputs | problem.pinned)
+    for node in reversed(sequence[step + 1 :]):
+        needed.discard(node)
+        needed.update(problem.inputs[node])
+    made = set(sequence[: step + 1])
+    return (needed & made) | {sequence[step], *problem.inputs[sequence[step]]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from graphc.planning.bound import extra_cost
 from graphc.planning.evict import Weights, run_within
 from graphc.planning.polish import keep_more
 from graphc.planning.problem import Problem
-from graphc.planning.replay import replay
+from graphc.planning.replay import live_during, replay
 from graphc.planning.within import TapePlanner
 
 SECONDS = 10.0
@@ -31,9 +32,10 @@ NOISE = (1.0, 0.5, 2.0)
 """How far scores are shaken, in turn."""
 
 FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
-"""Up to so many nodes, attempts that are made in any time; larger problems have one a weight."""
+"""Up to so many nodes, attempts that are made in any time; larger problems have one."""
 
 BISECTIONS = 12
+LARGEST_SHOWN = 6
 PRECISION = 1e-9
 
 
@@ -58,17 +60,19 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     limit = problem.budget if budget is None else budget
     if limit is not None and limit < 0:
         raise ProblemError(f"a budget is a number of bytes from 0 up, got {limit}")
+    if not 0 <= seconds < math.inf:
+        raise ProblemError(f"seconds is a number from 0 up, got {seconds}")
     once = list(problem.needed)
     if limit is None or replay(problem, once).peak_bytes <= limit:
         return _solution(problem, once, sum(problem.cost[n] for n in once), started)
     if len(once) <= exact.LARGEST:
         cheapest = exact.cheapest(problem, limit)
         if cheapest is None:
-            raise _does_not_fit(problem, limit, None)
+            raise _does_not_fit(problem, limit, _fewest_bytes(problem, None))
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
     planner = TapePlanner(problem.tape)
     if problem.bound_bytes > limit:
-        raise _does_not_fit(problem, limit, planner)
+        raise _does_not_fit(problem, limit, _fewest_bytes(problem, planner))
     bound = sum(problem.cost[node] for node in once) + extra_cost(problem.tape, limit)
     best = from_chain = _along_a_chain(problem, limit, planner)
     enough = LEAST_ATTEMPTS if len(once) <= FEW else 1
@@ -82,7 +86,10 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
         if found is not None and (best is None or found[0] < best[0]):
             best = found
     if best is None:
-        raise _does_not_fit(problem, limit, planner)
+        fewest = _fewest_bytes(problem, planner)
+        if replay(problem, fewest).peak_bytes > limit:
+            raise _does_not_fit(problem, limit, fewest)
+        return _solution(problem, fewest, bound, started)
     return _solution(problem, best[1], bound, started)
 
 
@@ -129,11 +136,12 @@ def _solution(problem: Problem, sequence: list[int], bound: float, started: floa
     return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
 
 
-def _does_not_fit(problem: Problem, budget: int, planner: TapePlanner | None) -> BudgetError:
-    """With the least budget that a chain's plan needs, or that the greedy keeps, by bisection."""
-    low, least = problem.bound_bytes, replay(problem, list(problem.needed)).peak_bytes
+def _fewest_bytes(problem: Problem, planner: TapePlanner | None) -> list[int]:
+    """The sequence of the least peak found: a chain's plan, or the greedy's, by bisection."""
+    best = list(problem.needed)
     if planner is not None:
-        least = min(least, planner.least().peak_bytes)
+        best = [problem.needed[step] for step in planner.least().sequence]
+    low, least = problem.bound_bytes, replay(problem, best).peak_bytes
     few = len(problem.needed) <= FEW
     for _ in range(BISECTIONS if few else BISECTIONS // 3):
         if low >= least:
@@ -141,17 +149,29 @@ def _does_not_fit(problem: Problem, budget: int, planner: TapePlanner | None) ->
         middle = (low + least) // 2
         tried = PORTFOLIO[: 2 if few else 1]
         runs = (run_within(problem, middle, replace(w, drops_outputs=True)) for w in tried)
-        peaks = [replay(problem, run).peak_bytes for run in runs if run is not None]
-        if peaks:
-            least = min(least, *peaks)
+        found = [run for run in runs if run is not None]
+        if found:
+            best = min(found, key=lambda run: replay(problem, run).peak_bytes)
+            least = min(least, replay(problem, best).peak_bytes)
         else:
             low = middle + 1
-    widest = max(problem.needed, key=lambda node: problem.working_bytes[node])
+    return best
+
+
+def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetError:
+    """Names what would fit, and what stands in the way at the peak of that."""
+    measured = replay(problem, fewest)
+    node = fewest[measured.peak_step]
+    live = live_during(problem, fewest, measured.peak_step)
+    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))[:LARGEST_SHOWN]
+    values = [(str(problem.ids[value]), problem.bytes[value]) for value in largest]
+    listed = ", ".join(f"{name} {size}" for name, size in values)
     return BudgetError(
-        f"no plan within {budget} bytes was found; the least found is {least} bytes, and none can "
-        f"be below {problem.bound_bytes}: node {problem.ids[widest]} alone works on "
-        f"{problem.working_bytes[widest]} bytes. Raise the budget",
-        least,
+        f"no plan within {budget} bytes was found; the least found is {measured.peak_bytes} bytes, "
+        f"and none can be below {problem.bound_bytes}. At its peak, node {problem.ids[node]}, the "
+        f"largest values are of nodes: {listed}. Raise the budget",
+        measured.peak_bytes,
         problem.bound_bytes,
-        str(problem.ids[widest]),
+        str(problem.ids[node]),
+        values,
     )

@@ -52,6 +52,8 @@ class TapePlanner:
         """The cheapest sequence found whose peak is at most `limit` bytes, or None."""
         if limit >= self.once.peak_bytes:
             return self.once
+        if limit <= 0:
+            return None
         if limit not in self._plans:
             self._plans[limit] = self._plan(limit)
         known = (plan for plan in self._plans.values() if plan and plan.peak_bytes <= limit)
@@ -117,7 +119,7 @@ class TapePlanner:
     def _most_for(self, limit: int) -> int:
         """Tables serve limits down to half of theirs."""
         most = self.once.peak_bytes
-        while most >= 2 * limit:
+        while most >= 2 * max(limit, 1):
             most //= 2
         return most
 

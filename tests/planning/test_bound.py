@@ -1,12 +1,16 @@
 """The lower bound: never above the optimum, and near what is found where forward meets backward."""
 
+import heapq
+import itertools
+
 import numpy as np
 import pytest
 from planning.problems import random_problem, training_chain
 
 from graphc.planning import replay, solve
-from graphc.planning.bound import extra_cost
+from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.exact import cheapest
+from graphc.planning.tape import Run, Tape
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -34,3 +38,82 @@ def test_nothing_is_proven_where_everything_fits():
     base = replay(problem, problem.needed)
     assert extra_cost(problem.tape, base.peak_bytes) == pytest.approx(0, abs=1e-6)
     assert solve(problem, base.peak_bytes).cost == base.cost
+
+
+def small_tape(seed):
+    """A few steps with several outputs, overwriting, workspaces, and values from outside."""
+    rng = np.random.default_rng(seed)
+    size = lambda: int(rng.choice([1, 5, 8, 8, 8]))  # noqa: E731
+    count = int(rng.integers(4, 8))
+    sizes = [size() for _ in range(rng.integers(0, 3))]
+    outside = len(sizes)
+    inputs, outputs, pairs = [], [], []
+    for _ in range(count):
+        near = np.arange(max(0, len(sizes) - 5), len(sizes))
+        read = rng.choice(near, min(len(near), int(rng.integers(1, 3))), replace=False).tolist()
+        made = list(range(len(sizes), len(sizes) + int(rng.choice([1, 1, 2]))))
+        sizes += [size() for _ in made]
+        inputs.append(tuple(read))
+        outputs.append(tuple(made))
+        pairs.append(
+            tuple((m, r) for m in made for r in read if r >= outside and sizes[m] == sizes[r])
+        )
+    return Tape(
+        cost=tuple(int(c) for c in rng.integers(1, 6, count)),
+        workspace=tuple(int(w) for w in rng.choice([0, 0, 3], count)),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        overwrites=tuple(pairs),
+        bytes=tuple(sizes),
+        once=frozenset(np.flatnonzero(rng.random(count) < 0.1).tolist()),
+        held=frozenset([len(sizes) - 1]),
+        runs=(Run(0, count // 2, count),),
+        fixed_bytes=4,
+    )
+
+
+def brute_force(tape, budget):
+    """Least extra cost over all sequences: a shortest path over (live values, steps done)."""
+    start = frozenset(v for v in range(len(tape.bytes)) if tape.maker[v] < 0)
+    queue, seen, ticket = [(0, 0, start, frozenset())], {}, itertools.count(1)
+    while queue:
+        cost, _, live, done = heapq.heappop(queue)
+        if seen.setdefault((live, done), cost) < cost:
+            continue
+        if len(done) == len(tape) and tape.held <= live:
+            return cost - sum(tape.cost)
+        following = [(0, live - {value}, done) for value in live]
+        for step in range(len(tape)):
+            if (step in done and step in tape.once) or not live.issuperset(tape.inputs[step]):
+                continue
+            beside = tape.fixed_bytes + tape.workspace[step]
+            for taken in subsets(tape.overwrites[step]):
+                after = (live - {operand for _, operand in taken}) | set(tape.outputs[step])
+                if beside + tape.total(after) <= budget:
+                    following.append((tape.cost[step], after, done | {step}))
+        for price, values, steps in following:
+            if seen.get((values, steps), np.inf) > cost + price:
+                seen[values, steps] = cost + price
+                heapq.heappush(queue, (cost + price, next(ticket), values, steps))
+    return None
+
+
+def subsets(pairs):
+    """Choices of pairs in which no value stands twice."""
+    for count in range(len(pairs) + 1):
+        for chosen in itertools.combinations(pairs, count):
+            if len({o for o, _ in chosen}) == len({i for _, i in chosen}) == count:
+                yield chosen
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bounds_of_tapes_hold_for_every_sequence(seed):
+    tape = small_tape(seed)
+    plain = tape.peak(range(len(tape)))
+    least = least_bytes(tape)
+    assert least <= plain
+    assert brute_force(tape, least - 1) is None
+    for budget in {least, (least + plain) // 2, plain - 1}:
+        found = brute_force(tape, budget)
+        if found is not None:
+            assert extra_cost(tape, budget) <= found * (1 + 1e-6) + 1e-9

@@ -11,7 +11,7 @@ from planning.problems import random_problem, training_chain
 
 from graphc.errors import BudgetError, ProblemError
 from graphc.planning import replay, solve
-from graphc.planning.problem import parse_problem
+from graphc.planning.problem import parse_problem, read_problem
 
 
 def test_replay_by_hand():
@@ -170,3 +170,54 @@ def test_command_line(capsys, tmp_path):
         assert message in err
     path.write_text(json.dumps({"nodes": nodes}))
     assert "give one with --budget" in run(capsys, "remat", str(path))[2]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_least_bytes_named_can_be_had(seed):
+    problem = random_problem(25, seed, pinned=0.1)
+    with pytest.raises(BudgetError) as caught:
+        solve(problem, problem.bound_bytes - 1, seconds=0)
+    error = caught.value
+    found = solve(problem, error.least_bytes, seconds=0)
+    assert found.peak_bytes <= error.least_bytes
+    sizes = [size for _, size in error.values]
+    assert error.node
+    assert sizes == sorted(sizes, reverse=True)
+    for name, size in error.values:
+        assert problem.bytes[problem.ids.index(int(name))] == size
+
+
+@pytest.mark.parametrize("kept", [2, 5, 11, 17])
+@pytest.mark.parametrize("how", ["pinned", "outputs"])
+def test_values_that_stay_inside_a_chain(kept, how):
+    layers = 20
+    nodes = [
+        {"id": i, "cost": 1, "bytes": 10 + 20 * (i % 3 == 0), "inputs": [i - 1] if i else []}
+        for i in range(layers)
+    ]
+    for layer in range(layers - 1, 0, -1):
+        nodes.append({"id": len(nodes), "cost": 1, "bytes": 10, "inputs": [len(nodes) - 1, layer]})
+    given = {"nodes": nodes, "outputs": [len(nodes) - 1]}
+    if how == "pinned":
+        nodes[kept]["pinned"] = True
+    else:
+        given["outputs"].append(kept)
+    problem = parse_problem(given)
+    budget = int(0.7 * replay(problem, problem.needed).peak_bytes)
+    found = solve(problem, budget, seconds=0)
+    assert replay(problem, positions(problem, found)).peak_bytes <= budget
+
+
+def test_numbers_too_large_and_endless_searches(tmp_path):
+    path = tmp_path / "problem.json"
+    for text in (
+        '{"nodes": [{"id": 0, "cost": 1, "bytes": 4611686018427387904}]}',
+        '{"nodes": [{"id": 0, "cost": 1' + "0" * 400 + ', "bytes": 1}]}',
+        '{"nodes": [{"id": 0, "cost": 1, "bytes": 1' + "0" * 5000 + "}]}",
+    ):
+        path.write_text(text)
+        with pytest.raises(ProblemError):
+            read_problem(str(path))
+    for seconds in (float("nan"), float("inf"), -1):
+        with pytest.raises(ProblemError, match="seconds"):
+            solve(training_chain(30), 500, seconds)

@@ -89,6 +89,29 @@ def test_any_legal_schedule_trains_the_same(network, random):
     assert first == second
 
 
+@examples(40)
+@given(networks(), st.floats(0, 1))
+def test_budgets_hold_and_bounds_are_below_every_policy(network, part):
+    plans = [
+        g.plan(network.loss, outputs=network.outputs, optimizer=g.optim.SGD(), recompute=policy)
+        for policy in RECOMPUTE
+    ]
+    with pytest.raises(g.BudgetError) as caught:
+        g.plan(network.loss, outputs=network.outputs, optimizer=g.optim.SGD(), budget=1)
+    least, most = caught.value.least_bytes, plans[0].arena_bytes
+    budget = int(least + part * (most - least))
+    found = g.plan(network.loss, outputs=network.outputs, optimizer=g.optim.SGD(), budget=budget)
+    assert found.arena_bytes <= budget
+    extra = found.recomputation.extra_time_fraction
+    assert caught.value.bound_bytes == found.bound_bytes
+    for other in (*plans, found):
+        assert found.bound_bytes <= other.live_bytes
+        if other.arena_bytes <= budget:
+            others = other.recomputation.extra_time_fraction
+            assert extra <= others + 1e-9
+            assert found.certificate.extra_time_bound <= others + 1e-9
+
+
 @examples(60)
 @given(networks(), st.sampled_from(RECOMPUTE))
 def test_bytes_only_fall_from_strategy_to_strategy(network, recompute):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from graphc.errors import BudgetError, OptionError
+from graphc.ir.device import CPU
 from graphc.ir.graph import Graph, Node
 from graphc.ir.plan import ALIGNMENT, Allocate, Certificate
 from graphc.ir.types import format_bytes, parse_bytes
@@ -32,8 +33,8 @@ LEAST_TRIES = (1.0, 1.01, 1.03, 1.06, 1.1)
 POINTS = 16
 """Budgets of a frontier."""
 
-OTHERS = ("none", "cheap", "sublinear", "recursive")
-"""Policies that are compared with, the cheapest first."""
+OTHERS = ("none", "mirror", "segments", "cheap", "sublinear", "recursive")
+"""Policies that are compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class OptimalPlanner:
     ) -> None:
         self.graph, self.costs = graph, costs
         self.strategy, self.alignment = strategy, alignment
-        self.device = CostModel().device
+        self.device = CPU
         self._tapes: dict[tuple[bool, bool], GraphTape] = {}
         self._planners: dict[tuple[bool, bool], TapePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
@@ -172,11 +173,10 @@ class OptimalPlanner:
         """The fewest bytes found with at most that part of a step's flops computed again."""
         planner = self._planner(maps_only=False, by_flops=True)
         allowed = max_extra_flops * planner.tape.cost_of(range(len(planner.tape)))
-        plan = planner.least_costing(allowed)
-        best = self._point(plan, maps_only=False, by_flops=True)
-        for name in OTHERS:
+        best = self._point(planner.least_costing(allowed), maps_only=False, by_flops=True)
+        for name in self._policies():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
-            if cost <= allowed and peak < plan.peak_bytes:
+            if cost <= allowed and peak < best.bytes(False):
                 best = min(best, self._other(name), key=lambda point: point.bytes(False))
         return best
 
@@ -189,7 +189,9 @@ class OptimalPlanner:
             curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least)
         )
         plan = planner.plan(limit)
-        return self._point(plan or planner.once, maps_only=False, by_flops=False)
+        point = self._point(plan or planner.once, maps_only=False, by_flops=False)
+        plain = self._other("none")
+        return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
         """The fewest bytes found at any price."""
@@ -197,7 +199,7 @@ class OptimalPlanner:
         limit = planner.least().peak_bytes
         plans = (planner.plan(int(limit * part)) for part in LEAST_TRIES)
         points = [self._point(p, maps_only, by_flops=False) for p in plans if p is not None]
-        points += map(self._other, OTHERS)
+        points += map(self._other, self._policies())
         return min(points, key=lambda point: (point.bytes(maps_only), point.extra_time))
 
     def frontier(self) -> list[Point]:
@@ -263,13 +265,23 @@ class OptimalPlanner:
         steps = tape.tape_steps(self._sequence(name))
         return tape.tape.extra_cost(steps), tape.tape.peak(steps)
 
+    def _policies(self) -> Iterator[str]:
+        """Those of the other policies that run something of their own."""
+        seen: list[list[int]] = []
+        for name in OTHERS:
+            sequence = self._sequence(name)
+            if sequence not in seen:
+                seen.append(sequence)
+                yield name
+
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Other policies that cost less by the tape, and may fit."""
+        """Other policies that cost less by the tape and may fit: no arena is below live bytes."""
         tape = self._tape(maps_only, by_flops=False).tape
         step_cost = tape.cost_of(range(len(tape)))
-        for name in OTHERS:
+        for name in self._policies():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
-            if peak <= budget and (best is None or cost < best.extra_time * step_cost):
+            may_fit = maps_only or peak <= budget
+            if may_fit and (best is None or cost < best.extra_time * step_cost):
                 yield self._other(name)
 
     def _does_not_fit(self, budget: int, least: Point, maps_only: bool) -> BudgetError:

@@ -234,3 +234,35 @@ def test_goals():
     for given in (("1KiB", 5, None), (-1, None, None), (True, None, None), (None, None, "much")):
         with pytest.raises(OptionError):
             Goal.of(*given)
+
+
+@pytest.mark.parametrize("where", ["output", "keep"])
+def test_values_that_stay_beside_a_chain(where):
+    h, outputs = g.input("x", (256, 32)), {}
+    for number in range(12):
+        with g.scope(f"layer{number}"):
+            a = g.linear(h, 32)
+            if number == 5 and where == "keep":
+                g.keep(a)
+            elif number == 5:
+                outputs["a"] = a
+            h = (g.tanh(a) + a) * 0.5
+    found = g.plan(g.mean(h), outputs=outputs, optimizer=g.optim.SGD(), max_extra_flops=0.3)
+    again = {node.copy_of.label for node in found.graph.nodes if node.phase == "mirror"}
+    assert again
+    assert not any(label.startswith("layer5/") and "linear" in label for label in again)
+
+
+@pytest.mark.parametrize("allocate", ["none", "inplace", "packed"])
+@pytest.mark.parametrize("budget", [0, 1])
+def test_no_bytes_at_all_end_in_an_error(allocate, budget):
+    for option in ("budget", "feature_map_budget"):
+        with pytest.raises(BudgetError):
+            plan("gpt2", allocate=allocate, **{option: budget})
+
+
+@pytest.mark.parametrize("allocate", ["none", "inplace", "sharing", "packed"])
+def test_more_flops_never_cost_bytes(allocate):
+    plain = plan("preact_resnet", allocate=allocate).arena_bytes
+    for options in ({"max_extra_flops": 0.1}, {"recompute": "optimal"}):
+        assert plan("preact_resnet", allocate=allocate, **options).arena_bytes <= plain
