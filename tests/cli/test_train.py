@@ -19,6 +19,8 @@ def test_training_on_digits_gives_the_same_losses_under_every_plan(capsys):
         ["--allocate", "sharing"],
         ["--allocate", "packed"],
         ["--recompute", "mirror"],
+        ["--budget", "1100000"],
+        ["--max-extra-flops", "0.2"],
     ):
         code, out, _ = run(capsys, "train", "digits", "--epochs", "3", "--json", *options)
         assert code == 0
