@@ -7,9 +7,10 @@ unit holds the steps that must run before anything earlier than its first cut is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 from graphc.planning.keep_sets import Choice
 from graphc.planning.tape import AllBut, Run, Tape
@@ -108,24 +109,13 @@ class Chain:
         }
 
     def _boundaries(self) -> Iterator[tuple[int, int, Collection[int]]]:
-        """(step, bytes, values) that cross the place behind each useful step."""
-        last_use: dict[int, int] = {}
-        for step in self.useful:
-            for value in self.tape.inputs[step]:
-                last_use[value] = step
-        crossing: dict[int, None] = {}
-        ending: dict[int, list[int]] = {}
-        size = 0
-        for step in self.useful:
-            for value in ending.pop(step, ()):
-                del crossing[value]
-                size -= self.tape.bytes[value]
-            for value in self.tape.outputs[step]:
-                if value in self.droppable and last_use.get(value, -1) > step:
-                    crossing[value] = None
-                    size += self.tape.bytes[value]
-                    ending.setdefault(last_use[value], []).append(value)
-            yield step, size, crossing
+        tape = self.tape
+        return boundaries(
+            self.useful,
+            lambda step: tape.inputs[step],
+            lambda step: filter(self.droppable.__contains__, tape.outputs[step]),
+            lambda value: tape.bytes[value],
+        )
 
     def _lasting(self) -> set[int]:
         """Few bytes of a unit that are read long after the rest of it: they are not dropped.
@@ -185,7 +175,7 @@ class Chain:
         """Bytes that cross both cuts."""
         return self.tape.total(self.crossing[last] & self.crossing[first])
 
-    def needed(self, wanted: Iterable[int], available: set[int]) -> list[int]:
+    def needed(self, wanted: Iterable[int], available: Container[int]) -> list[int]:
         """Forward steps that make the wanted values from those available."""
         return self.tape.missing(wanted, _Either(available, self.fixed))
 
@@ -207,7 +197,7 @@ class Chain:
         for step in steps:
             lost = [v for v in inputs[step] if v in droppable and v not in available]
             if lost:
-                again = self.tape.missing(lost, _Either(available, self.fixed))
+                again = self.needed(lost, available)
                 sequence += again
                 for repeated in again:
                     available.update(outputs[repeated])
@@ -221,7 +211,7 @@ class Chain:
         """
         after = self.crossing[last]
         before = self.crossing[first]
-        steps = self.tape.missing(after, _Either(before, self.fixed))
+        steps = self.needed(after, before)
         counted = self.droppable
         levels = self.tape.profile(steps, after, AllBut(counted))
         return max(levels, default=0), self.tape.cost_of(steps)
@@ -289,7 +279,7 @@ class Chain:
         for keep_set in choice.hull(max(FEW, MOST // (last - first))):
             kept = keep_set.values | leaving
             peak, cost = self.backward(first, last, kept)
-            again = self.tape.missing(kept, _Either(self.crossing[first], self.fixed))
+            again = self.needed(kept, self.crossing[first])
             found.append(
                 Option(
                     keep_set.values,
@@ -326,11 +316,39 @@ class Chain:
 
 
 class _Either:
-    def __init__(self, one: Iterable[int], other: AllBut) -> None:
+    """What stands in one container or in the other."""
+
+    def __init__(self, one: Container[int], other: Container[int]) -> None:
         self.one, self.other = one, other
 
     def __contains__(self, value: object) -> bool:
-        return value in self.one or value in self.other  # type: ignore[operator]
+        return value in self.one or value in self.other
+
+
+V = TypeVar("V", bound=Hashable)
+
+
+def boundaries(
+    steps: Sequence[int],
+    reads: Callable[[int], Iterable[V]],
+    makes: Callable[[int], Iterable[V]],
+    size: Callable[[V], int],
+) -> Iterator[tuple[int, int, Collection[V]]]:
+    """(step, bytes, values) that cross the place behind each step, from what ran to what will."""
+    last_use = {value: step for step in steps for value in reads(step)}
+    crossing: dict[V, None] = {}
+    ending: dict[int, list[V]] = {}
+    total = 0
+    for step in steps:
+        for value in ending.pop(step, ()):
+            del crossing[value]
+            total -= size(value)
+        for value in makes(step):
+            if last_use.get(value, -1) > step:
+                crossing[value] = None
+                total += size(value)
+                ending.setdefault(last_use[value], []).append(value)
+        yield step, total, crossing
 
 
 def narrow(widths: Sequence[tuple[int, int]]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Value
-from graphc.planning.blocks import narrow
+from graphc.planning.blocks import boundaries, narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +68,11 @@ def cuts(graph: Graph, run: Run) -> list[Cut]:
 
 
 def _boundaries(graph: Graph, run: Run) -> Iterator[tuple[int, int, Collection[Value]]]:
-    """(step, bytes, values) that cross each place; views count as what they show."""
-    last_use: dict[Value, int] = {}
-    for step in run.steps:
-        for value in graph.nodes[step].inputs:
-            last_use[root_of(value)] = step
-    crossing: dict[Value, None] = {}
-    ending: dict[int, list[Value]] = {}
-    size = 0
-    for step in run.steps:
-        for value in ending.pop(step, ()):
-            del crossing[value]
-            size -= value.type.bytes
-        node = graph.nodes[step]
-        for value in node.outputs if node.op.views is None else ():
-            if last_use.get(value, -1) > step:
-                crossing[value] = None
-                size += value.type.bytes
-                ending.setdefault(last_use[value], []).append(value)
-        yield step, size, crossing
+    """What crosses each place; views count as what they show."""
+    nodes = graph.nodes
+    return boundaries(
+        run.steps,
+        lambda step: map(root_of, nodes[step].inputs),
+        lambda step: nodes[step].outputs if nodes[step].op.views is None else (),
+        lambda value: value.type.bytes,
+    )

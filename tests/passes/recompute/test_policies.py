@@ -10,6 +10,8 @@ import graphc as g
 from graphc.models import lstm, resnet
 from graphc.passes.allocate import allocate
 from graphc.passes.check_plan import check_plan
+from graphc.passes.recompute import mirrored_sequence, policies
+from graphc.passes.recompute.apply import with_sequence
 from graphc.passes.recompute.bulk import bulk_operators
 from graphc.passes.recompute.cuts import cuts, forward_runs
 
@@ -64,6 +66,18 @@ def test_recursion_needs_the_logarithm(layers):
     assert abs(maps - (math.log2(layers) + WORKING_MAPS)) <= 2
     forwards = found.recomputation.extra_flops_fraction * 3
     assert abs(forwards - math.log2(layers) / 2) <= 1.5
+
+
+@pytest.mark.parametrize(("per_level", "layers"), [(2, 81), (3, 256)])
+def test_more_checkpoints_a_level(per_level, layers):
+    """g(n) = k log n / log(k + 1), Sec. 4.4."""
+    graph = plan(chain(layers), "none").graph
+    again = policies.recursive(graph, per_level)
+    levels = math.log(layers) / math.log(per_level + 1)
+    assert abs(max(again.values()) - levels) <= 1
+    sequence = mirrored_sequence(graph, lambda node: again.get(node, 0))
+    maps = allocate(with_sequence(graph, sequence), "packed").feature_map_bytes / MAP
+    assert abs(maps - (per_level * levels + WORKING_MAPS)) <= 2
 
 
 WORKING_MAPS = 2
