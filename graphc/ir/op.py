@@ -154,6 +154,10 @@ class Op:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
 
+    def contiguous_inputs(self, node: Node) -> tuple[str, ...]:
+        """`needs_contiguous`, for an op where it depends on the node."""
+        return self.needs_contiguous
+
     def prepared(self, node: Node, strided: Container[Value]) -> tuple[Value, ...]:
         """Inputs that the kernel sees as contiguous float32 or contiguous copies."""
         widens = self.widens(node)
@@ -161,7 +165,7 @@ class Op:
             value: None
             for index, value in enumerate(node.inputs)
             if (widens and is_16_bit(value))
-            or (value in strided and self.input_name(index) in self.needs_contiguous)
+            or (value in strided and self.input_name(index) in self.contiguous_inputs(node))
         }
         return tuple(found)
 

@@ -11,6 +11,7 @@ from graphc.errors import GraphcError, GraphError
 from graphc.ir.graph import Graph
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
+from graphc.passes.accumulate import accumulate_products
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.modes import number_streams
@@ -26,13 +27,14 @@ PASSES: dict[str, Pass] = {
     "common-subexpressions": share_common_subexpressions,
     "dead-code": remove_dead_code,
     "widen-products": widen_products,
+    "accumulate-products": accumulate_products,
     "place-updates": place_updates,
 }
 
 FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
 """Before the gradient."""
 
-TRAINING = ("common-subexpressions", "widen-products", "place-updates")
+TRAINING = ("common-subexpressions", "widen-products", "accumulate-products", "place-updates")
 """After the gradient; `trace` has left nothing dead."""
 
 

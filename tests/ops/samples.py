@@ -7,8 +7,9 @@ values that its gradient needs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from graphc.ir.ops import (
     conv,
     embedding,
     loss,
+    matmul,
     norm,
     pool,
     random,
@@ -32,7 +34,6 @@ from graphc.ir.ops import (
 )
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
-from graphc.ir.ops.matmul import Linear
 from graphc.ir.ops.reduce import square_sum
 
 
@@ -55,6 +56,9 @@ class Sample:
 
     def dtype(self, index: int) -> str:
         return self.dtypes[index] if self.dtypes else "float64"
+
+
+MATMUL_READS = {"a": {"dy", "b"}, "b": {"dy", "a"}, "sum": {"dy"}}
 
 
 def direct(op_class, attributes=None):
@@ -150,8 +154,16 @@ def conv_samples(label, x, w, stride, padding, dilation=(1, 1), groups=1):
             direct(conv.Conv2dWeightGradient, to_w),
             (dy, x),
             lambda dy, x: linear_transpose(lambda w: convolution(x, w, a), w, dy),
-            {"dy": {"ddw", "x"}, "x": {"ddw", "dy"}},
+            {"dy": {"ddw", "x"}, "x": {"ddw", "dy"}, "sum": {"ddw"}},
             label=label,
+        ),
+        Sample(
+            "conv2d_weight_gradient",
+            direct(conv.Conv2dWeightGradient, replace(to_w, accumulate=True)),
+            (dy, x, w),
+            lambda dy, x, sum: sum + linear_transpose(lambda w: convolution(x, w, a), w, dy),
+            {"dy": {"ddw", "x"}, "x": {"ddw", "dy"}, "sum": {"ddw"}},
+            label=f"{label}-accumulate",
         ),
     ]
 
@@ -449,21 +461,31 @@ SAMPLES = [
     Sample("square_sum", square_sum, (M,), lambda x: (x**2).sum(), {"x": {"dy", "x"}}),
     Sample("max", lambda x: g.max(x, -1), (M,), lambda x: x.max(-1), {"x": {"dy", "x", "y"}}),
     # products
-    Sample("matmul", g.matmul, (M, (4, 5)), np.matmul, {"a": {"dy", "b"}, "b": {"dy", "a"}}),
+    Sample("matmul", g.matmul, (M, (4, 5)), np.matmul, MATMUL_READS),
+    *(
+        Sample(
+            "matmul", direct(matmul.Matmul, matmul.MatmulAttributes(*flags, accumulate=True)),
+            ((4, 3) if flags[0] else M, (5, 4) if flags[1] else (4, 5), (3, 5)),
+            lambda a, b, sum, flags=flags:
+                sum + (a.T if flags[0] else a) @ (b.T if flags[1] else b),
+            MATMUL_READS, label=f"-accumulate{flags[0]:d}{flags[1]:d}",
+        )
+        for flags in itertools.product((False, True), repeat=2)
+    ),
     Sample(
         "matmul", lambda a, b: g.matmul(a, b, True, True), ((4, 3), (5, 4)),
-        lambda a, b: a.T @ b.T, {"a": {"dy", "b"}, "b": {"dy", "a"}}, label=" transposed",
+        lambda a, b: a.T @ b.T, MATMUL_READS, label=" transposed",
     ),
     Sample(
         "matmul", lambda a, b: g.matmul(a, b, False, True), ((2, 1, 3, 4), (5, 2, 4)),
-        lambda a, b: a @ b.swapaxes(-1, -2), {"a": {"dy", "b"}, "b": {"dy", "a"}}, label=" batched",
+        lambda a, b: a @ b.swapaxes(-1, -2), MATMUL_READS, label=" batched",
     ),
     Sample(
         "matmul", lambda a, b: g.matmul(a, b, True, False), ((2, 4, 3), (2, 4, 5)),
-        lambda a, b: a.swapaxes(-1, -2) @ b, {"a": {"dy", "b"}, "b": {"dy", "a"}}, label=" left",
+        lambda a, b: a.swapaxes(-1, -2) @ b, MATMUL_READS, label=" left",
     ),
     Sample(
-        "linear", direct(Linear), (M, (5, 4), (5,)), lambda x, w, b: x @ w.T + b,
+        "linear", direct(matmul.Linear), (M, (5, 4), (5,)), lambda x, w, b: x @ w.T + b,
         {"x": {"dy", "weight"}, "weight": {"dy", "x"}, "bias": {"dy"}},
     ),
     # convolution
@@ -602,8 +624,14 @@ SAMPLES = [
     ),
     Sample(
         "gather_gradient", direct(embedding.GatherGradient, embedding.RowsAttributes(5)),
-        ((2, 3, 2), (2, 3)), scatter, {"dy": {"ddtable", "indices"}},
+        ((2, 3, 2), (2, 3)), scatter, {"dy": {"ddtable", "indices"}, "sum": {"ddtable"}},
         dtypes=("float64", "int64"), int_limit=5,
+    ),
+    Sample(
+        "gather_gradient", direct(embedding.GatherGradient, embedding.RowsAttributes(5, True)),
+        ((2, 3, 2), (2, 3), (5, 2)), lambda dy, i, sum: sum + scatter(dy, i),
+        {"dy": {"ddtable", "indices"}, "sum": {"ddtable"}},
+        dtypes=("float64", "int64", "float64"), int_limit=5, label="-accumulate",
     ),
     Sample(
         "one_hot", lambda i: g.one_hot(i, 3, "float64"), ((2, 4),), lambda i: np.eye(3)[i],

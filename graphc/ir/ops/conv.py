@@ -17,6 +17,7 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.ops.accumulation import check_sum, start_sum
 from graphc.ir.ops.choice import cast
 from graphc.ir.ops.elementwise import add, float_dtype
 from graphc.ir.ops.reduce import sum
@@ -166,6 +167,8 @@ class Conv2dWeightAttributes:
     window: Pair
     wide: bool = False
     """Whether 16-bit operands give a float32 product."""
+    accumulate: bool = False
+    """Whether the product is added to a running sum."""
 
 
 def _weight_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dWeightAttributes:
@@ -173,23 +176,30 @@ def _weight_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dWeightAttributes
 
 
 class Conv2dWeightGradient(Convolution):
-    """dw from dy and x."""
+    """dw from dy and x, or sum + dw."""
 
-    name, inputs, outputs = "conv2d_weight_gradient", ("dy", "x"), ("dw",)
+    name, inputs, outputs = "conv2d_weight_gradient", ("dy", "x", "*sum"), ("dw",)
+    may_overwrite = {"dw": ("sum",)}
     needs_contiguous = ("dy", "x")
     attributes = Conv2dWeightAttributes
 
     def infer(
-        self, attributes: Conv2dWeightAttributes, dy: TensorType, x: TensorType
+        self,
+        attributes: Conv2dWeightAttributes,
+        dy: TensorType,
+        x: TensorType,
+        *sum: TensorType,
     ) -> TensorType:
         dtype = float_dtype(dy, x)
         if attributes.wide:
             dtype = compute_dtype(dtype)
         channels = x.shape[1] // attributes.groups
-        return TensorType((dy.shape[1], channels, *attributes.window), dtype)
+        dw = TensorType((dy.shape[1], channels, *attributes.window), dtype)
+        check_sum(attributes.accumulate, sum, dw)
+        return dw
 
     def geometry(self, node: Node) -> Geometry:
-        dy, x = node.inputs
+        dy, x = node.inputs[:2]
         return geometry_of(node.attributes, x.type, node.output.type, dy.type)
 
     def gradient_dy(self, node: Node, ddw: Value, x: Value) -> Value:
@@ -201,6 +211,9 @@ class Conv2dWeightGradient(Convolution):
         ddw = cast(ddw, dy.type.dtype)
         return apply(Conv2dInputGradient, dy, ddw, attributes=attributes).output
 
+    def gradient_sum(self, node: Node, ddw: Value) -> tuple[Value, ...]:
+        return (ddw,) if node.attributes.accumulate else ()
+
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """A tile of unfolded input, and the product of one image."""
         geometry = self.geometry(node)
@@ -208,8 +221,11 @@ class Conv2dWeightGradient(Convolution):
         product = TensorType((groups, k // groups, geometry.depth), node.output.type.dtype)
         return (*super().scratch(node, device), product)
 
-    def kernel(self, record: Recorder, node: Node, dy: Array, x: Array, *, dw: Array) -> None:
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, *sum: Array, dw: Array
+    ) -> None:
         geometry = self.geometry(node)
+        start_sum(record, sum, dw)
         record(functools.partial(correlate, geometry, dy, x, dw, record.scratch))
 
 

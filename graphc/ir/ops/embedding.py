@@ -12,6 +12,7 @@ from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.ops.accumulation import check_sum, start_sum
 from graphc.ir.types import TensorType, as_dtype, int64
 
 
@@ -67,35 +68,48 @@ class Gather(Op):
 
 @dataclass(frozen=True, slots=True)
 class RowsAttributes:
-    """The first extent of the table."""
+    """The first extent of the table, and whether rows are added to a running sum."""
 
     rows: int
+    accumulate: bool = False
 
 
 class GatherGradient(Op):
     """The table's gradient: rows of dy summed where their numbers say, always in the same order."""
 
-    name, inputs, outputs = "gather_gradient", ("dy", "indices"), ("dtable",)
+    name, inputs, outputs = "gather_gradient", ("dy", "indices", "*sum"), ("dtable",)
+    may_overwrite = {"dtable": ("sum",)}
     needs_contiguous = ("dy", "indices")
     attributes = RowsAttributes
     flops_per_element = 1
 
-    def infer(self, attributes: RowsAttributes, dy: TensorType, indices: TensorType) -> TensorType:
+    def infer(
+        self,
+        attributes: RowsAttributes,
+        dy: TensorType,
+        indices: TensorType,
+        *sum: TensorType,
+    ) -> TensorType:
         require_integers(indices, "indices")
-        return dy.with_shape((attributes.rows, *dy.shape[indices.rank :]))
+        dtable = dy.with_shape((attributes.rows, *dy.shape[indices.rank :]))
+        check_sum(attributes.accumulate, sum, dtable)
+        return dtable
 
     def gradient_dy(self, node: Node, ddtable: Value, indices: Value) -> Value:
         return apply(Gather, ddtable, indices).output
+
+    def gradient_sum(self, node: Node, ddtable: Value) -> tuple[Value, ...]:
+        return (ddtable,) if node.attributes.accumulate else ()
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """The indices in the integer type that NumPy looks up with."""
         return (node.inputs[1].type.with_dtype(int64),)
 
     def kernel(
-        self, record: Recorder, node: Node, dy: Array, indices: Array, *, dtable: Array
+        self, record: Recorder, node: Node, dy: Array, indices: Array, *sum: Array, dtable: Array
     ) -> None:
         (rows,) = record.scratch
-        record(dtable.fill, 0)
+        start_sum(record, sum, dtable)
         record(np.copyto, rows, indices)
         flat = dtable.reshape(dtable.shape[0], -1), dy.reshape(rows.size, -1)
         record(_add_rows, rows.reshape(-1), *flat)

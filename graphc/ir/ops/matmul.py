@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg.blas
 
 from graphc.errors import ShapeError
 from graphc.ir.builder import apply, as_value, parameter, scope
@@ -14,6 +15,7 @@ from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.operators import operator
+from graphc.ir.ops.accumulation import check_sum, start_sum
 from graphc.ir.ops.choice import cast
 from graphc.ir.ops.elementwise import float_dtype
 from graphc.ir.ops.shape import reshape
@@ -28,16 +30,21 @@ class MatmulAttributes:
     transpose_b: bool = False
     wide: bool = False
     """Whether 16-bit operands give a float32 product."""
+    accumulate: bool = False
+    """Whether the product of two matrices is added to a third operand: beta = 1 of a BLAS."""
 
 
 class Matmul(Op):
-    """y = op(a) · op(b) over the last two axes; leading axes broadcast."""
+    """y = op(a) · op(b) over the last two axes, leading axes broadcast; or sum + op(a) · op(b)."""
 
-    name, inputs = "matmul", ("a", "b")
+    name, inputs = "matmul", ("a", "b", "*sum")
+    may_overwrite = {"y": ("sum",)}
     precision = "narrow"
     attributes = MatmulAttributes
 
-    def infer(self, attributes: MatmulAttributes, a: TensorType, b: TensorType) -> TensorType:
+    def infer(
+        self, attributes: MatmulAttributes, a: TensorType, b: TensorType, *sum: TensorType
+    ) -> TensorType:
         dtype = float_dtype(a, b)
         if attributes.wide:
             dtype = compute_dtype(dtype)
@@ -52,13 +59,20 @@ class Matmul(Op):
                 "check the layer's width"
             )
         batch = broadcast_shapes("batch axes", a.shape[:-2], b.shape[:-2])
-        return TensorType((*batch, rows, columns), dtype)
+        y = TensorType((*batch, rows, columns), dtype)
+        check_sum(attributes.accumulate, sum, y)
+        if sum and y.rank != 2:
+            raise ShapeError(f"only a product of two matrices is added to a sum, got {a} and {b}")
+        return y
+
+    def contiguous_inputs(self, node: Node) -> tuple[str, ...]:
+        return ("a", "b") if node.attributes.accumulate else ()
 
     def cost(self, node: Node) -> Cost:
         a = node.inputs[0].shape
         inner = a[-2] if node.attributes.transpose_a else a[-1]
         moved = super().cost(node)
-        flops = 2 * node.output.type.elements * inner
+        flops = node.output.type.elements * (2 * inner + node.attributes.accumulate)
         return Cost(flops, moved.bytes_read, moved.bytes_written)
 
     def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
@@ -75,11 +89,27 @@ class Matmul(Op):
             return matmul(dy, a, True, flags.transpose_a)
         return matmul(a, dy, not flags.transpose_a, False)
 
-    def kernel(self, record: Recorder, node: Node, a: Array, b: Array, *, y: Array) -> None:
+    def gradient_sum(self, node: Node, dy: Value) -> tuple[Value, ...]:
+        return (dy,) if node.attributes.accumulate else ()
+
+    def kernel(
+        self, record: Recorder, node: Node, a: Array, b: Array, *sum: Array, y: Array
+    ) -> None:
         flags: MatmulAttributes = node.attributes
+        if flags.accumulate:
+            start_sum(record, sum, y)
+            record(_add_product, a, b, y, flags.transpose_a, flags.transpose_b)
+            return
         left = a.swapaxes(-1, -2) if flags.transpose_a else a
         right = b.swapaxes(-1, -2) if flags.transpose_b else b
         record(np.matmul, left, right, out=y)
+
+
+def _add_product(a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool) -> None:
+    """y += op(a) · op(b), without a byte beside the three. A BLAS reads row-major matrices as
+    their transposes, so it computes yᵀ += op(b)ᵀ · op(a)ᵀ."""
+    add_to = scipy.linalg.blas.dgemm if y.dtype == np.float64 else scipy.linalg.blas.sgemm
+    add_to(1.0, b.T, a.T, 1.0, y.T, transpose_b, transpose_a, overwrite_c=True)
 
 
 class Linear(Op):

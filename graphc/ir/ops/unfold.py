@@ -240,11 +240,10 @@ def convolve_back(
 def correlate(
     geometry: Geometry, dy: Array, x: Array, dw: Array, scratch: tuple[Array, ...]
 ) -> None:
-    """dw from dy and x."""
+    """dw += what dy and x give."""
     groups, product = geometry.attributes.groups, scratch[-1]
     total = dw.reshape(product.shape)
     source = _grouped(dy, groups)
-    total.fill(0)
     if geometry.is_pointwise:
         whole = range(geometry.y[2])
         tiles: Any = [(slice(0, geometry.y[0]), whole, _flat_rows(_grouped(x, groups), whole))]
