@@ -20,7 +20,7 @@ because their parameters are part of the declaration:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -66,6 +66,10 @@ class GradientRule:
     reads: tuple[str, ...]
 
 
+ANY_AXES = 64
+"""As many axes as a tensor of NumPy can have."""
+
+
 class Op:
     """Base of all ops; instances carry no state, one per class lives in the registry."""
 
@@ -90,8 +94,14 @@ class Op:
     wide_inputs: ClassVar[tuple[str, ...]] = ()
     """Inputs that stay float32 in mixed precision."""
 
+    gathers: ClassVar[str | None] = None
+    """The variadic input whose values may lie inside the output, where `gather` says."""
     needs_contiguous: ClassVar[tuple[str, ...]] = ()
     """Inputs that the kernel reshapes: where one is a strided view, it is run on a copy."""
+    strided_axes: ClassVar[Mapping[str, int]] = {}
+    """Input or output → how many of its first axes may have strides of their own if the rest lies
+    in one piece. What is computed must not depend on the strides in any bit. An input that is not
+    named takes any strides, or none if it is in `needs_contiguous`; an output none."""
 
     untimed_attributes: ClassVar[tuple[str, ...]] = ()
     """Attributes that have nothing to do with how long the kernel takes."""
@@ -154,27 +164,33 @@ class Op:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
 
-    def contiguous_inputs(self, node: Node) -> tuple[str, ...]:
-        """`needs_contiguous`, for an op where it depends on the node."""
-        return self.needs_contiguous
+    def gather(self, node: Node, target: Layout) -> tuple[Layout, ...]:
+        """Layouts of the gathered inputs inside the output, which lies at `target`."""
+        raise NotImplementedError
 
-    def prepared(self, node: Node, strided: Container[Value]) -> tuple[Value, ...]:
+    def free_axes(self, node: Node, name: str) -> int:
+        """`strided_axes` of an input or output, for an op where it depends on the node."""
+        takes_any = name not in self.outputs and name not in self.needs_contiguous
+        return self.strided_axes.get(name, ANY_AXES if takes_any else 0)
+
+    def prepared(self, node: Node, strided: Mapping[Value, int]) -> tuple[Value, ...]:
         """Inputs that the kernel sees as contiguous float32 or contiguous copies."""
         widens = self.widens(node)
         found = {
             value: None
             for index, value in enumerate(node.inputs)
             if (widens and is_16_bit(value))
-            or (value in strided and self.input_name(index) in self.contiguous_inputs(node))
+            or strided.get(value, 0) > self.free_axes(node, self.input_name(index))
         }
         return tuple(found)
 
     def workspace(
-        self, node: Node, device: Device, strided: Container[Value]
+        self, node: Node, device: Device, strided: Mapping[Value, int]
     ) -> tuple[TensorType, ...]:
         """All tensors a node needs beside its values: prepared inputs, widened outputs, scratch.
 
-        `strided` holds the values that do not lie in one piece.
+        `strided` says of each value that does not lie in one piece how many of its first axes have
+        strides of their own.
         """
         prepared = [value.type for value in self.prepared(node, strided)]
         scratch = self.scratch(node, device)
@@ -229,8 +245,11 @@ def _check(cls: type[Op]) -> None:
         _fail(cls, f"inputs and outputs must have different names, got {names}")
     inputs = {name.lstrip("*") for name in cls.inputs}
     outputs = {name.lstrip("*") for name in cls.outputs}
-    if cls.views is not None and cls.views not in inputs:
-        _fail(cls, f"`views` names {cls.views!r}, which is no input")
+    for relation in ("views", "gathers"):
+        if (source := getattr(cls, relation)) is not None and source not in inputs:
+            _fail(cls, f"`{relation}` names {source!r}, which is no input")
+    if unknown := set(cls.strided_axes) - {*inputs, *outputs}:
+        _fail(cls, f"`strided_axes` names {sorted(unknown)}: no inputs or outputs")
     relations = [(o, i) for o, taken in cls.may_overwrite.items() for i in taken]
     for output, source in relations + list(cls.must_overwrite.items()):
         if output not in outputs or source not in inputs:

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from graphc.ir.device import Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.types import outer_axes
 
 ALIGNMENT = 256
 """Bytes; what vector loads, cuBLAS and cuDNN want of every address."""
 
-How = Literal["new", "reuse", "over", "view", "state"]
-"""How a value gets its bytes: first use of a place, a place used before, over its operand, as part
-of another value, or the place of a state."""
+How = Literal["new", "reuse", "over", "view", "part", "state"]
+"""How a value gets its bytes: first use of a place, a place used before, over its operand, as a
+view of another value, as a part of the concatenation that reads it, or the place of a state."""
 
 Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace"]
 
@@ -63,7 +64,7 @@ class Buffer:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A value inside a buffer: byte offset from the buffer's start, byte strides, and how it came
-    there. `over` is the value that it overwrites or views."""
+    there. `over` is the value that it overwrites or views, or is a part of."""
 
     buffer: int
     offset: int
@@ -127,9 +128,11 @@ class MemoryPlan:
         return self.certificate.bound_bytes if self.certificate else None
 
     @cached_property
-    def strided(self) -> frozenset[Value]:
-        """Values that are views with strides of their own."""
-        return frozenset(v for v, p in self.placements.items() if p.strides is not None)
+    def strided(self) -> dict[Value, int]:
+        """Values that do not lie in one piece, and how many of their first axes are to blame."""
+        places = self.placements.items()
+        found = {v: outer_axes(v.type, p.strides) for v, p in places if p.strides is not None}
+        return {value: axes for value, axes in found.items() if axes}
 
     @cached_property
     def state_bytes(self) -> int:

@@ -130,6 +130,16 @@ def contiguous_strides(type: TensorType) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def outer_axes(type: TensorType, strides: tuple[int, ...]) -> int:
+    """How many first axes have strides of their own; the rest lies in one piece, row-major."""
+    step = type.dtype.itemsize
+    for axis in reversed(range(type.rank)):
+        if type.shape[axis] != 1 and strides[axis] != step:
+            return axis + 1
+        step *= type.shape[axis]
+    return 0
+
+
 def span_bytes(type: TensorType, layout: Layout) -> int:
     """Bytes from a view's first element to the end of its last one."""
     reach = sum((n - 1) * stride for n, stride in zip(type.shape, layout.strides, strict=True))

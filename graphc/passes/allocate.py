@@ -28,10 +28,11 @@ from graphc.ir.plan import (
     kind_of,
 )
 from graphc.passes.cost import CostModel, recomputation
-from graphc.passes.inplace import Storage, Storages, assign_storages
+from graphc.passes.inplace import assign_storages
 from graphc.passes.liveness import liveness
 from graphc.passes.packing import Problem, pack
 from graphc.passes.sharing import share
+from graphc.passes.storages import Storage, Storages
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def _state_bytes(storages: Storages, alignment: int) -> int:
 
 def _scratch(graph: Graph, storages: Storages, device: Device, alignment: int) -> dict[Node, int]:
     """Bytes of workspace of the nodes that have one."""
-    strided = {value for value, r in storages.residences.items() if r.layout is not None}
+    strided = storages.strided()
     found: dict[Node, int] = {}
     for node in graph.nodes:
         types = node.op.workspace(node, device, strided)

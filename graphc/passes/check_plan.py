@@ -7,7 +7,7 @@ allowed by the op, and the plan's own statements about lifetimes and sizes hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,14 @@ OUTLINE = bytearray(16)
 """Memory for arrays whose elements are never touched, only their addresses."""
 
 
-def _parts(node: Node, array: Any) -> list[Any]:
-    sizes, before = node.attributes.sizes, (slice(None),) * node.attributes.axis
+def _parts(sizes: Sequence[int], axis: int, array: Any) -> list[Any]:
+    before = (slice(None),) * axis
     return [array[(*before, slice(sum(sizes[:i]), sum(sizes[: i + 1])))] for i in range(len(sizes))]
+
+
+def _concatenated(node: Node, y: Any) -> list[Any]:
+    axis = node.attributes.axis
+    return _parts([value.shape[axis] for value in node.inputs], axis, y)
 
 
 VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
@@ -33,14 +38,22 @@ VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
     "transpose": lambda node, x: [np.transpose(x, node.attributes.permutation)],
     "broadcast_to": lambda node, x: [np.broadcast_to(x, node.attributes.shape)],
     "slice": lambda node, x: [x[node.attributes.index()]],
-    "split": _parts,
+    "split": lambda node, x: _parts(node.attributes.sizes, node.attributes.axis, x),
 }
 """What each view op shows, by NumPy."""
+
+GATHERED: dict[str, Callable[[Node, Any], list[Any]]] = {"concat": _concatenated}
+"""Where each part of an output that is put together lies, by NumPy."""
 
 
 def _row_major(value: Value) -> tuple[int, ...]:
     sizes = [*value.shape[1:], value.type.dtype.itemsize]
     return tuple(int(np.prod(sizes[axis:], dtype=np.int64)) for axis in range(value.type.rank))
+
+
+def _numbers(cells: Any) -> Any:
+    """An index of cells as their numbers."""
+    return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
 def check_plan(plan: MemoryPlan) -> None:
@@ -58,15 +71,26 @@ class _Replay:
         self.plan = plan
         self.graph: Graph = plan.graph
         self.names = self.graph.names
-        self.owner_of: dict[Value, int] = {}
-        """Identity of a value's content; a view has the content of what it shows."""
+        self.owner_of: dict[Value, Any] = {}
+        """Identity of a value's content: a number, or one a cell where parts keep theirs. A view
+        has the content of what it shows."""
         self.contents: list[Value] = []
+        self.writers: list[Value] = []
         self.root: dict[Value, Value] = {}
         for value in self.graph.values:
             if value not in plan.placements:
                 raise PlanError(f"value {self.names[value]} has no place", [self.names[value]])
         self.spans = {value: self.span(value) for value in self.graph.values}
-        edges = [edge for span in self.spans.values() for edge in span]
+        self.scattered = {
+            plan.placements[value].buffer
+            for node in self.graph.nodes
+            if not self.shows(node)
+            for value in node.outputs
+            if plan.placements[value].strides is not None
+        }
+        """Buffers with values that are written in pieces between one another."""
+        self.pieces = {value: self.pieces_of(value) for value in self.graph.values}
+        edges = [edge for pieces in self.pieces.values() for piece in pieces for edge in piece]
         for buffer in plan.workspaces.values():
             edges += [buffer.offset, buffer.offset + buffer.bytes]
         marks = np.unique(np.array([0, *edges], np.int64))
@@ -74,7 +98,7 @@ class _Replay:
         self.owners = np.full(len(marks), NOBODY, np.int64)
         self.is_state = np.zeros(len(marks), bool)
         for state in self.graph.states:
-            self.is_state[self.cell_range(*self.spans[state])] = True
+            self.is_state[self.cells_of(state)] = True
 
     def run(self) -> None:
         self.check_buffers()
@@ -112,6 +136,22 @@ class _Replay:
 
     def strides(self, value: Value) -> tuple[int, ...] | None:
         return self.plan.placements[value].strides
+
+    def pieces_of(self, value: Value) -> list[tuple[int, int]]:
+        """First byte and end of each piece of a value; one piece where nothing lies between."""
+        placement, (start, end) = self.plan.placements[value], self.spans[value]
+        if placement.strides is None or placement.buffer not in self.scattered:
+            return [(start, end)]
+        axes = sorted(
+            (stride, n) for n, stride in zip(value.shape, placement.strides, strict=True) if n > 1
+        )
+        size, starts = value.type.dtype.itemsize, np.zeros(1, np.int64)
+        for stride, n in axes:
+            if stride == size and len(starts) == 1:
+                size *= n
+            elif stride > 0:
+                starts = np.add.outer(np.arange(n) * stride, starts).ravel()
+        return [(start + at, start + at + size) for at in starts.tolist()]
 
     def check_buffers(self) -> None:
         for buffer in self.plan.buffers:
@@ -153,11 +193,19 @@ class _Replay:
     def cell_range(self, start: int, end: int) -> slice:
         return slice(self.cells[start], self.cells[end])
 
+    def cells_of(self, value: Value) -> Any:
+        """Index of a value's cells, ascending."""
+        ranges = [(self.cells[start], self.cells[end]) for start, end in self.pieces[value]]
+        if len(ranges) == 1:
+            return slice(*ranges[0])
+        return np.concatenate([np.arange(*cells) for cells in ranges])
+
     def write(self, value: Value, who: str) -> None:
-        cells = self.cell_range(*self.spans[value])
+        cells = self.cells_of(value)
         self.spare_states(cells, who, self.names[value], self.root.get(value, value))
         self.owner_of[value] = len(self.contents)
         self.contents.append(self.root.get(value, value))
+        self.writers.append(value)
         self.owners[cells] = self.owner_of[value]
 
     def read(self, value: Value, step: int, node: Node) -> None:
@@ -170,21 +218,15 @@ class _Replay:
                 f"value {name} is not computed when {use}{self.near(node)}", [name, use]
             )
         content = self.owner_of[value]
-        held = self.owners[self.cell_range(*self.spans[value])]
+        held = self.owners[self.cells_of(value)]
         wrong = held[held != content]
         if wrong.size:
             other = int(wrong[0])
-            thief = "a workspace" if other == NOBODY else self.describe(other)
+            thief = "a workspace" if other == NOBODY else self.names[self.writers[other]]
             raise PlanError(
                 f"value {name} is overwritten by {thief} before {use}{self.near(node)}",
                 [name, thief],
             )
-
-    def describe(self, content: int) -> str:
-        for value, number in self.owner_of.items():
-            if number == content:
-                return self.names[value]
-        return "a dead value"
 
     def near(self, node: Node | None) -> str:
         if node is None:
@@ -198,7 +240,9 @@ class _Replay:
             assert isinstance(source, Value), "a viewed input is one value"
             self.check_view(node, source)
             for value in node.outputs:
-                self.owner_of[value] = self.owner_of[source]
+                self.owner_of[value] = self.shown(value, source)
+            return
+        if node.op.name in GATHERED and self.gather(node, step):
             return
         for value in node.outputs:
             self.check_overlaps(node, value, outputs)
@@ -225,15 +269,68 @@ class _Replay:
                 self.root[value] = state
             self.write(value, f"step {step} ({node.label})")
 
+    def shown(self, value: Value, source: Value) -> Any:
+        """The content of a view."""
+        content = self.owner_of[source]
+        if isinstance(content, int):
+            return content
+        of_source, of_value = (_numbers(self.cells_of(v)) for v in (source, value))
+        return content[np.searchsorted(of_source, of_value)]
+
+    def gather(self, node: Node, step: int) -> bool:
+        """Put an output together whose parts lie inside it; False where none does.
+
+        A part in its place stays what it is; what is copied belongs to the output.
+        """
+        (y,) = node.outputs
+        array, start = self.outline(y)
+        inside = []
+        for value, part in zip(node.inputs, GATHERED[node.op.name](node, array), strict=True):
+            stated = self.plan.placements[value]
+            offset = part.__array_interface__["data"][0] - start
+            steps = zip(value.shape, stated.strides or _row_major(value), part.strides, strict=True)
+            if (
+                (stated.buffer, stated.offset) == (self.plan.placements[y].buffer, offset)
+                and all(n == 1 or a == b for n, a, b in steps)
+                and value not in inside
+            ):
+                inside.append(value)
+        if not inside:
+            return False
+        for value in set(node.inputs) - set(inside):
+            if self.overlap(value, y):
+                names = [self.names[value], self.names[y]]
+                raise PlanError(
+                    f"{node.label} copies {names[0]} into {names[1]}, but the two overlap"
+                    f"{self.near(node)}",
+                    names,
+                )
+        held = [(self.cells_of(value), self.owner_of[value]) for value in inside]
+        self.write(y, f"step {step} ({node.label})")
+        for cells, content in held:
+            self.owners[cells] = content
+        self.owner_of[y] = self.owners[self.cells_of(y)].copy()
+        return True
+
+    def overlap(self, a: Value, b: Value) -> bool:
+        """Whether two values have a byte in common."""
+        (low, high), (start, end) = self.spans[a], self.spans[b]
+        if high <= start or end <= low:
+            return False
+        here, there = _numbers(self.cells_of(a)), _numbers(self.cells_of(b))
+        return bool(np.intersect1d(here, there, assume_unique=True).size)
+
+    def outline(self, value: Value) -> tuple[Any, int]:
+        """An array like a value, never to be touched, and the address of its buffer's start."""
+        place = self.plan.placements[value]
+        array = np.ndarray(value.shape, value.type.dtype.numpy, OUTLINE, 0, (0,) * value.type.rank)
+        strides = place.strides or _row_major(value)
+        array = np.lib.stride_tricks.as_strided(array, value.shape, strides)
+        return array, array.__array_interface__["data"][0] - place.offset
+
     def check_view(self, node: Node, source: Value) -> None:
         """A view lies where NumPy's own rules put it inside what it shows."""
-        place = self.plan.placements[source]
-        array = np.ndarray(
-            source.shape, source.type.dtype.numpy, OUTLINE, 0, (0,) * source.type.rank
-        )
-        strides = place.strides or _row_major(source)
-        array = np.lib.stride_tricks.as_strided(array, source.shape, strides)
-        start = array.__array_interface__["data"][0] - place.offset
+        array, start = self.outline(source)
         for value, shown in zip(node.outputs, VIEWS[node.op.name](node, array), strict=True):
             stated = self.plan.placements[value]
             offset = shown.__array_interface__["data"][0] - start
@@ -269,7 +366,7 @@ class _Replay:
         allowed |= {node.op.must_overwrite[name]} if name in node.op.must_overwrite else set()
         for index, operand in enumerate(node.inputs):
             low, high = self.spans[operand]
-            if low < end and start < high:
+            if self.overlap(operand, value):
                 fits = (low, high) == (start, end) and operand.shape == value.shape
                 fits &= self.strides(operand) == self.strides(value)
                 if node.op.input_name(index) not in allowed or not fits:
@@ -285,8 +382,7 @@ class _Replay:
                         names,
                     )
         for other in outputs - {value}:
-            low, high = self.spans[other]
-            if low < end and start < high:
+            if self.overlap(other, value):
                 names = [self.names[other], self.names[value]]
                 raise PlanError(
                     f"outputs {names[0]} and {names[1]} overlap{self.near(node)}", names
@@ -298,7 +394,7 @@ class _Replay:
             names = [self.names[value], f"workspace of {node.label}"]
             raise PlanError(f"{names[1]} overlaps {names[0]}{self.near(node)}", names)
 
-    def spare_states(self, cells: slice, who: str, name: str, own: Value | None) -> None:
+    def spare_states(self, cells: Any, who: str, name: str, own: Value | None) -> None:
         """A state may only be written by its own update."""
         if not self.is_state[cells].any():
             return

@@ -6,49 +6,34 @@ Values in one storage have one counter, so a view that is still read protects wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.plan import How
 from graphc.ir.types import Layout, contiguous_strides
 from graphc.passes.liveness import Liveness
+from graphc.passes.storages import Residence, Storage, Storages
+from graphc.passes.zero_copy import Parts, choose_parts
 
-
-@dataclass(slots=True)
-class Storage:
-    """Bytes shared by values, alive on steps [first, last)."""
-
-    index: int
-    bytes: int
-    first: int
-    last: int
-    root: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Residence:
-    """A value's storage, its layout there (None: contiguous from the start) and how it got it."""
-
-    storage: int
-    layout: Layout | None
-    how: How
-    over: Value | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Storages:
-    """All storages of a graph, and where each value resides."""
-
-    storages: list[Storage]
-    residences: dict[Value, Residence]
+NO_PARTS = Parts({}, {})
 
 
 def assign_storages(graph: Graph, live: Liveness, overwrite: bool) -> Storages:
-    """Merge views and states always, and operands that may be overwritten where `overwrite` holds.
+    """Merge views and states always; where `overwrite` holds, operands that may be overwritten, and
+    concatenations with their parts.
 
     Inputs are never overwritten: a feed's bytes are the feed's until its last reader.
     """
-    assignment = _Assignment(live)
+    if not overwrite:
+        return _assign(graph, live, overwrite, NO_PARTS)
+    copied = _assign(graph, live, overwrite, NO_PARTS)
+    if all(node.op.gathers is None for node in graph.nodes):
+        return copied
+    separate = _assign(graph, live, False, NO_PARTS)
+    placed = _assign(graph, live, overwrite, choose_parts(graph, separate))
+    return placed if placed.peak_bytes() <= copied.peak_bytes() else copied
+
+
+def _assign(graph: Graph, live: Liveness, overwrite: bool, parts: Parts) -> Storages:
+    assignment = _Assignment(live, parts)
     for source in graph.sources:
         assignment.open(source, "state" if isinstance(source, State) else "new")
     for step, node in enumerate(graph.nodes):
@@ -56,6 +41,9 @@ def assign_storages(graph: Graph, live: Liveness, overwrite: bool) -> Storages:
             continue
         taken: set[int] = set()
         for position, value in enumerate(node.outputs):
+            if value in parts.places or value in parts.lifetimes:
+                assignment.place(value)
+                continue
             name = node.op.output_name(position)
             if name in node.op.must_overwrite:
                 state = node.named_inputs()[node.op.must_overwrite[name]]
@@ -72,19 +60,38 @@ def assign_storages(graph: Graph, live: Liveness, overwrite: bool) -> Storages:
 
 
 class _Assignment:
-    def __init__(self, live: Liveness) -> None:
+    def __init__(self, live: Liveness, parts: Parts) -> None:
         self.live = live
+        self.parts = parts
+        self.wholes: dict[Value, int] = {}
+        """The storage of each concatenation that holds its parts, once there is one."""
         self.storages: list[Storage] = []
         self.residences: dict[Value, Residence] = {}
 
     def open(self, value: Value, how: How) -> None:
         """A storage of the value's own."""
-        index = len(self.storages)
         first, last = self.live.born[value], self.live.dies[value] + 1
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
+        self.residences[value] = Residence(self.open_storage(value, first, last), None, how)
+
+    def open_storage(self, value: Value, first: int, last: int) -> int:
+        index = len(self.storages)
         self.storages.append(Storage(index, value.type.bytes, first, last, value))
-        self.residences[value] = Residence(index, None, how)
+        return index
+
+    def place(self, value: Value) -> None:
+        """Live in the storage of a concatenation, as a part of it or as the whole."""
+        part = self.parts.places.get(value)
+        whole = part.whole if part else value
+        if whole not in self.wholes:
+            self.wholes[whole] = self.open_storage(whole, *self.parts.lifetimes[whole])
+        index = self.wholes[whole]
+        self.residences[value] = (
+            Residence(index, part.layout, "part", part.reader)
+            if part
+            else Residence(index, None, "new")
+        )
 
     def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
         """Live in the storage of another value."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphc.ir.device import CPU
+from graphc.ir.types import outer_axes
 from graphc.runtime.arena import aligned_bytes
 from graphc.runtime.cpu.bind import bind_node, numpy_settings
 from graphc.runtime.initial import fill_initial
@@ -49,7 +50,8 @@ def run_unplanned(graph, sources):
                 arrays.update(zip(node.outputs, shown, strict=True))
                 continue
             arrays |= {value: fresh(value.type) for value in node.outputs}
-            strided = {value for value in node.inputs if not arrays[value].flags.c_contiguous}
+            axes = {v: outer_axes(v.type, arrays[v].strides) for v in node.inputs}
+            strided = {value: count for value, count in axes.items() if count}
             workspace = [fresh(type) for type in node.op.workspace(node, CPU, strided)]
             for call in bind_node(node, arrays, workspace, strided):
                 call()

@@ -49,6 +49,7 @@ class BatchNorm(Norm):
 
     name = "batch_norm"
     inputs = ("x", "scale", "bias", "running_mean", "running_variance")
+    strided_axes = {"x": 1, "y": 1}
     attributes = BatchNormAttributes
 
     def frame_of(self, attributes: BatchNormAttributes, shape: tuple[int, ...]) -> Frame:

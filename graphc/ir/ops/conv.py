@@ -60,6 +60,7 @@ class Conv2d(Convolution):
 
     name, inputs = "conv2d", ("x", "w", "*bias")
     needs_contiguous = ("x", "w")
+    strided_axes = {"x": 1, "y": 1}
     attributes = Conv2dAttributes
 
     def infer(
@@ -129,6 +130,7 @@ class Conv2dInputGradient(Convolution):
 
     name, inputs, outputs = "conv2d_input_gradient", ("dy", "w"), ("dx",)
     needs_contiguous = ("dy", "w")
+    strided_axes = {"dy": 1, "dx": 1}
     attributes = Conv2dInputAttributes
 
     def infer(self, attributes: Conv2dInputAttributes, dy: TensorType, w: TensorType) -> TensorType:
@@ -181,6 +183,7 @@ class Conv2dWeightGradient(Convolution):
     name, inputs, outputs = "conv2d_weight_gradient", ("dy", "x", "*sum"), ("dw",)
     may_overwrite = {"dw": ("sum",)}
     needs_contiguous = ("dy", "x")
+    strided_axes = {"dy": 1, "x": 1}
     attributes = Conv2dWeightAttributes
 
     def infer(

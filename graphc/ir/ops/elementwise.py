@@ -17,7 +17,7 @@ from graphc.ir.device import Device
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.numpy_expression import Lowering, evaluate, lower, registers_type
-from graphc.ir.op import Array, Cost, Op, Recorder, attribute_items
+from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items
 from graphc.ir.operators import operator
 from graphc.ir.ops.shape import full
 from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes
@@ -65,6 +65,9 @@ class Elementwise(Op):
             raise DTypeError("there is no arithmetic on bool; convert with graphc.cast")
         shape = broadcast_shapes(self.name, *(type.shape for type in types))
         return TensorType(shape, types[-1].dtype)
+
+    def free_axes(self, node: Node, name: str) -> int:
+        return ANY_AXES
 
     def cost(self, node: Node) -> Cost:
         flops = sum(expression.flops for expression in self.parsed.values())

@@ -65,8 +65,8 @@ class Matmul(Op):
             raise ShapeError(f"only a product of two matrices is added to a sum, got {a} and {b}")
         return y
 
-    def contiguous_inputs(self, node: Node) -> tuple[str, ...]:
-        return ("a", "b") if node.attributes.accumulate else ()
+    def free_axes(self, node: Node, name: str) -> int:
+        return 0 if node.attributes.accumulate else super().free_axes(node, name)
 
     def cost(self, node: Node) -> Cost:
         a = node.inputs[0].shape

@@ -129,14 +129,24 @@ class NormGradientAttributes:
         return Frame(self.shape, self.statistic_axes, self.parameter_axes)
 
 
-class NormInputGradient(Op):
+class NormGradient(Op):
+    """Base: what is not folded may have strides along the batch."""
+
+    attributes = NormGradientAttributes
+
+    def free_axes(self, node: Node, name: str) -> int:
+        is_folded = node.attributes.shape != node.inputs[0].shape
+        if name in ("dy", "x", "dx"):
+            return 0 if is_folded else 1
+        return super().free_axes(node, name)
+
+
+class NormInputGradient(NormGradient):
     """dx = inverse · (g - mean g - x̂ · mean(g · x̂)), g = dy · scale, x̂ = (x - mean) · inverse."""
 
     name, inputs = "norm_input_gradient", ("dy", "x", "mean", "inverse", "scale")
     outputs = ("dx",)
-    attributes = NormGradientAttributes
     may_overwrite = {"dx": ("x", "dy")}
-    needs_contiguous = ("dy", "x")
     flops_per_element = 11
 
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
@@ -163,11 +173,9 @@ class NormInputGradient(Op):
         record(normalise_back, frame, *arrays, *statistics, weights, *record.scratch)
 
 
-class NormParameterGradient(Op):
+class NormParameterGradient(NormGradient):
     """Base: sums over all axes but the parameters'."""
 
-    attributes = NormGradientAttributes
-    needs_contiguous = ("dy", "x")
     flops_per_element = 1
 
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:

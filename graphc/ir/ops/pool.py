@@ -14,7 +14,7 @@ from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.numpy_expression import select
-from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder
 from graphc.ir.ops.conv import pair
 from graphc.ir.ops.elementwise import float_dtype
 from graphc.ir.ops.reduce import mean
@@ -46,6 +46,9 @@ class Pool2dGradientAttributes:
 
 class Pooling(Op):
     """Base of ops over sliding windows."""
+
+    def free_axes(self, node: Node, name: str) -> int:
+        return ANY_AXES
 
     def pooled_shape(self, attributes: Pool2dAttributes, x: TensorType) -> tuple[int, ...]:
         """(batch, channels, windows down, windows across)."""

@@ -11,7 +11,7 @@ import numpy as np
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.builder import apply, as_value, as_values, number_of
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.op import ANY_AXES, Array, Op, Recorder
 from graphc.ir.operators import operator
 from graphc.ir.types import (
     DType,
@@ -237,10 +237,12 @@ class AxisAttributes:
 
 
 class Concat(Op):
-    """Tensors one after another along an axis."""
+    """Tensors one after another along an axis; what lies in its place already is not copied."""
 
     name, inputs = "concat", ("*parts",)
     attributes = AxisAttributes
+    gathers = "parts"
+    strided_axes = {"y": ANY_AXES}
     native_16_bit = True
 
     def infer(self, attributes: AxisAttributes, *parts: TensorType) -> TensorType:
@@ -263,12 +265,32 @@ class Concat(Op):
         axis = node.attributes.axis
         return split(dy, [value.shape[axis] for value in node.inputs], axis)
 
+    def gather(self, node: Node, target: Layout) -> tuple[Layout, ...]:
+        sizes = [value.shape[node.attributes.axis] for value in node.inputs]
+        return _along(sizes, node.attributes.axis, target)
+
     def kernel(self, record: Recorder, node: Node, *parts: Array, y: Array) -> None:
         axis, start = node.attributes.axis, 0
         for part in parts:
             stop = start + part.shape[axis]
-            record(np.copyto, y[(slice(None),) * axis + (slice(start, stop),)], part)
+            target = y[(slice(None),) * axis + (slice(start, stop),)]
+            if not _is_same(target, part):
+                record(np.copyto, target, part)
             start = stop
+
+
+def _along(sizes: Sequence[int], axis: int, whole: Layout) -> tuple[Layout, ...]:
+    """Consecutive parts of these extents inside a layout."""
+    layouts, offset = [], whole.offset
+    for size in sizes:
+        layouts.append(Layout(offset, whole.strides))
+        offset += size * whole.strides[axis]
+    return tuple(layouts)
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    """Whether two arrays of one shape are the same bytes."""
+    return a.ctypes.data == b.ctypes.data and a.strides == b.strides
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -298,11 +320,7 @@ class Split(Op):
         return tuple(x.with_shape((*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes)
 
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
-        layouts, offset = [], source.offset
-        for size in node.attributes.sizes:
-            layouts.append(Layout(offset, source.strides))
-            offset += size * source.strides[node.attributes.axis]
-        return tuple(layouts)
+        return _along(node.attributes.sizes, node.attributes.axis, source)
 
     def gradient(self, node: Node, dparts: tuple[Value | None, ...]) -> Value:
         filled = [

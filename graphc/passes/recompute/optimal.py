@@ -115,6 +115,8 @@ class OptimalPlanner:
         self._planners: dict[tuple[bool, bool], TapePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
         self._others: dict[str, Point] = {}
+        self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
+        """Whether plans may need fewer bytes than the tape says: parts inside concatenations."""
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """The graph with its copies and what is proven of it; raises `BudgetError`."""
@@ -164,6 +166,11 @@ class OptimalPlanner:
                 continue
             if fits is None or point.extra_time <= fits.extra_time:
                 fits, fitted = point, limit
+            if self._saves and point.extra_time > 0 and -over > SLACK * budget:
+                # The tape counts parts of concatenations twice: there is more room than it knows.
+                raised = int(limit * budget / point.bytes(maps_only))
+                limit = raised if too_much is None else (limit + too_much) // 2
+                continue
             if too_much is None or -over <= SLACK * budget or too_much - limit <= SLACK * budget:
                 break
             limit = (limit + too_much) // 2
@@ -176,7 +183,7 @@ class OptimalPlanner:
         best = self._point(planner.least_costing(allowed), maps_only=False, by_flops=True)
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
-            if cost <= allowed and peak < best.bytes(False):
+            if cost <= allowed and (self._saves or peak < best.bytes(False)):
                 best = min(best, self._other(name), key=lambda point: point.bytes(False))
         return best
 
@@ -217,12 +224,13 @@ class OptimalPlanner:
 
     def bound_bytes(self) -> int:
         """Bytes of the arena that no schedule can go below."""
-        return least_bytes(self._tape(maps_only=False, by_flops=False).tape)
+        return least_bytes(self._tape(maps_only=False, by_flops=False).bounding_tape())
 
     def extra_time_bound(self, budget: int, maps_only: bool) -> float:
         """The part of a step's seconds that every schedule within the budget adds at least."""
-        tape = self._tape(maps_only, by_flops=False).tape
-        return extra_cost(tape, budget) / (tape.cost_of(range(len(tape))) or 1.0)
+        graph_tape = self._tape(maps_only, by_flops=False)
+        step_cost = graph_tape.tape.cost_of(range(len(graph_tape.tape)))
+        return extra_cost(graph_tape.bounding_tape(), budget) / (step_cost or 1.0)
 
     def _planner(self, maps_only: bool, by_flops: bool) -> TapePlanner:
         key = (maps_only, by_flops)
@@ -275,12 +283,13 @@ class OptimalPlanner:
                 yield name
 
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Other policies that cost less by the tape and may fit: no arena is below live bytes."""
+        """Other policies that cost less by the tape and may fit: no arena is below live bytes,
+        which the tape knows but for concatenations."""
         tape = self._tape(maps_only, by_flops=False).tape
         step_cost = tape.cost_of(range(len(tape)))
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
-            may_fit = maps_only or peak <= budget
+            may_fit = maps_only or self._saves or peak <= budget
             if may_fit and (best is None or cost < best.extra_time * step_cost):
                 yield self._other(name)
 
@@ -294,8 +303,7 @@ class OptimalPlanner:
             if b.index in found.residents
         ][:6]
         measured = "feature maps" if maps_only else "arena"
-        tape = self._tape(maps_only, by_flops=False).tape
-        bound = least_bytes(tape)
+        bound = least_bytes(self._tape(maps_only, by_flops=False).bounding_tape())
         listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
         return BudgetError(
             f"no plan found whose {measured} fit into {budget} bytes = {format_bytes(budget)}; the "

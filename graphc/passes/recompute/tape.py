@@ -6,7 +6,8 @@ their readers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from graphc.ir.device import Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
@@ -48,7 +49,7 @@ class GraphTape:
         self.steps = [step for step, node in enumerate(graph.nodes) if not self._is_view(node)]
         self.place = {step: index for index, step in enumerate(self.steps)}
         nodes = [graph.nodes[step] for step in self.steps]
-        strided = {v for v, r in self.storages.residences.items() if r.layout is not None}
+        strided = self.storages.strided()
 
         def workspace(node: Node) -> int:
             types = node.op.workspace(node, device, strided)
@@ -68,6 +69,48 @@ class GraphTape:
             if feature_maps_only
             else sum(align(state.type.bytes, alignment) for state in graph.states),
         )
+
+    def bounding_tape(self) -> Tape:
+        """The tape for lower bounds: concatenations have no more bytes than their parts.
+
+        Parts may lie inside a concatenation, so who reads it reads its parts, and its own bytes are
+        what they leave of it. That holds for copies too: one that is live holds what it is made of.
+        """
+        sizes = list(self.tape.bytes)
+        parts: dict[int, tuple[int, ...]] = {}
+        for node in self.graph.nodes:
+            if node.op.gathers is not None:
+                whole = self.numbers[node.output]
+                inside = [value for value in node.inputs if self._may_lie_inside(value)]
+                parts[whole] = self._distinct(inside)
+                sizes[whole] = max(0, sizes[whole] - self.tape.total(parts[whole]))
+        if not parts:
+            return self.tape
+
+        def opened(values: Iterable[int]) -> tuple[int, ...]:
+            found: dict[int, None] = {}
+            pending = list(values)[::-1]
+            while pending:
+                value = pending.pop()
+                if value not in found:
+                    found[value] = None
+                    pending += reversed(parts.get(value, ()))
+            return tuple(found)
+
+        return replace(
+            self.tape,
+            bytes=tuple(sizes),
+            inputs=tuple(map(opened, self.tape.inputs)),
+            held=frozenset(opened(self.tape.held)),
+            cost=tuple(
+                0.0 if self.graph.nodes[step].op.gathers is not None else cost
+                for step, cost in zip(self.steps, self.tape.cost, strict=True)
+            ),
+        )
+
+    def _may_lie_inside(self, value: Value) -> bool:
+        root = self.root(value)
+        return not isinstance(root, State | Input) and root.type.bytes == value.type.bytes
 
     def root(self, value: Value) -> Value:
         """The value whose bytes a view shows, where the view takes none of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,7 +48,7 @@ def bind_node(
     node: Node,
     arrays: Mapping[Value, Array],
     workspace: Sequence[Array],
-    strided: Container[Value],
+    strided: Mapping[Value, int],
 ) -> list[Call]:
     """The calls of one node on the arrays of its values, with one array a workspace tensor."""
     inputs = node.op.prepared(node, strided)

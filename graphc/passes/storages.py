@@ -1,0 +1,49 @@
+"""Storages: bytes that values share, before they have a place in the arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphc.ir.graph import Value
+from graphc.ir.plan import How
+from graphc.ir.types import Layout, outer_axes
+from graphc.passes.liveness import peak_bytes
+
+
+@dataclass(slots=True)
+class Storage:
+    """Bytes shared by values, alive on steps [first, last)."""
+
+    index: int
+    bytes: int
+    first: int
+    last: int
+    root: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """A value's storage, its layout there (None: contiguous from the start) and how it got it."""
+
+    storage: int
+    layout: Layout | None
+    how: How
+    over: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storages:
+    """All storages of a graph, and where each value resides."""
+
+    storages: list[Storage]
+    residences: dict[Value, Residence]
+
+    def strided(self) -> dict[Value, int]:
+        """Values that do not lie in one piece, and how many of their first axes are to blame."""
+        places = self.residences.items()
+        found = {v: outer_axes(v.type, r.layout.strides) for v, r in places if r.layout is not None}
+        return {value: axes for value, axes in found.items() if axes}
+
+    def peak_bytes(self) -> int:
+        """The most bytes live at one step."""
+        return peak_bytes((s.first, s.last, s.bytes) for s in self.storages)

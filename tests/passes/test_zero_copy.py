@@ -1,0 +1,190 @@
+"""Concatenations: parts in place, where that is possible and pays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import PlanError
+from graphc.models import densenet121, unet
+from graphc.passes import inplace
+from graphc.passes.check_plan import check_plan
+from graphc.passes.liveness import liveness
+from graphc.runtime.cpu.bind import calls_of
+
+X = (2, 4, 16, 16)
+
+
+def two_branches(axis=1):
+    """Two halves that are computed, joined, and read again for their gradients."""
+    x = g.input("x", X)
+    with g.scope("a"):
+        a = g.tanh(g.conv2d(x, 4, 1))
+    with g.scope("b"):
+        b = g.tanh(g.conv2d(x, 4, 1))
+    joined = g.concat([a, b], axis=axis)
+    return a, b, joined, g.sum(g.conv2d(joined, 3, 1, name="c") ** 2.0)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_parts_lie_inside_and_nothing_is_copied(axis):
+    _, _, joined, loss = two_branches(axis)
+    program = g.compile(loss, optimizer=g.optim.SGD(0.1))
+    plan = program.plan
+    node = next(n for n in plan.graph.nodes if n.op.name == "concat" and n.phase == "forward")
+    start = plan.address(node.output)
+    for value in node.inputs:
+        assert plan.placements[value].how == "part"
+        assert plan.placements[value].over is node.output
+        assert start <= plan.address(value) < start + node.output.type.bytes
+    assert calls_of(node, plan, program._arena, program._arrays) == []
+    assert joined.shape == node.output.shape
+
+
+def test_the_bits_are_those_of_copies():
+    feeds = {"x": np.random.default_rng(0).standard_normal(X).astype(np.float32)}
+    runs = []
+    for allocate in ("none", "inplace", "sharing", "packed"):
+        *_, loss = two_branches()
+        program = g.compile(
+            loss, optimizer=g.optim.SGD(0.1), allocate=allocate, poison=True, seed=2
+        )
+        losses = [program.step(feeds)["loss"] for _ in range(2)]
+        runs.append((losses, dict(program.parameters)))
+    for losses, parameters in runs[1:]:
+        np.testing.assert_array_equal(losses, runs[0][0])
+        for name, array in runs[0][1].items():
+            np.testing.assert_array_equal(parameters[name], array)
+
+
+def dense_block(layers):
+    h = g.input("x", (2, 8, 12, 12))
+    for layer in range(layers):
+        with g.scope(f"layer{layer}"):
+            h = g.concat([h, g.conv2d(g.relu(g.batch_norm(h)), 8, 3, padding=1)], axis=1)
+    return g.sum(g.conv2d(h, 1, 1, name="end") ** 2.0)
+
+
+def test_a_dense_block_is_one_buffer():
+    """Each concatenation is a part of the next: bytes grow with the layers, not their square.
+
+    The first one stays apart: it is needed longest, when the others are not any more.
+    """
+    plan = g.plan(dense_block(6), optimizer=g.optim.SGD(0.1))
+    joined = [
+        node.output
+        for node in plan.graph.nodes
+        if node.op.name == "concat" and node.phase == "forward"
+    ]
+    assert len({plan.placements[value].buffer for value in joined[1:]}) == 1
+    assert [plan.placements[value].how for value in joined[1:]] == ["part"] * 4 + ["new"]
+    assert len({plan.address(value) for value in joined[1:]}) == 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: densenet121(batch=4, image=64, growth=16, blocks=(4, 6, 4)),
+        lambda: unet(batch=2, image=64, width=16),
+    ],
+)
+def test_networks_with_concatenations_need_less(model, monkeypatch):
+    packed = g.plan(model(), optimizer=g.optim.SGD(0.1))
+    monkeypatch.setattr(inplace, "choose_parts", lambda *_: inplace.NO_PARTS)
+    copied = g.plan(model(), optimizer=g.optim.SGD(0.1))
+    assert packed.live_bytes < 0.97 * copied.live_bytes
+    assert packed.arena_bytes < 0.97 * copied.arena_bytes
+
+
+def hows(outputs):
+    plan = g.plan(outputs=outputs, training=True)
+    node = next(n for n in plan.graph.nodes if n.op.name == "concat")
+    return [plan.placements[value].how for value in node.inputs]
+
+
+def test_sources_and_repeated_parts_are_copied():
+    x, w = g.input("x", (4, 8)), g.parameter("w", (4, 8))
+    assert "part" not in hows([g.concat([x, w])])
+    y = g.tanh(x)
+    assert "part" not in hows([g.concat([y, y], 1)])
+
+
+def test_a_part_of_something_else_is_copied():
+    y = g.tanh(g.input("x", (4, 8)))
+    left, right = g.split(y, 2, axis=1)
+    assert hows([g.concat([right, left], axis=1)]) == ["view", "view"]
+
+
+def test_a_view_of_all_of_a_value_takes_it_along():
+    x = g.input("x", (4, 8))
+    y, z = g.reshape(g.tanh(x), (2, 16)), g.reshape(g.exp(x), (2, 16))
+    plan = g.plan(outputs=[g.concat([y, z])], training=True)
+    whole = plan.placements[plan.graph.outputs["output0"]].buffer
+    assert all(plan.placements[v].buffer == whole for n in plan.graph.nodes for v in n.outputs)
+
+
+def test_a_part_that_a_reader_needs_in_one_piece_is_copied():
+    """A softmax writes in one piece; layer norm reads so."""
+    x = g.input("x", (4, 8))
+    assert "part" not in hows([g.concat([g.softmax(x), g.softmax(g.tanh(x))], axis=1)])
+    y = g.tanh(x)
+    with g.scope("norm"):
+        read = g.layer_norm(y)
+    assert hows([g.concat([y, g.exp(x)], axis=1), read])[0] != "part"
+
+
+def test_what_does_not_pay_is_copied():
+    """A part that is made long before the rest would keep the whole alive over a higher peak."""
+    x = g.input("x", (1, 64))
+    early = g.tanh(x)
+    h = g.exp(x)
+    for _ in range(3):
+        h = g.sum(g.broadcast_to(h, (256, 64)) * 0.5 + 1.0, 0, keepdims=True)
+    wide = g.broadcast_to(g.reshape(h, (1, 64)), (255, 64)) * 2.0
+    plan = g.plan(outputs=[g.concat([early, wide])], training=True)
+    assert plan.placements[plan.graph.nodes[0].output].how != "part"
+
+
+def test_the_peak_is_never_above_that_of_copies():
+    for model in (two_branches()[-1], dense_block(4)):
+        graph = g.plan(model, optimizer=g.optim.Adam()).graph
+        live = liveness(graph)
+        placed = inplace.assign_storages(graph, live, overwrite=True)
+        copied = inplace._assign(graph, live, True, inplace.NO_PARTS)
+        assert placed.peak_bytes() <= copied.peak_bytes()
+
+
+@pytest.mark.parametrize("change", ["offset", "strides", "neighbour"])
+def test_the_checker_finds_a_part_that_is_misplaced(change):
+    _, _, _, loss = two_branches()
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1))
+    check_plan(plan)
+    node = next(n for n in plan.graph.nodes if n.op.name == "concat" and n.phase == "forward")
+    first, second = node.inputs
+    place = plan.placements[second]
+    wrong = {
+        "offset": replace(place, offset=place.offset + 64),
+        "strides": replace(place, strides=(place.strides[0] // 2, *place.strides[1:])),
+        "neighbour": replace(place, offset=plan.placements[first].offset),
+    }[change]
+    with pytest.raises(PlanError):
+        check_plan(replace(plan, placements={**plan.placements, second: wrong}))
+
+
+def test_the_checker_finds_a_whole_that_is_overwritten():
+    """Something placed over one piece of one part, while the concatenation is still to be read."""
+    _, _, _, loss = two_branches()
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1))
+    node = next(n for n in plan.graph.nodes if n.op.name == "concat" and n.phase == "forward")
+    whole = plan.buffers[plan.placements[node.output].buffer]
+    step = plan.graph.position[node]
+    other = next(
+        b for b in plan.buffers
+        if step < b.lifetime.first < whole.lifetime.last - 1 and b.kind != "workspace"
+        and b.bytes <= whole.bytes and b.index != whole.index
+    )  # fmt: skip
+    buffers = list(plan.buffers)
+    buffers[other.index] = replace(other, offset=whole.offset)
+    with pytest.raises(PlanError):
+        check_plan(replace(plan, buffers=tuple(buffers)))
