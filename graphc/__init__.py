@@ -44,6 +44,7 @@ from graphc.ir.parse import parse_graph
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.text import format_graph
 from graphc.passes.gradient import gradient
+from graphc.plan_file import load_plan, save_plan
 from graphc.runtime.checkpoint import read_notes
 from graphc.runtime.profile import profile
 from graphc.runtime.program import Program
@@ -100,6 +101,7 @@ __all__ = [
     "less",
     "less_equal",
     "linear",
+    "load_plan",
     "log",
     "log_softmax",
     "lstm_cell",
@@ -128,6 +130,7 @@ __all__ = [
     "relu6",
     "reshape",
     "rms_norm",
+    "save_plan",
     "scope",
     "segment",
     "sigmoid",

@@ -25,6 +25,7 @@ from graphc.ir.plan import (
     MemoryPlan,
     Precision,
     Recompute,
+    check_alignment,
 )
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
@@ -231,9 +232,7 @@ class _Placing:
         self, allocate: Allocate, alignment: int, costs: Costs | None, roofline: str
     ) -> None:
         choose("allocate", allocate, ALLOCATE)
-        if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
-            raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
-        self.allocate, self.alignment = allocate, alignment
+        self.allocate, self.alignment = allocate, check_alignment(alignment)
         measured = None if costs is None else load_costs(costs)
         self.costs = CostModel(find_device(roofline), measured)
 

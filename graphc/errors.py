@@ -61,6 +61,10 @@ class CheckpointError(GraphcError):
     """A parameter file cannot be read, written, or does not belong to this network."""
 
 
+class PlanFileError(GraphcError):
+    """A file of a memory plan cannot be read, written, or is not what graphc writes."""
+
+
 class DependencyError(GraphcError):
     """An optional package is missing; the message names the extra that brings it."""
 

@@ -6,13 +6,14 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphc.cli.arguments import add_recipe, add_strategy, recipe
+from graphc.cli.arguments import add_recipe, add_strategy, check_writable, recipe
 from graphc.cli.models import add_model, build
 from graphc.compiler import frontier, plan
 from graphc.errors import OptionError, whole_number
@@ -26,6 +27,7 @@ from graphc.ir.plan_text import (
     summary_rows,
 )
 from graphc.ir.types import format_bytes
+from graphc.plan_file import load_plan, save_plan
 from graphc.training.recipe import PLANNING, Recipe
 
 if TYPE_CHECKING:
@@ -33,11 +35,17 @@ if TYPE_CHECKING:
 
 DEFAULT = Recipe(optimizer="sgd")
 
+SUFFIX = ".json"
+"""Of a MODEL that is a plan."""
+
+SHOWING = ("model", "settings", "output", "json", "text", "run")
+"""Options that say what to do with a plan, not which one to make."""
+
 
 def add(commands: Commands) -> None:
     """Register the command."""
     parser = commands.add_parser("plan", help="print the memory plan of a model")
-    add_model(parser)
+    add_model(parser, "FILE.json, a plan that --output has written")
     add_strategy(parser)
     add_recipe(parser, DEFAULT, ("none",))
     parser.add_argument(
@@ -47,23 +55,47 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--frontier", action="store_true", help="plans for all budgets: bytes against extra time"
     )
+    parser.add_argument(
+        "--output", metavar="FILE", help="write the plan as JSON, to run or print it later"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--text", action="store_true", help="plain text with every step")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run, parser))
 
 
-def run(options: argparse.Namespace) -> None:
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Print the plan, or the whole trade-off."""
-    if options.frontier:
+    if options.output:
+        check_writable(options.output)
+    if options.model.endswith(SUFFIX):
+        _check_alone(parser, options)
+        memory_plan = load_plan(options.model)
+    elif options.frontier:
         _show_frontier(options)
         return
-    memory_plan = make_plan(options)
+    else:
+        memory_plan = make_plan(options)
+    if options.output:
+        save_plan(memory_plan, options.output)
     if options.json:
         print(json.dumps(memory_plan.summary(options.model)))
     elif options.text:
         print(format_plan(memory_plan, step_limit=None), end="")
     else:
         _show_plan(memory_plan)
+
+
+def _check_alone(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Raise `OptionError` for an option that a plan from a file cannot follow."""
+    given = vars(options)
+    names = [
+        name for name in given if name not in SHOWING and given[name] != parser.get_default(name)
+    ]
+    if options.settings or names:
+        told = [f"--{name.replace('_', '-')}" for name in names if name != "settings"]
+        raise OptionError(
+            f"{options.model!r} is a plan already; leave out {', '.join(told + options.settings)}"
+        )
 
 
 def make_plan(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
@@ -87,7 +119,8 @@ def _show_frontier(options: argparse.Namespace) -> None:
     if options.optimizer == "none":
         raise OptionError("a frontier is of a training step; leave out --optimizer none")
     chosen = _plan_options(options)
-    decided = ("recompute", "budget", "feature_map_budget", "max_extra_flops", "dump")
+    decided = ("recompute", "budget", "feature_map_budget", "max_extra_flops", "dump", "output")
+    chosen["output"] = options.output
     given = [name for name in decided if chosen.pop(name) not in (None, "none")]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from graphc.errors import OptionError
+from graphc.files import write_atomically
 from graphc.ir.graph import Node
 from graphc.ir.op import attribute_items
 
@@ -69,13 +70,8 @@ class MeasuredCosts:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; raises `OptionError` where that cannot be."""
-        try:
-            Path(path).write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise OptionError(
-                f"cannot write the costs {os.fspath(path)!r}: {error.strerror}; choose a folder "
-                "that exists and is writable"
-            ) from None
+        text = json.dumps(self.as_json(), indent=1) + "\n"
+        write_atomically(path, text.encode(), OptionError)
 
 
 Costs = str | os.PathLike[str] | Mapping[str, Any] | MeasuredCosts

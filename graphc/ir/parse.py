@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from dataclasses import MISSING, fields, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from graphc.errors import GraphcError, TextError, window
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Initial, Input, Node, Phase, State, Value
-from graphc.ir.op import REGISTRY
+from graphc.ir.graph import Graph, Initial, Node, Phase, State, Value
+from graphc.ir.op import REGISTRY, Op
 from graphc.ir.types import TensorType, as_dtype
 from graphc.ir.verify import verify
 
@@ -22,6 +23,8 @@ PHASES: dict[str, Phase] = {
 }
 ROLES = ("parameter", "moment", "statistic", "counter")
 
+FAULTS = (GraphcError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+"""What an op may raise for operands and attributes that it does not expect."""
 
 _NAME = r"[%@][\w./-]+"
 _DECLARED = re.compile(rf"({_NAME}): (\w+)\[([\d,]*)\]")
@@ -96,10 +99,10 @@ class _Parser:
         for name, dtype, extents in _DECLARED.findall(left):
             if name in self.values:
                 self.fail(f"{name} is defined a second time")
-            shape = tuple(int(extent) for extent in extents.split(",") if extent)
             try:
+                shape = tuple(map(_whole, filter(None, extents.split(","))))
                 found.append((name, TensorType(shape, as_dtype(dtype))))
-            except GraphcError as error:
+            except (GraphcError, ValueError) as error:
                 self.fail(str(error))
         return found
 
@@ -111,6 +114,8 @@ class _Parser:
                 self.fail(f"{match['op']} defines exactly one value")
             name, type = declared[0]
             self.values[name] = self.source(match["op"], name, type, details)
+            if match["marks"] == "keep":
+                self.kept.add(self.values[name])
             return
         node = self.node(match, details)
         stated = [type for _, type in declared]
@@ -120,7 +125,7 @@ class _Parser:
         self.nodes.append(node)
         for (name, _), value in zip(declared, node.outputs, strict=True):
             self.values[name] = value
-            if "keep" in (match["marks"] or ""):
+            if {"keep", f"keep={value.index}"} & set((match["marks"] or "").split(", ")):
                 self.kept.add(value)
 
     def details(self, source: str) -> dict[str, Any]:
@@ -129,20 +134,28 @@ class _Parser:
             assert isinstance(call, ast.Call)
             assert not call.args
             return {str(k.arg): _literal(k.value) for k in call.keywords}
-        except (SyntaxError, ValueError, AssertionError):
+        except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
             self.fail(f"attributes {{{source}}} are not 'name=literal, ...'")
 
     def source(self, kind: str, name: str, type: TensorType, details: dict[str, Any]) -> Value:
         label = name[1:]
         if (kind == "input") != name.startswith("%"):
             self.fail("inputs are named %name, states @name")
-        if kind == "input":
-            return Input(type, name=label, default=details.get("default"))
+        known = ("default",) if kind == "input" else ("initial", "scale", "trainable")
+        if not set(details) <= set(known):
+            self.fail(f"{kind} has the details {known}, got {list(details)}")
         try:
+            builder.check_name(label)
+            if kind == "input":
+                return builder.input(label, type.shape, type.dtype, details.get("default"))
             initial = Initial(details.get("initial", "constant"), details.get("scale", 0.0))
-        except GraphcError as error:
+        except (GraphcError, OverflowError) as error:
             self.fail(str(error))
         trainable = kind == "parameter" and details.get("trainable", True)
+        if not isinstance(trainable, bool):
+            self.fail(f"trainable is True or False, got {trainable!r}")
+        if initial.kind == "seed" and type != builder.SEED.type:
+            self.fail(f"a seed is two words, {builder.SEED.type}, got {type}")
         return State(type, name=label, initial=initial, role=kind, trainable=trainable)  # type: ignore[arg-type]
 
     def node(self, match: re.Match[str], details: dict[str, Any]) -> Node:
@@ -156,30 +169,71 @@ class _Parser:
         if not needed <= set(details) <= {field.name for field in known}:
             expected = [field.name for field in known]
             self.fail(f"{op.name} has the attributes {expected}, got {list(details)}")
+        for name, given in details.items():
+            if not fits(given, attribute_types(op)[name]):
+                wanted = next(field.type for field in known if field.name == name)
+                self.fail(f"{op.name}: {name} is of the type {wanted}, got {given!r}")
         operands = [self.find(name) for name in match["operands"].split(", ") if name]
         marks = [mark for mark in (match["marks"] or "").split(", ") if mark]
         context = builder.Context(scope=match["scope"] or "")
         for mark in marks:
             if mark in PHASES:
                 context = replace(context, phase=PHASES[mark])
-            elif mark.startswith("mirror=") and mark[7:].isdigit():
+            elif re.fullmatch(r"mirror=[0-9]{1,9}", mark):
                 context = replace(context, mirror=int(mark[7:]))
             elif mark.startswith("segment="):
                 context = replace(context, segment=self.segment(mark[8:]))
-            elif mark != "keep":
+            elif not re.fullmatch(r"keep(=[0-9]+)?", mark):
                 self.fail(f"unknown mark {mark!r}")
         try:
             node = builder.create(op, operands, op.attributes(**details), context)
-        except (GraphcError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except FAULTS as error:
             self.fail(f"{op.name} does not take these operands and attributes: {error}")
         return self.copied(node, match["left"])
 
     def copied(self, node: Node, left: str) -> Node:
         """Restore what a mirrored copy says in its name: ``%6.m1`` is the first copy of ``%6``."""
-        found = re.match(r"([%@][\w./-]+)\.m(\d+):", left)
+        found = re.match(r"([%@][\w./-]+)\.m([0-9]{1,9}):", left)
         if found is None or node.phase != "mirror":
             return node
-        return replace(node, copy_of=self.find(found[1]).producer, level=int(found[2]))
+        original = self.find(found[1]).node
+        same = original and (node.op, node.attributes, node.output_types) == (
+            original.op,
+            original.attributes,
+            original.output_types,
+        )
+        if not same:
+            self.fail(f"{left.partition(':')[0]} says it is a copy of {found[1]}, but differs")
+        return replace(node, copy_of=original, level=int(found[2]))
+
+
+def _whole(digits: str) -> int:
+    """A number of up to 18 digits, which 64 bits hold."""
+    if len(digits) > 18:
+        raise ValueError(f"an extent of {len(digits)} digits is too large")
+    return int(digits)
+
+
+@functools.cache
+def attribute_types(op: Op) -> dict[str, Any]:
+    """The declared types of an op's attributes, by name."""
+    return get_type_hints(op.attributes)
+
+
+def fits(given: Any, declared: Any) -> bool:
+    """Whether a literal is of a declared type; a type that literals do not have takes any."""
+    if declared in (int, bool, str):
+        return type(given) is declared
+    if declared is float:
+        return type(given) in (int, float)
+    if get_origin(declared) is tuple:
+        if not isinstance(given, tuple):
+            return False
+        parts = get_args(declared)
+        if parts[-1:] == (...,):
+            return all(fits(part, parts[0]) for part in given)
+        return len(given) == len(parts) and all(map(fits, given, parts))
+    return True
 
 
 def _literal(node: ast.expr) -> Any:

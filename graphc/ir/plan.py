@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from graphc.errors import OptionError
 from graphc.ir.device import Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.types import outer_axes
@@ -37,6 +38,13 @@ PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16
 def align(size: int, alignment: int) -> int:
     """`size` rounded up to a multiple of `alignment`."""
     return -(-size // alignment) * alignment
+
+
+def check_alignment(alignment: object) -> int:
+    """Return a power of two from 16 up; raises `OptionError` for anything else."""
+    if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
+        raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
+    return alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +236,12 @@ class MemoryPlan:
             "extra_time_bound": self.certificate.extra_time_bound if self.certificate else None,
             "settings": dict(self.settings),
         }
+
+    def to_json(self) -> str:
+        """The whole plan as JSON, as `graphc.save_plan` writes it; see docs/plan-file.md."""
+        from graphc.ir.plan_json import plan_to_json
+
+        return plan_to_json(self)
 
     def __repr__(self) -> str:
         return f"<{self.allocate} plan of {len(self.graph.nodes)} nodes, {self.arena_bytes} bytes>"

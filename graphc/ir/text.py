@@ -9,7 +9,8 @@
     }
 
 Square brackets after the attributes hold what is not the default: the phase, ``mirror=2`` (how
-often the node may be computed again) and ``keep``. A node can only read what stands above it, so a
+often the node may be computed again) and ``keep``, or ``keep=1`` where only that output is kept. A
+node can only read what stands above it, so a
 cycle cannot be written.
 """
 
@@ -18,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
+
+import numpy as np
 
 from graphc.errors import window
 from graphc.ir.graph import Graph, Input, Node, State, Value
@@ -43,7 +46,8 @@ def _format_source(graph: Graph, source: Value) -> str:
         details = {"initial": source.initial.kind, "scale": source.initial.scale}
         if source.role == "parameter" and not source.trainable:
             details["trainable"] = False
-    return f"{graph.names[source]}: {source.type} = {kind}(){_braces(details)}"
+    suffix = " [keep]" if source in graph.kept else ""
+    return f"{graph.names[source]}: {source.type} = {kind}(){_braces(details)}{suffix}"
 
 
 def format_node(graph: Graph, node: Node) -> str:
@@ -54,7 +58,8 @@ def format_node(graph: Graph, node: Node) -> str:
     marks: list[str] = [] if node.phase == "forward" else [node.phase]
     marks += [f"mirror={node.mirror}"] if node.mirror else []
     marks += [f"segment={node.segment}"] if node.segment else []
-    marks += ["keep"] if any(value in graph.kept for value in node.outputs) else []
+    kept = [value.index for value in node.outputs if value in graph.kept]
+    marks += ["keep"] if len(kept) == len(node.outputs) else [f"keep={index}" for index in kept]
     suffix = f" [{', '.join(marks)}]" if marks else ""
     suffix += f"  # {node.scope}" if node.scope else ""
     usual = {field.name: field.default for field in fields(node.attributes)}
@@ -64,8 +69,13 @@ def format_node(graph: Graph, node: Node) -> str:
 
 
 def _braces(details: dict[str, Any]) -> str:
-    inner = ", ".join(f"{key}={value!r}" for key, value in details.items())
+    inner = ", ".join(f"{key}={_plain(value)!r}" for key, value in details.items())
     return f" {{{inner}}}" if inner else ""
+
+
+def _plain(given: Any) -> Any:
+    """NumPy's numbers as Python's, which print as literals."""
+    return given.item() if isinstance(given, np.generic) else given
 
 
 def text_window(graph: Graph, node: Node, radius: int = 3) -> str:

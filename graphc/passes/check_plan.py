@@ -14,8 +14,9 @@ import numpy as np
 
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.ir.plan import MemoryPlan
+from graphc.ir.plan import Buffer, MemoryPlan, align
 from graphc.ir.text import text_window
+from graphc.ir.types import outer_axes
 
 NOBODY = -1
 
@@ -60,8 +61,8 @@ def check_plan(plan: MemoryPlan) -> None:
     """Raise `PlanError`, with both culprits, if a step under this plan would corrupt a value.
 
     Rejects overlap, illegal overwriting, misalignment, places outside the arena or their buffer,
-    lifetimes that end before the last reader, reads of something not computed, and an update that
-    is run twice.
+    lifetimes that end before the last reader, reads of something not computed, views that are none,
+    workspaces that are too small, and an update that is run twice.
     """
     _Replay(plan).run()
 
@@ -104,6 +105,7 @@ class _Replay:
         self.check_buffers()
         self.check_lifetimes()
         for source in self.graph.sources:
+            self.check_piece(source)
             self.write(source, f"before the first step, {self.names[source]}")
         updated: dict[Value, str] = {}
         for step, node in enumerate(self.graph.nodes):
@@ -154,7 +156,7 @@ class _Replay:
         return [(start + at, start + at + size) for at in starts.tolist()]
 
     def check_buffers(self) -> None:
-        for buffer in self.plan.buffers:
+        for buffer in (*self.plan.buffers, *self.plan.workspaces.values()):
             who = f"buffer {buffer.index}"
             if buffer.offset % self.plan.alignment:
                 raise PlanError(
@@ -245,8 +247,10 @@ class _Replay:
         if node.op.name in GATHERED and self.gather(node, step):
             return
         for value in node.outputs:
+            self.check_piece(value)
             self.check_overlaps(node, value, outputs)
         workspace = self.plan.workspaces.get(node)
+        self.check_workspace(node, workspace)
         if workspace is not None:
             region = (workspace.offset, workspace.offset + workspace.bytes)
             for value in node.inputs + node.outputs:
@@ -268,6 +272,49 @@ class _Replay:
                 updated[state] = self.names[value]
                 self.root[value] = state
             self.write(value, f"step {step} ({node.label})")
+
+    def check_piece(self, value: Value) -> None:
+        """What is no view is computed, at addresses that its elements can have, with strides that
+        its kernel can write."""
+        placement, name = self.plan.placements[value], self.names[value]
+        if placement.how == "view" or not self.is_writable(value):
+            raise PlanError(
+                f"value {name} is placed as a view, with the strides {placement.strides}, but is "
+                f"no view of what lies in buffer {placement.buffer}, and cannot be computed so",
+                [name, f"buffer {placement.buffer}"],
+            )
+        if self.spans[value][0] % value.type.dtype.itemsize:
+            raise PlanError(
+                f"value {name} starts at {self.spans[value][0]}, no multiple of its elements' "
+                f"{value.type.dtype.itemsize} bytes",
+                [name],
+            )
+
+    def is_writable(self, value: Value) -> bool:
+        """Whether a value has strides only where its kernel takes them, none of them over itself."""
+        strides, node = self.plan.placements[value].strides, value.node
+        if strides is None:
+            return True
+        if node is None:
+            return False
+        axes = outer_axes(value.type, strides)
+        reach = size = value.type.dtype.itemsize
+        for stride, n in sorted((s, n) for s, n in zip(strides, value.shape, strict=True) if n > 1):
+            if stride < reach or stride % size:
+                return False
+            reach = stride * n
+        return axes <= node.op.free_axes(node, node.op.output_name(value.index))
+
+    def check_workspace(self, node: Node, workspace: Buffer | None) -> None:
+        """A kernel has the scratch that it asks for."""
+        types = node.op.workspace(node, self.plan.device, self.plan.strided)
+        needed = sum(align(type.bytes, self.plan.alignment) for type in types)
+        has = 0 if workspace is None else workspace.bytes
+        if has < needed:
+            raise PlanError(
+                f"{node.label} needs a workspace of {needed} bytes and has {has}{self.near(node)}",
+                [node.label],
+            )
 
     def shown(self, value: Value, source: Value) -> Any:
         """The content of a view."""
@@ -331,7 +378,12 @@ class _Replay:
     def check_view(self, node: Node, source: Value) -> None:
         """A view lies where NumPy's own rules put it inside what it shows."""
         array, start = self.outline(source)
-        for value, shown in zip(node.outputs, VIEWS[node.op.name](node, array), strict=True):
+        try:
+            parts = VIEWS[node.op.name](node, array)
+        except ValueError:  # NumPy would have to copy
+            names = [self.names[node.outputs[0]], self.names[source]]
+            raise PlanError(f"{names[0]} cannot be a view of {names[1]}", names) from None
+        for value, shown in zip(node.outputs, parts, strict=True):
             stated = self.plan.placements[value]
             offset = shown.__array_interface__["data"][0] - start
             has = stated.strides or _row_major(value)

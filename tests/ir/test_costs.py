@@ -112,7 +112,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path):
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(OptionError, match=r"cannot read the costs.*graphc profile"):
             load_costs(path)
-    with pytest.raises(OptionError, match=r"cannot write the costs.*No such file"):
+    with pytest.raises(OptionError, match=r"cannot write .*No such file"):
         COSTS.write(tmp_path / "absent" / "costs.json")
     with pytest.raises(OptionError, match="a path or measured costs, got 3"):
         load_costs(3)
