@@ -57,3 +57,29 @@ def test_the_paper_networks_are_those_of_the_figures():
             if row["policy"] == "optimal":
                 found[name.format(row[axis])] = round(row["feature_map_bytes"] / MIB)
     assert told == {name: found[name] for name in told}
+
+
+def test_the_schema_of_a_plan_file(tmp_path):
+    """Keys in the tables are those of a file, in its order, and the examples run."""
+    import subprocess
+    import sys
+
+    document = (ROOT / "docs" / "plan-file.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True)
+    (commands,) = re.findall(r"```sh\n(.*?)```", document, re.DOTALL)
+    for line in commands.splitlines():
+        subprocess.run([sys.executable, "-m", *line.split()], cwd=tmp_path, check=True,
+                       capture_output=True)  # fmt: skip
+    found = json.loads((tmp_path / "plan.json").read_text())
+    schema, buffer, placement = re.findall(r"\| key \|.*?\n\n", document, re.DOTALL)
+
+    def keys(table):
+        return re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+
+    assert keys(schema) == list(found)
+    assert keys(buffer) == list(found["buffers"][0])
+    assert keys(placement) == list(next(iter(found["placements"].values())))
+    for name in found["device"].keys() | found["recomputation"].keys():
+        assert f"`{name}`" in schema
+    assert f"## Schema, version {found['version']}\n" in document

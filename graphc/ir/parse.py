@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
@@ -48,6 +49,7 @@ class _Parser:
         self.nodes: list[Node] = []
         self.outputs: dict[str, Value] = {}
         self.kept: set[Value] = set()
+        self.known_details: dict[str, Mapping[str, Any]] = {}
 
     def fail(self, message: str) -> NoReturn:
         raise TextError(f"line {self.at + 1}: {message}\n{window(self.lines, self.at)}")
@@ -128,7 +130,13 @@ class _Parser:
             if {"keep", f"keep={value.index}"} & set((match["marks"] or "").split(", ")):
                 self.kept.add(value)
 
-    def details(self, source: str) -> dict[str, Any]:
+    def details(self, source: str) -> Mapping[str, Any]:
+        """What stands in braces; the nodes of a deep network say the same few things."""
+        if source not in self.known_details:
+            self.known_details[source] = self.parsed(source)
+        return self.known_details[source]
+
+    def parsed(self, source: str) -> Mapping[str, Any]:
         try:
             call = ast.parse(f"f({source})", mode="eval").body
             assert isinstance(call, ast.Call)
@@ -137,7 +145,7 @@ class _Parser:
         except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
             self.fail(f"attributes {{{source}}} are not 'name=literal, ...'")
 
-    def source(self, kind: str, name: str, type: TensorType, details: dict[str, Any]) -> Value:
+    def source(self, kind: str, name: str, type: TensorType, details: Mapping[str, Any]) -> Value:
         label = name[1:]
         if (kind == "input") != name.startswith("%"):
             self.fail("inputs are named %name, states @name")
@@ -158,7 +166,7 @@ class _Parser:
             self.fail(f"a seed is two words, {builder.SEED.type}, got {type}")
         return State(type, name=label, initial=initial, role=kind, trainable=trainable)  # type: ignore[arg-type]
 
-    def node(self, match: re.Match[str], details: dict[str, Any]) -> Node:
+    def node(self, match: re.Match[str], details: Mapping[str, Any]) -> Node:
         op = REGISTRY.get(match["op"])
         if op is None:
             self.fail(

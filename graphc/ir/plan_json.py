@@ -273,7 +273,7 @@ def _placements(entries: dict[str, Any], graph: Graph, buffers: int) -> dict[Val
         where = f"placements[{name!r}]"
         found = record(entries[name], PLACEMENT_KEYS, where)
         over = found["over"]
-        if over is not None and over not in named:
+        if over is not None and text_of(over, f"{where}.over") not in named:
             fail(f"{where}.over", "the name of a value in the graph, or null", over)
         placements[value] = Placement(
             whole(found["buffer"], f"{where}.buffer", below=buffers),

@@ -13,7 +13,8 @@ import numpy as np
 
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.plan import Buffer, Lifetime, MemoryPlan, align, kind_of
+from graphc.ir.plan import Buffer, Lifetime, MemoryPlan, Placement, align, kind_of
+from graphc.ir.types import Layout, contiguous_strides, span_bytes
 
 CURE = "plan again, or correct the plan"
 
@@ -36,7 +37,8 @@ def _stated(what: str, given: object, found: object, culprits: Sequence[str] = (
 
 
 def _check_buffers(plan: MemoryPlan) -> None:
-    """Lifetimes reach from the first write to the last read; a buffer is of its first value's kind.
+    """Lifetimes reach from the first write to the last read; a buffer is of its first value's kind
+    and no larger than what lives there.
 
     Sources are there before the first step; outputs and states are read behind the last one.
     """
@@ -53,6 +55,9 @@ def _check_buffers(plan: MemoryPlan) -> None:
         spans = [_span(plan.graph, value, outputs) for value in values]
         whole = Lifetime(min(s.first for s in spans), max(s.last for s in spans))
         _stated(f"the lifetime {where}", buffer.lifetime, whole, who)
+        # Freed bytes are poisoned where that is asked for: they must be nobody else's.
+        filled = max(_end(value, plan.placements[value]) for value in values)
+        _stated(f"the size {where}", buffer.bytes, filled, who)
     used = {buffer.index for buffer in plan.workspaces.values()}
     for buffer in plan.buffers:
         if buffer.kind == "workspace" and buffer.index not in used:
@@ -72,6 +77,12 @@ def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
     if value in outputs:
         return Lifetime(born, end)
     return Lifetime(born, max([born, *graph.uses[value][-1:]]) + 1)
+
+
+def _end(value: Value, placement: Placement) -> int:
+    """The end of a value in its buffer."""
+    strides = placement.strides or contiguous_strides(value.type)
+    return placement.offset + span_bytes(value.type, Layout(placement.offset, strides))
 
 
 def _check_origins(plan: MemoryPlan) -> None:
@@ -160,10 +171,10 @@ def _check_sizes(plan: MemoryPlan) -> None:
 def _feature_maps(plan: MemoryPlan) -> list[Buffer]:
     """Buffers that the paper's measure counts: neither state, input, output, workspace, nor handed
     to an update."""
-    handed = {value for node in plan.graph.effects for value in node.inputs}
-    apart = {plan.placements[value].buffer for value in {*handed, *plan.graph.outputs.values()}}
-    sources = {plan.placements[source].buffer for source in plan.graph.sources}
-    return [b for b in plan.buffers if b.kind != "workspace" and b.index not in apart | sources]
+    apart = {*plan.graph.outputs.values(), *plan.graph.sources}
+    apart |= {value for node in plan.graph.effects for value in node.inputs}
+    excluded = {plan.placements[value].buffer for value in apart}
+    return [b for b in plan.buffers if b.kind != "workspace" and b.index not in excluded]
 
 
 def _most_live(plan: MemoryPlan, buffers: Sequence[Buffer]) -> int:

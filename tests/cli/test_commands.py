@@ -209,3 +209,40 @@ def test_mistaken_budgets(capsys, arguments, message):
     code, _, err = run(capsys, "plan", "mlp", *arguments)
     assert code == 2
     assert message in err
+
+
+def test_a_plan_is_written_and_printed_again(capsys, tmp_path):
+    path = str(tmp_path / "plan.json")
+    wanted = run(capsys, "plan", "mlp", *SMALL, "--recompute", "cheap", "--text", "--output", path)
+    assert wanted[0] == 0
+    assert run(capsys, "plan", path, "--text") == wanted
+    code, out, _ = run(capsys, "plan", path, "--json")
+    assert code == 0
+    assert list(json.loads(out)) == KEYS
+    again = str(tmp_path / "again.json")
+    assert run(capsys, "plan", path, "--output", again)[0] == 0
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
+
+
+def test_mistakes_with_plan_files(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    run(capsys, "plan", "mlp", *SMALL, "--output", str(path))
+    content = json.loads(path.read_text())
+    weight = content["buffers"][content["placements"]["@layer1/weight"]["buffer"]]
+    content["buffers"][content["placements"]["%0"]["buffer"]]["offset"] = weight["offset"]
+    (tmp_path / "moved.json").write_text(json.dumps(content))
+    (tmp_path / "other.json").write_text("{}")
+    for arguments, message in (
+        ([str(tmp_path / "moved.json")], "would overwrite the state @layer1/weight"),
+        ([str(tmp_path / "other.json")], "format: 'graphc.plan' marks"),
+        ([str(tmp_path / "gone.json")], "there is no file"),
+        ([str(path), "--budget", "1GiB"], "is a plan already; leave out --budget"),
+        ([str(path), "--frontier"], "is a plan already; leave out --frontier"),
+        ([str(path), "batch=3"], "is a plan already; leave out batch=3"),
+        (["mlp", "--output", "/no/folder/p.json"], "cannot save to"),
+        (["mlp", "--frontier", "--output", str(path)], "leave out --output"),
+    ):
+        code, out, err = run(capsys, "plan", *arguments)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.startswith("graphc: ")
