@@ -359,6 +359,7 @@ LINES = [
     "%y: f32[] = full() {value=" + "(" * 5000 + "1" + ")" * 5000 + "}",
     "%y: f32[] = full() {value='1', shape=(), dtype='float32'}",
     "%y: f32[] = full() {value=9" + "9" * 5000 + ", shape=(), dtype='float32'}",
+    "%y: f32[4,16] = pad_slice(%x) {shape=(4, 16), starts=(0, 1), stops=(3, 7), steps=(1, 1)}",
     "%x.m1: f32[4,16] = tanh(%x) [mirror]",
     "%0: f32[4,16] = tanh(%x) [mirror=" + "9" * 5000 + "]",
     "%0: f32[4,16] = tanh(%x) [mirror=²]",

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 import graphc as g
@@ -38,6 +39,12 @@ def test_round_trip_of_a_hand_written_graph():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("[keep]", "[keep=x]", "unknown mark 'keep=x'"),
+        ("axis=1}", "axis='1'}", "axis is of the type int, got '1'"),
+        ("trainable=False", "trainable='no'", "trainable is True or False"),
+        ("{default=0.5}", "{value=0.5}", "has the details"),
+        ("%0.m1: f32[2,4] = matmul(%x, @w) {transpose_b=True}",
+         "%0.m1: f32[2,4] = add(%0, %0)", "copy of %0, but differs"),
         ("= sum(%3)", "= summ(%3)", "unknown op 'summ'"),
         ("split(%1)", "split(%4)", r"%4 is read before line 9 defines it.*no cycle"),
         ("add(%0, @frozen)", "add(%1, @frozen)", "read before"),
@@ -87,3 +94,19 @@ def test_verify_names_order_and_types():
     missing = type(graph)(graph.nodes[:1], graph.outputs)
     with pytest.raises(GraphError, match="output 'y'"):
         verify(missing)
+
+
+def test_each_output_and_source_may_be_kept_alone():
+    marked = GRAPH.replace("{sizes=(1, 3), axis=1}", "{sizes=(1, 3), axis=1} [keep=1]")
+    marked = marked.replace("%x: f32[2,3] = input()", "%x: f32[2,3] = input() [keep]")
+    graph = g.parse_graph(marked)
+    assert g.format_graph(graph) == marked
+    split = graph.nodes[2]
+    assert graph.kept == {graph.inputs[0], graph.nodes[1].output, split.outputs[1]}
+
+
+def test_numbers_of_numpy_print_as_literals():
+    initial = g.Initial("constant", np.float64(0.5))
+    graph = trace({"y": g.relu(g.parameter("w", (2,), initial=initial))})
+    assert "scale=0.5}" in g.format_graph(graph)
+    assert g.parse_graph(g.format_graph(graph)).states[0].initial == initial

@@ -219,7 +219,12 @@ class PadSlice(Op):
     native_16_bit = True
 
     def infer(self, attributes: PadSliceAttributes, x: TensorType) -> TensorType:
-        return x.with_shape(attributes.shape)
+        y = x.with_shape(attributes.shape)
+        part = SliceAttributes(attributes.starts, attributes.stops, attributes.steps)
+        filled = Slice().infer(part, y)
+        if filled != x:
+            raise ShapeError(f"a slice of {filled} is to be filled, got {x}")
+        return y
 
     def gradient(self, node: Node, dy: Value) -> Value:
         return apply(Slice, dy, attributes=SliceAttributes(*_fields(node.attributes))).output
