@@ -117,10 +117,29 @@ def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | No
     name = node.op.output_name(value.index)
     if name in node.op.must_overwrite:
         return "state", inputs[node.op.must_overwrite[name]]  # type: ignore[return-value]
+    if placement.how == "part":
+        wholes = _wholes(plan, value)
+        return "part", placement.over if placement.over in wholes else next(iter(wholes), None)
+    if node.op.gathers is not None:  # its operands lie in it, not it over them
+        return fresh, None
     under = [v for v in node.inputs if plan.placements[v].buffer == placement.buffer]
     if under:
         return "over", placement.over if placement.over in under else under[0]
     return fresh, None
+
+
+def _wholes(plan: MemoryPlan, value: Value) -> list[Value]:
+    """The outputs, in the same buffer, that a value or a view of it is a part of."""
+    buffer, wholes, pending = plan.placements[value].buffer, [], [value]
+    while pending:
+        part = pending.pop()
+        for step in plan.graph.uses[part]:
+            node = plan.graph.nodes[step]
+            if plan.placements[node.outputs[0]].how == "view":
+                pending += node.outputs
+            elif node.op.gathers is not None and plan.placements[node.output].buffer == buffer:
+                wholes.append(node.output)
+    return wholes
 
 
 def _recycled(buffers: Sequence[Buffer]) -> set[int]:

@@ -73,11 +73,12 @@ class _Assignment:
         first, last = self.live.born[value], self.live.dies[value] + 1
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
-        self.residences[value] = Residence(self.open_storage(value, first, last), None, how)
+        index = self.open_storage(value, value.type.bytes, first, last)
+        self.residences[value] = Residence(index, None, how)
 
-    def open_storage(self, value: Value, first: int, last: int) -> int:
+    def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
         index = len(self.storages)
-        self.storages.append(Storage(index, value.type.bytes, first, last, value))
+        self.storages.append(Storage(index, size, first, last, root))
         return index
 
     def place(self, value: Value) -> None:
@@ -85,7 +86,8 @@ class _Assignment:
         part = self.parts.places.get(value)
         whole = part.whole if part else value
         if whole not in self.wholes:
-            self.wholes[whole] = self.open_storage(whole, *self.parts.lifetimes[whole])
+            lifetime = self.parts.lifetimes[whole]
+            self.wholes[whole] = self.open_storage(value, whole.type.bytes, *lifetime)
         index = self.wholes[whole]
         self.residences[value] = (
             Residence(index, part.layout, "part", part.reader)

@@ -1,0 +1,213 @@
+"""Where a plan puts values, by NumPy's own rules: bytes, pieces, views, parts.
+
+It belongs to the checker of plans and shares no code with the planners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import PlanError
+from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.plan import MemoryPlan
+from graphc.ir.types import outer_axes
+
+OUTLINE = bytearray(16)
+"""Memory for arrays whose elements are never touched, only their addresses."""
+
+
+def _parts(sizes: Sequence[int], axis: int, array: Any) -> list[Any]:
+    before = (slice(None),) * axis
+    return [array[(*before, slice(sum(sizes[:i]), sum(sizes[: i + 1])))] for i in range(len(sizes))]
+
+
+def _concatenated(node: Node, y: Any) -> list[Any]:
+    axis = node.attributes.axis
+    return _parts([value.shape[axis] for value in node.inputs], axis, y)
+
+
+VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
+    "reshape": lambda node, x: [np.reshape(x, node.attributes.shape, copy=False)],
+    "transpose": lambda node, x: [np.transpose(x, node.attributes.permutation)],
+    "broadcast_to": lambda node, x: [np.broadcast_to(x, node.attributes.shape)],
+    "slice": lambda node, x: [x[node.attributes.index()]],
+    "split": lambda node, x: _parts(node.attributes.sizes, node.attributes.axis, x),
+}
+"""What each view op shows, by NumPy."""
+
+GATHERED: dict[str, Callable[[Node, Any], list[Any]]] = {"concat": _concatenated}
+"""Where each part of an output that is put together lies, by NumPy."""
+
+
+def _row_major(value: Value) -> tuple[int, ...]:
+    sizes = [*value.shape[1:], value.type.dtype.itemsize]
+    return tuple(int(np.prod(sizes[axis:], dtype=np.int64)) for axis in range(value.type.rank))
+
+
+def numbers(cells: Any) -> Any:
+    """An index of cells as their numbers."""
+    return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
+
+
+class Places:
+    """The bytes of all values of a plan, and the cells that these bytes are cut into.
+
+    A cell is a range of bytes between two neighbouring edges of values or workspaces.
+    """
+
+    def __init__(self, plan: MemoryPlan) -> None:
+        self.plan = plan
+        self.graph: Graph = plan.graph
+        self.names = self.graph.names
+        for value in self.graph.values:
+            if value not in plan.placements:
+                raise PlanError(f"value {self.names[value]} has no place", [self.names[value]])
+        self.spans = {value: self.span(value) for value in self.graph.values}
+        self.scattered = {
+            plan.placements[value].buffer
+            for node in self.graph.nodes
+            if not self.shows(node)
+            for value in node.outputs
+            if plan.placements[value].strides is not None
+        }
+        """Buffers with values that are written in pieces between one another."""
+        self.pieces = {value: self.pieces_of(value) for value in self.graph.values}
+        edges = [edge for pieces in self.pieces.values() for piece in pieces for edge in piece]
+        for buffer in plan.workspaces.values():
+            edges += [buffer.offset, buffer.offset + buffer.bytes]
+        marks = np.unique(np.array([0, *edges], np.int64)).tolist()
+        self.count = len(marks)
+        self.cells = {edge: cell for cell, edge in enumerate(marks)}
+
+    def span(self, value: Value) -> tuple[int, int]:
+        """First byte and end of a value in the arena."""
+        placement = self.plan.placements[value]
+        buffer = self.plan.buffers[placement.buffer]
+        start = buffer.offset + placement.offset
+        if placement.strides is None:
+            size = value.type.bytes
+        else:
+            reach = zip(value.shape, placement.strides, strict=True)
+            size = sum((n - 1) * stride for n, stride in reach) + value.type.dtype.itemsize
+        if placement.offset < 0 or placement.offset + size > buffer.bytes:
+            name = self.names[value]
+            raise PlanError(
+                f"value {name} of {size} bytes at {placement.offset} leaves its buffer "
+                f"{buffer.index} of {buffer.bytes} bytes",
+                [name, f"buffer {buffer.index}"],
+            )
+        return start, start + size
+
+    def strides(self, value: Value) -> tuple[int, ...] | None:
+        return self.plan.placements[value].strides
+
+    def pieces_of(self, value: Value) -> list[tuple[int, int]]:
+        """First byte and end of each piece of a value; one piece where nothing lies between."""
+        placement, (start, end) = self.plan.placements[value], self.spans[value]
+        if placement.strides is None or placement.buffer not in self.scattered:
+            return [(start, end)]
+        axes = sorted(
+            (stride, n) for n, stride in zip(value.shape, placement.strides, strict=True) if n > 1
+        )
+        size, starts = value.type.dtype.itemsize, np.zeros(1, np.int64)
+        for stride, n in axes:
+            if stride == size and len(starts) == 1:
+                size *= n
+            elif stride > 0:
+                starts = np.add.outer(np.arange(n) * stride, starts).ravel()
+        return [(start + at, start + at + size) for at in starts.tolist()]
+
+    def cell_range(self, start: int, end: int) -> slice:
+        return slice(self.cells[start], self.cells[end])
+
+    def cells_of(self, value: Value) -> Any:
+        """Index of a value's cells, ascending."""
+        ranges = [(self.cells[start], self.cells[end]) for start, end in self.pieces[value]]
+        if len(ranges) == 1:
+            return slice(*ranges[0])
+        return np.concatenate([np.arange(*cells) for cells in ranges])
+
+    def overlap(self, a: Value, b: Value) -> bool:
+        """Whether two values have a byte in common."""
+        (low, high), (start, end) = self.spans[a], self.spans[b]
+        if high <= start or end <= low:
+            return False
+        here, there = numbers(self.cells_of(a)), numbers(self.cells_of(b))
+        return bool(np.intersect1d(here, there, assume_unique=True).size)
+
+    def outline(self, value: Value) -> tuple[Any, int]:
+        """An array like a value, never to be touched, and the address of its buffer's start."""
+        place = self.plan.placements[value]
+        array = np.ndarray(value.shape, value.type.dtype.numpy, OUTLINE, 0, (0,) * value.type.rank)
+        strides = place.strides or _row_major(value)
+        array = np.lib.stride_tricks.as_strided(array, value.shape, strides)
+        return array, array.__array_interface__["data"][0] - place.offset
+
+    def shows(self, node: Node) -> bool:
+        """Whether the outputs are views here, not copies."""
+        if node.op.views is None:
+            return False
+        source = node.named_inputs()[node.op.views]
+        assert isinstance(source, Value), "a viewed input is one value"
+        buffer = self.plan.placements[source].buffer
+        return all(
+            self.plan.placements[value].buffer == buffer
+            and self.plan.placements[value].how == "view"
+            for value in node.outputs
+        )
+
+    def is_writable(self, value: Value) -> bool:
+        """Whether a value has strides only where its kernel takes them, and nothing twice."""
+        strides, node = self.plan.placements[value].strides, value.node
+        if strides is None:
+            return True
+        if node is None:
+            return False
+        axes = outer_axes(value.type, strides)
+        reach = size = value.type.dtype.itemsize
+        for stride, n in sorted((s, n) for s, n in zip(strides, value.shape, strict=True) if n > 1):
+            if stride < reach or stride % size:
+                return False
+            reach = stride * n
+        return axes <= node.op.free_axes(node, node.op.output_name(value.index))
+
+    def check_view(self, node: Node, source: Value) -> None:
+        """A view lies where NumPy's own rules put it inside what it shows."""
+        array, start = self.outline(source)
+        try:
+            parts = VIEWS[node.op.name](node, array)
+        except ValueError:  # NumPy would have to copy
+            names = [self.names[node.outputs[0]], self.names[source]]
+            raise PlanError(f"{names[0]} cannot be a view of {names[1]}", names) from None
+        for value, shown in zip(node.outputs, parts, strict=True):
+            stated = self.plan.placements[value]
+            offset = shown.__array_interface__["data"][0] - start
+            has = stated.strides or _row_major(value)
+            steps = zip(value.shape, has, shown.strides, strict=True)
+            if stated.offset != offset or any(n > 1 and a != b for n, a, b in steps):
+                names = [self.names[value], self.names[source]]
+                raise PlanError(
+                    f"view {names[0]} is stated at {stated.offset} with strides {has}, but lies at "
+                    f"{offset} with strides {shown.strides} in {names[1]}",
+                    names,
+                )
+
+    def inside(self, node: Node) -> list[Value]:
+        """The operands that lie where a gathering node's output has them."""
+        (y,) = node.outputs
+        array, start = self.outline(y)
+        found: list[Value] = []
+        for value, part in zip(node.inputs, GATHERED[node.op.name](node, array), strict=True):
+            stated = self.plan.placements[value]
+            offset = part.__array_interface__["data"][0] - start
+            steps = zip(value.shape, stated.strides or _row_major(value), part.strides, strict=True)
+            if (
+                (stated.buffer, stated.offset) == (self.plan.placements[y].buffer, offset)
+                and all(n == 1 or a == b for n, a, b in steps)
+                and value not in found
+            ):
+                found.append(value)
+        return found
