@@ -169,7 +169,7 @@ def plan(
             dumps.write("recompute", lambda: format_graph(graph))
         if recompute != "optimal":
             graph = placing.ordered(graph)
-            dumps.write("order", lambda: format_graph(graph))
+        dumps.write("order", lambda: format_graph(graph))
         memory_plan = allocate_graph(
             graph, placing.allocate, recompute, alignment, costs=placing.costs
         )

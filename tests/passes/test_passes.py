@@ -77,7 +77,8 @@ def test_dumps_and_verification_between_passes(tmp_path, monkeypatch):
         "06-widen-products.txt",
         "07-place-updates.txt",
         "08-recompute.txt",
-        "09-plan.txt",
+        "09-order.txt",
+        "10-plan.txt",
     ]
     assert g.parse_graph((tmp_path / "dump" / "07-place-updates.txt").read_text())
     (tmp_path / "file").write_text("")
