@@ -7,13 +7,13 @@ the input gradient, a parameter's update early, one branch before another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.plan import ALIGNMENT
-from graphc.passes.allocate import measure
+from graphc.passes.allocate import arena_bytes
 from graphc.passes.recompute.tape import GraphTape
 from graphc.planning.order import Arc, Precedence, least_order
 
@@ -24,19 +24,32 @@ def reordered(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) ->
     Live bytes are counted as `graphc.passes.allocate` counts them: with overwriting, views and the
     workspaces of `device`, sizes rounded up to `alignment`. Neither they nor the arena grow.
     """
-    found = with_least_peak(graph, alignment, device)
+    tape, problem = _problem(graph, alignment, device)
+    found = _in_order(tape, least_order(problem))
     if found is graph:
         return graph
-    before, after = (measure(g, "packed", alignment, device).arena_bytes for g in (graph, found))
-    return found if after < before else graph
+    arena = arena_bytes(found, "packed", alignment, device)
+    live = max(problem.profile(range(len(problem))))
+    # No packing is below the live bytes, so the order given is packed only where it may win.
+    is_smaller = arena < live or arena < arena_bytes(graph, "packed", alignment, device)
+    return found if is_smaller else graph
 
 
 def with_least_peak(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
     """The graph in an order with fewer live bytes, or the graph itself where none is found."""
+    tape, problem = _problem(graph, alignment, device)
+    return _in_order(tape, least_order(problem))
+
+
+def _problem(graph: Graph, alignment: int, device: Device) -> tuple[GraphTape, Precedence]:
     tape = GraphTape(graph, lambda node: 0.0, device, alignment, feature_maps_only=False)
-    problem = Precedence(tape.tape, tuple(_arcs(tape)), tape.tape.fixed_bytes)
-    order = least_order(problem)
-    if order == list(range(len(order))):
+    return tape, Precedence(tape.tape, tuple(_arcs(tape)), tape.tape.fixed_bytes)
+
+
+def _in_order(tape: GraphTape, order: Sequence[int]) -> Graph:
+    """The graph of a tape with its steps in another order; itself where that is the same."""
+    graph = tape.graph
+    if all(index == step for index, step in enumerate(order)):
         return graph
     return replace(graph, nodes=tuple(graph.nodes[step] for step in tape.sequence(order)))
 
