@@ -19,14 +19,17 @@ EXACT_EXPANSIONS = 20_000
 CUT_DISTANCES = (0, 1 / 128, 1 / 64, 1 / 32, 1 / 16)
 """How far behind the peak cuts are taken, as parts of all steps."""
 
-CUT_STEPS = 60_000
+CUT_STEPS = 50_000
 """Steps of all networks that are cut, one after another; at least one is."""
+
+LIST_STEPS = 250_000
+"""Steps of all list schedules, one after another; at least four are made."""
 
 TRIALS = 6
 """Limits of bytes that list scheduling is tried with, in either direction."""
 
 TOLERANCE = 0.001
-"""Part of the peak that is not worth a try."""
+"""Part of the peak that is not worth a try, nor, beyond the exact search, another order."""
 
 ROUNDS = 2
 """Turns of all methods, the second on what the first has found."""
@@ -58,20 +61,26 @@ class _Search:
         self.peak = max(self.profile)
         self.cuts = Cuts(problem)
         self.cuts_left = max(1, min(CUT_STEPS // len(problem), ROUNDS * len(CUT_DISTANCES)))
+        self.lists_left = max(4, LIST_STEPS // len(problem))
         self.floor = 0
         """No order has a lower peak."""
 
     def run(self) -> list[int]:
+        """The best order found, or the one given where that is hardly better."""
+        given, given_peak = self.order, self.peak
+        self._improve()
+        return self.order if given_peak - self.peak > TOLERANCE * given_peak else given
+
+    def _improve(self) -> None:
         methods: list[Callable[[], None]] = [self.cut, self.list, self.solve_windows]
         for _ in range(ROUNDS):
             peak = self.peak
             for method in methods:
                 method()
                 if self.is_least:
-                    return self.order
+                    return
             if self.peak == peak:
-                break
-        return self.order
+                return
 
     @property
     def is_least(self) -> bool:
@@ -105,7 +114,8 @@ class _Search:
         given = self.order
         for backwards in (False, True):
             low, limit = self.floor, self.peak - 1
-            for _ in range(TRIALS):
+            for _ in range(min(TRIALS, self.lists_left)):
+                self.lists_left -= 1
                 order = list_schedule(self.problem, given, limit, backwards)
                 if order is not None:
                     self.offer(order)
