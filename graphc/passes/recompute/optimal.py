@@ -189,19 +189,25 @@ class OptimalPlanner:
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
             if cost <= allowed and peak < best.bytes(False):
                 best = min(best, self._other(name, False), key=lambda point: point.bytes(False))
+        if self.order is not None:  # which may save more where nothing is computed again
+            best = min(best, self._other("none", False), key=lambda point: point.bytes(False))
         return best
 
     def knee(self) -> Point:
         """Where the curve of bytes against time bends: farthest from the line between its ends."""
         planner = self._planner(maps_only=False, by_flops=False)
-        curve = planner.curve()
-        (most, _), (least, cost) = curve[0], curve[-1]
+        plain = self._other("none", maps_only=False)
+        whole = planner.curve()
+        # Where an order alone saves bytes, the curve begins below them.
+        curve = [point for point in whole if point[0] < plain.bytes(False)]
+        if not curve:
+            return plain
+        most, (least, cost) = min(whole[0][0], plain.bytes(False)), curve[-1]
         limit, _ = max(
             curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least)
         )
-        plan = planner.plan(limit)
-        point = self._ordered(self._point(plan or planner.once, maps_only=False, by_flops=False))
-        plain = self._other("none", maps_only=False)
+        plan = planner.plan(limit) or planner.once
+        point = self._ordered(self._point(plan, maps_only=False, by_flops=False))
         return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
