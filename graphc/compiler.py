@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from graphc.errors import OptionError, choose
@@ -34,6 +35,7 @@ from graphc.passes.allocate import allocate as allocate_graph
 from graphc.passes.check_plan import check_plan
 from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
+from graphc.passes.order import reordered, with_least_peak
 from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
@@ -61,6 +63,7 @@ def compile(
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
     roofline: str = "cpu",
+    reorder: bool = True,
     device: str = "cpu",
     seed: int = 0,
     poison: bool = False,
@@ -90,7 +93,9 @@ def compile(
     of the curve of bytes against time. Each of the three implies ``optimal``. `allocate` is one of
     ``none``, ``inplace``, ``sharing``, ``packed``. What a node costs in seconds follows from its
     flops and bytes and the peaks of the device named by `roofline`, or, with `costs`, from times
-    that `graphc profile` has measured. `seed` fixes the initial parameters.
+    that `graphc profile` has measured. `reorder` lets the nodes run in an order that lowers the
+    arena and changes no bit; without it, and under all strategies but ``packed``, they run in the
+    order of the paper. `seed` fixes the initial parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
     graph after every pass. Raises `OptionError` for an unknown choice, `BudgetError` where
     no plan fits.
@@ -112,6 +117,7 @@ def compile(
         alignment=alignment,
         costs=costs,
         roofline=roofline,
+        reorder=reorder,
         dump=dump,
     )
     return Program(memory_plan, seed=seed, poison=poison, check_finite=check_finite)
@@ -134,6 +140,7 @@ def plan(
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
     roofline: str = "cpu",
+    reorder: bool = True,
     dump: str | os.PathLike[str] | None = None,
 ) -> MemoryPlan:
     """The memory plan of `compile` alone: no arena is allocated, so any size can be planned."""
@@ -147,7 +154,7 @@ def plan(
             raise OptionError("budgets are for training steps; give an optimizer")
         recompute = "optimal"
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder)
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
@@ -161,6 +168,9 @@ def plan(
                 graph = recomputed(graph, recompute)
             verify(graph)
             dumps.write("recompute", lambda: format_graph(graph))
+        if recompute != "optimal":
+            graph = placing.ordered(graph)
+        dumps.write("order", lambda: format_graph(graph))
         memory_plan = allocate_graph(
             graph, placing.allocate, recompute, alignment, costs=placing.costs
         )
@@ -169,6 +179,8 @@ def plan(
             settings["precision"] = precision
         if placing.costs != CostModel(CPU):
             settings["costs"] = str(placing.costs)
+        if not reorder:
+            settings["reorder"] = False
         memory_plan = replace(memory_plan, settings=settings, certificate=certificate)
         check_plan(memory_plan)
         dumps.write("plan", lambda: str(memory_plan))
@@ -188,13 +200,14 @@ def frontier(
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
     roofline: str = "cpu",
+    reorder: bool = True,
 ) -> list[FrontierPoint]:
     """The trade-off of bytes against time: plans by growing arena, dominated ones left out.
 
     Options are those of `compile`.
     """
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder)
     with _collection_paused():
         graph = _build(_named_outputs(loss, outputs), step, None, precision, Dump(None))
         planner = placing.planner(graph)
@@ -229,15 +242,30 @@ class _Placing:
     """How values are placed and what nodes cost, checked."""
 
     def __init__(
-        self, allocate: Allocate, alignment: int, costs: Costs | None, roofline: str
+        self,
+        allocate: Allocate,
+        alignment: int,
+        costs: Costs | None,
+        roofline: str,
+        reorder: bool,
     ) -> None:
         choose("allocate", allocate, ALLOCATE)
         self.allocate, self.alignment = allocate, check_alignment(alignment)
+        self.reorders = reorder and allocate == "packed"
         measured = None if costs is None else load_costs(costs)
         self.costs = CostModel(find_device(roofline), measured)
 
     def planner(self, graph: Graph) -> OptimalPlanner:
-        return OptimalPlanner(graph, self.costs, self.allocate, self.alignment)
+        order = partial(with_least_peak, alignment=self.alignment) if self.reorders else None
+        return OptimalPlanner(graph, self.costs, self.allocate, self.alignment, order)
+
+    def ordered(self, graph: Graph) -> Graph:
+        """The graph in the order to run, verified."""
+        if not self.reorders:
+            return graph
+        graph = reordered(graph, self.alignment)
+        verify(graph)
+        return graph
 
 
 def _step(

@@ -5,14 +5,19 @@ import re
 import statistics
 from pathlib import Path
 
+import pytest
+
+import graphc as g
+from graphc.models import gpt2, lstm, resnet, unet
+
 ROOT = Path(__file__).parent.parent
 RECOMPUTATION = (ROOT / "docs" / "recomputation.md").read_text()
 BUDGETS = json.loads((ROOT / "benchmarks" / "results" / "budgets.json").read_text())
 MIB = 2**20
 
 
-def table_after(mark):
-    lines = RECOMPUTATION.split(mark, 1)[1].strip().splitlines()
+def table_after(mark, text=RECOMPUTATION):
+    lines = text.split(mark, 1)[1].strip().splitlines()
     rows = [line for line in lines[: lines.index("")] if line.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
@@ -83,3 +88,35 @@ def test_the_schema_of_a_plan_file(tmp_path):
     for name in found["device"].keys() | found["recomputation"].keys():
         assert f"`{name}`" in schema
     assert f"## Schema, version {found['version']}\n" in document
+
+
+ORDERED = {
+    "ResNet-50, batch 32": resnet,
+    "GPT-2 small, 512 positions, batch 4": lambda: gpt2(seq_len=512),
+    "LSTM, 64 steps": lstm,
+    "U-Net, 256 x 256, batch 4": unet,
+}
+
+
+@pytest.mark.parametrize(
+    "network", [pytest.param(n, marks=[pytest.mark.slow] if "LSTM" in n else []) for n in ORDERED]
+)
+def test_the_table_of_orders(network):
+    text = (ROOT / "docs" / "ordering.md").read_text()
+    rows = table_after("<!-- orders: held to what graphc plans by tests/test_docs.py -->\n", text)
+    assert {row[0] for row in rows} == set(ORDERED)
+    for row in rows:
+        if row[0] == network:
+            plans = [
+                g.plan(
+                    ORDERED[network](),
+                    optimizer=g.optim.SGD(),
+                    recompute=row[1],
+                    reorder=reorder,
+                )
+                for reorder in (False, True)
+            ]
+            for cell, name in zip(
+                row[2:], ("live_bytes", "arena_bytes", "feature_map_bytes"), strict=True
+            ):
+                assert cell == " → ".join(f"{getattr(p, name) / MIB:.1f}" for p in plans)

@@ -30,6 +30,7 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
         "--recompute", default="none", metavar="P", help=f"{', '.join(RECOMPUTE)} (default: none)"
     )
     parser.add_argument("--dump", metavar="DIR", help="write the graph after every pass")
+    add_order(parser)
     group = parser.add_argument_group("recomputation by budget, at most one")
     group.add_argument(
         "--budget", metavar="B", help="bytes of the whole arena, such as 7GiB: least time within it"
@@ -42,6 +43,14 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
         help="part of a step's flops, such as 0.33: fewest bytes within it",
     )  # fmt: skip
     add_costs(parser)
+
+
+def add_order(parser: argparse.ArgumentParser) -> None:
+    """Whether nodes may run in another order."""
+    parser.add_argument(
+        "--keep-order", dest="reorder", action="store_false",
+        help="run nodes as they were made, even where another order takes fewer bytes",
+    )  # fmt: skip
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +118,7 @@ def recipe(options: argparse.Namespace) -> Recipe:
     names = (
         "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
         "accumulate", "precision", "recompute", "allocate", "budget", "feature_map_budget",
-        "max_extra_flops", "costs", "roofline",
+        "max_extra_flops", "costs", "roofline", "reorder",
     )  # fmt: skip
     chosen = {name: getattr(options, name) for name in names if hasattr(options, name)}
     chosen["warmup"] = options.warmup or 0

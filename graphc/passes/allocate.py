@@ -105,12 +105,26 @@ def measure(
 ) -> Sizes:
     """The sizes of `allocate`'s plan, without the plan."""
     storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
-    scratch = _scratch(graph, storages, device, alignment)
-    tenants = _tenants(graph, storages, scratch, alignment)
     return Sizes(
-        _state_bytes(storages, alignment) + PLACERS[strategy](tenants)[1],
+        _arena_bytes(graph, storages, strategy, alignment, device),
         _feature_map_bytes(graph, storages, PLACERS[strategy], alignment),
     )
+
+
+def arena_bytes(
+    graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
+) -> int:
+    """The arena of `allocate`'s plan, without the plan."""
+    storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
+    return _arena_bytes(graph, storages, strategy, alignment, device)
+
+
+def _arena_bytes(
+    graph: Graph, storages: Storages, strategy: Allocate, alignment: int, device: Device
+) -> int:
+    scratch = _scratch(graph, storages, device, alignment)
+    tenants = _tenants(graph, storages, scratch, alignment)
+    return _state_bytes(storages, alignment) + PLACERS[strategy](tenants)[1]
 
 
 def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:

@@ -127,14 +127,14 @@ class Tape:
                     here += size[value]
             if dying:
                 if self.overwrites[step]:
-                    here -= self._overwritten(step, dying)
+                    here -= self.overwritten(step, dying)
                 for value in dying:
                     live.add(value)
                     level += size[value]
             levels[position] = here
         return levels
 
-    def _overwritten(self, step: int, dying: list[int]) -> int:
+    def overwritten(self, step: int, dying: Container[int]) -> int:
         """Bytes that outputs take over from operands that die."""
         taken: set[int] = set()
         saved = 0

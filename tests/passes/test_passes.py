@@ -78,7 +78,8 @@ def test_dumps_and_verification_between_passes(tmp_path, monkeypatch):
         "07-accumulate-products.txt",
         "08-place-updates.txt",
         "09-recompute.txt",
-        "10-plan.txt",
+        "10-order.txt",
+        "11-plan.txt",
     ]
     assert g.parse_graph((tmp_path / "dump" / "08-place-updates.txt").read_text())
     (tmp_path / "file").write_text("")

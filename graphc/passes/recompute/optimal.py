@@ -99,7 +99,11 @@ class Point:
 
 
 class OptimalPlanner:
-    """Plans of one training graph without copies, under one allocation strategy."""
+    """Plans of one training graph without copies, under one allocation strategy.
+
+    `order` gives a graph in an order with fewer live bytes, or the graph itself; without it, nodes
+    stay in the order of the sequence that is planned.
+    """
 
     def __init__(
         self,
@@ -107,14 +111,15 @@ class OptimalPlanner:
         costs: CostModel,
         strategy: Allocate = "packed",
         alignment: int = ALIGNMENT,
+        order: Callable[[Graph], Graph] | None = None,
     ) -> None:
-        self.graph, self.costs = graph, costs
+        self.graph, self.costs, self.order = graph, costs, order
         self.strategy, self.alignment = strategy, alignment
         self.device = CPU
         self._tapes: dict[tuple[bool, bool], GraphTape] = {}
         self._planners: dict[tuple[bool, bool], TapePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
-        self._others: dict[str, Point] = {}
+        self._others: dict[tuple[str, bool], Point] = {}
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
         """Whether plans may need fewer bytes than the tape says: parts inside concatenations."""
 
@@ -126,6 +131,9 @@ class OptimalPlanner:
         elif goal.feature_map_budget is not None:
             point = self.within(goal.feature_map_budget, maps_only=True)
             bound = self.extra_time_bound(goal.feature_map_budget, maps_only=True)
+            ordered = self._ordered(point)
+            if ordered.sizes.feature_map_bytes <= goal.feature_map_budget:
+                point = ordered
         else:
             if goal.max_extra_flops is not None:
                 point = self.least_with(goal.max_extra_flops)
@@ -147,18 +155,20 @@ class OptimalPlanner:
             if least.bytes(maps_only) > budget:
                 raise self._does_not_fit(budget, least, maps_only)
             best = least
-        return best
+        return best if maps_only else self._ordered(best)
 
     def _within(self, budget: int, maps_only: bool) -> Point | None:
         planner = self._planner(maps_only, by_flops=False)
         fits: Point | None = None
         limit = fitted = budget
         too_much: int | None = None
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             plan = planner.plan(limit)
             if plan is None:
                 break
             point = self._point(plan, maps_only, by_flops=False)
+            if attempt == 0 and not maps_only and point.bytes(maps_only) > budget:
+                point = self._ordered(point)
             over = point.bytes(maps_only) - budget
             if over > 0:
                 too_much = limit
@@ -180,24 +190,31 @@ class OptimalPlanner:
         """The fewest bytes found with at most that part of a step's flops computed again."""
         planner = self._planner(maps_only=False, by_flops=True)
         allowed = max_extra_flops * planner.tape.cost_of(range(len(planner.tape)))
-        best = self._point(planner.least_costing(allowed), maps_only=False, by_flops=True)
+        plan = planner.least_costing(allowed)
+        best = self._ordered(self._point(plan, maps_only=False, by_flops=True))
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
             if cost <= allowed and (self._saves or peak < best.bytes(False)):
-                best = min(best, self._other(name), key=lambda point: point.bytes(False))
+                best = min(best, self._other(name, False), key=lambda point: point.bytes(False))
+        if self.order is not None:  # which may save more where nothing is computed again
+            best = min(best, self._other("none", False), key=lambda point: point.bytes(False))
         return best
 
     def knee(self) -> Point:
         """Where the curve of bytes against time bends: farthest from the line between its ends."""
         planner = self._planner(maps_only=False, by_flops=False)
-        curve = planner.curve()
-        (most, _), (least, cost) = curve[0], curve[-1]
+        plain = self._other("none", maps_only=False)
+        whole = planner.curve()
+        # Where an order alone saves bytes, the curve begins below them.
+        curve = [point for point in whole if point[0] < plain.bytes(False)]
+        if not curve:
+            return plain
+        most, (least, cost) = min(whole[0][0], plain.bytes(False)), curve[-1]
         limit, _ = max(
             curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least)
         )
-        plan = planner.plan(limit)
-        point = self._point(plan or planner.once, maps_only=False, by_flops=False)
-        plain = self._other("none")
+        plan = planner.plan(limit) or planner.once
+        point = self._ordered(self._point(plan, maps_only=False, by_flops=False))
         return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
@@ -206,13 +223,14 @@ class OptimalPlanner:
         limit = planner.least().peak_bytes
         plans = (planner.plan(int(limit * part)) for part in LEAST_TRIES)
         points = [self._point(p, maps_only, by_flops=False) for p in plans if p is not None]
-        points += map(self._other, self._policies())
-        return min(points, key=lambda point: (point.bytes(maps_only), point.extra_time))
+        points += [self._other(name, maps_only) for name in self._policies()]
+        least = min(points, key=lambda point: (point.bytes(maps_only), point.extra_time))
+        return least if maps_only else self._ordered(least)
 
     def frontier(self) -> list[Point]:
         """Plans from the fewest bytes to those without recomputation, dominated ones left out."""
         least = self.least(maps_only=False)
-        plain = self._other("none")
+        plain = self._other("none", maps_only=False)
         low, high = least.sizes.arena_bytes, plain.sizes.arena_bytes
         points = [least, plain]
         for index in range(1, POINTS - 1):
@@ -256,11 +274,21 @@ class OptimalPlanner:
         again = recomputation(graph, self.costs)
         return Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
 
-    def _other(self, name: str) -> Point:
-        """What another policy comes to."""
-        if name not in self._others:
-            self._others[name] = self._measured(with_sequence(self.graph, self._sequence(name)))
-        return self._others[name]
+    def _ordered(self, point: Point) -> Point:
+        """The same nodes in an order with a smaller arena, where one is looked for and found."""
+        graph = point.graph if self.order is None else self.order(point.graph)
+        if graph is point.graph:
+            return point
+        found = self._measured(graph)
+        return found if found.sizes.arena_bytes < point.sizes.arena_bytes else point
+
+    def _other(self, name: str, maps_only: bool) -> Point:
+        """What another policy comes to; for the paper's measure in the order of the paper."""
+        key = (name, maps_only)
+        if key not in self._others:
+            point = self._measured(with_sequence(self.graph, self._sequence(name)))
+            self._others[key] = point if maps_only else self._ordered(point)
+        return self._others[key]
 
     def _sequence(self, name: str) -> list[int]:
         if name not in self._sequences:
@@ -283,15 +311,15 @@ class OptimalPlanner:
                 yield name
 
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Other policies that cost less by the tape and may fit: no arena is below live bytes,
-        which the tape knows but for concatenations."""
+        """Other policies that cost less by the tape and may fit: in the order of the tape, and where
+        nothing is concatenated, no arena is below live bytes."""
         tape = self._tape(maps_only, by_flops=False).tape
         step_cost = tape.cost_of(range(len(tape)))
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
-            may_fit = maps_only or self._saves or peak <= budget
+            may_fit = maps_only or self._saves or self.order is not None or peak <= budget
             if may_fit and (best is None or cost < best.extra_time * step_cost):
-                yield self._other(name)
+                yield self._other(name, maps_only)
 
     def _does_not_fit(self, budget: int, least: Point, maps_only: bool) -> BudgetError:
         found = allocate(least.graph, self.strategy, "optimal", self.alignment)

@@ -43,7 +43,8 @@ class GraphTape:
             root = self.root(value)
             if root not in self.numbers:
                 self.numbers[root] = len(sizes)
-                is_free = isinstance(root, State) or root in uncounted
+                is_state = self.storages.residences[root].how == "state"
+                is_free = is_state or root in uncounted
                 sizes.append(0 if is_free else align(root.type.bytes, alignment))
             self.numbers[value] = self.numbers[root]
         self.steps = [step for step, node in enumerate(graph.nodes) if not self._is_view(node)]
@@ -153,17 +154,18 @@ class GraphTape:
             for candidate in candidates:
                 operands = inputs[candidate]
                 for operand in operands if isinstance(operands, tuple) else (operands,):
-                    if isinstance(value, Value) and self._may_share(value, operand):
+                    if isinstance(value, Value) and self._may_share(node, value, operand):
                         pairs.append((self.numbers[value], self.numbers[operand]))
         return tuple(pairs)
 
-    def _may_share(self, value: Value, operand: Value) -> bool:
+    def _may_share(self, node: Node, value: Value, operand: Value) -> bool:
         residence = self.storages.residences[operand]
         return (
             operand.shape == value.shape
             and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
             and residence.layout is None
             and not isinstance(self.root(operand), State | Input)
+            and all(v is operand or self.root(v) is not self.root(operand) for v in node.inputs)
         )
 
     def _runs(self) -> tuple[Run, ...]:

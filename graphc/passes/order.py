@@ -1,0 +1,83 @@
+"""The order of nodes in which the fewest bytes are live at one time, without recomputation.
+
+Any order that data and effects allow gives the same bits: sums keep their operands, and random ops
+draw by stream and element. What differs is how long values live: a weight gradient before or after
+the input gradient, a parameter's update early, one branch before another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from graphc.ir.device import CPU, Device
+from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.plan import ALIGNMENT
+from graphc.passes.allocate import arena_bytes
+from graphc.passes.recompute.tape import GraphTape
+from graphc.planning.order import Arc, Precedence, least_order
+
+
+def reordered(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
+    """The graph in an order with a smaller packed arena, or the graph itself where none is found.
+
+    Live bytes are counted as `graphc.passes.allocate` counts them: with overwriting, views and the
+    workspaces of `device`, sizes rounded up to `alignment`. Neither they nor the arena grow.
+    """
+    tape, problem = _problem(graph, alignment, device)
+    found = _in_order(tape, least_order(problem))
+    if found is graph:
+        return graph
+    arena = arena_bytes(found, "packed", alignment, device)
+    live = max(problem.profile(range(len(problem))))
+    # No packing is below the live bytes, so the order given is packed only where it may win.
+    is_smaller = arena < live or arena < arena_bytes(graph, "packed", alignment, device)
+    return found if is_smaller else graph
+
+
+def with_least_peak(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
+    """The graph in an order with fewer live bytes, or the graph itself where none is found."""
+    tape, problem = _problem(graph, alignment, device)
+    return _in_order(tape, least_order(problem))
+
+
+def _problem(graph: Graph, alignment: int, device: Device) -> tuple[GraphTape, Precedence]:
+    tape = GraphTape(graph, lambda node: 0.0, device, alignment, feature_maps_only=False)
+    return tape, Precedence(tape.tape, tuple(_arcs(tape)), tape.tape.fixed_bytes)
+
+
+def _in_order(tape: GraphTape, order: Sequence[int]) -> Graph:
+    """The graph of a tape with its steps in another order; itself where that is the same."""
+    graph = tape.graph
+    if all(index == step for index, step in enumerate(order)):
+        return graph
+    return replace(graph, nodes=tuple(graph.nodes[step] for step in tape.sequence(order)))
+
+
+def _arcs(tape: GraphTape) -> Iterator[Arc]:
+    """What data does not say: updates run after all readers of their state, copies after what they
+    are copies of."""
+    graph = tape.graph
+    readers: dict[int, list[int]] = {}
+    for step, inputs in enumerate(tape.tape.inputs):
+        for number in inputs:
+            readers.setdefault(number, []).append(step)
+    for index, step in enumerate(tape.steps):
+        node = graph.nodes[step]
+        for state in _replaced(node):
+            for reader in readers[tape.numbers[state]]:
+                if reader != index:
+                    yield reader, index
+        if node.copy_of is not None:
+            original = tape.place.get(graph.position.get(node.copy_of, -1))
+            if original is not None and original < index:
+                yield original, index
+
+
+def _replaced(node: Node) -> Iterator[Value]:
+    """The states that a node updates."""
+    inputs = node.named_inputs() if node.op.has_effect else {}
+    for name in node.op.must_overwrite.values():
+        state = inputs[name]
+        assert isinstance(state, Value), "a state input is one value"
+        yield state

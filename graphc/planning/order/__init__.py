@@ -1,0 +1,6 @@
+"""Orders of steps with a low peak of live bytes, without recomputation."""
+
+from graphc.planning.order.precedence import Arc, Precedence
+from graphc.planning.order.search import least_order
+
+__all__ = ["Arc", "Precedence", "least_order"]

@@ -1,0 +1,106 @@
+"""The order of least peak of a few steps, by search over the sets of steps that have run.
+
+What is live after some steps depends on which have run, so an order is a path from the empty set
+to the full one, and the least peak is a bottleneck shortest path: Dijkstra's algorithm with the
+largest step of a path in place of the sum.
+
+A step is run at once, without a look at others, where it leaves no more bytes live than before
+and does not reach above the peak so far. This loses nothing. Take an order that runs it later and
+move it to the front: whatever runs in between then finds at most the bytes live that it found
+before, for the step frees at least as much after more readers have run; and an operand dies at
+least as early, so as much is overwritten.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from graphc.planning.order.precedence import Precedence
+
+
+def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[int] | None:
+    """An order whose peak is least, if that is less than `below` bytes; else None.
+
+    None as well where the search has looked at more than `expansions` sets: the cost grows with
+    the number of sets that can have run, at worst 2 to the power of the steps.
+    """
+    count = len(problem)
+    sets = _Sets(problem)
+    full = (1 << count) - 1
+    peak, live = problem.first_bytes, problem.first_bytes
+    if not count or peak >= below:
+        return None
+    best = {0: peak}
+    came: dict[int, tuple[int, int]] = {}
+    queue = [(peak, 0, 0, live)]
+    while queue:
+        peak, _, done, live = heapq.heappop(queue)
+        if done == full:
+            return _path(came, full)
+        if best[done] < peak:
+            continue
+        expansions -= 1
+        if expansions < 0:
+            return None
+        steps = []
+        for step in sets.ready(done):
+            during, after = sets.run(step, done, live)
+            if after <= live and during <= peak:
+                steps = [(step, during, after)]
+                break
+            steps.append((step, during, after))
+        for step, during, after in steps:
+            reached = max(peak, during)
+            more = done | 1 << step
+            if reached < min(below, best.get(more, below)):
+                best[more] = reached
+                came[more] = (done, step)
+                heapq.heappush(queue, (reached, -more.bit_count(), more, after))
+    return None
+
+
+def _path(came: dict[int, tuple[int, int]], done: int) -> list[int]:
+    order = []
+    while done:
+        done, step = came[done]
+        order.append(step)
+    return order[::-1]
+
+
+class _Sets:
+    """Sets of steps as bits of a whole number."""
+
+    def __init__(self, problem: Precedence) -> None:
+        tape = self.tape = problem.tape
+        self.before = [_bits(steps) for steps in problem.before]
+        self.needed, self.lasting = problem.needed, problem.lasting
+        readers = [_bits(steps) for steps in problem.readers]
+        self.mortal = [
+            [
+                (value, readers[value], tape.bytes[value])
+                for value in inputs
+                if value not in tape.held
+            ]
+            for inputs in tape.inputs
+        ]
+
+    def ready(self, done: int) -> list[int]:
+        """Steps that may run next, ascending."""
+        return [
+            step
+            for step, before in enumerate(self.before)
+            if not done >> step & 1 and not before & ~done
+        ]
+
+    def run(self, step: int, done: int, live: int) -> tuple[int, int]:
+        """Bytes live during the step and after it."""
+        left = ~done ^ 1 << step
+        dying = {value: size for value, readers, size in self.mortal[step] if not readers & left}
+        during = live + self.needed[step]
+        if dying and self.tape.overwrites[step]:
+            during -= self.tape.overwritten(step, dying)
+        return during, live + self.lasting[step] - sum(dying.values())
+
+
+def _bits(steps: tuple[int, ...]) -> int:
+    return sum(1 << step for step in steps)

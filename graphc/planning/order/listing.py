@@ -1,0 +1,170 @@
+"""List scheduling within a limit of bytes, from the first step on or from the last one back.
+
+Steps run in the order given, as far as they fit: a step that does not waits, with all that
+needs it, until enough has died. Forwards, a weight gradient whose operands are small beside it is
+put off so while the feature maps are live. Backwards, steps are taken off the end, and what is made
+early and read late moves to its readers.
+
+In either direction, a step that leaves no more bytes live than there were is taken as soon as
+it can be. This loses nothing. Take an order that takes it later and move it to the front: what
+is taken in between then finds at most the bytes that it found before, for the step frees at least
+as much when more steps have been taken. Forwards that is because more readers have run, backwards
+because more of what it reads is live already.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from graphc.planning.order.precedence import Precedence
+
+
+def list_schedule(
+    problem: Precedence, sequence: Sequence[int], limit: int, backwards: bool
+) -> list[int] | None:
+    """All steps in the order of `sequence` as far as they fit into `limit` bytes; None where
+    nothing that may be taken fits any more."""
+    if backwards:
+        found = _Backwards(problem, sequence[::-1], limit).run()
+        return found and found[::-1]
+    return _Forwards(problem, sequence, limit).run()
+
+
+class _ListSchedule(ABC):
+    """The queues; subclasses know what a step frees."""
+
+    def __init__(
+        self,
+        problem: Precedence,
+        sequence: Sequence[int],
+        limit: int,
+        awaited: Sequence[Sequence[int]],
+        waiting: Sequence[Sequence[int]],
+        live: int,
+    ) -> None:
+        self.problem, self.tape, self.limit, self.live = problem, problem.tape, limit, live
+        self.rank = {step: index for index, step in enumerate(sequence)}
+        self.awaited = [len(steps) for steps in awaited]
+        self.waiting = waiting
+        self.growth = [0] * len(problem)
+        self.reach = [0] * len(problem)
+        """Bytes above those live that a step takes while it runs."""
+        self.is_ready = [False] * len(problem)
+        self.shrinking: list[tuple[int, int]] = []
+        """Ready steps that leave no more bytes live, by rank."""
+        self.growing: list[tuple[int, int]] = []
+        """Other ready steps, by rank."""
+        self.blocked: list[tuple[int, int]] = []
+        """Ready steps that did not fit, by reach."""
+
+    @abstractmethod
+    def measure(self, step: int) -> tuple[int, int]:
+        """Reach and growth of a ready step."""
+
+    @abstractmethod
+    def take(self, step: int) -> Iterable[int]:
+        """Note that a step is taken; other steps whose reach or growth have fallen."""
+
+    def run(self) -> list[int] | None:
+        if self.live > self.limit:
+            return None
+        for step, count in enumerate(self.awaited):
+            if not count:
+                self._enter(step)
+        order: list[int] = []
+        while len(order) < len(self.problem):
+            chosen = self._next()
+            if chosen is None:
+                return None
+            order.append(chosen)
+            self._leave(chosen)
+        return order
+
+    def _enter(self, step: int) -> None:
+        self.is_ready[step] = True
+        self.reach[step], self.growth[step] = self.measure(step)
+        self._queue(step)
+
+    def _leave(self, step: int) -> None:
+        self.is_ready[step] = False
+        self.live += self.growth[step]
+        for other in self.take(step):
+            if self.is_ready[other]:
+                self._enter(other)
+        for other in self.waiting[step]:
+            self.awaited[other] -= 1
+            if not self.awaited[other]:
+                self._enter(other)
+
+    def _queue(self, step: int) -> None:
+        queue = self.shrinking if self.growth[step] <= 0 else self.growing
+        heapq.heappush(queue, (self.rank[step], step))
+
+    def _next(self) -> int | None:
+        room = self.limit - self.live
+        while self.blocked and self.blocked[0][0] <= room:
+            _, step = heapq.heappop(self.blocked)
+            if self.is_ready[step]:
+                self._queue(step)
+        for queue in (self.shrinking, self.growing):
+            while queue:
+                _, step = heapq.heappop(queue)
+                if not self.is_ready[step]:
+                    continue
+                if self.reach[step] <= room:
+                    return step
+                heapq.heappush(self.blocked, (self.reach[step], step))
+        return None
+
+
+class _Forwards(_ListSchedule):
+    def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
+        awaited, waiting = problem.before, problem.behind
+        super().__init__(problem, sequence, limit, awaited, waiting, problem.first_bytes)
+        self.unread = [len(steps) for steps in problem.readers]
+        for value in self.tape.held:
+            self.unread[value] += 1
+        self.last_reader = [sum(steps) for steps in problem.readers]
+        """By value, the sum of its unread readers' numbers: one reader's, in the end."""
+
+    def measure(self, step: int) -> tuple[int, int]:
+        dying = [value for value in self.problem.sized[step] if self.unread[value] == 1]
+        reach = self.problem.needed[step]
+        if dying and self.tape.overwrites[step]:
+            reach -= self.tape.overwritten(step, dying)
+        return reach, self.problem.lasting[step] - self.tape.total(dying)
+
+    def take(self, step: int) -> Iterable[int]:
+        last: dict[int, None] = {}
+        for value in self.problem.sized[step]:
+            self.unread[value] -= 1
+            self.last_reader[value] -= step
+            if self.unread[value] == 1 and value not in self.tape.held:
+                last[self.last_reader[value]] = None
+        return last
+
+
+class _Backwards(_ListSchedule):
+    def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
+        awaited, waiting = problem.behind, problem.before
+        live = problem.base + problem.tape.total(problem.tape.held)
+        super().__init__(problem, sequence, limit, awaited, waiting, live)
+        self.is_live = [value in problem.tape.held for value in range(len(problem.tape.bytes))]
+
+    def measure(self, step: int) -> tuple[int, int]:
+        fresh = [value for value in self.problem.sized[step] if not self.is_live[value]]
+        taken, lasting = self.tape.total(fresh), self.problem.lasting[step]
+        reach = taken + self.problem.needed[step] - lasting
+        if fresh and self.tape.overwrites[step]:
+            reach -= self.tape.overwritten(step, fresh)
+        return reach, taken - lasting
+
+    def take(self, step: int) -> Iterable[int]:
+        others: dict[int, None] = {}
+        for value in self.problem.sized[step]:
+            if not self.is_live[value]:
+                self.is_live[value] = True
+                others.update(dict.fromkeys(self.problem.readers[value]))
+        return others

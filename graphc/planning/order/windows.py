@@ -1,0 +1,66 @@
+"""Windows of an order around its peak, solved exactly, until the peak stays."""
+
+from __future__ import annotations
+
+from graphc.planning.order.exact import least_peak_order
+from graphc.planning.order.precedence import Precedence
+
+WIDTHS = (12, 24)
+"""Steps of a window; where the first finds nothing, the next is tried."""
+
+EXPANSIONS = 2_000
+"""Sets of steps that the search of one window looks at."""
+
+WINDOWS = 100
+"""Windows that are solved before the order is taken as it is."""
+
+
+def improve_windows(problem: Precedence, sequence: list[int]) -> list[int]:
+    """An order with the same or a lower peak."""
+    sequence = list(sequence)
+    profile = problem.profile(sequence)
+    tries = WINDOWS
+    while tries > 0:
+        peak = max(profile, default=0)
+        at = profile.index(peak)
+        for start, stop in _around(at, len(sequence)):
+            tries -= 1
+            steps = sequence[start:stop]
+            inner = _window(problem, sequence, start, stop, profile[start])
+            order = least_peak_order(inner, peak, EXPANSIONS)
+            if order is not None:
+                sequence[start:stop] = [steps[index] for index in order]
+                profile[start:stop] = inner.profile(order)
+                break
+        else:
+            break
+    return sequence
+
+
+def _around(at: int, count: int) -> list[tuple[int, int]]:
+    """Windows with the peak in the middle, then near their ends."""
+    found: dict[tuple[int, int], None] = {}
+    for width in WIDTHS:
+        for ahead in (width // 2, width // 4, 3 * width // 4):
+            start = max(0, min(at - ahead, count - width))
+            found[start, min(start + width, count)] = None
+    return list(found)
+
+
+def _window(
+    problem: Precedence, sequence: list[int], start: int, stop: int, level: int
+) -> Precedence:
+    """The steps from `start` to `stop` alone; `level` bytes are live during the first."""
+    tape = problem.tape
+    steps = sequence[start:stop]
+    inside = set(steps)
+    touched = {value for step in steps for value in (*tape.inputs[step], *tape.outputs[step])}
+    earlier = set(sequence[:start])
+    beyond = {
+        value
+        for value in touched
+        if value in tape.held
+        or any(r not in inside and r not in earlier for r in problem.readers[value])
+    }
+    inner = problem.within(steps, beyond, 0)
+    return problem.within(steps, beyond, level - inner.profile(range(len(steps)))[0])
