@@ -27,10 +27,10 @@ from graphc.ir.plan import (
     align,
     kind_of,
 )
+from graphc.packing import QUICK, pack
 from graphc.passes.cost import CostModel, recomputation
 from graphc.passes.inplace import Storage, Storages, assign_storages
 from graphc.passes.liveness import liveness
-from graphc.passes.packing import Problem, pack
 from graphc.passes.sharing import share
 
 
@@ -144,9 +144,8 @@ def _with_common_workspace(
 def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
     """Chosen offsets; never above recycled blocks, which are a packing too."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
-    problem = Problem(*columns.T)
-    packing = pack(problem)
-    if packing.height > problem.bound:
+    packing = pack(*columns.T, effort=QUICK)
+    if not packing.is_optimal:
         offsets, height = _recycled(tenants)
         if height < packing.height:
             return offsets, height

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from graphc.errors import CheckpointError
+from graphc.files import write_whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,32 +26,14 @@ def save_states(
         if not isinstance(name, str) or not isinstance(note, str):
             raise CheckpointError(f"notes are strings by name, got {name!r}: {note!r}")
     content = save(dict(states), {"format": "graphc", **notes})
-    temporary = None
     try:
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-        os.replace(temporary, target)
+        write_whole(target, content)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         reason = error.strerror or str(error)
         raise CheckpointError(
             f"cannot write {str(target)!r}: {reason}; nothing was written, choose a folder that "
             "exists and is writable"
         ) from None
-
-
-def _umask() -> int:
-    """The process's mask for new files; it can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def load_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:

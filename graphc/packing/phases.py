@@ -1,0 +1,163 @@
+"""The phases of packing, cheapest first. Each ends where nothing lower is wanted or can exist.
+
+1. Best fit in the order of time, which needs no compiled code.
+2. Orders by size, duration, area, birth and crowd, placed by `fill_valleys` and `place_in_order`.
+3. Squeaky wheel: what ends above the target goes further to the front, and all is placed anew.
+   Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
+4. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993).
+
+Effort is counted in units of work, about a nanosecond each, never in seconds: the same effort gives
+the same packing on every machine, and more effort none that is higher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from graphc.packing.exact import ExactSearch, Outcome
+from graphc.packing.in_time import pack_in_time
+from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
+from graphc.packing.problem import Integers, Problem
+
+ORDER_LIMIT = 8192
+"""Most buffers that are placed in quadratic work."""
+
+SEARCH_LIMIT = 2048
+"""Most buffers that are searched exactly."""
+
+SQUEAKS = 40
+"""Rounds of the squeaky wheel before an exact search."""
+
+VISIT = 16
+"""Units of work for one node that `fill_valleys` visits."""
+
+SEARCHES_FOR_LESS = 4
+"""Of so many searches one looks for something between the best height and the bound."""
+
+
+class Packer:
+    """Packs one problem and keeps the best that it has found.
+
+    `offsets` and `height` are the best packing; `bound` is what is proven that none is below. All
+    are in the problem's units.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.bound = problem.bound
+        self.work = 0
+        self._pinned = bool(problem.is_pinned.any())
+        self._begin()
+
+    def improve(self, target: int, effort: int, wanted: int) -> None:
+        """Work until the height is `target`, proven least, or `effort` is used up.
+
+        While the height is above `wanted`, that height is looked for, too.
+        """
+        for _ in self._steps(target, wanted):
+            if self.height <= max(target, self.bound) or self.work >= effort:
+                return
+
+    def _begin(self) -> None:
+        """A packing at little work."""
+        if self._pinned:
+            self.offsets, self.height = self._in_order(np.argsort(self.problem.first), True)
+        else:
+            self.offsets, self.height = pack_in_time(self.problem)
+
+    def _steps(self, target: int, wanted: int) -> Iterator[None]:
+        yield
+        for order in basic_orders(self.problem):
+            yield from self._place(order)
+        may_search = len(self.problem) <= SEARCH_LIMIT
+        yield from self._squeak(target, SQUEAKS if may_search else None)
+        if may_search:
+            yield from self._search(target, wanted)
+
+    def _place(self, order: Integers) -> Iterator[None]:
+        """Place all in an order, in every way that can be afforded."""
+        if not self._pinned:
+            self._keep(*self._in_valleys(order))
+            yield
+        if len(order) <= ORDER_LIMIT:
+            for tightest in (True, False):
+                self._keep(*self._in_order(order, tightest))
+                yield
+
+    def _squeak(self, target: int, rounds: int | None) -> Iterator[None]:
+        """What ends too high goes to the front by a random part of the way."""
+        if self._pinned and len(self.problem) > ORDER_LIMIT:
+            return
+        orders = disturbed_orders(self.problem)
+        done = 0
+        while rounds is None or done < rounds:
+            place = ranks(next(orders)).astype(np.float64)
+            for _ in range(SQUEAKS):
+                done += 1
+                order = np.argsort(place, kind="stable")
+                found = self._in_order(order, True) if self._pinned else self._in_valleys(order)
+                self._keep(*found)
+                yield
+                blamed = np.flatnonzero(found[0] + self.problem.size > target)
+                jump = (1 + random_numbers(len(blamed), done)) / 2
+                place[blamed] -= 0.3 * len(place) * jump * jump
+
+    def _search(self, target: int, wanted: int) -> Iterator[None]:
+        """Restarted searches for the target, and now and then for any progress."""
+        exact = ExactSearch(self.problem)
+        for number, order in enumerate(disturbed_orders(self.problem)):
+            least = max(target, self.bound)
+            capacity = least
+            if number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1:
+                between = (least + self.height) // 2
+                capacity = min(between, self.height - 1)
+                if wanted < self.height:
+                    capacity = max(wanted, least)
+            found = exact.search(order, capacity, number)
+            self.work += found.work
+            if found.outcome is Outcome.FOUND:
+                self._keep(found.offsets, int((found.offsets + self.problem.size).max()))
+            elif found.outcome is Outcome.NONE_EXISTS:
+                self.bound = max(self.bound, capacity + 1)
+            yield
+
+    def _keep(self, offsets: Integers, height: int) -> None:
+        if height < self.height:
+            self.offsets, self.height = offsets, height
+
+    def _in_valleys(self, order: Integers) -> tuple[Integers, int]:
+        from graphc.packing.valleys import fill_valleys
+
+        problem = self.problem
+        offsets = np.zeros(len(order), np.int64)
+        height, visits = fill_valleys(
+            problem.first,
+            problem.last,
+            problem.size,
+            ranks(order),
+            problem.by_birth,
+            problem.births,
+            offsets,
+        )
+        self.work += VISIT * visits
+        return offsets, int(height)
+
+    def _in_order(self, order: Integers, tightest: bool) -> tuple[Integers, int]:
+        from graphc.packing.in_order import place_in_order
+
+        problem = self.problem
+        offsets = problem.offset.copy()
+        order = order[np.argsort(~problem.is_pinned[order], kind="stable")]
+        height = place_in_order(
+            problem.first,
+            problem.last,
+            problem.size,
+            order,
+            problem.is_pinned,
+            tightest,
+            offsets,
+        )
+        self.work += len(order) ** 2
+        return offsets, int(height)
