@@ -5,6 +5,8 @@ import re
 import statistics
 from pathlib import Path
 
+from graphc.cli import main
+
 ROOT = Path(__file__).parent.parent
 RECOMPUTATION = (ROOT / "docs" / "recomputation.md").read_text()
 BUDGETS = json.loads((ROOT / "benchmarks" / "results" / "budgets.json").read_text())
@@ -57,3 +59,15 @@ def test_the_paper_networks_are_those_of_the_figures():
             if row["policy"] == "optimal":
                 found[name.format(row[axis])] = round(row["feature_map_bytes"] / MIB)
     assert told == {name: found[name] for name in told}
+
+
+def test_packing_prints_what_its_document_shows(capsys, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "packing.md").read_text()
+    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("buffers.csv").write_text(blocks[0])
+    for block in blocks[1:]:
+        command, shown = block.split("\n", 1)
+        main(command.removeprefix("$ graphc ").split())
+        printed = "".join(capsys.readouterr())
+        assert re.sub(r"seconds .*", "", printed) == re.sub(r"seconds .*", "", shown)
