@@ -10,7 +10,7 @@ import numpy as np
 from graphc.packing.orders import ranks
 from graphc.packing.problem import Integers, Problem
 
-DECISIONS = 5000
+DECISIONS = 1000
 """Decisions of the shortest search."""
 
 
@@ -80,7 +80,7 @@ class ExactSearch:
             self._pins,
             self._pin_starts,
             capacity,
-            max(DECISIONS, 4 * len(free)) * luby(number + 1),
+            max(DECISIONS, 2 * len(free)) * luby(number + 1),
             offsets,
         )
         found = problem.offset.copy()

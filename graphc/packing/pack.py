@@ -19,7 +19,7 @@ QUICK = 3 * 10**7
 NORMAL = 3 * 10**8
 """Effort for a plan: some tenths of a second where the bound is not reached."""
 
-THOROUGH = 6 * 10**10
+THOROUGH = 2 * 10**10
 """Effort for a packing that is wanted as low as can be: up to about a minute."""
 
 

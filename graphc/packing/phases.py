@@ -1,10 +1,14 @@
 """The phases of packing, cheapest first. Each ends where nothing lower is wanted or can exist.
 
 1. Best fit in the order of time, which needs no compiled code.
-2. Orders by size, duration, area, birth and crowd, placed by `fill_valleys` and `place_in_order`.
+2. Lowest place first (`fill_valleys`) in orders by size, duration, area, birth and crowd.
 3. Squeaky wheel: what ends above the target goes further to the front, and all is placed anew.
    Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
-4. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993).
+4. Best and first fit (`place_in_order`) in the same orders.
+5. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993);
+   for problems too large for it, more rounds of the squeaky wheel.
+
+Where something is pinned, the squeaky wheel places by best fit, and there is no lowest place first.
 
 Effort is counted in units of work, about a nanosecond each, never in seconds: the same effort gives
 the same packing on every machine, and more effort none that is higher.
@@ -12,6 +16,7 @@ the same packing on every machine, and more effort none that is higher.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,13 +33,20 @@ SEARCH_LIMIT = 2048
 """Most buffers that are searched exactly."""
 
 SQUEAKS = 40
-"""Rounds of the squeaky wheel before an exact search."""
+"""Rounds of the squeaky wheel from one order."""
 
 VISIT = 16
 """Units of work for one node that `fill_valleys` visits."""
 
+CALL = 20_000
+"""Units of work for what stands around a kernel."""
+
 SEARCHES_FOR_LESS = 4
 """Of so many searches one looks for something between the best height and the bound."""
+
+
+PARTS = (2, 4, 8, 16)
+"""Parts of the way to the bound that such a search goes, in turn."""
 
 
 class Packer:
@@ -69,22 +81,18 @@ class Packer:
 
     def _steps(self, target: int, wanted: int) -> Iterator[None]:
         yield
-        for order in basic_orders(self.problem):
-            yield from self._place(order)
         may_search = len(self.problem) <= SEARCH_LIMIT
-        yield from self._squeak(target, SQUEAKS if may_search else None)
-        if may_search:
-            yield from self._search(target, wanted)
-
-    def _place(self, order: Integers) -> Iterator[None]:
-        """Place all in an order, in every way that can be afforded."""
         if not self._pinned:
-            self._keep(*self._in_valleys(order))
-            yield
-        if len(order) <= ORDER_LIMIT:
-            for tightest in (True, False):
-                self._keep(*self._in_order(order, tightest))
+            for order in basic_orders(self.problem):
+                self._keep(*self._in_valleys(order))
                 yield
+            yield from self._squeak(target, SQUEAKS)
+        if len(self.problem) <= ORDER_LIMIT:
+            for order in basic_orders(self.problem):
+                for tightest in (True, False):
+                    self._keep(*self._in_order(order, tightest))
+                    yield
+        yield from self._search(target, wanted) if may_search else self._squeak(target, None)
 
     def _squeak(self, target: int, rounds: int | None) -> Iterator[None]:
         """What ends too high goes to the front by a random part of the way."""
@@ -105,18 +113,20 @@ class Packer:
                 place[blamed] -= 0.3 * len(place) * jump * jump
 
     def _search(self, target: int, wanted: int) -> Iterator[None]:
-        """Restarted searches for the target, and now and then for any progress."""
-        exact = ExactSearch(self.problem)
+        """Restarted searches for the target, and now and then other ways to any progress."""
+        exact, squeaks = ExactSearch(self.problem), self._squeak(target, None)
         for number, order in enumerate(disturbed_orders(self.problem)):
             least = max(target, self.bound)
             capacity = least
             if number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1:
-                between = (least + self.height) // 2
-                capacity = min(between, self.height - 1)
+                for _ in itertools.islice(squeaks, SQUEAKS):
+                    yield
+                part = number // SEARCHES_FOR_LESS % len(PARTS)
+                capacity = self.height - max(1, (self.height - least) // PARTS[part])
                 if wanted < self.height:
                     capacity = max(wanted, least)
             found = exact.search(order, capacity, number)
-            self.work += found.work
+            self.work += CALL + found.work
             if found.outcome is Outcome.FOUND:
                 self._keep(found.offsets, int((found.offsets + self.problem.size).max()))
             elif found.outcome is Outcome.NONE_EXISTS:
@@ -141,7 +151,7 @@ class Packer:
             problem.births,
             offsets,
         )
-        self.work += VISIT * visits
+        self.work += CALL + VISIT * visits
         return offsets, int(height)
 
     def _in_order(self, order: Integers, tightest: bool) -> tuple[Integers, int]:
@@ -159,5 +169,5 @@ class Packer:
             tightest,
             offsets,
         )
-        self.work += len(order) ** 2
+        self.work += CALL + len(order) ** 2
         return offsets, int(height)

@@ -74,8 +74,7 @@ def _most_constrained(
         while end < sections and level[end] == floor:
             end += 1
         if floor < wall and (end == sections or floor < level[end]):
-            for side in range(2):
-                section = begin if side == 0 else end - 1
+            for section in range(begin, end, max(1, end - 1 - begin)):  # the first and the last
                 spare = capacity - rest[section] - floor
                 count = _choices(section, floor, placed, least, solid, members, starts)
                 if spare > 0:
