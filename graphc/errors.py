@@ -65,6 +65,39 @@ class PlanFileError(GraphcError):
     """A file of a memory plan cannot be read, written, or is not what graphc writes."""
 
 
+class PackingError(GraphcError):
+    """Buffers to be packed, or a file of them, are not well formed.
+
+    `buffers` holds the indices of those that are wrong.
+    """
+
+    def __init__(self, message: str, buffers: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.buffers = tuple(buffers)
+
+
+class CapacityError(PackingError):
+    """Buffers were not packed within a capacity.
+
+    `height` is the lowest that was found and `bound` what no packing can go below, both in bytes.
+    Within `times`, spans [begin, end), more than the capacity is live, and `buffers` are the
+    largest where the most is.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        capacity: int,
+        height: int,
+        bound: int,
+        times: Sequence[tuple[int, int]] = (),
+        buffers: Sequence[int] = (),
+    ) -> None:
+        super().__init__(message, buffers)
+        self.capacity, self.height, self.bound = capacity, height, bound
+        self.times = tuple(times)
+
+
 class DependencyError(GraphcError):
     """An optional package is missing; the message names the extra that brings it."""
 

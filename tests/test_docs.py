@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import graphc as g
+from graphc.cli import main
 from graphc.models import gpt2, lstm, resnet, unet
 
 ROOT = Path(__file__).parent.parent
@@ -120,3 +121,15 @@ def test_the_table_of_orders(network):
                 row[2:], ("live_bytes", "arena_bytes", "feature_map_bytes"), strict=True
             ):
                 assert cell == " → ".join(f"{getattr(p, name) / MIB:.1f}" for p in plans)
+
+
+def test_packing_prints_what_its_document_shows(capsys, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "packing.md").read_text()
+    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("buffers.csv").write_text(blocks[0])
+    for block in blocks[1:]:
+        command, shown = block.split("\n", 1)
+        main(command.removeprefix("$ graphc ").split())
+        printed = "".join(capsys.readouterr())
+        assert re.sub(r"seconds .*", "", printed) == re.sub(r"seconds .*", "", shown)

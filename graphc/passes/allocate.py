@@ -27,10 +27,10 @@ from graphc.ir.plan import (
     align,
     kind_of,
 )
+from graphc.packing import NORMAL, QUICK, pack
 from graphc.passes.cost import CostModel, recomputation
 from graphc.passes.inplace import assign_storages
 from graphc.passes.liveness import liveness
-from graphc.passes.packing import Problem, pack
 from graphc.passes.sharing import share
 from graphc.passes.storages import Storage, Storages
 
@@ -45,8 +45,8 @@ class Tenant:
     owner: Storage | Node
 
 
-Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
-"""Offsets of tenants that are given in order of `first`, and the height."""
+Placer = Callable[[Sequence[Tenant], int], tuple[list[int], int]]
+"""Offsets of tenants that are given in order of `first`, and the height, with an effort."""
 
 
 def allocate(
@@ -70,7 +70,7 @@ def allocate(
     places: dict[str, tuple[list[Tenant], list[int], int]] = {}
     for name in ALLOCATE:
         tenants = _tenants(graph, storages[name], scratch, alignment)
-        places[name] = (tenants, *PLACERS[name](tenants))
+        places[name] = (tenants, *PLACERS[name](tenants, NORMAL))
     state_bytes = _state_bytes(merged, alignment)
     tenants, offsets, height = places[strategy]
     chosen = storages[strategy]
@@ -85,7 +85,7 @@ def allocate(
         placements=_placements(chosen, buffers),
         workspaces=workspaces,
         arena_bytes=state_bytes + height,
-        feature_map_bytes=_feature_map_bytes(graph, chosen, PLACERS[strategy], alignment),
+        feature_map_bytes=_feature_map_bytes(graph, chosen, strategy, alignment, NORMAL),
         strategy_bytes={name: state_bytes + places[name][2] for name in ALLOCATE},
         recomputation=recomputation(graph, costs or CostModel(device)),
         planning_seconds=time.perf_counter() - started,
@@ -103,18 +103,18 @@ class Sizes:
 def measure(
     graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
 ) -> Sizes:
-    """The sizes of `allocate`'s plan, without the plan."""
+    """The sizes of `allocate`'s plan, without the plan; packed with less effort, never smaller."""
     storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
     return Sizes(
         _arena_bytes(graph, storages, strategy, alignment, device),
-        _feature_map_bytes(graph, storages, PLACERS[strategy], alignment),
+        _feature_map_bytes(graph, storages, strategy, alignment, QUICK),
     )
 
 
 def arena_bytes(
     graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
 ) -> int:
-    """The arena of `allocate`'s plan, without the plan."""
+    """The arena of `measure` alone."""
     storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
     return _arena_bytes(graph, storages, strategy, alignment, device)
 
@@ -124,15 +124,15 @@ def _arena_bytes(
 ) -> int:
     scratch = _scratch(graph, storages, device, alignment)
     tenants = _tenants(graph, storages, scratch, alignment)
-    return _state_bytes(storages, alignment) + PLACERS[strategy](tenants)[1]
+    return _state_bytes(storages, alignment) + PLACERS[strategy](tenants, QUICK)[1]
 
 
-def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+def _side_by_side(tenants: Sequence[Tenant], effort: int) -> tuple[list[int], int]:
     """Every storage apart."""
     return _with_common_workspace(tenants, lambda sizes: list(range(len(sizes))))
 
 
-def _recycled(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+def _recycled(tenants: Sequence[Tenant], effort: int) -> tuple[list[int], int]:
     """Storages in the blocks of Fig. 2."""
     return _with_common_workspace(tenants, share)
 
@@ -156,13 +156,12 @@ def _with_common_workspace(
     return offsets, height + work
 
 
-def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+def _packed(tenants: Sequence[Tenant], effort: int) -> tuple[list[int], int]:
     """Chosen offsets; never above recycled blocks, which are a packing too."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
-    problem = Problem(*columns.T)
-    packing = pack(problem)
-    if packing.height > problem.bound:
-        offsets, height = _recycled(tenants)
+    packing = pack(*columns.T, effort=effort)
+    if not packing.is_optimal:
+        offsets, height = _recycled(tenants, effort)
         if height < packing.height:
             return offsets, height
     return packing.offsets.tolist(), packing.height
@@ -271,7 +270,9 @@ def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
     return recycled
 
 
-def _feature_map_bytes(graph: Graph, storages: Storages, placer: Placer, alignment: int) -> int:
+def _feature_map_bytes(
+    graph: Graph, storages: Storages, strategy: Allocate, alignment: int, effort: int
+) -> int:
     """The paper's measure: neither state, input, output, workspace nor handed to an update."""
     excluded = {storages.residences[value].storage for value in graph.outputs.values()}
     for node in graph.effects:
@@ -281,4 +282,4 @@ def _feature_map_bytes(graph: Graph, storages: Storages, placer: Placer, alignme
         for storage in storages.storages
         if storage.index not in excluded and not isinstance(storage.root, State | Input)
     ]
-    return placer(sorted(tenants, key=lambda tenant: tenant.first))[1]
+    return PLACERS[strategy](sorted(tenants, key=lambda tenant: tenant.first), effort)[1]

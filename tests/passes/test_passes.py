@@ -1,6 +1,5 @@
-"""Rewriting passes, the pipeline, storages and packing on graphs small enough to see through."""
+"""Rewriting passes, the pipeline and storages on graphs small enough to see through."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +11,7 @@ from graphc.ir.graph import Graph
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.inplace import assign_storages
-from graphc.passes.liveness import liveness, peak_bytes
-from graphc.passes.packing import Problem, pack
-from graphc.passes.packing.fit import pack_in_order, pack_in_time
+from graphc.passes.liveness import liveness
 from graphc.passes.pipeline import PASSES, Dump, run_passes
 from graphc.passes.sharing import share
 from graphc.passes.simplify import simplify
@@ -120,7 +117,7 @@ def test_inputs_and_states_are_not_overwritten():
     assert residences[y].how == residences[z].how == "new"
 
 
-# --- sharing and packing ---
+# --- sharing ---
 
 LIFETIMES = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 10), st.integers(1, 40)).map(
@@ -149,34 +146,3 @@ def test_sharing_matches_sizes_and_grows():
     assert share([(0, 1, 100), (0, 1, 10), (1, 2, 9), (1, 2, 90)]) == [0, 1, 1, 0]
     assert share([(0, 1, 10), (1, 2, 50)]) == [0, 0]  # grows
     assert share([(0, 1, 1000), (1, 2, 10)]) == [0, 1]  # far too large to match
-
-
-def as_problem(tenants):
-    lower, upper, size = np.array(tenants, np.int64).T
-    return Problem(lower, upper, size)
-
-
-@given(LIFETIMES)
-def test_packings_do_not_overlap_and_reach_no_lower_than_the_bound(tenants):
-    problem = as_problem(tenants)
-    assert problem.bound == peak_bytes(tenants)
-    order = np.arange(len(tenants))[::-1]
-    for packing in (pack(problem), pack_in_time(problem), pack_in_order(problem, order)):
-        ends = packing.offsets + problem.size
-        assert packing.height == ends.max() >= problem.bound
-        assert packing.offsets.min() >= 0
-        for i, j in overlapping(tenants):
-            assert ends[i] <= packing.offsets[j] or ends[j] <= packing.offsets[i]
-
-
-def test_large_buffers_first_where_time_order_leaves_holes():
-    """Two small buffers leave a hole too small for the large one that follows."""
-    problem = as_problem([(0, 2, 1), (0, 3, 1), (1, 4, 1), (2, 4, 2)])
-    assert pack(problem).height == problem.bound == 4
-    staggered = as_problem([(0, 1, 4), (0, 3, 4), (1, 5, 2), (3, 5, 8)])
-    assert pack(staggered).height == 10
-
-
-def test_an_empty_problem():
-    nothing = Problem(*np.zeros((3, 0), np.int64))
-    assert pack(nothing).height == nothing.bound == 0

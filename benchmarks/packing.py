@@ -1,0 +1,170 @@
+"""Packing: instances in files, generated families, and the zoo under every recomputation policy.
+
+Heights are given as parts of the bound, the most bytes live at one time; 1 is the least there is.
+`best fit` places buffers in the order of time, `size first` by falling size with best fit; both are
+taken from the same package in the same run, size first only for up to 20,000 buffers.
+Run: python benchmarks/packing.py [FOLDER ...]        folders hold CSV files for `graphc pack`
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from report import circumstances, output_argument, print_table, write_json
+
+import graphc
+from graphc.ir.plan import RECOMPUTE
+from graphc.models import MODELS
+from graphc.packing import NORMAL, THOROUGH, pack
+from graphc.packing.csv_file import read_buffers
+from graphc.packing.given import Buffers
+from graphc.packing.in_order import place_in_order
+from graphc.packing.in_time import pack_in_time
+
+QUADRATIC_LIMIT = 20_000
+SEEDS = 5
+SIZES: dict[str, list[dict[str, Any]]] = {
+    "lstm": [{}, {"seq_len": 32}],
+    "mlp": [{}, {"layers": 50, "hidden": 1024, "batch": 512}],
+    "resnet": [{}, {"depth": 1001}],
+    "preact_resnet": [{}, {"depth": 164}],
+}
+"""Sizes besides the defaults."""
+
+Columns = tuple[Any, Any, Any]
+
+
+def tight(buffers: int, times: int, height: int, seed: int) -> Columns:
+    """A rectangle cut at random, so that the bound can be reached."""
+    rng = np.random.default_rng(seed)
+    pieces = [(0, times, 0, height)]
+    while len(pieces) < buffers:
+        areas = np.array([(b - a) * (d - c) for a, b, c, d in pieces], float)
+        a, b, c, d = pieces.pop(rng.choice(len(pieces), p=areas / areas.sum()))
+        if b - a >= 3 and d - c >= 3 and rng.random() < 0.2:
+            s, t = sorted(rng.choice(np.arange(a + 1, b), 2, replace=False))
+            p, q = sorted(rng.choice(np.arange(c + 1, d), 2, replace=False))
+            pieces += [(a, t, c, p), (t, b, c, q), (s, b, q, d), (a, s, p, d), (s, t, p, q)]
+        elif b - a >= 2 and (rng.random() < 0.5 or d - c < 2):
+            t = rng.integers(a + 1, b)
+            pieces += [(a, t, c, d), (t, b, c, d)]
+        else:
+            p = rng.integers(c + 1, d)
+            pieces += [(a, b, c, p), (a, b, p, d)]
+    lower, upper, start, end = np.array(pieces, np.int64)[rng.permutation(len(pieces))].T
+    return lower, upper, end - start
+
+
+def trace(buffers: int, seed: int) -> Columns:
+    """A training step: values that wait for the backward pass, and gradients."""
+    rng = np.random.default_rng(seed)
+    layers = buffers // 2
+    size, step = rng.integers(1, 2000, layers) * 64, np.arange(layers)
+    forward = np.where(rng.random(layers) < 0.9, 2 * layers - step, step + 2)
+    backward = layers + step
+    upper = np.concatenate((forward, backward + rng.integers(1, 4, layers)))
+    return np.concatenate((step, backward)), upper, np.concatenate((size, size[::-1]))
+
+
+def random_lifetimes(buffers: int, seed: int) -> Columns:
+    """Births at any time, most lives short and some long."""
+    rng = np.random.default_rng(seed)
+    lower = rng.integers(0, buffers, buffers)
+    duration = 1 + np.minimum(rng.pareto(1.0, buffers) * 10, buffers).astype(np.int64)
+    return lower, lower + duration, rng.integers(1, 2000, buffers) * 64
+
+
+def families() -> Iterator[tuple[str, Columns]]:
+    for seed in range(SEEDS):
+        for buffers in (50, 100, 200):
+            yield f"tight {buffers} #{seed}", tight(buffers, 80, 1024, seed)
+    for buffers in (1_000, 10_000, 62_000, 100_000):
+        yield f"trace {buffers}", trace(buffers, 0)
+        yield f"random {buffers}", random_lifetimes(buffers, 0)
+
+
+def files(folders: list[Path]) -> Iterator[tuple[str, Columns]]:
+    for path in sorted(path for folder in folders for path in folder.rglob("*.csv")):
+        table = read_buffers(str(path))
+        if not table.pinned:
+            yield path.stem, (table.lower, table.upper, table.size)
+
+
+def measure(name: str, columns: Columns, effort: int) -> dict[str, Any]:
+    started = time.perf_counter()
+    packing = pack(*columns, effort=effort)
+    seconds = time.perf_counter() - started
+    bound = packing.bound or 1
+    buffers = Buffers.of(*columns, 1, None)
+    problem, unit = buffers.problem(np.arange(len(buffers.size)))
+    by_size = None
+    if len(problem) <= QUADRATIC_LIMIT:
+        order = np.lexsort((problem.first, -problem.size))
+        offsets = np.zeros(len(order), np.int64)
+        by_size = place_in_order(
+            problem.first, problem.last, problem.size, order, problem.is_pinned, True, offsets
+        )
+    return {
+        "instance": name,
+        "buffers": len(problem),
+        "bound": packing.bound,
+        "height": packing.height / bound,
+        "best fit": pack_in_time(problem)[1] * unit / bound,
+        "size first": None if by_size is None else int(by_size) * unit / bound,
+        "optimal": packing.is_optimal,
+        "seconds": seconds,
+    }
+
+
+def zoo(names: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    for name in names:
+        for size in SIZES.get(name, [{}]):
+            for policy in RECOMPUTE:
+                found = graphc.plan(
+                    MODELS[name](**size), optimizer=graphc.optim.SGD(), recompute=policy
+                )
+                rows.append(
+                    {
+                        "network": name,
+                        "size": " ".join(f"{key}={value}" for key, value in size.items()),
+                        "recompute": policy,
+                        "buffers": len(found.buffers),
+                        "gap": found.arena_bytes / found.live_bytes - 1,
+                        "seconds": found.planning_seconds,
+                    }
+                )
+        print_table(rows[-len(SIZES.get(name, [{}])) * len(RECOMPUTE) :])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="*", type=Path, help="of CSV files")
+    parser.add_argument("--networks", nargs="*", default=sorted(MODELS), help="of the zoo")
+    output_argument(parser, "packing.json")
+    options = parser.parse_args()
+    instances = [measure(*given, THOROUGH) for given in files(options.folders)]
+    generated = [measure(*given, 10 * NORMAL) for given in families()]
+    print_table([*instances, *generated])
+    networks = zoo(options.networks)
+    gaps = [row["gap"] for row in networks]
+    if gaps:
+        print(f"zoo: largest gap {max(gaps):.3%}, median {statistics.median(gaps):.3%}")
+    content = {
+        **circumstances(["graphc", "numba", "numpy"]),
+        "instances": instances,
+        "generated": generated,
+        "zoo": networks,
+    }
+    write_json(options.output, content)
+
+
+if __name__ == "__main__":
+    main()

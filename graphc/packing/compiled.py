@@ -1,0 +1,24 @@
+"""Numba where it is installed: the kernels of this package are plain functions without it.
+
+Compiled or not, a kernel makes the same decisions on the same whole numbers, so offsets do not
+depend on it. Numba is imported with the first kernel, which most graphs never need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def compiled(function: Function) -> Function:
+    """The function as machine code that is kept between runs, or as it is without numba."""
+    try:
+        from numba import njit
+    except ImportError:
+        return function
+    try:
+        return cast(Function, njit(cache=True)(function))
+    except RuntimeError:  # neither this folder nor the user's can hold the cache
+        return cast(Function, njit(function))

@@ -1,0 +1,106 @@
+"""What the exact search needs to know of a problem, and how often it starts anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from graphc.packing.orders import ranks
+from graphc.packing.problem import Integers, Problem
+
+DECISIONS = 1000
+"""Decisions of the shortest search."""
+
+
+class Outcome(Enum):
+    """How a search ends."""
+
+    FOUND = 1
+    NONE_EXISTS = 0
+    LIMIT_REACHED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a search ended, the offsets where it found some, and its work."""
+
+    outcome: Outcome
+    offsets: Integers
+    work: int
+
+
+class ExactSearch:
+    """Searches for packings of one problem; a pinned buffer bounds all that live with it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.free = np.flatnonzero(~problem.is_pinned)
+        first, last = problem.first[self.free], problem.last[self.free]
+        self._sections = _Lists(
+            [
+                np.flatnonzero((first <= section) & (section < last))
+                for section in range(problem.sections)
+            ]
+        )
+        self._neighbours = _Lists(
+            [
+                np.setdiff1d(np.flatnonzero((first < last[i]) & (first[i] < last)), [i])
+                for i in range(len(first))
+            ]
+        )
+        pinned = np.flatnonzero(problem.is_pinned)
+        pinned = pinned[np.argsort(problem.offset[pinned], kind="stable")]
+        pins = _Lists(
+            [
+                pinned[(problem.first[pinned] < last[i]) & (first[i] < problem.last[pinned])]
+                for i in range(len(first))
+            ]
+        )
+        start = problem.offset[pins.entries]
+        self._pins = np.stack((start, start + problem.size[pins.entries]), axis=1)
+        self._pin_starts = pins.starts
+
+    def search(self, order: Integers, capacity: int, number: int) -> Found:
+        """Look for a height of at most `capacity`; the restart's `number` gives its limit."""
+        from graphc.packing.search import search
+
+        problem, free = self.problem, self.free
+        offsets = np.zeros(len(free), np.int64)
+        outcome, decisions, work = search(
+            problem.first[free],
+            problem.last[free],
+            problem.size[free],
+            ranks(order)[free],
+            self._neighbours.entries,
+            self._neighbours.starts,
+            self._sections.entries,
+            self._sections.starts,
+            self._pins,
+            self._pin_starts,
+            capacity,
+            max(DECISIONS, 2 * len(free)) * luby(number + 1),
+            offsets,
+        )
+        found = problem.offset.copy()
+        found[free] = offsets
+        return Found(Outcome(outcome), found, int(work) + 100 * int(decisions) + len(order))
+
+
+class _Lists:
+    """Lists one behind the other: `entries` of list i lie at [starts[i], starts[i + 1])."""
+
+    def __init__(self, lists: list[Integers]) -> None:
+        self.entries = np.concatenate([np.zeros(0, np.int64), *lists])
+        self.starts = np.zeros(len(lists) + 1, np.int64)
+        self.starts[1:] = np.cumsum([len(entries) for entries in lists])
+
+
+def luby(number: int) -> int:
+    """The sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ... of Luby, Sinclair and Zuckerman (1993)."""
+    power = number.bit_length()
+    while number != 2**power - 1:
+        number -= 2 ** (power - 1) - 1
+        power = number.bit_length()
+    return int(2 ** (power - 1))

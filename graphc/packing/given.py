@@ -1,0 +1,145 @@
+"""What a user gives: checked, rounded up, counted in units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphc.errors import PackingError, whole_number
+from graphc.packing.problem import Flags, Integers, Problem
+
+LARGEST = 2**62
+"""All sizes together, and every end of a pinned buffer, stay below this many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Buffers in bytes: `size` rounded up to the alignment, `offset` where `is_pinned`."""
+
+    lower: Integers
+    upper: Integers
+    size: Integers
+    is_pinned: Flags
+    offset: Integers
+    alignment: int
+
+    @classmethod
+    def of(
+        cls,
+        lower: npt.ArrayLike,
+        upper: npt.ArrayLike,
+        size: npt.ArrayLike,
+        alignment: int,
+        pinned: Mapping[int, int] | None,
+    ) -> Buffers:
+        """Check everything; raises `PackingError` that says what is wrong where."""
+        alignment = whole_number("alignment", alignment)
+        columns = {"lower": lower, "upper": upper, "size": size}
+        checked = {name: _whole(name, column) for name, column in columns.items()}
+        lengths = {name: len(column) for name, column in checked.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise PackingError(f"lower, upper and size have one entry a buffer, got {told}")
+        low, high, sizes = checked.values()
+        _refuse("lower must be below upper", low >= high, lower=low, upper=high)
+        _refuse("a size is 0 or more bytes", sizes < 0, size=sizes)
+        total = sum(-(-int(entry) // alignment) * alignment for entry in sizes[sizes > 0].tolist())
+        if total >= LARGEST:
+            raise PackingError(
+                f"all sizes together must stay below 2**62 bytes, got {total} with alignment "
+                f"{alignment}; give sizes in a larger unit"
+            )
+        rounded = -(-sizes // alignment) * alignment
+        is_pinned, offset = _pins(pinned, len(sizes), alignment)
+        buffers = cls(low, high, rounded, is_pinned, offset, alignment)
+        buffers._check_pins()
+        return buffers
+
+    def problem(self, chosen: Integers) -> tuple[Problem, int]:
+        """The problem of some buffers, and the bytes of its unit."""
+        size, offset, is_pinned = self.size[chosen], self.offset[chosen], self.is_pinned[chosen]
+        unit = int(np.gcd.reduce(np.concatenate((size, offset[is_pinned])))) or 1
+        problem = Problem.of(
+            self.lower[chosen], self.upper[chosen], size // unit, is_pinned, offset // unit
+        )
+        return problem, unit
+
+    def _check_pins(self) -> None:
+        """Raise where two pinned buffers share bytes at one time; checked in order of birth."""
+        pinned = np.flatnonzero(self.is_pinned & (self.size > 0))
+        pinned = pinned[np.argsort(self.lower[pinned], kind="stable")]
+        start, end = self.offset[pinned], self.offset[pinned] + self.size[pinned]
+        upper = self.upper[pinned]
+        for place, index in enumerate(pinned.tolist()):
+            later = slice(place + 1, int(np.searchsorted(self.lower[pinned], upper[place])))
+            clash = np.flatnonzero((start[later] < end[place]) & (start[place] < end[later]))
+            if len(clash):
+                other = int(pinned[place + 1 + clash[0]])
+                raise PackingError(
+                    f"pinned buffers overlap: {self.told(index)} and {self.told(other)}; move one, "
+                    "or leave one of them to be placed",
+                    (index, other),
+                )
+
+    def told(self, index: int) -> str:
+        """A pinned buffer in words."""
+        start, size = int(self.offset[index]), int(self.size[index])
+        return (
+            f"buffer {index}, live [{self.lower[index]}, {self.upper[index]}) at bytes "
+            f"[{start}, {start + size})"
+        )
+
+
+def _whole(name: str, column: npt.ArrayLike) -> Integers:
+    """A column of whole numbers as int64."""
+    array = np.asarray(column)
+    if array.ndim != 1:
+        raise PackingError(
+            f"{name} is a list of whole numbers, one a buffer, got shape {array.shape}"
+        )
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise PackingError(f"{name} holds whole numbers, got {_odd_one(array)}")
+    if int(array.max()) >= LARGEST or int(array.min()) <= -LARGEST:
+        raise PackingError(f"{name} must stay between -2**62 and 2**62, got {int(array.max())}")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _odd_one(array: npt.NDArray[Any]) -> str:
+    """The first entry that is no whole number, in words."""
+    for index, entry in enumerate(array.tolist()):
+        if isinstance(entry, bool) or not isinstance(entry, int):
+            return f"{entry!r} for buffer {index}"
+    return f"numbers too large, such as {array[0]!r}"
+
+
+def _pins(pinned: Mapping[int, int] | None, count: int, alignment: int) -> tuple[Flags, Integers]:
+    is_pinned, offset = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+    for index, given in (pinned or {}).items():
+        if not 0 <= whole_number("an index of pinned", index, 0) < count:
+            raise PackingError(f"pinned names buffer {index}, but buffers are 0 to {count - 1}")
+        start = whole_number(f"the offset of pinned buffer {index}", given, 0)
+        if start % alignment:
+            raise PackingError(
+                f"pinned buffer {index} must start at a multiple of the alignment {alignment}, got "
+                f"{start}",
+                (int(index),),
+            )
+        if start >= LARGEST:
+            raise PackingError(f"pinned buffer {index} must start below 2**62, got {start}")
+        is_pinned[index], offset[index] = True, start
+    return is_pinned, offset
+
+
+def _refuse(rule: str, is_wrong: Flags, **columns: Integers) -> None:
+    wrong = np.flatnonzero(is_wrong)
+    if len(wrong):
+        index = int(wrong[0])
+        got = ", ".join(f"{name} {int(column[index])}" for name, column in columns.items())
+        more = f" ({len(wrong) - 1} more are wrong)" if len(wrong) > 1 else ""
+        raise PackingError(f"buffer {index}: {rule}, got {got}{more}", (index,))

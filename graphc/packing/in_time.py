@@ -1,0 +1,73 @@
+"""Best fit in the order of time, like an allocator that runs the program. Nearly linear work."""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+
+from graphc.packing.problem import Integers, Problem
+
+
+def pack_in_time(problem: Problem) -> tuple[Integers, int]:
+    """Allocate and free in the order of time; a buffer takes the smallest hole that holds it.
+
+    Returns offsets and the height. Nothing may be pinned.
+    """
+    holes = _Holes()
+    offsets = np.zeros(len(problem), np.int64)
+    first, last, size = problem.first.tolist(), problem.last.tolist(), problem.size.tolist()
+    births = sorted(range(len(size)), key=lambda i: (first[i], -size[i], i))
+    deaths = sorted(range(len(size)), key=lambda i: (last[i], i))
+    gone = 0
+    for index in births:
+        while last[deaths[gone]] <= first[index]:
+            leaving = deaths[gone]
+            holes.give(int(offsets[leaving]), size[leaving])
+            gone += 1
+        offsets[index] = holes.take(size[index])
+    return offsets, holes.height
+
+
+class _Holes:
+    """Free space below the height: holes by size for the choice, by start and end for merging."""
+
+    def __init__(self) -> None:
+        self.height = 0
+        self.by_size: list[tuple[int, int]] = []
+        self.end_of: dict[int, int] = {}
+        self.start_of: dict[int, int] = {}
+
+    def take(self, size: int) -> int:
+        at = bisect.bisect_left(self.by_size, (size, -1))
+        if at < len(self.by_size):
+            hole, start = self.by_size[at]
+            self.remove(start, start + hole)
+            if hole > size:
+                self.add(start + size, start + hole)
+            return start
+        start = self.start_of.get(self.height, self.height)
+        if start < self.height:  # the topmost hole grows
+            self.remove(start, self.height)
+        self.height = start + size
+        return start
+
+    def give(self, start: int, size: int) -> None:
+        end = start + size
+        if start in self.start_of:
+            before = self.start_of[start]
+            self.remove(before, start)
+            start = before
+        if end in self.end_of:
+            after = self.end_of[end]
+            self.remove(end, after)
+            end = after
+        self.add(start, end)
+
+    def add(self, start: int, end: int) -> None:
+        bisect.insort(self.by_size, (end - start, start))
+        self.end_of[start], self.start_of[end] = end, start
+
+    def remove(self, start: int, end: int) -> None:
+        del self.by_size[bisect.bisect_left(self.by_size, (end - start, start))]
+        del self.end_of[start], self.start_of[end]

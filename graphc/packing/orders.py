@@ -1,0 +1,82 @@
+"""Orders of buffers: which is placed first, or tried first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from graphc.packing.problem import Integers, Problem
+
+KEYS = (
+    ("crowd", "duration", "area"),
+    ("crowd", "area", "duration"),
+    ("duration", "area", "crowd"),
+    ("area", "duration", "crowd"),
+    ("size", "duration", "crowd"),
+)
+"""Large values first, the first key before the others: MiniMalloc's orders and those by one key.
+"""
+
+NOISE = (0.08, 0.25, 0.6)
+"""How far the first key of an order is changed at random, as a part of it."""
+
+
+def columns_of(problem: Problem) -> dict[str, Integers]:
+    """What orders are made of: for each buffer size, duration, area, birth, and the crowd it is in.
+
+    Durations are counted in sections, so that an order depends on who lives with whom alone.
+    """
+    duration = problem.last - problem.first
+    return {
+        "size": problem.size,
+        "duration": duration,
+        "area": problem.size * duration,
+        "crowd": problem.crowd,
+        "birth": -problem.first,
+    }
+
+
+def basic_orders(problem: Problem) -> Iterator[Integers]:
+    """Orders by `KEYS`, then by birth."""
+    columns = columns_of(problem)
+    for keys in (*KEYS, ("birth", "duration", "size")):
+        yield order_by([columns[key] for key in keys])
+
+
+def disturbed_orders(problem: Problem) -> Iterator[Integers]:
+    """Orders by `KEYS`, at first as they are, then disturbed more and less, without an end."""
+    columns = columns_of(problem)
+    for keys in KEYS:
+        yield order_by([columns[key] for key in keys])
+    number = 0
+    while True:
+        for noise in NOISE:
+            for keys in KEYS:
+                number += 1
+                factor = 1 + noise * random_numbers(len(problem), number)
+                key, *others = (columns[name] for name in keys)
+                yield order_by([key * factor, *others])
+
+
+def order_by(keys: list[np.ndarray[tuple[int, ...], np.dtype[np.number]]]) -> Integers:
+    """Buffers by falling keys, the first before the others; equal ones as they are given."""
+    return np.lexsort([-key for key in reversed(keys)])
+
+
+def ranks(order: Integers) -> Integers:
+    """The place of each buffer in an order."""
+    found = np.empty(len(order), np.int64)
+    found[order] = np.arange(len(order))
+    return found
+
+
+def random_numbers(count: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Numbers from -1 to 1, the same on every machine: SplitMix64 of Steele et al. (2014)."""
+    golden = 0x9E3779B97F4A7C15
+    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(golden)
+    state += np.uint64(seed * 0xD1342543DE82EF95 % 2**64)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)).astype(np.float64) / 2**52 - 1.0

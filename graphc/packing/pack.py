@@ -1,0 +1,88 @@
+"""Offsets for buffers with fixed lifetimes: the parts of a problem, each by its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from graphc.errors import whole_number
+from graphc.packing.capacity import check_bound, check_height
+from graphc.packing.given import Buffers
+from graphc.packing.phases import Packer
+from graphc.packing.problem import Integers, Packing
+
+QUICK = 3 * 10**7
+"""Effort for a packing that is one of many: some hundredths of a second."""
+
+NORMAL = 3 * 10**8
+"""Effort for a plan: some tenths of a second where the bound is not reached."""
+
+THOROUGH = 2 * 10**10
+"""Effort for a packing that is wanted as low as can be: up to about a minute."""
+
+
+def pack(
+    lower: npt.ArrayLike,
+    upper: npt.ArrayLike,
+    size: npt.ArrayLike,
+    *,
+    alignment: int = 1,
+    pinned: Mapping[int, int] | None = None,
+    capacity: int | None = None,
+    effort: int = THOROUGH,
+) -> Packing:
+    """Give each buffer an offset so that none that are live together overlap, and all end low.
+
+    `lower`, `upper` and `size` are whole numbers, one a buffer (shape ``[buffers]``): it is live on
+    the half-open [lower, upper) and takes `size` bytes, rounded up to `alignment`, at a multiple of
+    `alignment`. `pinned` maps buffers, by index, to offsets in bytes that they must have. `effort`
+    counts units of work; the result depends on it, but never on time or machine, and more effort
+    never gives a higher packing.
+
+    The packing ends at the least height as soon as that is known. `graphc.packing.phases` names the
+    methods and where they come from.
+
+    Raises `PackingError` for what cannot be packed, and `CapacityError` where the height found is
+    above `capacity` bytes.
+    """
+    effort = whole_number("effort", effort, 0)
+    if capacity is not None:
+        capacity = whole_number("capacity", capacity, 0)
+    buffers = Buffers.of(lower, upper, size, alignment, pinned)
+    offsets = buffers.offset.copy()
+    takes_bytes = np.flatnonzero(buffers.size > 0)
+    problem, unit = buffers.problem(takes_bytes)
+    ends = (buffers.offset + buffers.size)[buffers.is_pinned]
+    bound = max(problem.bound * unit, int(ends.max(initial=0)))
+    if capacity is not None:
+        check_bound(buffers, bound, capacity)
+    whole = Packer(problem)
+    proven = bound
+    if whole.height * unit > bound:
+        wanted = bound if capacity is None else capacity
+        whole.offsets, least = _by_parts(whole, bound // unit, wanted // unit, effort)
+        proven = max(proven, least * unit)
+    offsets[takes_bytes] = whole.offsets * unit
+    height = max(int((offsets + buffers.size).max(initial=0)), bound)
+    if capacity is not None:
+        check_height(buffers, height, proven, capacity)
+    return Packing(offsets, height, bound, is_optimal=height == proven)
+
+
+def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int]:
+    """Pack apart what never lives together; returns offsets and what no packing is below."""
+    problem, offsets = whole.problem, whole.offsets.copy()
+    work, proven = whole.work, target
+    for group in problem.apart():
+        if int((offsets + problem.size)[group].max()) <= target:
+            continue
+        packer = Packer(problem.part(group))
+        packer.improve(target, max(0, effort - work), wanted)
+        work += packer.work
+        if packer.height < int((offsets + problem.size)[group].max()):
+            offsets[group] = packer.offsets
+        proven = max(proven, packer.bound)
+        target = max(target, packer.height)
+    return offsets, proven

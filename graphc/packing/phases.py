@@ -1,0 +1,173 @@
+"""The phases of packing, cheapest first. Each ends where nothing lower is wanted or can exist.
+
+1. Best fit in the order of time, which needs no compiled code.
+2. Lowest place first (`fill_valleys`) in orders by size, duration, area, birth and crowd.
+3. Squeaky wheel: what ends above the target goes further to the front, and all is placed anew.
+   Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
+4. Best and first fit (`place_in_order`) in the same orders.
+5. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993);
+   for problems too large for it, more rounds of the squeaky wheel.
+
+Where something is pinned, the squeaky wheel places by best fit, and there is no lowest place first.
+
+Effort is counted in units of work, about a nanosecond each, never in seconds: the same effort gives
+the same packing on every machine, and more effort none that is higher.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from graphc.packing.exact import ExactSearch, Outcome
+from graphc.packing.in_time import pack_in_time
+from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
+from graphc.packing.problem import Integers, Problem
+
+ORDER_LIMIT = 8192
+"""Most buffers that are placed in quadratic work."""
+
+SEARCH_LIMIT = 2048
+"""Most buffers that are searched exactly."""
+
+SQUEAKS = 40
+"""Rounds of the squeaky wheel from one order."""
+
+VISIT = 16
+"""Units of work for one node that `fill_valleys` visits."""
+
+CALL = 20_000
+"""Units of work for what stands around a kernel."""
+
+SEARCHES_FOR_LESS = 4
+"""Of so many searches one looks for something between the best height and the bound."""
+
+
+PARTS = (2, 4, 8, 16)
+"""Parts of the way to the bound that such a search goes, in turn."""
+
+
+class Packer:
+    """Packs one problem and keeps the best that it has found.
+
+    `offsets` and `height` are the best packing; `bound` is what is proven that none is below. All
+    are in the problem's units.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.bound = problem.bound
+        self.work = 0
+        self._pinned = bool(problem.is_pinned.any())
+        self._begin()
+
+    def improve(self, target: int, effort: int, wanted: int) -> None:
+        """Work until the height is `target`, proven least, or `effort` is used up.
+
+        While the height is above `wanted`, that height is looked for, too.
+        """
+        for _ in self._steps(target, wanted):
+            if self.height <= max(target, self.bound) or self.work >= effort:
+                return
+
+    def _begin(self) -> None:
+        """A packing at little work."""
+        if self._pinned:
+            self.offsets, self.height = self._in_order(np.argsort(self.problem.first), True)
+        else:
+            self.offsets, self.height = pack_in_time(self.problem)
+
+    def _steps(self, target: int, wanted: int) -> Iterator[None]:
+        yield
+        may_search = len(self.problem) <= SEARCH_LIMIT
+        if not self._pinned:
+            for order in basic_orders(self.problem):
+                self._keep(*self._in_valleys(order))
+                yield
+            yield from self._squeak(target, SQUEAKS)
+        if len(self.problem) <= ORDER_LIMIT:
+            for order in basic_orders(self.problem):
+                for tightest in (True, False):
+                    self._keep(*self._in_order(order, tightest))
+                    yield
+        yield from self._search(target, wanted) if may_search else self._squeak(target, None)
+
+    def _squeak(self, target: int, rounds: int | None) -> Iterator[None]:
+        """What ends too high goes to the front by a random part of the way."""
+        if self._pinned and len(self.problem) > ORDER_LIMIT:
+            return
+        orders = disturbed_orders(self.problem)
+        done = 0
+        while rounds is None or done < rounds:
+            place = ranks(next(orders)).astype(np.float64)
+            for _ in range(SQUEAKS):
+                done += 1
+                order = np.argsort(place, kind="stable")
+                found = self._in_order(order, True) if self._pinned else self._in_valleys(order)
+                self._keep(*found)
+                yield
+                blamed = np.flatnonzero(found[0] + self.problem.size > target)
+                jump = (1 + random_numbers(len(blamed), done)) / 2
+                place[blamed] -= 0.3 * len(place) * jump * jump
+
+    def _search(self, target: int, wanted: int) -> Iterator[None]:
+        """Restarted searches for the target, and now and then other ways to any progress."""
+        exact, squeaks = ExactSearch(self.problem), self._squeak(target, None)
+        for number, order in enumerate(disturbed_orders(self.problem)):
+            least = max(target, self.bound)
+            capacity = least
+            if number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1:
+                for _ in itertools.islice(squeaks, SQUEAKS):
+                    yield
+                part = number // SEARCHES_FOR_LESS % len(PARTS)
+                capacity = self.height - max(1, (self.height - least) // PARTS[part])
+                if wanted < self.height:
+                    capacity = max(wanted, least)
+            found = exact.search(order, capacity, number)
+            self.work += CALL + found.work
+            if found.outcome is Outcome.FOUND:
+                self._keep(found.offsets, int((found.offsets + self.problem.size).max()))
+            elif found.outcome is Outcome.NONE_EXISTS:
+                self.bound = max(self.bound, capacity + 1)
+            yield
+
+    def _keep(self, offsets: Integers, height: int) -> None:
+        if height < self.height:
+            self.offsets, self.height = offsets, height
+
+    def _in_valleys(self, order: Integers) -> tuple[Integers, int]:
+        from graphc.packing.valleys import fill_valleys
+
+        problem = self.problem
+        offsets = np.zeros(len(order), np.int64)
+        height, visits = fill_valleys(
+            problem.first,
+            problem.last,
+            problem.size,
+            ranks(order),
+            problem.by_birth,
+            problem.births,
+            offsets,
+        )
+        self.work += CALL + VISIT * visits
+        return offsets, int(height)
+
+    def _in_order(self, order: Integers, tightest: bool) -> tuple[Integers, int]:
+        from graphc.packing.in_order import place_in_order
+
+        problem = self.problem
+        offsets = problem.offset.copy()
+        order = order[np.argsort(~problem.is_pinned[order], kind="stable")]
+        height = place_in_order(
+            problem.first,
+            problem.last,
+            problem.size,
+            order,
+            problem.is_pinned,
+            tightest,
+            offsets,
+        )
+        self.work += CALL + len(order) ** 2
+        return offsets, int(height)

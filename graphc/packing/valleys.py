@@ -1,0 +1,137 @@
+"""Lowest place first: the best-fit heuristic of strip packing, with fixed places in time.
+
+The skyline says for each section how high it is filled. A valley is a run of equal sections between
+higher ones; the buffer of the best rank among those that live inside a valley goes onto its floor,
+and where none does, the floor rises to the lower wall. Burke, Kendall and Whitwell (2004) choose
+so for rectangles that can be moved, Sekiyama et al. (2018) for the lifetimes of tensors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphc.packing.compiled import compiled
+from graphc.packing.problem import Integers
+
+FAR = 1 << 62
+"""Above every offset, rank and section."""
+
+
+@compiled
+def _smaller_children(tree: Integers, node: int) -> None:
+    """Keep at every ancestor the smaller of its two children."""
+    while node > 1:
+        node >>= 1
+        tree[node] = min(tree[2 * node], tree[2 * node + 1])
+
+
+@compiled
+def _best_inside(
+    ranks: Integers, lasts: Integers, start: int, stop: int, wall: int, stack: Integers
+) -> tuple[int, int]:
+    """Leaf of the best rank at positions [start, stop) that ends by `wall`, or 0; nodes visited."""
+    leaves = len(ranks) // 2
+    low, high, waiting = start + leaves, stop + leaves, 0
+    while low < high:
+        if low & 1:
+            stack[waiting] = low
+            waiting += 1
+            low += 1
+        if high & 1:
+            high -= 1
+            stack[waiting] = high
+            waiting += 1
+        low >>= 1
+        high >>= 1
+    best, leaf, visited = FAR, 0, 0
+    while waiting > 0:
+        waiting -= 1
+        node = stack[waiting]
+        visited += 1
+        if ranks[node] >= best or lasts[node] > wall:
+            continue
+        if node >= leaves:
+            best, leaf = ranks[node], node
+            continue
+        left = 2 * node
+        better = left if ranks[left] < ranks[left + 1] else left + 1
+        stack[waiting] = 4 * node + 1 - better
+        stack[waiting + 1] = better
+        waiting += 2
+    return leaf, visited
+
+
+@compiled
+def fill_valleys(
+    first: Integers,
+    last: Integers,
+    size: Integers,
+    rank: Integers,
+    by_birth: Integers,
+    births: Integers,
+    offsets: Integers,
+) -> tuple[int, int]:
+    """Fill `offsets`; return the height and the work done.
+
+    `first`, `last`, `size` and `rank` have an entry a buffer; it lives in sections [first, last).
+    `by_birth` sorts buffers by `first`, and `births[s]` counts those of sections before s.
+    """
+    count, sections = len(size), len(births) - 1
+    leaves = 1
+    while leaves < count:
+        leaves *= 2
+    ranks, lasts = np.full(2 * leaves, FAR, np.int64), np.full(2 * leaves, FAR, np.int64)
+    for position in range(count):
+        ranks[leaves + position] = rank[by_birth[position]]
+        lasts[leaves + position] = last[by_birth[position]]
+    for node in range(leaves - 1, 0, -1):
+        ranks[node] = min(ranks[2 * node], ranks[2 * node + 1])
+        lasts[node] = min(lasts[2 * node], lasts[2 * node + 1])
+    # Runs of the skyline by their first section: where they end, where the one before starts.
+    end_of, before = np.zeros(sections + 1, np.int64), np.zeros(sections + 1, np.int64)
+    level = np.zeros(sections + 1, np.int64)
+    end_of[0] = sections
+    stack = np.empty(256, np.int64)
+    start, height, placed, work = 0, 0, 0, 0
+    while placed < count:
+        end, floor = end_of[start], level[start]
+        left = level[before[start]] if start > 0 else FAR
+        right = level[end] if end < sections else FAR
+        if left < floor:
+            start = before[start]
+            continue
+        if right < floor:
+            start = end
+            continue
+        leaf, visited = _best_inside(ranks, lasts, births[start], births[end], end, stack)
+        work += visited
+        if leaf == 0:
+            level[start] = min(left, right)
+            if right <= left:
+                end_of[start] = end_of[end]
+                before[end_of[end]] = start
+            if left <= right:
+                start = before[start]
+                end_of[start] = end_of[end_of[start]]
+                before[end_of[start]] = start
+            continue
+        index = by_birth[leaf - leaves]
+        ranks[leaf] = lasts[leaf] = FAR
+        _smaller_children(ranks, leaf)
+        _smaller_children(lasts, leaf)
+        placed += 1
+        offsets[index] = floor
+        top = floor + size[index]
+        height = max(height, top)
+        low, high = first[index], last[index]
+        if high < end:
+            end_of[high], before[end], level[high] = end, high, floor
+        elif right == top:
+            high = end_of[end]
+        if low > start:
+            end_of[start], before[low] = low, start
+        elif left == top:
+            low = before[start]
+        end_of[low], before[high], level[low] = high, low, top
+        start = low
+    return height, work

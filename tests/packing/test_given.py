@@ -1,0 +1,101 @@
+"""What cannot be packed is refused with the reason and the buffers."""
+
+import numpy as np
+import pytest
+
+from graphc.errors import CapacityError, GraphcError, OptionError, PackingError
+from graphc.packing import pack
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (([0], [1, 2], [3]), ["one entry a buffer", "upper has 2"]),
+        (([[0]], [[1]], [[3]]), ["lower", "shape (1, 1)"]),
+        (([0, 3], [1, 3], [3, 4]), ["buffer 1", "lower 3, upper 3"]),
+        (([0, 2], [1, 3], [3, -4]), ["buffer 1", "0 or more", "-4"]),
+        (([0, 0.5], [1, 3], [3, 4]), ["lower", "0.0 for buffer 0"]),
+        (([0], [1], ["x"]), ["size", "'x' for buffer 0"]),
+        (([0], [True], [3]), ["upper"]),
+        (([0], [1], [2**63]), ["size", "2**62"]),
+        (([0], [1], [2**70]), ["size", "too large"]),
+        (([0, 0], [1, 1], [2**61, 2**61]), ["together", "2**62"]),
+    ],
+)
+def test_malformed_buffers(arguments, parts):
+    with pytest.raises(PackingError) as caught:
+        pack(*arguments)
+    assert isinstance(caught.value, GraphcError)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "part"),
+    [
+        ({"alignment": 0}, OptionError, "alignment is a whole number from 1 up, got 0"),
+        ({"effort": -1}, OptionError, "effort"),
+        ({"capacity": 1.5}, OptionError, "capacity"),
+        ({"pinned": {2: 0}}, PackingError, "buffers are 0 to 1"),
+        ({"pinned": {0: -8}}, OptionError, "pinned buffer 0"),
+        ({"pinned": {0: 3}, "alignment": 2}, PackingError, "multiple of the alignment 2, got 3"),
+        ({"pinned": {0: 2**62}}, PackingError, "below 2**62"),
+    ],
+)
+def test_malformed_options(options, error, part):
+    with pytest.raises(error) as caught:
+        pack([0, 0], [2, 2], [4, 4], **options)
+    assert part in str(caught.value)
+
+
+def test_pinned_buffers_that_overlap_are_both_named():
+    with pytest.raises(PackingError) as caught:
+        pack([0, 5, 1], [2, 6, 3], [4, 4, 4], pinned={0: 8, 1: 8, 2: 11})
+    assert caught.value.buffers == (0, 2)
+    assert "buffer 0, live [0, 2) at bytes [8, 12)" in str(caught.value)
+    assert "buffer 2, live [1, 3) at bytes [11, 15)" in str(caught.value)
+    assert pack([0, 5, 1], [2, 6, 3], [4, 4, 4], pinned={0: 8, 1: 8, 2: 12}).height == 16
+
+
+def test_more_is_live_than_the_capacity():
+    with pytest.raises(CapacityError) as caught:
+        pack([0, 1, 6, 6], [3, 4, 8, 9], [4, 6, 9, 1], capacity=9)
+    error = caught.value
+    assert (error.capacity, error.bound, error.times) == (9, 10, ((1, 3), (6, 8)))
+    assert error.buffers == (1, 0)
+    for part in ("10 bytes are live at time 1", "[1, 3), [6, 8)", "1 (6 bytes), 0 (4 bytes)"):
+        assert part in str(error)
+
+
+def test_a_pin_above_the_capacity():
+    with pytest.raises(CapacityError, match="pinned buffer ends above the capacity") as caught:
+        pack([0], [1], [4], pinned={0: 8}, capacity=10)
+    assert caught.value.bound == 12
+
+
+def pinned_apart():
+    """Six bytes are live at most, but around the pinned middle there is no gap of four."""
+    return {"lower": [0, 0], "upper": [2, 2], "size": [2, 4], "pinned": {0: 2}}
+
+
+def test_a_capacity_that_an_exhausted_search_rules_out():
+    with pytest.raises(CapacityError) as caught:
+        pack(**pinned_apart(), capacity=7)
+    assert "exhausted search has proven" in str(caught.value)
+    assert (caught.value.height, caught.value.bound) == (8, 8)
+    packing = pack(**pinned_apart(), capacity=8)
+    assert (packing.height, packing.bound, packing.is_optimal) == (8, 6, True)
+    assert packing.gap == pytest.approx(1 / 3)
+
+
+def test_a_capacity_that_was_not_reached():
+    rng = np.random.default_rng(0)
+    lower = rng.integers(0, 40, 200)
+    upper = lower + rng.integers(1, 20, 200)
+    size = rng.integers(1, 1000, 200)
+    easy = pack(lower, upper, size, effort=0)
+    assert easy.height > easy.bound
+    with pytest.raises(CapacityError, match="does not prove that none exists") as caught:
+        pack(lower, upper, size, capacity=easy.bound, effort=0)
+    assert caught.value.height == easy.height
+    assert pack(lower, upper, size, capacity=easy.height, effort=0).height == easy.height

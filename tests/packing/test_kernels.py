@@ -1,0 +1,167 @@
+"""The kernels alone: against plain Python, and compiled against not compiled."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packing.instances import cut_rectangle, overlaps
+
+from graphc.packing import pack
+from graphc.packing.exact import luby
+from graphc.packing.in_order import place_in_order
+from graphc.packing.orders import random_numbers, ranks
+from graphc.packing.problem import Problem
+from graphc.packing.valleys import fill_valleys
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(1, 10), st.integers(1, 30)), min_size=1, max_size=25
+)
+
+
+def problem_of(rows):
+    lower, duration, size = np.array(rows, np.int64).T
+    nothing = np.zeros(len(rows), np.int64)
+    return Problem.of(lower, lower + duration, size, nothing.astype(bool), nothing)
+
+
+def fit(problem, order, tightest):
+    """Gaps byte by byte."""
+    offsets = {}
+    for i in order:
+        taken = set()
+        for j, offset in offsets.items():
+            if problem.first[i] < problem.last[j] and problem.first[j] < problem.last[i]:
+                taken |= set(range(offset, offset + problem.size[j]))
+        gaps, start = [], 0
+        for byte in sorted(taken):
+            if byte - start >= problem.size[i]:
+                gaps.append((byte - start, start))
+            start = byte + 1
+        first = min(gaps, key=lambda gap: gap[1], default=(0, start))
+        offsets[i] = (min(gaps, default=first) if tightest else first)[1]
+    return [offsets[i] for i in range(len(order))]
+
+
+@settings(deadline=None)
+@given(ROWS, st.booleans(), st.randoms(use_true_random=False))
+def test_best_and_first_fit(rows, tightest, random):
+    problem = problem_of(rows)
+    order = np.array(random.sample(range(len(rows)), len(rows)))
+    offsets = np.zeros(len(rows), np.int64)
+    height = place_in_order(
+        problem.first, problem.last, problem.size, order, problem.is_pinned, tightest, offsets
+    )
+    assert offsets.tolist() == fit(problem, order.tolist(), tightest)
+    assert height == (offsets + problem.size).max()
+
+
+def lowest_first(problem, order):
+    """By the definition: of those that can lie lowest the first in the order, one after another."""
+    offsets = {}
+    while len(offsets) < len(order):
+        lowest = {
+            i: max(
+                (
+                    offsets[j] + problem.size[j]
+                    for j in offsets
+                    if problem.first[i] < problem.last[j] and problem.first[j] < problem.last[i]
+                ),
+                default=0,
+            )
+            for i in order
+            if i not in offsets
+        }
+        chosen = min(lowest, key=lambda i: (lowest[i], order.index(i)))
+        offsets[chosen] = lowest[chosen]
+    return [offsets[i] for i in range(len(order))]
+
+
+@settings(deadline=None)
+@given(ROWS, st.randoms(use_true_random=False))
+def test_valleys_are_filled_lowest_first(rows, random):
+    problem = problem_of(rows)
+    order = np.array(random.sample(range(len(rows)), len(rows)))
+    offsets = np.zeros(len(rows), np.int64)
+    height, _ = fill_valleys(
+        problem.first, problem.last, problem.size, ranks(order),
+        problem.by_birth, problem.births, offsets,
+    )  # fmt: skip
+    assert offsets.tolist() == lowest_first(problem, order.tolist())
+    assert height == (offsets + problem.size).max()
+
+
+@given(ROWS)
+def test_sections_keep_who_lives_with_whom(rows):
+    problem = problem_of(rows)
+    for i, (low, long, _) in enumerate(rows):
+        for j, (other, longer, _) in enumerate(rows):
+            together = low < other + longer and other < low + long
+            assert together == bool(
+                problem.first[i] < problem.last[j] and problem.first[j] < problem.last[i]
+            )
+    live = [{i for i in range(len(rows)) if problem.first[i] <= s < problem.last[i]}
+            for s in range(problem.sections)]  # fmt: skip
+    assert all(not a <= b and not b <= a for a, b in itertools.pairwise(live))
+    for i in range(len(rows)):
+        within = range(problem.first[i], problem.last[i])
+        assert problem.crowd[i] == max(sum(problem.size[j] for j in live[s]) for s in within)
+
+
+PURE = """
+import sys
+sys.modules["numba"] = None
+import numpy as np
+from graphc.packing import pack
+lower, upper, size = np.load(sys.argv[1])
+pinned = {0: 4096} if sys.argv[2] == "pinned" else None
+print(pack(lower, upper, size, pinned=pinned, effort=3 * 10**6).offsets.tolist())
+assert sys.modules["numba"] is None
+"""
+
+
+@pytest.mark.parametrize("kind", ["free", "pinned"])
+def test_offsets_do_not_depend_on_numba(kind, tmp_path):
+    pytest.importorskip("numba")
+    rows = np.stack(cut_rectangle(45, 30, 2000, 3))
+    np.save(tmp_path / "rows.npy", rows)
+    done = subprocess.run(
+        [sys.executable, "-c", PURE, str(tmp_path / "rows.npy"), kind],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pinned = {0: 4096} if kind == "pinned" else None
+    offsets = pack(*rows, pinned=pinned, effort=3 * 10**6).offsets
+    assert done.stdout.strip() == str(offsets.tolist())
+    assert overlaps(*rows, offsets) == []
+
+
+def test_restarts_follow_lubys_sequence():
+    assert [luby(number) for number in range(1, 16)] == [
+        1,
+        1,
+        2,
+        1,
+        1,
+        2,
+        4,
+        1,
+        1,
+        2,
+        1,
+        1,
+        2,
+        4,
+        8,
+    ]
+
+
+def test_random_numbers_are_spread_evenly():
+    numbers = random_numbers(100_000, 7)
+    assert -1 <= numbers.min() < -0.99 < 0.99 < numbers.max() <= 1
+    assert abs(numbers.mean()) < 0.01
+    assert abs(np.corrcoef(numbers, random_numbers(100_000, 8))[0, 1]) < 0.01
+    assert (random_numbers(3, 1) == random_numbers(5, 1)[:3]).all()

@@ -1,0 +1,173 @@
+"""Packings are valid, and as low as can be where that is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packing.instances import (
+    cut_rectangle,
+    least_height,
+    most_live,
+    overlaps,
+    training_trace,
+)
+
+from graphc.packing import QUICK, pack
+
+
+def buffers(most, longest=10, largest=40):
+    one = st.tuples(st.integers(-5, 20), st.integers(1, longest), st.integers(0, largest))
+    return st.lists(one, max_size=most).map(
+        lambda rows: tuple(
+            np.array(column, np.int64)
+            for column in (
+                [a for a, _, _ in rows],
+                [a + d for a, d, _ in rows],
+                [s for _, _, s in rows],
+            )
+        )
+    )
+
+
+@given(buffers(30))
+def test_packings_are_valid_and_not_below_the_bound(given):
+    lower, upper, size = given
+    packing = pack(lower, upper, size, effort=QUICK // 10)
+    assert overlaps(lower, upper, size, packing.offsets) == []
+    assert packing.offsets.min(initial=0) >= 0
+    assert packing.bound == most_live(lower.tolist(), upper.tolist(), size.tolist())
+    assert packing.height == (packing.offsets + size).max(initial=0) >= packing.bound
+    assert packing.is_optimal or packing.height > packing.bound
+
+
+@settings(deadline=None, max_examples=60)
+@given(buffers(7, longest=4, largest=6))
+def test_small_packings_are_the_lowest(given):
+    lower, upper, size = (column.tolist() for column in given)
+    packing = pack(lower, upper, size)
+    assert packing.is_optimal
+    assert packing.height == least_height(lower, upper, size)
+
+
+def test_the_lowest_may_be_above_the_bound():
+    lower, upper, size = [0, 0, 1, 3], [1, 3, 5, 5], [4, 4, 2, 8]
+    packing = pack(lower, upper, size)
+    assert packing.height == packing.bound == 10
+    lower, upper, size = [0, 2, 0, 1, 0, 2], [1, 3, 2, 3, 1, 3], [3, 3, 2, 2, 2, 2]
+    packing = pack(lower, upper, size)
+    assert packing.height == least_height(lower, upper, size)
+    assert packing.is_optimal
+
+
+@settings(deadline=None)
+@given(buffers(12), st.integers(1, 9))
+def test_sizes_are_rounded_up_and_offsets_are_multiples(given, alignment):
+    lower, upper, size = given
+    packing = pack(lower, upper, size, alignment=alignment, effort=QUICK // 10)
+    rounded = -(-size // alignment) * alignment
+    assert overlaps(lower, upper, rounded, packing.offsets) == []
+    assert not (packing.offsets % alignment).any()
+    assert packing.height % alignment == 0
+    assert packing.bound == most_live(lower.tolist(), upper.tolist(), rounded.tolist())
+
+
+@settings(deadline=None)
+@given(buffers(12), st.data())
+def test_pinned_buffers_stay_where_they_are(given, data):
+    lower, upper, size = given
+    free = pack(lower, upper, size, effort=QUICK // 10)
+    chosen = data.draw(st.sets(st.sampled_from(range(len(size))))) if len(size) else set()
+    shift = data.draw(st.integers(0, 5))
+    pinned = {index: int(free.offsets[index]) + shift for index in chosen}
+    packing = pack(lower, upper, size, pinned=pinned, effort=QUICK // 10)
+    assert overlaps(lower, upper, size, packing.offsets) == []
+    assert all(packing.offsets[index] == offset for index, offset in pinned.items())
+    highest = max((offset + size[index] for index, offset in pinned.items()), default=0)
+    assert packing.bound >= max(highest, free.bound if not pinned else 0)
+    assert packing.height == max((packing.offsets + size).max(initial=0), highest)
+
+
+@settings(deadline=None, max_examples=40)
+@given(buffers(6, longest=4, largest=5), st.data())
+def test_small_packings_around_pins_are_the_lowest(given, data):
+    """All offsets that can matter: sums of sizes above the floor or above a pin."""
+    lower, upper, size = (column.tolist() for column in given)
+    if not size:
+        return
+    index = data.draw(st.integers(0, len(size) - 1))
+    pin = data.draw(st.integers(0, 8))
+    packing = pack(lower, upper, size, pinned={index: pin})
+    assert packing.is_optimal
+
+    def fits_below(height):
+        def place(done):
+            i = len(done)
+            if i == len(size):
+                return True
+            choices = [pin] if i == index else range(height - size[i] + 1)
+            return any(
+                not overlaps(lower[: i + 1], upper[: i + 1], size[: i + 1], [*done, offset])
+                and place([*done, offset])
+                for offset in choices
+            )
+
+        return place([])
+
+    assert packing.height == packing.bound or not fits_below(packing.height - 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rectangles_cut_to_pieces(seed):
+    lower, upper, size = cut_rectangle(60, 40, 512, seed)
+    packing = pack(lower, upper, size)
+    assert overlaps(lower, upper, size, packing.offsets) == []
+    assert packing.height == packing.bound == 512
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_training_traces_end_at_the_bound(seed):
+    lower, upper, size = training_trace(400, seed)
+    packing = pack(lower, upper, size)
+    assert overlaps(lower, upper, size, packing.offsets) == []
+    assert packing.height == packing.bound == most_live(lower, upper, size)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_buffers():
+    lower, upper, size = training_trace(50_000, 0)
+    packing = pack(lower, upper, size)
+    assert packing.height == packing.bound
+    again = pack(lower, upper, size)
+    assert (again.offsets == packing.offsets).all()
+
+
+def test_parts_that_never_live_together_are_packed_apart():
+    parts = [cut_rectangle(30, 20, 256, seed) for seed in range(3)]
+    lower = np.concatenate([part[0] + 20 * i for i, part in enumerate(parts)])
+    upper = np.concatenate([part[1] + 20 * i for i, part in enumerate(parts)])
+    size = np.concatenate([part[2] for part in parts])
+    packing = pack(lower, upper, size)
+    assert overlaps(lower, upper, size, packing.offsets) == []
+    assert packing.height == packing.bound == 256
+
+
+def test_equal_problems_get_equal_offsets():
+    lower, upper, size = cut_rectangle(80, 40, 1000, 5)
+    first, second = (pack(lower, upper, size).offsets for _ in range(2))
+    assert (first == second).all()
+
+
+def test_more_effort_is_never_worse():
+    lower, upper, size = cut_rectangle(150, 60, 4096, 1)
+    heights = [
+        pack(lower, upper, size, effort=effort).height for effort in (0, 10**6, 10**7, 10**8)
+    ]
+    assert heights == sorted(heights, reverse=True)
+
+
+def test_nothing_and_no_bytes():
+    packing = pack([], [], [])
+    assert (packing.height, packing.bound, packing.gap, packing.is_optimal) == (0, 0, 0.0, True)
+    packing = pack([0, 1], [2, 3], [0, 0])
+    assert (packing.height, packing.offsets.tolist()) == (0, [0, 0])
+    assert pack([0, 1], [2, 3], [0, 5], pinned={0: 64}).height == 64
