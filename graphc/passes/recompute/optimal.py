@@ -330,8 +330,8 @@ class OptimalPlanner:
                 yield name
 
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Other policies that cost less by the tape and may fit: in the order of the tape, and where
-        nothing is concatenated, no arena is below live bytes."""
+        """Other policies that cost less by the tape and may fit: in the order of the tape, and
+        where nothing is concatenated, no arena is below live bytes."""
         tape = self._tape(maps_only, by_flops=False).tape
         step_cost = tape.cost_of(range(len(tape)))
         for name in self._policies():
