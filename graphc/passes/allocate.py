@@ -27,7 +27,7 @@ from graphc.ir.plan import (
     align,
     kind_of,
 )
-from graphc.packing import NORMAL, QUICK, pack
+from graphc.packing import NORMAL, pack
 from graphc.passes.cost import CostModel, recomputation
 from graphc.passes.inplace import assign_storages
 from graphc.passes.liveness import liveness
@@ -45,8 +45,8 @@ class Tenant:
     owner: Storage | Node
 
 
-Placer = Callable[[Sequence[Tenant], int], tuple[list[int], int]]
-"""Offsets of tenants that are given in order of `first`, and the height, with an effort."""
+Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
+"""Offsets of tenants that are given in order of `first`, and the height."""
 
 
 def allocate(
@@ -70,7 +70,7 @@ def allocate(
     places: dict[str, tuple[list[Tenant], list[int], int]] = {}
     for name in ALLOCATE:
         tenants = _tenants(graph, storages[name], scratch, alignment)
-        places[name] = (tenants, *PLACERS[name](tenants, NORMAL))
+        places[name] = (tenants, *PLACERS[name](tenants))
     state_bytes = _state_bytes(merged, alignment)
     tenants, offsets, height = places[strategy]
     chosen = storages[strategy]
@@ -85,7 +85,7 @@ def allocate(
         placements=_placements(chosen, buffers),
         workspaces=workspaces,
         arena_bytes=state_bytes + height,
-        feature_map_bytes=_feature_map_bytes(graph, chosen, strategy, alignment, NORMAL),
+        feature_map_bytes=_feature_map_bytes(graph, chosen, PLACERS[strategy], alignment),
         strategy_bytes={name: state_bytes + places[name][2] for name in ALLOCATE},
         recomputation=recomputation(graph, costs or CostModel(device)),
         planning_seconds=time.perf_counter() - started,
@@ -103,11 +103,11 @@ class Sizes:
 def measure(
     graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
 ) -> Sizes:
-    """The sizes of `allocate`'s plan, without the plan; packed with less effort, never smaller."""
+    """The sizes of `allocate`'s plan, without the plan."""
     storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
     return Sizes(
         _arena_bytes(graph, storages, strategy, alignment, device),
-        _feature_map_bytes(graph, storages, strategy, alignment, QUICK),
+        _feature_map_bytes(graph, storages, PLACERS[strategy], alignment),
     )
 
 
@@ -124,15 +124,15 @@ def _arena_bytes(
 ) -> int:
     scratch = _scratch(graph, storages, device, alignment)
     tenants = _tenants(graph, storages, scratch, alignment)
-    return _state_bytes(storages, alignment) + PLACERS[strategy](tenants, QUICK)[1]
+    return _state_bytes(storages, alignment) + PLACERS[strategy](tenants)[1]
 
 
-def _side_by_side(tenants: Sequence[Tenant], effort: int) -> tuple[list[int], int]:
+def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
     """Every storage apart."""
     return _with_common_workspace(tenants, lambda sizes: list(range(len(sizes))))
 
 
-def _recycled(tenants: Sequence[Tenant], effort: int) -> tuple[list[int], int]:
+def _recycled(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
     """Storages in the blocks of Fig. 2."""
     return _with_common_workspace(tenants, share)
 
@@ -156,12 +156,12 @@ def _with_common_workspace(
     return offsets, height + work
 
 
-def _packed(tenants: Sequence[Tenant], effort: int) -> tuple[list[int], int]:
+def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
     """Chosen offsets; never above recycled blocks, which are a packing too."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
-    packing = pack(*columns.T, effort=effort)
+    packing = pack(*columns.T, effort=NORMAL)
     if not packing.is_optimal:
-        offsets, height = _recycled(tenants, effort)
+        offsets, height = _recycled(tenants)
         if height < packing.height:
             return offsets, height
     return packing.offsets.tolist(), packing.height
@@ -270,9 +270,7 @@ def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
     return recycled
 
 
-def _feature_map_bytes(
-    graph: Graph, storages: Storages, strategy: Allocate, alignment: int, effort: int
-) -> int:
+def _feature_map_bytes(graph: Graph, storages: Storages, placer: Placer, alignment: int) -> int:
     """The paper's measure: neither state, input, output, workspace nor handed to an update."""
     excluded = {storages.residences[value].storage for value in graph.outputs.values()}
     for node in graph.effects:
@@ -282,4 +280,4 @@ def _feature_map_bytes(
         for storage in storages.storages
         if storage.index not in excluded and not isinstance(storage.root, State | Input)
     ]
-    return PLACERS[strategy](sorted(tenants, key=lambda tenant: tenant.first), effort)[1]
+    return placer(sorted(tenants, key=lambda tenant: tenant.first))[1]

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from cli.running import run
-from packing.instances import cut_rectangle, overlaps
+from lifetimes import cut_rectangle, overlaps
 
 EXAMPLE = """id,lower,upper,size
 b1,0,3,4

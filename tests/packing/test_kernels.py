@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing.instances import cut_rectangle, overlaps
+from lifetimes import cut_rectangle, overlaps
 
 from graphc.packing import pack
 from graphc.packing.exact import luby
@@ -94,6 +94,7 @@ def test_valleys_are_filled_lowest_first(rows, random):
     assert height == (offsets + problem.size).max()
 
 
+@settings(deadline=None)
 @given(ROWS)
 def test_sections_keep_who_lives_with_whom(rows):
     problem = problem_of(rows)

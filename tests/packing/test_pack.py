@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing.instances import (
+from lifetimes import (
     cut_rectangle,
     least_height,
     most_live,
@@ -29,6 +29,7 @@ def buffers(most, longest=10, largest=40):
     )
 
 
+@settings(deadline=None)
 @given(buffers(30))
 def test_packings_are_valid_and_not_below_the_bound(given):
     lower, upper, size = given
