@@ -13,9 +13,6 @@ from graphc.packing.given import Buffers
 from graphc.packing.phases import Packer
 from graphc.packing.problem import Integers, Packing
 
-QUICK = 3 * 10**7
-"""Effort for a packing that is one of many: some hundredths of a second."""
-
 NORMAL = 3 * 10**8
 """Effort for a plan: some tenths of a second where the bound is not reached."""
 

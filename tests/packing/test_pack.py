@@ -12,7 +12,10 @@ from lifetimes import (
     training_trace,
 )
 
-from graphc.packing import QUICK, pack
+from graphc.packing import pack
+
+LITTLE = 3 * 10**6
+"""Effort that only goes a little beyond the first methods."""
 
 
 def buffers(most, longest=10, largest=40):
@@ -33,7 +36,7 @@ def buffers(most, longest=10, largest=40):
 @given(buffers(30))
 def test_packings_are_valid_and_not_below_the_bound(given):
     lower, upper, size = given
-    packing = pack(lower, upper, size, effort=QUICK // 10)
+    packing = pack(lower, upper, size, effort=LITTLE)
     assert overlaps(lower, upper, size, packing.offsets) == []
     assert packing.offsets.min(initial=0) >= 0
     assert packing.bound == most_live(lower.tolist(), upper.tolist(), size.tolist())
@@ -64,7 +67,7 @@ def test_the_lowest_may_be_above_the_bound():
 @given(buffers(12), st.integers(1, 9))
 def test_sizes_are_rounded_up_and_offsets_are_multiples(given, alignment):
     lower, upper, size = given
-    packing = pack(lower, upper, size, alignment=alignment, effort=QUICK // 10)
+    packing = pack(lower, upper, size, alignment=alignment, effort=LITTLE)
     rounded = -(-size // alignment) * alignment
     assert overlaps(lower, upper, rounded, packing.offsets) == []
     assert not (packing.offsets % alignment).any()
@@ -76,11 +79,11 @@ def test_sizes_are_rounded_up_and_offsets_are_multiples(given, alignment):
 @given(buffers(12), st.data())
 def test_pinned_buffers_stay_where_they_are(given, data):
     lower, upper, size = given
-    free = pack(lower, upper, size, effort=QUICK // 10)
+    free = pack(lower, upper, size, effort=LITTLE)
     chosen = data.draw(st.sets(st.sampled_from(range(len(size))))) if len(size) else set()
     shift = data.draw(st.integers(0, 5))
     pinned = {index: int(free.offsets[index]) + shift for index in chosen}
-    packing = pack(lower, upper, size, pinned=pinned, effort=QUICK // 10)
+    packing = pack(lower, upper, size, pinned=pinned, effort=LITTLE)
     assert overlaps(lower, upper, size, packing.offsets) == []
     assert all(packing.offsets[index] == offset for index, offset in pinned.items())
     highest = max((offset + size[index] for index, offset in pinned.items()), default=0)
