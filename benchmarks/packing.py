@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from buffer_families import Columns, cut_rectangle, random_lifetimes, training_trace
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
@@ -37,55 +38,13 @@ SIZES: dict[str, list[dict[str, Any]]] = {
 }
 """Sizes besides the defaults."""
 
-Columns = tuple[Any, Any, Any]
-
-
-def tight(buffers: int, times: int, height: int, seed: int) -> Columns:
-    """A rectangle cut at random, so that the bound can be reached."""
-    rng = np.random.default_rng(seed)
-    pieces = [(0, times, 0, height)]
-    while len(pieces) < buffers:
-        areas = np.array([(b - a) * (d - c) for a, b, c, d in pieces], float)
-        a, b, c, d = pieces.pop(rng.choice(len(pieces), p=areas / areas.sum()))
-        if b - a >= 3 and d - c >= 3 and rng.random() < 0.2:
-            s, t = sorted(rng.choice(np.arange(a + 1, b), 2, replace=False))
-            p, q = sorted(rng.choice(np.arange(c + 1, d), 2, replace=False))
-            pieces += [(a, t, c, p), (t, b, c, q), (s, b, q, d), (a, s, p, d), (s, t, p, q)]
-        elif b - a >= 2 and (rng.random() < 0.5 or d - c < 2):
-            t = rng.integers(a + 1, b)
-            pieces += [(a, t, c, d), (t, b, c, d)]
-        else:
-            p = rng.integers(c + 1, d)
-            pieces += [(a, b, c, p), (a, b, p, d)]
-    lower, upper, start, end = np.array(pieces, np.int64)[rng.permutation(len(pieces))].T
-    return lower, upper, end - start
-
-
-def trace(buffers: int, seed: int) -> Columns:
-    """A training step: values that wait for the backward pass, and gradients."""
-    rng = np.random.default_rng(seed)
-    layers = buffers // 2
-    size, step = rng.integers(1, 2000, layers) * 64, np.arange(layers)
-    forward = np.where(rng.random(layers) < 0.9, 2 * layers - step, step + 2)
-    backward = layers + step
-    upper = np.concatenate((forward, backward + rng.integers(1, 4, layers)))
-    return np.concatenate((step, backward)), upper, np.concatenate((size, size[::-1]))
-
-
-def random_lifetimes(buffers: int, seed: int) -> Columns:
-    """Births at any time, most lives short and some long."""
-    rng = np.random.default_rng(seed)
-    lower = rng.integers(0, buffers, buffers)
-    duration = 1 + np.minimum(rng.pareto(1.0, buffers) * 10, buffers).astype(np.int64)
-    return lower, lower + duration, rng.integers(1, 2000, buffers) * 64
-
 
 def families() -> Iterator[tuple[str, Columns]]:
     for seed in range(SEEDS):
         for buffers in (50, 100, 200):
-            yield f"tight {buffers} #{seed}", tight(buffers, 80, 1024, seed)
+            yield f"tight {buffers} #{seed}", cut_rectangle(buffers, 80, 1024, seed)
     for buffers in (1_000, 10_000, 62_000, 100_000):
-        yield f"trace {buffers}", trace(buffers, 0)
+        yield f"trace {buffers}", training_trace(buffers // 2, 0)
         yield f"random {buffers}", random_lifetimes(buffers, 0)
 
 

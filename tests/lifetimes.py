@@ -1,6 +1,5 @@
 """Instances whose least height is known, and a checker that shares no code with the package."""
 
-import numpy as np
 
 
 def overlaps(lower, upper, size, offsets):
@@ -46,37 +45,3 @@ def least_height(lower, upper, size):
 
     place([], frozenset(range(len(size))))
     return best
-
-
-def cut_rectangle(buffers, times, height, seed):
-    """Buffers that fill [0, times) x [0, height) without a gap, some cut around a pinwheel."""
-    rng = np.random.default_rng(seed)
-    pieces = [(0, times, 0, height)]
-    while len(pieces) < buffers:
-        areas = np.array([(b - a) * (d - c) for a, b, c, d in pieces], float)
-        a, b, c, d = pieces.pop(rng.choice(len(pieces), p=areas / areas.sum()))
-        if b - a >= 3 and d - c >= 3 and rng.random() < 0.2:
-            s, t = sorted(rng.choice(np.arange(a + 1, b), 2, replace=False))
-            p, q = sorted(rng.choice(np.arange(c + 1, d), 2, replace=False))
-            pieces += [(a, t, c, p), (t, b, c, q), (s, b, q, d), (a, s, p, d), (s, t, p, q)]
-        elif b - a >= 2 and (rng.random() < 0.5 or d - c < 2):
-            t = rng.integers(a + 1, b)
-            pieces += [(a, t, c, d), (t, b, c, d)]
-        else:
-            p = rng.integers(c + 1, d)
-            pieces += [(a, b, c, p), (a, b, p, d)]
-    lower, upper, start, end = np.array(pieces, np.int64)[rng.permutation(len(pieces))].T
-    return lower, upper, end - start
-
-
-def training_trace(layers, seed, kept=0.9):
-    """Forward values that live until the backward pass reads them, and gradients of one step."""
-    rng = np.random.default_rng(seed)
-    size = rng.integers(1, 2000, layers) * 64
-    step = np.arange(layers)
-    is_kept = rng.random(layers) < kept
-    forward = np.where(is_kept, 2 * layers - step, step + 2)
-    backward = layers + step
-    lower = np.concatenate((step, backward))
-    upper = np.concatenate((forward, backward + rng.integers(1, 4, layers)))
-    return lower, upper, np.concatenate((size, size[::-1]))

@@ -4,8 +4,9 @@ import csv
 import json
 
 import pytest
+from buffer_families import cut_rectangle
 from cli.running import run
-from lifetimes import cut_rectangle, overlaps
+from lifetimes import overlaps
 
 EXAMPLE = """id,lower,upper,size
 b1,0,3,4

@@ -6,9 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from buffer_families import cut_rectangle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifetimes import cut_rectangle, overlaps
+from lifetimes import overlaps
 
 from graphc.packing import pack
 from graphc.packing.exact import luby

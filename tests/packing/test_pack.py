@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
+from buffer_families import cut_rectangle, training_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifetimes import (
-    cut_rectangle,
-    least_height,
-    most_live,
-    overlaps,
-    training_trace,
-)
+from lifetimes import least_height, most_live, overlaps
 
 from graphc.packing import pack
 
