@@ -1,7 +1,6 @@
 """Instances whose least height is known, and a checker that shares no code with the package."""
 
 
-
 def overlaps(lower, upper, size, offsets):
     """Pairs of buffers that share a time and a byte, each pair once."""
     found = []

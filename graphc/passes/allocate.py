@@ -30,7 +30,7 @@ from graphc.ir.plan import (
 from graphc.packing import NORMAL, pack
 from graphc.passes.cost import CostModel, recomputation
 from graphc.passes.inplace import assign_storages
-from graphc.passes.liveness import liveness
+from graphc.passes.liveness import liveness, peak_bytes
 from graphc.passes.sharing import share
 from graphc.passes.storages import Storage, Storages
 
@@ -117,6 +117,15 @@ def arena_bytes(
     """The arena of `measure` alone."""
     storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
     return _arena_bytes(graph, storages, strategy, alignment, device)
+
+
+def live_bytes(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> int:
+    """The most bytes live at one node where everything that may share bytes does."""
+    storages = assign_storages(graph, liveness(graph), overwrite=True)
+    tenants = _tenants(graph, storages, _scratch(graph, storages, device, alignment), alignment)
+    return _state_bytes(storages, alignment) + peak_bytes(
+        (tenant.first, tenant.last, tenant.bytes) for tenant in tenants
+    )
 
 
 def _arena_bytes(
