@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import graphc
 from graphc.cli import main
 from graphc.models import MODELS
+from graphc.passes import inplace
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -80,3 +82,39 @@ def test_the_budget_of_resnet_1001():
     assert f"Within 7 GiB it takes {100 * extra:.1f} % more time" in text
     assert f"adds less than {100 * proven:.1f} %" in text
     assert found.arena_bytes <= 7 * 2**30
+
+
+def test_the_packing_table_is_of_the_committed_run():
+    content = json.loads((RESULTS / "packing.json").read_text())
+    found = {row["instance"]: row for row in content["instances"]}
+    (table,) = re.findall(r"\| instance \| buffers .*?\n\|---.*?\n(.*?)\n\n", README, re.DOTALL)
+    names = {
+        "MiniMalloc A": "A.1048576",
+        "MiniMalloc E": "E.1048576",
+        "MiniMalloc H": "H.1048576",
+        "ResNet-50 training trace": "somas_tensors_resnet50",
+        "tiny BERT training trace": "somas_tiny_bert",
+    }
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert [line[0] for line in lines] == list(names)
+    for label, buffers, *heights in lines:
+        row = found[names[label]]
+        assert buffers == f"{row['buffers']:,}"
+        assert heights == [f"{row[key]:.3f}" for key in ("best fit", "size first", "height")]
+    gaps = [row["gap"] for row in content["zoo"]]
+    assert statistics.median(gaps) == 0
+    assert f"the worst {100 * max(gaps):.1f} % above it" in README
+
+
+@pytest.mark.slow
+def test_what_orders_and_parts_save(monkeypatch):
+    def arena(name, **options):
+        plan = graphc.plan(MODELS[name](), optimizer=graphc.optim.SGD(), **options)
+        return f"{plan.arena_bytes / 2**20:,.0f}"
+
+    assert (
+        f"LSTM, 64 steps: {arena('lstm')} MiB instead of {arena('lstm', reorder=False)}" in README
+    )
+    placed = arena("densenet121")
+    monkeypatch.setattr(inplace, "choose_parts", lambda *_: inplace.NO_PARTS)
+    assert f"DenseNet-121: {placed} MiB instead of {arena('densenet121')}" in README
