@@ -4,11 +4,13 @@ import json
 import re
 import statistics
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import graphc as g
 from graphc.cli import main
+from graphc.ir.plan import How, Kind
 from graphc.models import gpt2, lstm, resnet, unet
 
 ROOT = Path(__file__).parent.parent
@@ -89,6 +91,9 @@ def test_the_schema_of_a_plan_file(tmp_path):
     for name in found["device"].keys() | found["recomputation"].keys():
         assert f"`{name}`" in schema
     assert f"## Schema, version {found['version']}\n" in document
+    assert f"| `how` | text | {', '.join(get_args(How))} |" in placement
+    for kind in get_args(Kind):
+        assert kind in buffer
 
 
 ORDERED = {

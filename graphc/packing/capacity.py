@@ -31,7 +31,7 @@ def check_bound(buffers: Buffers, bound: int, capacity: int) -> None:
     largest = _largest_at(buffers, peak)
     raise CapacityError(
         f"no packing fits into {capacity} bytes: {bound} bytes are live at time {peak}, and more "
-        f"than the capacity is at times {_spans_told(spans)}; the largest buffers at {peak} are "
+        f"than the capacity is at times {_spans_told(spans)}; the largest at time {peak} are "
         f"{_told(buffers, largest)}. Raise the capacity to at least {bound}, or make these buffers "
         "smaller or shorter-lived",
         capacity,
@@ -59,7 +59,7 @@ def check_height(buffers: Buffers, height: int, proven: int, capacity: int) -> N
         cure += ", or the effort"
     raise CapacityError(
         f"{said}; the lowest found takes {height} bytes, and none can be below {proven}. The most "
-        f"is live at time {peak}, where the largest buffers are {_told(buffers, largest)}: {cure}",
+        f"is live at time {peak}, where the largest are {_told(buffers, largest)}: {cure}",
         capacity,
         height,
         proven,
@@ -87,7 +87,7 @@ def _largest_at(buffers: Buffers, time: int) -> tuple[int, ...]:
 
 
 def _told(buffers: Buffers, indices: tuple[int, ...]) -> str:
-    return ", ".join(f"{index} ({int(buffers.size[index])} bytes)" for index in indices)
+    return ", ".join(f"buffer {index} ({int(buffers.size[index])} bytes)" for index in indices)
 
 
 def _spans_told(spans: tuple[tuple[int, int], ...]) -> str:

@@ -38,6 +38,8 @@ class Buffers:
     ) -> Buffers:
         """Check everything; raises `PackingError` that says what is wrong where."""
         alignment = whole_number("alignment", alignment)
+        if alignment >= LARGEST:
+            raise PackingError(f"alignment must be below 2**62 bytes, got {alignment}")
         columns = {"lower": lower, "upper": upper, "size": size}
         checked = {name: _whole(name, column) for name, column in columns.items()}
         lengths = {name: len(column) for name, column in checked.items()}
@@ -54,7 +56,7 @@ class Buffers:
                 f"{alignment}; give sizes in a larger unit"
             )
         rounded = -(-sizes // alignment) * alignment
-        is_pinned, offset = _pins(pinned, len(sizes), alignment)
+        is_pinned, offset = _pins(pinned, rounded, alignment)
         buffers = cls(low, high, rounded, is_pinned, offset, alignment)
         buffers._check_pins()
         return buffers
@@ -96,7 +98,10 @@ class Buffers:
 
 def _whole(name: str, column: npt.ArrayLike) -> Integers:
     """A column of whole numbers as int64."""
-    array = np.asarray(column)
+    try:
+        array = np.asarray(column)
+    except ValueError:  # rows of unequal lengths
+        raise PackingError(f"{name} is a list of whole numbers, got {column!r}") from None
     if array.ndim != 1:
         raise PackingError(
             f"{name} is a list of whole numbers, one a buffer, got shape {array.shape}"
@@ -118,7 +123,12 @@ def _odd_one(array: npt.NDArray[Any]) -> str:
     return f"numbers too large, such as {array[0]!r}"
 
 
-def _pins(pinned: Mapping[int, int] | None, count: int, alignment: int) -> tuple[Flags, Integers]:
+def _pins(
+    pinned: Mapping[int, int] | None, size: Integers, alignment: int
+) -> tuple[Flags, Integers]:
+    if not isinstance(pinned, Mapping | None):
+        raise PackingError(f"pinned maps buffers, by index, to offsets, got {pinned!r}")
+    count = len(size)
     is_pinned, offset = np.zeros(count, np.bool_), np.zeros(count, np.int64)
     for index, given in (pinned or {}).items():
         if not 0 <= whole_number("an index of pinned", index, 0) < count:
@@ -130,8 +140,9 @@ def _pins(pinned: Mapping[int, int] | None, count: int, alignment: int) -> tuple
                 f"{start}",
                 (int(index),),
             )
-        if start >= LARGEST:
-            raise PackingError(f"pinned buffer {index} must start below 2**62, got {start}")
+        if start + int(size[index]) >= LARGEST:
+            end = start + int(size[index])
+            raise PackingError(f"pinned buffer {index} must end below 2**62, got {end}", (index,))
         is_pinned[index], offset[index] = True, start
     return is_pinned, offset
 

@@ -117,9 +117,9 @@ def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | No
     name = node.op.output_name(value.index)
     if name in node.op.must_overwrite:
         return "state", inputs[node.op.must_overwrite[name]]  # type: ignore[return-value]
-    if placement.how == "part":
-        wholes = _wholes(plan, value)
-        return "part", placement.over if placement.over in wholes else next(iter(wholes), None)
+    wholes = _wholes(plan, value) if placement.how == "part" else []
+    if wholes:
+        return "part", placement.over if placement.over in wholes else wholes[0]
     if node.op.gathers is not None:  # its operands lie in it, not it over them
         return fresh, None
     under = [v for v in node.inputs if plan.placements[v].buffer == placement.buffer]

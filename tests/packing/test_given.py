@@ -63,7 +63,7 @@ def test_more_is_live_than_the_capacity():
     error = caught.value
     assert (error.capacity, error.bound, error.times) == (9, 10, ((1, 3), (6, 8)))
     assert error.buffers == (1, 0)
-    for part in ("10 bytes are live at time 1", "[1, 3), [6, 8)", "1 (6 bytes), 0 (4 bytes)"):
+    for part in ("10 bytes are live at time 1", "[1, 3), [6, 8)", "buffer 1 (6 bytes), buffer 0 (4 bytes)"):
         assert part in str(error)
 
 
@@ -99,3 +99,17 @@ def test_a_capacity_that_was_not_reached():
         pack(lower, upper, size, capacity=easy.bound, effort=0)
     assert caught.value.height == easy.height
     assert pack(lower, upper, size, capacity=easy.height, effort=0).height == easy.height
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (([[0], [1, 2]], [1], [1]), {}, "lower is a list of whole numbers"),
+        (([0], [1], [5]), {"pinned": [1]}, "pinned maps buffers"),
+        (([0], [1], [0]), {"alignment": 2**70}, "alignment must be below"),
+        (([0, 0], [1, 1], [5, 7]), {"pinned": {0: 2**62 - 1}}, "must end below"),
+    ],
+)
+def test_what_is_no_packing_problem(columns, options, message):
+    with pytest.raises(PackingError, match=message):
+        pack(*columns, **options)

@@ -180,3 +180,22 @@ def test_plans_are_the_same_every_time():
         return str(replace(g.plan(loss, optimizer=g.optim.Adam()), planning_seconds=0.0))
 
     assert printed() == printed()
+
+
+def test_parts_inside_concatenations_count_as_they_are_placed():
+    """An order that is better where everything is copied is worse here."""
+    x = g.input("x", (16, 16))
+    y = g.mul(x, x)
+    z = g.concat([x, g.matmul(g.transpose(y, (1, 0)), y)], 0)
+    kept, moved = (g.plan(outputs={"s": g.sum(y), "z": z}, reorder=r) for r in (False, True))
+    assert moved.live_bytes <= kept.live_bytes
+    assert moved.arena_bytes <= kept.arena_bytes
+
+
+def test_orders_of_concatenations_are_near_the_least():
+    a = g.sigmoid(g.input("x", (64, 16)))
+    b = g.sigmoid(a)
+    joined = g.concat([a, g.mul(a, b)])
+    outputs = {"a": g.sum(a), "b": g.sum(g.mul(a, b)), "c": g.sum(joined)}
+    plan = g.plan(outputs=outputs)
+    assert plan.live_bytes <= g.plan(outputs=outputs, reorder=False).live_bytes

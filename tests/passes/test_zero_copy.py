@@ -118,6 +118,20 @@ def test_a_part_of_something_else_is_copied():
     assert hows([g.concat([right, left], axis=1)]) == ["view", "view"]
 
 
+@pytest.mark.parametrize("reorder", [False, True])
+@pytest.mark.parametrize("allocate", ["none", "packed"])
+def test_a_value_beside_parts_of_itself(reorder, allocate):
+    """Circular padding: a copied part reads the bytes of one that lies in its place."""
+    y = g.tanh(g.input("x", (4, 64)))
+    z = g.concat([y[:, 62:], y, y[:, :2]], axis=1)
+    outputs = {"a": g.sum(g.layer_norm(z)), "b": g.sum(g.tanh(y)), "z": z}
+    program = g.compile(outputs=outputs, reorder=reorder, allocate=allocate, poison=True)
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    found = program.step(x=x)["z"]
+    np.testing.assert_array_equal(found[:, 2:-2], np.tanh(x))
+    np.testing.assert_array_equal(found, np.pad(np.tanh(x), ((0, 0), (2, 2)), mode="wrap"))
+
+
 def test_a_view_of_all_of_a_value_takes_it_along():
     x = g.input("x", (4, 8))
     y, z = g.reshape(g.tanh(x), (2, 16)), g.reshape(g.exp(x), (2, 16))
