@@ -18,6 +18,9 @@ from graphc.passes.recompute.tape import GraphTape
 from graphc.planning.order import Arc, Precedence, least_order
 from graphc.planning.tape import Tape
 
+SAVED_BY_PARTS = 0.001
+"""Part of the live bytes from which on parts inside concatenations matter to an order."""
+
 
 def reordered(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
     """The graph in an order with a smaller packed arena, or the graph itself where none is found.
@@ -49,8 +52,16 @@ def with_least_peak(graph: Graph, alignment: int = ALIGNMENT, device: Device = C
         return found(tape.tape)
     # The allocator puts parts inside concatenations where that pays, which no tape knows: one
     # counts them twice, the other one as if it always did.
-    candidates = (graph, found(tape.tape), found(tape.bounding_tape()))
-    return min(candidates, key=lambda order: live_bytes(order, alignment, device))
+    placed, copied = live_bytes(graph, alignment, device), tape.tape.peak(range(len(tape.tape)))
+    tapes = [tape.tape]
+    if copied - placed > SAVED_BY_PARTS * copied:
+        tapes.append(tape.bounding_tape())
+    sizes = {graph: placed}
+    for steps in tapes:
+        order = found(steps)
+        if order is not graph:
+            sizes[order] = live_bytes(order, alignment, device)
+    return min(sizes, key=lambda order: sizes[order])
 
 
 def _in_order(tape: GraphTape, order: Sequence[int]) -> Graph:

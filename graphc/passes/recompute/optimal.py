@@ -24,6 +24,9 @@ from graphc.planning.within import TapePlan, TapePlanner
 ATTEMPTS = 8
 """Plans with less and less room, until packing does not overshoot the budget."""
 
+ORDERS_TRIED = 3
+"""Limits above the budget at which plans are made and reordered."""
+
 SLACK = 0.01
 """Part of a budget that may be left without another try."""
 
@@ -147,6 +150,8 @@ class OptimalPlanner:
     def within(self, budget: int, maps_only: bool) -> Point:
         """The least extra time found with at most `budget` bytes; raises `BudgetError`."""
         best = self._within(budget, maps_only)
+        if not maps_only and (best is None or best.extra_time > 0):
+            best = self._in_better_orders(budget, best)
         for other in self._cheaper(best, budget, maps_only):
             if other.bytes(maps_only) <= budget and (
                 best is None or other.extra_time < best.extra_time
@@ -187,6 +192,27 @@ class OptimalPlanner:
                 break
             limit = (limit + too_much) // 2
         return fits
+
+    def _in_better_orders(self, budget: int, best: Point | None) -> Point | None:
+        """Plans for more than the budget that fit when reordered, up to as much more as an order
+        saves without recomputation."""
+        planner = self._planner(maps_only=False, by_flops=False)
+        plain = self._other("none", maps_only=False).bytes(False)
+        low, high = budget, budget * planner.once.peak_bytes // max(plain, 1)
+        for _ in range(ORDERS_TRIED):
+            limit = (low + high) // 2
+            plan = planner.plan(limit) if limit - budget > SLACK * budget else None
+            if plan is None:
+                break
+            sequence = self._tape(maps_only=False, by_flops=False).sequence(plan.sequence)
+            point = self._measured(self._reordered(with_sequence(self.graph, sequence)))
+            if point.bytes(False) > budget:
+                high = limit
+                continue
+            low = limit
+            if best is None or point.extra_time < best.extra_time:
+                best = point
+        return best
 
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
