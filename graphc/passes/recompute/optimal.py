@@ -27,6 +27,9 @@ ATTEMPTS = 8
 ORDERS_TRIED = 3
 """Limits above the budget at which plans are made and reordered."""
 
+ORDER_SAVES = 1.5
+"""Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
+
 SLACK = 0.01
 """Part of a budget that may be left without another try."""
 
@@ -196,6 +199,8 @@ class OptimalPlanner:
     def _in_better_orders(self, budget: int, best: Point | None) -> Point | None:
         """Plans for more than the budget that fit when reordered, up to as much more as an order
         saves without recomputation."""
+        if self._reordered(self.graph) is self.graph:
+            return best
         planner = self._planner(maps_only=False, by_flops=False)
         plain = self._other("none", maps_only=False).bytes(False)
         low, high = budget, budget * planner.once.peak_bytes // max(plain, 1)
@@ -323,6 +328,8 @@ class OptimalPlanner:
         return self._reordered(graph) is not graph
 
     def _other_graph(self, name: str) -> Graph:
+        if name == "none":
+            return self.graph
         if name not in self._graphs:
             self._graphs[name] = with_sequence(self.graph, self._sequence(name))
         return self._graphs[name]
@@ -362,7 +369,9 @@ class OptimalPlanner:
         step_cost = tape.cost_of(range(len(tape)))
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
-            may_fit = maps_only or self._saves or peak <= budget or self._is_moved(name)
+            may_fit = maps_only or self._saves or peak <= budget
+            if not may_fit and peak <= ORDER_SAVES * budget:
+                may_fit = self._is_moved(name)
             if may_fit and (best is None or cost < best.extra_time * step_cost):
                 yield self._other(name, maps_only)
 
