@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from graphc.errors import BudgetError, OptionError
+from graphc.errors import BudgetError
 from graphc.ir.device import CPU
 from graphc.ir.graph import Graph, Node
 from graphc.ir.plan import ALIGNMENT, Allocate, Certificate
-from graphc.ir.types import format_bytes, parse_bytes
+from graphc.ir.types import format_bytes
 from graphc.passes.allocate import Sizes, allocate, measure
 from graphc.passes.cost import CostModel, recomputation
 from graphc.passes.recompute.apply import sequence_of, with_sequence
+from graphc.passes.recompute.goal import Goal
 from graphc.passes.recompute.tape import GraphTape
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.within import TapePlan, TapePlanner
@@ -24,8 +25,8 @@ from graphc.planning.within import TapePlan, TapePlanner
 ATTEMPTS = 8
 """Plans with less and less room, until packing does not overshoot the budget."""
 
-ORDERS_TRIED = 3
-"""Limits above the budget at which plans are made and reordered."""
+LIMIT_STEP, LIMITS = 0.93, 40
+"""Limits above a budget at which plans are made and reordered: so many parts of all bytes."""
 
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
@@ -41,53 +42,6 @@ POINTS = 16
 
 OTHERS = ("none", "mirror", "segments", "cheap", "sublinear", "recursive")
 """Policies that are compared with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What a plan is asked for, at most one of three; with none, the knee of the curve.
-
-    `budget` bounds the bytes of the whole arena, `feature_map_budget` those of the paper's measure:
-    the least extra time within it is looked for. `max_extra_flops` is the part of a step's flops
-    that may be computed again: the fewest bytes within it are looked for.
-    """
-
-    budget: int | None = None
-    feature_map_budget: int | None = None
-    max_extra_flops: float | None = None
-
-    @classmethod
-    def of(cls, budget: object, feature_map_budget: object, max_extra_flops: object) -> Goal | None:
-        """From what a user gives, or None where all is None; raises `OptionError`."""
-        given = {
-            "budget": budget,
-            "feature_map_budget": feature_map_budget,
-            "max_extra_flops": max_extra_flops,
-        }
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise OptionError(f"give one of {' and '.join(named)}, not both: each decides a plan")
-        if not named:
-            return None
-        if max_extra_flops is not None:
-            is_number = isinstance(max_extra_flops, int | float)
-            if not is_number or isinstance(max_extra_flops, bool) or not max_extra_flops >= 0:  # type: ignore[operator]
-                raise OptionError(
-                    "max_extra_flops is a part of a step's flops from 0 up, such as 0.33, got "
-                    f"{max_extra_flops!r}"
-                )
-            return cls(max_extra_flops=float(max_extra_flops))  # type: ignore[arg-type]
-        size = parse_bytes(named[0], given[named[0]])
-        return cls(**{named[0]: size})
-
-    def __str__(self) -> str:
-        if self.budget is not None:
-            return f"arena of at most {format_bytes(self.budget)}"
-        if self.feature_map_budget is not None:
-            return f"feature maps of at most {format_bytes(self.feature_map_budget)}"
-        if self.max_extra_flops is not None:
-            return f"at most {self.max_extra_flops:.1%} more flops"
-        return "knee of the curve"
 
 
 @dataclass(frozen=True)
@@ -128,6 +82,7 @@ class OptimalPlanner:
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._orders: dict[Graph, Graph] = {}
+        self._limits: dict[int, Point | None] = {}
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
         """Whether plans may need fewer bytes than the tape says: parts inside concatenations."""
 
@@ -198,26 +153,37 @@ class OptimalPlanner:
 
     def _in_better_orders(self, budget: int, best: Point | None) -> Point | None:
         """Plans for more than the budget that fit when reordered, up to as much more as an order
-        saves without recomputation."""
+        saves without recomputation.
+
+        Limits are the same for all budgets and are left after two misses, so that a larger budget
+        finds all that a smaller one does.
+        """
         if self._reordered(self.graph) is self.graph:
             return best
-        planner = self._planner(maps_only=False, by_flops=False)
-        plain = self._other("none", maps_only=False).bytes(False)
-        low, high = budget, budget * planner.once.peak_bytes // max(plain, 1)
-        for _ in range(ORDERS_TRIED):
-            limit = (low + high) // 2
-            plan = planner.plan(limit) if limit - budget > SLACK * budget else None
-            if plan is None:
-                break
-            sequence = self._tape(maps_only=False, by_flops=False).sequence(plan.sequence)
-            point = self._measured(self._reordered(with_sequence(self.graph, sequence)))
-            if point.bytes(False) > budget:
-                high = limit
-                continue
-            low = limit
-            if best is None or point.extra_time < best.extra_time:
-                best = point
+        once = self._planner(maps_only=False, by_flops=False).once.peak_bytes
+        most = budget * once // max(self._other("none", maps_only=False).bytes(False), 1)
+        misses = 0
+        for limit in sorted(int(once * LIMIT_STEP**power) for power in range(LIMITS)):
+            if budget < limit <= most and misses < 2:
+                point = self._reordered_within(limit)
+                if point is None or point.bytes(False) > budget:
+                    misses += 1
+                    continue
+                misses = 0
+                if best is None or point.extra_time < best.extra_time:
+                    best = point
         return best
+
+    def _reordered_within(self, limit: int) -> Point | None:
+        """The plan for a limit on the tape, reordered."""
+        if limit not in self._limits:
+            plan = self._planner(maps_only=False, by_flops=False).plan(limit)
+            point = None
+            if plan is not None:
+                sequence = self._tape(maps_only=False, by_flops=False).sequence(plan.sequence)
+                point = self._measured(self._reordered(with_sequence(self.graph, sequence)))
+            self._limits[limit] = point
+        return self._limits[limit]
 
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
