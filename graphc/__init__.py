@@ -20,6 +20,7 @@ from graphc.ir.ops.choice import (
     maximum,
     where,
 )
+from graphc.ir.ops.concat import concat, split
 from graphc.ir.ops.conv import conv2d, conv_transpose2d
 from graphc.ir.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
 from graphc.ir.ops.embedding import embedding, gather, one_hot
@@ -37,7 +38,7 @@ from graphc.ir.ops.recurrent import (
 )
 from graphc.ir.ops.reduce import max, mean, sum
 from graphc.ir.ops.resample import adaptive_average_pool2d, pad, upsample2d
-from graphc.ir.ops.shape import broadcast_to, concat, full, reshape, split, transpose
+from graphc.ir.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ir.ops.shape import slice_ as slice
 from graphc.ir.ops.softmax import causal_softmax, log_softmax, softmax
 from graphc.ir.parse import parse_graph

@@ -12,9 +12,10 @@ from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.ops.choice import cast, less_equal, maximum
+from graphc.ir.ops.concat import concat
 from graphc.ir.ops.elementwise import add, div, mul, scale, sqrt
 from graphc.ir.ops.reduce import square_sum
-from graphc.ir.ops.shape import concat, full, reshape
+from graphc.ir.ops.shape import full, reshape
 from graphc.ir.ops.update import LossScaleAttributes, LossScaleUpdate, Update
 from graphc.ir.plan import PRECISIONS, Precision
 from graphc.ir.types import DType, float32, float64

@@ -8,9 +8,9 @@ from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu
 from graphc.ir.ops.batch_norm import batch_norm
+from graphc.ir.ops.concat import concat
 from graphc.ir.ops.conv import conv2d
 from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
-from graphc.ir.ops.shape import concat
 from graphc.models.heads import classifier
 
 

@@ -7,9 +7,10 @@ from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.ir.ops.activation import relu
 from graphc.ir.ops.batch_norm import batch_norm
+from graphc.ir.ops.concat import concat
 from graphc.ir.ops.conv import conv2d, conv_transpose2d
 from graphc.ir.ops.pool import max_pool2d
-from graphc.ir.ops.shape import concat, transpose
+from graphc.ir.ops.shape import transpose
 from graphc.models.heads import classified
 
 

@@ -7,10 +7,11 @@ import math
 from graphc.errors import ShapeError, whole_number
 from graphc.ir.builder import as_value
 from graphc.ir.graph import Value
+from graphc.ir.ops.concat import split
 from graphc.ir.ops.elementwise import scale
 from graphc.ir.ops.matmul import matmul
 from graphc.ir.ops.random import dropout
-from graphc.ir.ops.shape import reshape, split, transpose
+from graphc.ir.ops.shape import reshape, transpose
 from graphc.ir.ops.softmax import causal_softmax, softmax
 
 

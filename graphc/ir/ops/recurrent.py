@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from graphc.ir.builder import parameter, scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.ops.activation import sigmoid, tanh
+from graphc.ir.ops.concat import split
 from graphc.ir.ops.elementwise import add, mul, sub
 from graphc.ir.ops.matmul import affine
-from graphc.ir.ops.shape import split
 from graphc.ir.types import DType
 
 
