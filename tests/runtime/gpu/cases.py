@@ -1,0 +1,118 @@
+"""The cases on which generated kernels are checked: rows of the op table, in several dtypes and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from ops.samples import SAMPLES, Sample
+from ops.test_every_op import build, draw, find_node
+from runtime.gpu.on_cpu import aligned, apart
+from runtime.gpu.updates import UPDATES
+
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import REGISTRY
+from graphc.runtime.gpu.source.generate import is_generated
+
+NARROW = ("float16", "bfloat16")
+DTYPES = ("float64", "float32", *NARROW)
+
+
+LONG: list[Sample] = []
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node of one op with values for its inputs, and how its arrays are laid."""
+
+    name: str
+    node: Node
+    feeds: dict[Value, np.ndarray]
+    layout: str
+
+    def arrays(self) -> dict[Value, np.ndarray]:
+        """Arrays of all values: inputs filled, outputs full of 77."""
+        node = self.node
+        if self.layout == "over":
+            return self._overwriting()
+        arrays = {}
+        for value in dict.fromkeys((*node.inputs, *node.outputs)):
+            array = self.feeds.get(value)
+            if array is None:
+                array = np.full(value.shape, 77, value.type.dtype.numpy)
+            axis = int(self.layout.removeprefix("axis")) if self.layout != "dense" else None
+            name = _name(node, value)
+            fits = axis is not None and axis < array.ndim and axis <= node.op.free_axes(node, name)
+            arrays[value] = apart(array, axis) if fits else aligned(array)
+        return arrays
+
+    def _overwriting(self) -> dict[Value, np.ndarray]:
+        """Outputs over the inputs that they may or must overwrite, each input at most once."""
+        node, taken = self.node, set()
+        arrays = {value: aligned(array) for value, array in self.feeds.items()}
+        for index, output in enumerate(node.outputs):
+            name = node.op.output_name(index)
+            must = node.op.must_overwrite.get(name)
+            allowed = (must,) if must else node.op.may_overwrite.get(name, ())
+            under = [
+                value
+                for i, value in enumerate(node.inputs)
+                if node.op.input_name(i) in allowed and value.type == output.type
+                and value not in taken
+            ]  # fmt: skip
+            if under:
+                taken.add(under[0])
+                arrays[output] = arrays[under[0]]
+            else:
+                arrays[output] = aligned(np.full(output.shape, 77, output.type.dtype.numpy))
+        return arrays
+
+
+def _name(node: Node, value: Value) -> str:
+    if value in node.outputs:
+        return node.op.output_name(node.outputs.index(value))
+    return node.op.input_name(node.inputs.index(value))
+
+
+def in_dtype(sample: Sample, dtype: str) -> Sample:
+    """The sample with its float64 inputs in another dtype."""
+    dtypes = [sample.dtype(i) for i in range(len(sample.shapes))]
+    given = tuple(dtype if each == "float64" else each for each in dtypes)
+    return replace(sample, dtypes=given, label=f"{sample.label} {dtype}")
+
+
+def drawn(sample: Sample) -> tuple[Node, dict[Value, np.ndarray]]:
+    """The node of a sample, and random values of its inputs."""
+    _, _, outputs = build(sample)
+    node = find_node(sample, outputs)
+    rng = np.random.default_rng(5)
+    return node, {v: draw(rng, sample, v.shape, v.type.dtype.name) for v in node.inputs}
+
+
+def layouts(node: Node) -> list[str]:
+    """Dense, cut along each axis behind the first, and outputs over inputs."""
+    ranks = [v.type.rank for v in (*node.inputs, *node.outputs)]
+    cut = [f"axis{axis}" for axis in range(1, max(ranks, default=0))]
+    overwrites = node.op.may_overwrite or node.op.must_overwrite
+    return ["dense", *([] if node.op.must_overwrite else cut), *(["over"] if overwrites else [])]
+
+
+def cases_of(sample: Sample, dtype: str) -> Iterator[Case]:
+    """All layouts of a sample in one dtype."""
+    sample = in_dtype(sample, dtype)
+    node, feeds = drawn(sample)
+    for layout in layouts(node):
+        yield Case(f"{sample.name} {layout}", node, feeds, layout)
+
+
+def all_cases() -> list[Case]:
+    """Every generated op in every dtype that its row can be drawn in, in all layouts."""
+    rows = [s for s in (*SAMPLES, *UPDATES, *LONG) if is_generated(REGISTRY[s.op])]
+    return [
+        case
+        for sample in rows
+        for dtype in DTYPES
+        if dtype == "float64" or in_dtype(sample, dtype).dtypes != in_dtype(sample, "float64").dtypes
+        for case in cases_of(sample, dtype)
+    ]

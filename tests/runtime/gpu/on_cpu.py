@@ -1,0 +1,88 @@
+"""Generated CUDA kernels, compiled as C++ by g++ and run on NumPy's arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graphc.ir.graph import Node, Value
+from graphc.runtime.gpu.source.generate import kernels_of
+from graphc.runtime.gpu.source.kernel import Kernel, NodeKernels, Scratch, module_text
+from graphc.runtime.gpu.source.layout import Place
+
+HERE = Path(__file__).parent
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+
+
+class Library:
+    """Kernels as functions of a shared library, built once for each text."""
+
+    def __init__(self, kernels: Iterable[Kernel], folder: Path) -> None:
+        kernels = list(kernels)
+        exports = "\n".join(f"EXPORT({name})" for name in sorted({k.name for k in kernels}))
+        parts = (HERE / "shim.h").read_text(), module_text(kernels)
+        text = "\n".join([*parts, (HERE / "shim_tail.h").read_text(), exports])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        path = folder / f"kernels_{digest}.so"
+        if not path.exists():
+            source, built = folder / f"{digest}_{os.getpid()}.cc", folder / f"{os.getpid()}.so"
+            source.write_text(text)
+            subprocess.run(["g++", *FLAGS, str(source), "-o", str(built)], check=True)
+            built.replace(path)
+        self.functions = ctypes.CDLL(str(path))
+
+    def run(
+        self,
+        found: NodeKernels,
+        arrays: Mapping[Value, np.ndarray],
+        descending: bool = False,
+    ) -> None:
+        """All launches in order, on these arrays, with the threads of a block in that order."""
+        scratch = [np.full(type.shape, 77, type.dtype.numpy) for type in found.scratch]
+        for launch in found.launches:
+            buffers = [
+                scratch[a.index] if isinstance(a, Scratch) else arrays[a] for a in launch.arguments
+            ]
+            pointers = (ctypes.c_void_p * len(buffers))(*(b.ctypes.data for b in buffers))
+            function = getattr(self.functions, f"run_{launch.kernel.name}")
+            if function(pointers, launch.grid, launch.block, int(descending)):
+                raise AssertionError(f"{launch.kernel.name}: a barrier that not all threads meet")
+
+
+def places_of(arrays: Mapping[Value, np.ndarray]) -> dict[Value, Place]:
+    """Where arrays lie."""
+    return {value: Place(a.ctypes.data, a.strides) for value, a in arrays.items()}
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy in one piece from an address that is a multiple of 256."""
+    raw = np.empty(array.nbytes + 256, np.uint8)
+    skip = -raw.ctypes.data % 256
+    copy = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def apart(array: np.ndarray, axis: int) -> np.ndarray:
+    """The same elements as a part of a larger array, cut along `axis`."""
+    shape = list(array.shape)
+    shape[axis] = 2 * shape[axis] + 3
+    large = aligned(np.full(shape, 77, array.dtype))
+    inside = large[(*(slice(None),) * axis, slice(2, 2 + array.shape[axis]))]
+    inside[...] = array
+    return inside
+
+
+def generated(node: Node, arrays: Mapping[Value, np.ndarray]) -> NodeKernels:
+    """The node's kernels for arrays as they lie."""
+    return kernels_of(node, places_of(arrays))
+
+
+def kernels_in(found: Sequence[NodeKernels]) -> list[Kernel]:
+    return [launch.kernel for each in found for launch in each.launches]

@@ -1,0 +1,91 @@
+// Runs CUDA kernels as C++ on the CPU, a block at a time. A thread of a block is a fiber: it runs until it
+// meets a barrier, then the next one does. Threads run in ascending or descending order; a kernel
+// that gives other bits in the other order lacks a barrier.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+#include <utility>
+
+#define GRAPHC_HOST
+#define __global__
+#define __device__
+#define __shared__ static
+
+struct Index3 { unsigned x; };
+static Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+constexpr unsigned MOST_THREADS = 1024;
+constexpr size_t STACK_BYTES = 32768;
+static ucontext_t scheduler, fibers[MOST_THREADS];
+static char stacks[MOST_THREADS][STACK_BYTES];
+static bool finished[MOST_THREADS];
+static void (*entry)(void **);
+static void **pointers;
+
+static void fiber() {
+    entry(pointers);
+    finished[threadIdx.x] = true;
+}
+
+static void __syncthreads() { swapcontext(&fibers[threadIdx.x], &scheduler); }
+
+template <class T> static T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
+    static T slots[MOST_THREADS];
+    slots[threadIdx.x] = value;
+    __syncthreads();
+    const T other = slots[threadIdx.x ^ lanes];
+    __syncthreads();
+    return other;
+}
+
+static float __uint_as_float(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static unsigned __float_as_uint(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static unsigned __umulhi(unsigned a, unsigned b) { return uint64_t(a) * b >> 32; }
+
+// 0, or 1 if some threads of a block ended while others waited at a barrier.
+static int run(void (*kernel)(void **), void **arguments, unsigned grid, unsigned block, int descending) {
+    entry = kernel;
+    pointers = arguments;
+    gridDim.x = grid;
+    blockDim.x = block;
+    for (unsigned b = 0; b < grid; ++b) {
+        blockIdx.x = b;
+        for (unsigned t = 0; t < block; ++t) {
+            finished[t] = false;
+            getcontext(&fibers[t]);
+            fibers[t].uc_stack.ss_sp = stacks[t];
+            fibers[t].uc_stack.ss_size = STACK_BYTES;
+            fibers[t].uc_link = &scheduler;
+            makecontext(&fibers[t], fiber, 0);
+        }
+        for (unsigned waiting = block; waiting;) {
+            for (unsigned i = 0; i < block; ++i) {
+                const unsigned t = descending ? block - 1 - i : i;
+                threadIdx.x = t;
+                swapcontext(&scheduler, &fibers[t]);
+            }
+            unsigned ended = 0;
+            for (unsigned t = 0; t < block; ++t) ended += finished[t];
+            if (ended && ended < block) return 1;
+            waiting = block - ended;
+        }
+    }
+    return 0;
+}
+
+struct float16;
+struct bfloat16;
+static float widen(float16);
+static float widen(bfloat16);
+static void narrow(float, float16 &);
+static void narrow(float, bfloat16 &);
