@@ -71,10 +71,11 @@ class Access:
 
 def accesses(operands: Sequence[Operand], indices: Sequence[str], width: int) -> list[Access]:
     """Accesses at the place that these indices name."""
-    return [Access(o, _from_start(o, offset(indices, o.strides)), width) for o in operands]
+    return [Access(o, starting_at(o, offset(indices, o.strides)), width) for o in operands]
 
 
-def _from_start(operand: Operand, at: str) -> str:
+def starting_at(operand: Operand, at: str) -> str:
+    """An offset counted from the operand's buffer."""
     return f"{operand.start}u + {at}" if operand.start else at
 
 

@@ -99,7 +99,9 @@ def _element_code(
         scalar.declare(access.operand.name, access.operand.dtype, access.read())
     for access in writes:
         name = access.operand.name
-        scalar.assign(name, access.operand.dtype, expressions[name], access.target())
+        scalar.assign(expressions[name], access.target())
+        if any(name in expression.names for expression in expressions.values()):
+            scalar.declare(name, access.operand.dtype, f"widen({access.target()})")  # as rounded
     lanes = scalar.statements
     statements = [f"const Index place = {place};", *split]
     statements += [access.load() for access in reads] + [access.open() for access in writes]

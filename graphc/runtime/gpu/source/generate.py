@@ -5,11 +5,11 @@ from __future__ import annotations
 from graphc.ir.graph import Node
 from graphc.ir.op import Op
 from graphc.ir.ops.elementwise import Elementwise
-from graphc.runtime.gpu.source import elementwise_ops
+from graphc.runtime.gpu.source import elementwise_ops, line_ops
 from graphc.runtime.gpu.source.elementwise_ops import Places, scalar_op
 from graphc.runtime.gpu.source.kernel import NodeKernels
 
-RULES = {**elementwise_ops.RULES}
+RULES = {**elementwise_ops.RULES, **line_ops.RULES}
 
 
 def is_generated(op: Op) -> bool:

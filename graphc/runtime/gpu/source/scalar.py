@@ -96,11 +96,16 @@ class ScalarCode:
         dtype = self._dtype((expression.value,), done)
         return self._operand(expression.value, done, dtype), dtype
 
-    def assign(self, name: str, dtype: DType, expression: Expression, target: str) -> None:
-        """`target`, of a storage dtype, gets the value; the rounded value is variable `name`."""
+    def nested(self) -> ScalarCode:
+        """Code inside a loop that sees all variables declared so far."""
+        inner = ScalarCode(self.floating)
+        inner.variables, inner.results = dict(self.variables), self.results
+        return inner
+
+    def assign(self, expression: Expression, target: str) -> None:
+        """`target`, of a storage dtype, gets the value."""
         value, _ = self.compute(expression)
         self.statements.append(f"narrow({value}, {target});")
-        self.declare(name, dtype, f"widen({target})")
 
     def _known(self, operand: Operand, done: list[tuple[str, DType]]) -> tuple[str, DType] | None:
         if isinstance(operand, Result):
