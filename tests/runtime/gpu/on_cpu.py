@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +17,21 @@ from graphc.runtime.gpu.source.kernel import Kernel, NodeKernels, Scratch, modul
 from graphc.runtime.gpu.source.layout import Place
 
 HERE = Path(__file__).parent
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-ffp-contract=off", "-w")
 
 
 class Library:
-    """Kernels as functions of a shared library, built once for each text."""
+    """Kernels as functions of a shared library, built once for each text; `edit` may break it."""
 
-    def __init__(self, kernels: Iterable[Kernel], folder: Path) -> None:
+    def __init__(
+        self,
+        kernels: Iterable[Kernel],
+        folder: Path,
+        edit: Callable[[str], str] = lambda text: text,
+    ) -> None:
         kernels = list(kernels)
         exports = "\n".join(f"EXPORT({name})" for name in sorted({k.name for k in kernels}))
-        parts = (HERE / "shim.h").read_text(), module_text(kernels)
+        parts = (HERE / "shim.h").read_text(), edit(module_text(kernels))
         text = "\n".join([*parts, (HERE / "shim_tail.h").read_text(), exports])
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         path = folder / f"kernels_{digest}.so"

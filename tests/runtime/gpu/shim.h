@@ -2,6 +2,7 @@
 // meets a barrier, then the next one does. Threads run in ascending or descending order; a kernel
 // that gives other bits in the other order lacks a barrier.
 #include <math.h>
+#include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
 #include <ucontext.h>
@@ -17,18 +18,29 @@ static Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 constexpr unsigned MOST_THREADS = 1024;
 constexpr size_t STACK_BYTES = 32768;
-static ucontext_t scheduler, fibers[MOST_THREADS];
+static ucontext_t fibers[MOST_THREADS];
+static jmp_buf waiting_scheduler, waiting_fibers[MOST_THREADS]; // switching costs no system call
 static char stacks[MOST_THREADS][STACK_BYTES];
-static bool finished[MOST_THREADS];
+static bool started[MOST_THREADS], finished[MOST_THREADS];
 static void (*entry)(void **);
 static void **pointers;
 
 static void fiber() {
     entry(pointers);
     finished[threadIdx.x] = true;
+    _longjmp(waiting_scheduler, 1);
 }
 
-static void __syncthreads() { swapcontext(&fibers[threadIdx.x], &scheduler); }
+static void __syncthreads() {
+    if (!_setjmp(waiting_fibers[threadIdx.x])) _longjmp(waiting_scheduler, 1);
+}
+
+static void resume() {
+    if (_setjmp(waiting_scheduler)) return;
+    if (started[threadIdx.x]) _longjmp(waiting_fibers[threadIdx.x], 1);
+    started[threadIdx.x] = true;
+    setcontext(&fibers[threadIdx.x]);
+}
 
 template <class T> static T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
     static T slots[MOST_THREADS];
@@ -58,21 +70,22 @@ static int run(void (*kernel)(void **), void **arguments, unsigned grid, unsigne
     pointers = arguments;
     gridDim.x = grid;
     blockDim.x = block;
+    ucontext_t plain;
+    getcontext(&plain);
     for (unsigned b = 0; b < grid; ++b) {
         blockIdx.x = b;
         for (unsigned t = 0; t < block; ++t) {
-            finished[t] = false;
-            getcontext(&fibers[t]);
+            started[t] = finished[t] = false;
+            fibers[t] = plain;
             fibers[t].uc_stack.ss_sp = stacks[t];
             fibers[t].uc_stack.ss_size = STACK_BYTES;
-            fibers[t].uc_link = &scheduler;
             makecontext(&fibers[t], fiber, 0);
         }
         for (unsigned waiting = block; waiting;) {
             for (unsigned i = 0; i < block; ++i) {
                 const unsigned t = descending ? block - 1 - i : i;
                 threadIdx.x = t;
-                swapcontext(&scheduler, &fibers[t]);
+                if (!finished[t]) resume();
             }
             unsigned ended = 0;
             for (unsigned t = 0; t < block; ++t) ended += finished[t];

@@ -9,21 +9,22 @@ from runtime.gpu.on_cpu import Library, generated, kernels_in
 
 import graphc as g
 from graphc.ir.builder import apply
+from graphc.runtime.gpu.source.kernel import module_text
 
 CASES = all_cases()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def prepared():
     """Of each case its arrays and its kernels."""
     arrays = [case.arrays() for case in CASES]
     return [(a, generated(case.node, a)) for case, a in zip(CASES, arrays, strict=True)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def library(prepared, tmp_path_factory):
     kernels = kernels_in([found for _, found in prepared])
-    return Library(kernels, tmp_path_factory.getbasetemp())
+    return Library(kernels, tmp_path_factory.getbasetemp())  # one a worker
 
 
 def in_float64(case):
@@ -46,20 +47,82 @@ def in_float64(case):
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 6e-4, "bfloat16": 4.5e-3}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)
-def test_kernel_equals_numpy(number, prepared, library):
-    case = CASES[number]
-    arrays, found = prepared[number]
+def check(case, arrays, found, library):
+    """The library's results against NumPy's in float64, with the threads in both orders."""
     before = {value: array.copy() for value, array in arrays.items()}
     library.run(found, arrays)
     results = [arrays[value].copy() for value in case.node.outputs]
-    for result, expected in zip(results, in_float64(case), strict=True):
-        name = ml_dtypes.finfo(result.dtype).dtype.name if result.dtype.kind not in "biu" else ""
-        tolerance = TOLERANCE.get(name, 0)
-        wide = result.astype(np.float64)
-        np.testing.assert_allclose(wide, expected, rtol=tolerance, atol=tolerance)
-    for value, array in before.items():  # the other order of threads gives the same bits
+    for value, array in before.items():
         arrays[value][...] = array
     library.run(found, arrays, descending=True)
     for value, result in zip(case.node.outputs, results, strict=True):
         np.testing.assert_array_equal(arrays[value], result, strict=True)
+    for result, expected in zip(results, in_float64(case), strict=True):
+        name = ml_dtypes.finfo(result.dtype).dtype.name if result.dtype.kind not in "biu" else ""
+        tolerance = TOLERANCE.get(name, 0)
+        wide = result.astype(np.float64)
+        reach = tolerance * max(1, np.abs(expected).max())  # sums cancel
+        np.testing.assert_allclose(wide, expected, rtol=tolerance, atol=reach)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)
+def test_kernel_equals_numpy(number, prepared, library):
+    check(CASES[number], *prepared[number], library)
+
+
+def without_barriers(text):
+    return text.replace("__syncthreads();", "")
+
+
+BREAKS = {
+    "a sum instead of a maximum": lambda text: text.replace("Max::combine(peak", "Sum::combine(peak"),
+    "no barriers": without_barriers,
+    "a thread's first element is left out": lambda text: text.replace("first + rank", "first + rank + 1"),
+    "division by the maximum": lambda text: text.replace("/ total_value", "/ peak_value"),
+    "the neighbour is written": lambda text: text.replace("y_out.lane[lane]", "y_out.lane[lane ^ 1]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", BREAKS.values(), ids=BREAKS)
+def test_a_broken_kernel_is_found(edit, tmp_path):
+    """The checks above can fail."""
+    case = next(c for c in CASES if c.name == "softmax long (3, 2112) float32 dense")
+    arrays = case.arrays()
+    found = generated(case.node, arrays)
+    kernels = kernels_in([found])
+    check(case, arrays, found, Library(kernels, tmp_path))
+    text = module_text(kernels)
+    assert edit(text) != text
+    with pytest.raises(AssertionError):
+        check(case, case.arrays(), found, Library(kernels, tmp_path, edit))
+
+
+STRIDED = [c for c in CASES if c.layout.startswith("axis")]
+
+
+@pytest.mark.parametrize("case", STRIDED, ids=lambda case: case.name)
+def test_strides_change_no_bit(case, prepared, library):
+    dense = next(
+        i for i, c in enumerate(CASES) if c.name == case.name.replace(case.layout, "dense")
+    )
+    cut = CASES.index(case)
+    results = []
+    for number in (dense, cut):
+        case, (_, found) = CASES[number], prepared[number]
+        arrays = case.arrays()
+        library.run(found, arrays)
+        results.append([arrays[value].copy() for value in case.node.outputs])
+    for expected, result in zip(*results, strict=True):
+        np.testing.assert_array_equal(result, expected, strict=True)
+
+
+def test_scratch_depends_on_shapes_alone(prepared):
+    """A plan gives scratch its bytes before anything has a place."""
+    by_node = {}
+    for case, (_, found) in zip(CASES, prepared, strict=True):
+        assert by_node.setdefault(case.node, found.scratch) == found.scratch
+
+
+def test_texts_are_deterministic(prepared):
+    for case, (arrays, found) in zip(CASES[::7], prepared[::7], strict=True):
+        assert generated(case.node, arrays) == found
