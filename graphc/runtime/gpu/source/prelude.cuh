@@ -35,6 +35,9 @@ template <int N, class T> __device__ inline void store(T *address, const Pack<T,
     *reinterpret_cast<Pack<T, N> *>(address) = pack;
 }
 
+__device__ inline float infinite(float) { return __uint_as_float(0x7f800000u); }
+__device__ inline double infinite(double) { return infinite(0.0f); }
+
 // NaN goes through, as in NumPy.
 template <class T> __device__ inline T maximum(T a, T b) { return a >= b || a != a ? a : b; }
 

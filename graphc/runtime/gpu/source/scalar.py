@@ -58,7 +58,7 @@ def literal(number: float, dtype: DType) -> str:
         rounded = float(dtype.numpy.type(number))
     if np.isinf(rounded):
         sign = "-" if rounded < 0 else ""
-        return f"{sign}__builtin_huge_val{suffix}()"
+        return f"{sign}infinite(0.0{suffix})"
     return f"({rounded!r}{suffix})" if rounded < 0 else f"{rounded!r}{suffix}"
 
 
