@@ -14,7 +14,7 @@ from runtime.gpu.updates import UPDATES
 import graphc as g
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import batch_norm, loss, norm, shape, softmax
+from graphc.ir.ops import batch_norm, loss, norm, random, shape, softmax
 from graphc.ir.ops.reduce import square_sum
 from graphc.runtime.gpu.source.generate import is_generated
 
@@ -53,6 +53,8 @@ LONG = [
     long("max", lambda x: g.max(x, 0), ((1030, 3),)),
     long("sum", g.sum, ((5, 2000),), ("int32",)),
     long("square_sum", square_sum, ((20011,),)),
+    long("dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)),
+         ((4, 1030), (2,), ()), ("float64", "int64", "int64")),
     long("softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), ((3, 2112), (3,)), ("float64", "int64")),
 ]  # fmt: skip
 

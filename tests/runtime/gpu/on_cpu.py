@@ -51,13 +51,18 @@ class Library:
         """All launches in order, on these arrays, with the threads of a block in that order."""
         scratch = [np.full(type.shape, 77, type.dtype.numpy) for type in found.scratch]
         for launch in found.launches:
-            buffers = [
-                scratch[a.index] if isinstance(a, Scratch) else arrays[a] for a in launch.arguments
-            ]
-            pointers = (ctypes.c_void_p * len(buffers))(*(b.ctypes.data for b in buffers))
+            given = [_argument(argument, arrays, scratch) for argument in launch.arguments]
+            pointers = (ctypes.c_void_p * len(given))(*given)
             function = getattr(self.functions, f"run_{launch.kernel.name}")
             if function(pointers, launch.grid, launch.block, int(descending)):
                 raise AssertionError(f"{launch.kernel.name}: a barrier that not all threads meet")
+
+
+def _argument(argument, arrays, scratch):
+    if isinstance(argument, int):
+        return argument
+    buffer = scratch[argument.index] if isinstance(argument, Scratch) else arrays[argument]
+    return buffer.ctypes.data
 
 
 def places_of(arrays: Mapping[Value, np.ndarray]) -> dict[Value, Place]:
@@ -72,6 +77,13 @@ def aligned(array: np.ndarray) -> np.ndarray:
     copy = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def surroundings(array: np.ndarray) -> np.ndarray:
+    """All bytes of the memory that an array is a part of."""
+    while array.base is not None:
+        array = array.base
+    return array
 
 
 def apart(array: np.ndarray, axis: int) -> np.ndarray:

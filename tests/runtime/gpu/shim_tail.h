@@ -16,7 +16,7 @@ static void narrow(float x, float16 &result) {
 
 template <class... P, size_t... I>
 static void spread(void (*kernel)(P...), void **arguments, std::index_sequence<I...>) {
-    kernel((P)arguments[I]...);
+    kernel((P)(uintptr_t)arguments[I]...);
 }
 template <class... P> static void call(void (*kernel)(P...), void **arguments) {
     spread(kernel, arguments, std::index_sequence_for<P...>{});

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from ops.test_strides import run as run_numpy
 from runtime.gpu.cases import all_cases
-from runtime.gpu.on_cpu import Library, generated, kernels_in
+from runtime.gpu.on_cpu import Library, generated, kernels_in, surroundings
 
 import graphc as g
 from graphc.ir.builder import apply
@@ -50,10 +50,14 @@ TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 6e-4, "bfloat16": 4.5
 def check(case, arrays, found, library):
     """The library's results against NumPy's in float64, with the threads in both orders."""
     before = {value: array.copy() for value, array in arrays.items()}
+    around = {value: surroundings(array).copy() for value, array in arrays.items()}
     library.run(found, arrays)
     results = [arrays[value].copy() for value in case.node.outputs]
     for value, array in before.items():
+        if value in case.node.inputs and case.layout != "over":
+            np.testing.assert_array_equal(arrays[value], array)
         arrays[value][...] = array
+        np.testing.assert_array_equal(surroundings(arrays[value]), around[value])
     library.run(found, arrays, descending=True)
     for value, result in zip(case.node.outputs, results, strict=True):
         np.testing.assert_array_equal(arrays[value], result, strict=True)

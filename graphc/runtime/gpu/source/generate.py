@@ -6,10 +6,11 @@ from graphc.ir.graph import Node
 from graphc.ir.op import Op
 from graphc.ir.ops.elementwise import Elementwise
 from graphc.runtime.gpu.source import elementwise_ops, line_ops
+from graphc.runtime.gpu.source.dropout import dropout
 from graphc.runtime.gpu.source.elementwise_ops import Places, scalar_op
 from graphc.runtime.gpu.source.kernel import NodeKernels
 
-RULES = {**elementwise_ops.RULES, **line_ops.RULES}
+RULES = {**elementwise_ops.RULES, **line_ops.RULES, "dropout": dropout}
 
 
 def is_generated(op: Op) -> bool:

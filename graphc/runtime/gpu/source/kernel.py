@@ -40,13 +40,16 @@ class Scratch:
 Buffer = Value | Scratch
 """What a pointer argument points to."""
 
+Argument = Buffer | int
+"""A pointer, or an unsigned number of 32 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel on `grid` blocks of `block` threads; its arguments are pointers only."""
+    """A kernel on `grid` blocks of `block` threads."""
 
     kernel: Kernel
-    arguments: tuple[Buffer, ...]
+    arguments: tuple[Argument, ...]
     grid: int
     block: int
 

@@ -98,3 +98,17 @@ template <class Combine, unsigned TEAM, class T> __device__ inline T across_colu
     __syncthreads();
     return value;
 }
+
+// Philox4x32-10 (Salmon et al., 2011): a counter of four words becomes four random words.
+__device__ inline void philox(unsigned (&words)[4], unsigned key0, unsigned key1) {
+    for (int round = 0; round < 10; ++round) {
+        const unsigned high0 = __umulhi(0xD2511F53u, words[0]), low0 = 0xD2511F53u * words[0];
+        const unsigned high1 = __umulhi(0xCD9E8D57u, words[2]), low1 = 0xCD9E8D57u * words[2];
+        words[0] = high1 ^ words[1] ^ key0;
+        words[1] = low1;
+        words[2] = high0 ^ words[3] ^ key1;
+        words[3] = low0;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+}
