@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from typing import Any
 
 from graphc.errors import DependencyError, GraphcError
 from graphc.ir.graph import Value
@@ -31,10 +32,19 @@ def load_cublas() -> ctypes.CDLL:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         return ctypes.CDLL(str(load_nvidia_dynamic_lib("cublas").abs_path))
-    except (ImportError, RuntimeError, OSError) as error:
-        raise DependencyError(
-            f"cuBLAS was not found ({str(error).splitlines()[0]}); pip install 'graphc[gpu]'"
-        ) from None
+    except (ImportError, RuntimeError, OSError):
+        raise DependencyError("cuBLAS was not found; pip install 'graphc[gpu]'") from None
+
+
+def version(library: ctypes.CDLL) -> str:
+    """Major, minor and patch version of the library."""
+    found = []
+    for kind in range(3):
+        number = ctypes.c_int()
+        if library.cublasGetProperty(kind, ctypes.byref(number)):
+            raise CublasError("cublasGetProperty gives no version")
+        found.append(str(number.value))
+    return ".".join(found)
 
 
 class Cublas:
@@ -49,11 +59,10 @@ class Cublas:
 
     def _declare(self) -> None:
         pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-        matrix = [pointer, number, size, size]
-        signature = [pointer, number, number, size, size, size, pointer, *matrix, *matrix, pointer]
-        self._library.cublasGemmStridedBatchedEx_64.argtypes = [
-            *signature, *matrix, size, number, number,
-        ]  # fmt: skip
+        matrix: tuple[Any, ...] = (pointer, number, size, size)
+        extents = (pointer, number, number, size, size, size)
+        product = (*extents, pointer, *matrix, *matrix, pointer, *matrix, size, number, number)
+        self._library.cublasGemmStridedBatchedEx_64.argtypes = product
         self._library.cublasSetStream_v2.argtypes = [pointer, pointer]
         self._library.cublasSetWorkspace_v2.argtypes = [pointer, pointer, ctypes.c_size_t]
         self._library.cublasDestroy_v2.argtypes = [pointer]

@@ -37,7 +37,8 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """c = op(first) · op(second) + beta · c, column-major: op(first) is (m, k), op(second) (k, n)."""
+    """c = op(first) · op(second) + beta · c, column-major, with op(first) (m, k) and op(second)
+    (k, n)."""
 
     transpose_first: bool
     transpose_second: bool
@@ -55,10 +56,10 @@ class Gemm:
 def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tuple[Gemm, ...]:
     """The calls of a matmul or linear node, usually one.
 
-    With a running sum (`accumulate`), or the bias of `linear`, y must hold it before the first call:
-    beta is 1. Several calls are only needed where the batch axes of the operands have no common
-    stride. `tf32` lets float32 products round their operands to 10 bits of mantissa. Raises
-    `OptionError` for an operand that `needs_copy`.
+    With a running sum (`accumulate`), or the bias of `linear`, y must hold it before the first
+    call: beta is 1. Several calls are only needed where the batch axes of the operands have no
+    common stride. `tf32` lets float32 products round their operands to 10 bits of mantissa.
+    Raises `OptionError` for an operand that `needs_copy`.
     """
     a, b = node.inputs[:2]
     c = node.output

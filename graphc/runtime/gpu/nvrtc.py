@@ -1,7 +1,7 @@
 """NVRTC, NVIDIA's run-time compiler, by ctypes: CUDA C++ to code for one architecture.
 
-Neither a GPU nor a driver is needed. The library comes from the wheel ``nvidia-cuda-nvrtc`` or from an
-installed CUDA toolkit.
+Neither a GPU nor a driver is needed. The library comes from the wheel ``nvidia-cuda-nvrtc`` or from
+an installed CUDA toolkit.
 """
 
 from __future__ import annotations
@@ -24,16 +24,10 @@ class KernelError(GraphcError):
 def _library() -> ctypes.CDLL:
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
-    except ImportError:
-        raise DependencyError(
-            "compiling GPU kernels needs cuda-pathfinder and NVRTC; pip install 'graphc[nvrtc]'"
-        ) from None
-    try:
+
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
-    except RuntimeError as error:
-        raise DependencyError(
-            f"NVRTC was not found ({str(error).splitlines()[0]}); pip install 'graphc[nvrtc]'"
-        ) from None
+    except (ImportError, RuntimeError):
+        raise DependencyError("NVRTC was not found; pip install 'graphc[nvrtc]'") from None
     return ctypes.CDLL(str(path))
 
 

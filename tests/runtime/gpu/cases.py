@@ -1,4 +1,4 @@
-"""The cases on which generated kernels are checked: rows of the op table, in several dtypes and layouts."""
+"""What generated kernels are checked on: rows of the op table in several dtypes and layouts."""
 
 from __future__ import annotations
 
@@ -23,39 +23,52 @@ DTYPES = ("float64", "float32", *NARROW)
 
 
 def long(op, build, shapes, dtypes=()):
-    """A row without a reference, at a size where kernels take their other forms."""
+    """A row of a size at which kernels take their other forms."""
     return Sample(op, build, shapes, None, dtypes=dtypes, label=f" long {shapes[0]}", int_limit=7)
 
 
+AXIS1 = shape.AxisAttributes(1)
 LAYER = norm.NormGradientAttributes((3, 2112), (1,), (1,))
 CHANNELS = norm.NormGradientAttributes((2, 5, 8200), (0, 2), (1,))
+MAPS, ROWS = (2, 5, 8200), (3, 2112)
+EPSILON = norm.EpsilonAttributes(1e-5)
+BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
+FLOAT = "float64"
 
 LONG = [
     long("add", g.add, ((3, 257), (257,))),
-    long("softmax", g.softmax, ((3, 2112),)),
+    long("softmax", g.softmax, (ROWS,)),
     long("softmax", g.softmax, ((2, 4097),)),
     long("softmax", lambda x: g.softmax(x, 0), ((70, 65),)),
-    long("softmax_gradient", direct(softmax.SoftmaxGradient, shape.AxisAttributes(1)), ((2, 9001),) * 2),
+    long("softmax_gradient", direct(softmax.SoftmaxGradient, AXIS1), ((2, 9001),) * 2),
     long("log_softmax", g.log_softmax, ((1, 9000),)),
     long("log_softmax", lambda x: g.log_softmax(x, 0), ((300, 33),)),
-    long("layer_norm", direct(norm.LayerNorm, norm.EpsilonAttributes(1e-5)), ((3, 2112), (2112,), (2112,))),
-    long("batch_norm", direct(batch_norm.BatchNorm, batch_norm.BatchNormAttributes(1e-5, 0.1)),
-         ((2, 5, 8200), *[(5,)] * 4)),
-    long("norm_input_gradient", direct(norm.NormInputGradient, LAYER),
-         ((3, 2112), (3, 2112), (3,), (3,), (2112,))),
-    long("norm_input_gradient", direct(norm.NormInputGradient, CHANNELS),
-         ((2, 5, 8200), (2, 5, 8200), *[(5,)] * 3)),
-    long("norm_scale_gradient", direct(norm.NormScaleGradient, CHANNELS),
-         ((2, 5, 8200), (2, 5, 8200), (5,), (5,))),
+    long("layer_norm", direct(norm.LayerNorm, EPSILON), (ROWS, (2112,), (2112,))),
+    long("batch_norm", direct(batch_norm.BatchNorm, BATCH), (MAPS, *[(5,)] * 4)),
+    long(
+        "norm_input_gradient", direct(norm.NormInputGradient, LAYER),
+        (ROWS, ROWS, (3,), (3,), (2112,)),
+    ),
+    long(
+        "norm_input_gradient", direct(norm.NormInputGradient, CHANNELS),
+        (MAPS, MAPS, *[(5,)] * 3),
+    ),
+    long(
+        "norm_scale_gradient", direct(norm.NormScaleGradient, CHANNELS), (MAPS, MAPS, (5,), (5,))
+    ),
     long("sum", lambda x: g.sum(x, 0), ((1025, 70),)),
     long("sum", lambda x: g.sum(x, (0, 2)), ((3, 4, 9000),)),
     long("mean", g.mean, ((3, 7001),)),
     long("max", lambda x: g.max(x, 0), ((1030, 3),)),
     long("sum", g.sum, ((5, 2000),), ("int32",)),
     long("square_sum", square_sum, ((20011,),)),
-    long("dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)),
-         ((4, 1030), (2,), ()), ("float64", "int64", "int64")),
-    long("softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), ((3, 2112), (3,)), ("float64", "int64")),
+    long(
+        "dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)), ((4, 1030), (2,), ()),
+        (FLOAT, "int64", "int64"),
+    ),
+    long(
+        "softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), (ROWS, (3,)), (FLOAT, "int64")
+    ),
 ]  # fmt: skip
 
 
@@ -149,10 +162,7 @@ def all_cases() -> list[Case]:
     """Every generated op in every dtype that its row can be drawn in, in all layouts."""
     rows = [s for s in (*SAMPLES, *UPDATES, *LONG) if is_generated(REGISTRY[s.op])]
     return [
-        case
-        for sample in rows
-        for dtype in _dtypes(sample)
-        for case in cases_of(sample, dtype)
+        case for sample in rows for dtype in _dtypes(sample) for case in cases_of(sample, dtype)
     ]
 
 

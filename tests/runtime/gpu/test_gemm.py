@@ -14,7 +14,7 @@ from graphc.errors import OptionError
 from graphc.ir.builder import apply
 from graphc.ir.ops.matmul import Linear, Matmul, MatmulAttributes
 from graphc.ir.types import as_dtype
-from graphc.runtime.gpu.cublas import Cublas, CublasError
+from graphc.runtime.gpu.cublas import Cublas, CublasError, version
 from graphc.runtime.gpu.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gemms
 
 SOURCE = Path(__file__).with_name("fake_cublas.cc")
@@ -26,7 +26,9 @@ def cublas(tmp_path_factory):
     path = tmp_path_factory.mktemp("cublas") / "libfake.so"
     command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(path)]
     subprocess.run(command, check=True)
-    handle = Cublas(ctypes.CDLL(str(path)))
+    library = ctypes.CDLL(str(path))
+    assert version(library) == "13.14.15"
+    handle = Cublas(library)
     handle.use(0, WORKSPACE, 1024)
     yield handle
     handle.close()

@@ -1,4 +1,4 @@
-"""How a kernel reads and writes one operand: by packs of up to 16 bytes, repeated, or one by one."""
+"""How a kernel reads and writes one operand: by packs, repeated, or one by one."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ WORDS = 4
 
 
 def dropout(node: Node, places: Places) -> NodeKernels:
-    """x and y lie in one piece. The stream's number is an argument: layers of one shape share a kernel."""
+    """x and y lie in one piece.
+
+    The stream's number is an argument, so layers of one shape share a kernel.
+    """
     x, seed, step = node.inputs
     y, rate = node.output, node.attributes.rate
     elements = y.type.elements
@@ -26,14 +29,14 @@ def dropout(node: Node, places: Places) -> NodeKernels:
         for name, value in (("x", x), ("y", y))
     )
     numbers = [Operand(n, v.type.dtype, (0,), v) for n, v in (("seed", seed), ("step", step))]
-    factor = literal(1 / (1 - rate), arithmetic_dtype(x.type.dtype))
+    held = arithmetic_dtype(x.type.dtype)
     whole = elements % WORDS == 0
-    width = WORDS if whole else 1
-    reading, writing = (Access(o, "place" if whole else "place + lane", width) for o in (source, target))
+    at, width = ("place", WORDS) if whole else ("place + lane", 1)
+    reading, writing = Access(source, at, width), Access(target, at, width)
+    kept = f"{reading.read()} * {literal(1 / (1 - rate), held)}"
     lane = [
         f"const bool stays = words[lane] >> 8 >= {math.ceil(rate * 2**24)}u;",
-        f"narrow(stays ? {reading.read()} * {factor} : {literal(0.0, arithmetic_dtype(x.type.dtype))}, "
-        f"{writing.target()});",
+        f"narrow(stays ? {kept} : {literal(0.0, held)}, {writing.target()});",
     ]
     around = [reading.load(), writing.open()]
     if not whole:

@@ -7,7 +7,7 @@ any operand that lies as it does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from graphc.ir.expression import Expression
 from graphc.ir.numpy_expression import compute_dtype
@@ -78,9 +78,9 @@ def _width(extents: Sequence[int], sources: Sequence[Operand], targets: Sequence
     return width
 
 
-def _loop(first: int, last: int, place: str, body: object, width: int) -> str:
+def _loop(first: int, last: int, place: str, body: Callable[[int, str], str], width: int) -> str:
     start = f"{first}u + thread" if first else "thread"
-    code = body(width, place)  # type: ignore[operator]
+    code = body(width, place)
     return f"    for (Index item = {start}; item < {last}u; item += threads) {{\n{code}\n    }}\n"
 
 
@@ -107,7 +107,9 @@ def _element_code(
     statements += [access.load() for access in reads] + [access.open() for access in writes]
     if width > 1:
         inner = indented(lanes, 1)
-        statements.append(f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane) {{\n{inner}\n}}")
+        statements.append(
+            f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane) {{\n{inner}\n}}"
+        )
     else:
         statements += lanes
     statements += [statement for access in writes for statement in access.close()]

@@ -93,9 +93,7 @@ def collapse(
 
 def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
     """The C++ type that holds every offset."""
-    spans = [
-        sum((n - 1) * s for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands
-    ]
+    spans = [sum((n - 1) * s for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands]
     wide = max([math.prod(shape), *spans]) >= INDEX_LIMIT
     return "unsigned long long" if wide else "unsigned"
 

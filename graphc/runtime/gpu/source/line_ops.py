@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -257,7 +256,10 @@ def _rms_norm(node: Node, places: Places) -> NodeKernels:
         x.shape,
         (x.type.rank - 1,),
         (operand("x", x, places[x], x.shape), operand("scale", scale, places[scale], x.shape)),
-        (operand("y", y, places[y], x.shape), operand("inverse", inverse, places[inverse], x.shape)),
+        (
+            operand("y", y, places[y], x.shape),
+            operand("inverse", inverse, places[inverse], x.shape),
+        ),
         (
             Reduce("Sum", {"square": "x * x"}),
             Numbers({"scaling": "1 / sqrt(square / count + epsilon)"}),
@@ -277,9 +279,7 @@ RULES: Mapping[str, Rule] = {
     "group_norm": _norm,
     "layer_norm": _norm,
     "log_softmax": _along_axis((PEAK, TOTAL), "x - peak - log(total)"),
-    "log_softmax_gradient": _along_axis(
-        (Reduce("Sum", {"total": "dy"}),), "dy - exp(y) * total"
-    ),
+    "log_softmax_gradient": _along_axis((Reduce("Sum", {"total": "dy"}),), "dy - exp(y) * total"),
     "max": _reduction((PEAK,), "peak"),
     "mean": _reduction((SUM,), "total / count"),
     "norm_bias_gradient": _norm_parameter_gradient("dy"),

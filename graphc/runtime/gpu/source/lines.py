@@ -1,13 +1,13 @@
 """Kernels for what belongs together along lines: sums, softmax, norms and their gradients.
 
 A frame is a shape of which some axes are reduced. The elements that share their place on the other
-axes are a line. A program says what to compute of each line, as scalar expressions: reductions over
-its elements, numbers made of these, and outputs for the line or for each element.
+axes are a line. A program says what to compute of each line, as scalar expressions: reductions
+over its elements, numbers made of these, and outputs for the line or for each element.
 
-Two forms, chosen by the shape alone. By rows: where the last axis is reduced, consecutive threads of
-a team take consecutive packs of one line. By columns: where it is kept, consecutive threads take
-consecutive lines, and eight threads a line share its elements. Which thread adds which elements, and
-in which order, never depends on strides, so neither do the bits of a result.
+Two forms, chosen by the shape alone. By rows: where the last axis is reduced, consecutive threads
+of a team take consecutive packs of one line. By columns: where it is kept, consecutive threads take
+consecutive lines, and eight threads a line share its elements. Which thread adds which elements,
+and in which order, never depends on strides, so neither do the bits of a result.
 
 All elements of a line are read before the first one is written, except by the thread that writes
 it, so an output may lie over an operand that lies as it does.
@@ -16,7 +16,7 @@ it, so an output may lie over an operand that lies as it does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -66,8 +66,9 @@ class Numbers:
 class Lines:
     """What to compute along the lines of a frame.
 
-    Operands have strides over `shape`; the first input is the tensor that the frame is made for. `per_line` and `per_element` give the expression of each
-    output, stored when all stages are done; `constants` are names that stand for numbers.
+    Operands have strides over `shape`; the first input is the tensor that the frame is made for.
+    `per_line` and `per_element` give the expression of each output, stored when all stages are
+    done; `constants` are names that stand for numbers.
     """
 
     shape: tuple[int, ...]
@@ -166,8 +167,8 @@ class _Writer:
             self.text += [
                 f"const Index line = part / {self.chunks}u;",
                 f"const Index first = part % {self.chunks}u * {share}u;",
-                f"const Index end = first + {share}u < {self.packs}u ? first + {share}u : {self.packs}u;",
-                "const Index last = exists ? end : 0u;",
+                f"const Index end = first + {share}u;",
+                f"const Index last = !exists ? 0u : end < {self.packs}u ? end : {self.packs}u;",
             ]
         else:
             self.text += [
@@ -258,12 +259,12 @@ class _Writer:
 
     def loop(
         self,
-        expressions: object,
+        expressions: Iterable[Expression],
         written: Mapping[str, Expression],
-        element: object,
+        element: Callable[[ScalarCode, Sequence[Access]], None],
     ) -> list[str]:
         """A thread's loop over its packs of a line: loads what expressions read."""
-        names = frozenset().union(*(e.names for e in expressions))  # type: ignore[attr-defined]
+        names = frozenset().union(*(e.names for e in expressions))
         sources = [
             o for o in self.program.inputs
             if o.name in names and any(self.reduced_strides[o.name])
@@ -277,7 +278,7 @@ class _Writer:
         scalar = self.scalar.nested()
         for access in reads:
             scalar.declare(access.operand.name, access.operand.dtype, access.read())
-        element(scalar, writes)  # type: ignore[operator]
+        element(scalar, writes)
         before = [*split, *(a.load() for a in reads), *(a.open() for a in writes)]
         after = [statement for access in writes for statement in access.close()]
         inner = _lanes(self.group, whole, before, scalar.statements, after)

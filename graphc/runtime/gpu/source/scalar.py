@@ -6,8 +6,6 @@ those of C with the suffix of their type, so a kernel's text says in which preci
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from graphc.ir.expression import COMPARISONS, Expression, Operand, Result
@@ -140,7 +138,11 @@ def _apply(function: str, operands: list[str], dtype: DType) -> str:
             a, b = operands
             return f"add(({kind}){a}, multiply(({kind}){b}, ({kind})-1))"
         case "negative":
-            return f"-{operands[0]}" if dtype.kind == "float" else f"multiply({operands[0]}, ({kind})-1)"
+            return (
+                f"-{operands[0]}"
+                if dtype.kind == "float"
+                else f"multiply({operands[0]}, ({kind})-1)"
+            )
         case "power":
             return f"pow{suffix}({', '.join(operands)})"
         case "maximum":

@@ -1,4 +1,4 @@
-"""Line programs with few and long lines: each reduction in two launches, so that all of a device works.
+"""Line programs with few and long lines: each reduction in two launches, to fill a device.
 
 The first launch reduces parts of lines, the second the parts of each line, and what needs the
 result comes after it. How lines are cut depends on the shape alone.
@@ -26,9 +26,7 @@ BLOCKS_WANTED = 512
 
 def chunks_of(program: Lines) -> int:
     """Parts that a line is cut into; 1 where whole lines keep a device busy."""
-    enough, part = (
-        (ROWS_ENOUGH, ROW_PART) if program.by_rows else (COLUMNS_ENOUGH, COLUMN_PART)
-    )
+    enough, part = (ROWS_ENOUGH, ROW_PART) if program.by_rows else (COLUMNS_ENOUGH, COLUMN_PART)
     if program.lines >= enough or program.length < 2 * part:
         return 1
     blocks = program.lines if program.by_rows else -(-program.lines // WARP)
