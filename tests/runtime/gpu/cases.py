@@ -14,7 +14,7 @@ from runtime.gpu.updates import UPDATES
 import graphc as g
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import batch_norm, loss, norm, random, shape, softmax
+from graphc.ir.ops import batch_norm, embedding, loss, norm, random, shape, softmax
 from graphc.ir.ops.reduce import square_sum
 from graphc.runtime.gpu.source.generate import is_generated
 
@@ -66,6 +66,11 @@ LONG = [
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)), ((4, 1030), (2,), ()),
         (FLOAT, "int64", "int64"),
     ),
+    long(
+        "gather_gradient", direct(embedding.GatherGradient, embedding.RowsAttributes(7)),
+        ((70, 300), (70,)), (FLOAT, "int64"),
+    ),
+    long("gather", g.gather, ((7, 48), (5, 9)), (FLOAT, "int32")),
     long(
         "softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), (ROWS, (3,)), (FLOAT, "int64")
     ),

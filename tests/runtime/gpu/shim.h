@@ -51,6 +51,19 @@ template <class T> static T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
     return other;
 }
 
+static unsigned __ballot_sync(unsigned, bool vote) {
+    static bool votes[MOST_THREADS];
+    votes[threadIdx.x] = vote;
+    __syncthreads();
+    unsigned mask = 0;
+    const unsigned first = threadIdx.x / 32 * 32;
+    for (unsigned lane = 0; lane < 32; ++lane) mask |= unsigned(votes[first + lane]) << lane;
+    __syncthreads();
+    return mask;
+}
+
+static int __ffs(unsigned bits) { return __builtin_ffs(bits); }
+
 static float __uint_as_float(unsigned bits) {
     float x;
     memcpy(&x, &bits, 4);

@@ -1,12 +1,10 @@
 """Matrix products through the cuBLAS binding, on a library that does what cuBLAS documents."""
 
-import ctypes
 import itertools
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
+from runtime.gpu.fake_cublas import stand_in
 from runtime.gpu.on_cpu import aligned, apart, places_of, surroundings
 
 import graphc as g
@@ -14,22 +12,13 @@ from graphc.errors import OptionError
 from graphc.ir.builder import apply
 from graphc.ir.ops.matmul import Linear, Matmul, MatmulAttributes
 from graphc.ir.types import as_dtype
-from graphc.runtime.gpu.cublas import Cublas, CublasError, version
+from graphc.runtime.gpu.cublas import CublasError
 from graphc.runtime.gpu.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gemms
-
-SOURCE = Path(__file__).with_name("fake_cublas.cc")
-WORKSPACE = 256
 
 
 @pytest.fixture(scope="module")
 def cublas(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cublas") / "libfake.so"
-    command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(path)]
-    subprocess.run(command, check=True)
-    library = ctypes.CDLL(str(path))
-    assert version(library) == "13.14.15"
-    handle = Cublas(library)
-    handle.use(0, WORKSPACE, 1024)
+    handle = stand_in(tmp_path_factory.mktemp("cublas"))
     yield handle
     handle.close()
 

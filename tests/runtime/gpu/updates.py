@@ -1,8 +1,8 @@
-"""Updates of optimizers and counters, which the op table leaves out, as samples."""
+"""Updates, counters and rates of optimizers, which the op table leaves out, as samples."""
 
 from ops.samples import Sample, direct
 
-from graphc.ir.ops import batch_norm, update
+from graphc.ir.ops import batch_norm, learning_rate, update
 
 SHAPE = (3, 4)
 MOMENTS = update.AdamAttributes(0.9, 0.999, 1e-8, 0.1)
@@ -42,6 +42,20 @@ UPDATES = [
     sample(
         "", update.LossScaleUpdate, update.LossScaleAttributes(2.0), ((), (), ()),
         (FLOAT, FLOAT, OK),
+    ),
+    *(
+        Sample(
+            "learning_rate", direct(
+                learning_rate.LearningRate,
+                learning_rate.LearningRateAttributes(form, 0.5, 0.01, 9, warmup, "float64"),
+            ),
+            ((),), None, dtypes=("int64",), int_limit=9, label=f" {form} {warmup}",
+        )
+        for form in learning_rate.FORMS
+        for warmup in (0, 8)
+    ),
+    sample(
+        "", update.AdamCorrection, update.BetaAttributes(0.9, 0.999), ((), ()), (FLOAT, "int64")
     ),
     sample("", update.Increment, None, ((),), ("int64",)),
 ]  # fmt: skip

@@ -54,6 +54,12 @@ def _launch(node: Node, places: Places, inputs: list[Operand], expression: Expre
     return elementwise(node.op.name, y.shape, inputs, [target], {"y": expression})
 
 
+def copied(x: Value, y: Value, places: Places) -> Launch:
+    """x into y, which broadcasts it."""
+    source, target = (operand(name, v, places[v], y.shape) for name, v in (("x", x), ("y", y)))
+    return elementwise("copy", y.shape, [source], [target], {"y": IDENTITY})
+
+
 def _unchanged(node: Node, places: Places) -> NodeKernels:
     (x,) = node.inputs
     source = operand("x", x, places[x], node.output.shape)

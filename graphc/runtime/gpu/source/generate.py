@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from graphc.ir.graph import Node
+from collections.abc import Mapping
+
+from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.elementwise import Elementwise
-from graphc.runtime.gpu.source import elementwise_ops, line_ops
+from graphc.runtime.gpu.source import elementwise_ops, line_ops, lookup, step_numbers, windows
 from graphc.runtime.gpu.source.dropout import dropout
 from graphc.runtime.gpu.source.elementwise_ops import Places, scalar_op
 from graphc.runtime.gpu.source.kernel import NodeKernels
 
-RULES = {**elementwise_ops.RULES, **line_ops.RULES, "dropout": dropout}
+RULES = {
+    **elementwise_ops.RULES,
+    **line_ops.RULES,
+    **lookup.RULES,
+    **step_numbers.RULES,
+    **windows.RULES,
+    "dropout": dropout,
+}
 
 
 def is_generated(op: Op) -> bool:
@@ -30,3 +39,17 @@ def kernels_of(node: Node, places: Places) -> NodeKernels:
     if isinstance(node.op, Elementwise):
         return scalar_op(node, places)
     raise NotImplementedError(f"there is no generated kernel for {node.op.name}")
+
+
+def contiguous_inputs(node: Node, strided: Mapping[Value, int]) -> tuple[Value, ...]:
+    """Inputs that kernels see as copies in one piece, in the node's workspace.
+
+    `strided` says of each value that does not lie in one piece how many of its first axes have
+    strides of their own. Unlike on the CPU, 16-bit operands need no copies.
+    """
+    found = {
+        value: None
+        for index, value in enumerate(node.inputs)
+        if strided.get(value, 0) > node.op.free_axes(node, node.op.input_name(index))
+    }
+    return tuple(found)

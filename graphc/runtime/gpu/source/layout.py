@@ -6,7 +6,7 @@ Strides count elements here, not bytes; 0 repeats an element along an axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.ir.graph import Value
@@ -96,6 +96,11 @@ def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
     spans = [sum((n - 1) * s for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands]
     wide = max([math.prod(shape), *spans]) >= INDEX_LIMIT
     return "unsigned long long" if wide else "unsigned"
+
+
+def widest_index(spans: Iterable[tuple[tuple[int, ...], Operand]]) -> str:
+    """The C++ type that holds every offset of operands on shapes of their own."""
+    return max((index_type(shape, [operand]) for shape, operand in spans), key=len)
 
 
 def pack_bytes(operand: Operand, width: int) -> int:
