@@ -162,20 +162,7 @@ class _Writer:
             f"const bool exists = number < {self.line_count}u;",
             f"const Index part = exists ? number : {self.line_count - 1}u;",
         ]
-        if self.chunks > 1:
-            share = -(-self.packs // self.chunks)
-            self.text += [
-                f"const Index line = part / {self.chunks}u;",
-                f"const Index first = part % {self.chunks}u * {share}u;",
-                f"const Index end = first + {share}u;",
-                f"const Index last = !exists ? 0u : end < {self.packs}u ? end : {self.packs}u;",
-            ]
-        else:
-            self.text += [
-                "const Index line = part;",
-                "const Index first = 0u;",
-                f"const Index last = exists ? {self.packs}u : 0u;",
-            ]
+        self.text += self.range()
         split, self.line_indices = decompose("line", self.kept, "i")
         self.text += split
         for operand in program.inputs:
@@ -183,6 +170,24 @@ class _Writer:
                 access = self.line_access(operand)
                 self.text.append(access.load())
                 self.declare(access)
+
+    def range(self) -> list[str]:
+        """The packs of the line that the thread's team works on."""
+        if self.chunks == 1:
+            whole = f"const Index last = exists ? {self.packs}u : 0u;"
+            return ["const Index line = part;", "const Index first = 0u;", whole]
+        share, lines = -(-self.packs // self.chunks), self.program.lines
+        if self.program.by_rows:
+            line, chunk = f"part / {self.chunks}u", f"part % {self.chunks}u"
+        else:  # consecutive threads on consecutive lines, whose elements are neighbours
+            line, chunk = f"part % {lines}u", f"part / {lines}u"
+        return [
+            f"const Index line = {line};",
+            f"const Index chunk = {chunk};",
+            f"const Index first = chunk * {share}u;",
+            f"const Index end = first + {share}u;",
+            f"const Index last = !exists ? 0u : end < {self.packs}u ? end : {self.packs}u;",
+        ]
 
     def line_access(self, operand: Operand) -> Access:
         """An operand that has one element a line."""
@@ -239,8 +244,8 @@ class _Writer:
                 continue
             expression = program.expression(program.per_line[operand.name])
             access = self.line_access(operand)
-            at = f"{operand.name}[{'part' if self.chunks > 1 else access.at}]"
-            scalar.assign(expression, at)
+            at = f"line * {self.chunks}u + chunk" if self.chunks > 1 else access.at
+            scalar.assign(expression, f"{operand.name}[{at}]")
         inner = indented(scalar.statements, 1)
         self.text.append(f"if (exists && rank == 0) {{\n{inner}\n}}")
 

@@ -7,7 +7,7 @@ result comes after it. How lines are cut depends on the shape alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from graphc.ir.types import TensorType
 from graphc.runtime.gpu.source.elementwise import elementwise
@@ -22,6 +22,8 @@ ROW_PART = 4096
 COLUMNS_ENOUGH = 128 * WARP
 COLUMN_PART = 128
 BLOCKS_WANTED = 512
+
+Stages = Sequence[Reduce | Numbers]
 
 
 def chunks_of(program: Lines) -> int:
@@ -61,12 +63,13 @@ class _Splitter:
             following = stages[position + 1 :]
             end = next((i for i, s in enumerate(following) if isinstance(s, Reduce)), None)
             own = [s for s in following[:end] if isinstance(s, Numbers)]
-            self.reduction(stage, own, is_last=end is None)
+            rest = following[len(own) :]
+            self.reduction(stage, own, rest)
         if program.per_element:
             self.launches.append(self.elements())
         return NodeKernels(tuple(self.launches), tuple(self.scratch))
 
-    def reduction(self, stage: Reduce, own: list[Numbers], is_last: bool) -> None:
+    def reduction(self, stage: Reduce, own: list[Numbers], rest: Stages) -> None:
         """Parts, then lines; then the numbers that the rest needs are in scratch."""
         partials = {name: self.room(self.program.lines * self.chunks) for name in stage.of}
         program = self.program
@@ -81,10 +84,10 @@ class _Splitter:
             constants=program.constants,
         )  # fmt: skip
         self.launches.append(line_kernel(self.op, parts, self.chunks))
-        self.launches.append(line_kernel(self.op, self.finish(stage, own, partials, is_last)))
+        self.launches.append(line_kernel(self.op, self.finish(stage, own, partials, rest)))
 
     def finish(
-        self, stage: Reduce, own: list[Numbers], partials: Mapping[str, Scratch], is_last: bool
+        self, stage: Reduce, own: list[Numbers], partials: Mapping[str, Scratch], rest: Stages
     ) -> Lines:
         """The program that combines the parts of each line."""
         shape, kept = (*self.kept_shape, self.chunks), range(len(self.kept_shape))
@@ -92,14 +95,15 @@ class _Splitter:
         inputs = [Operand(f"{n}_parts", self.dtype, strides, room) for n, room in partials.items()]
         earlier = self.known(shape, kept)
         names = [*stage.of, *(name for numbers in own for name in numbers.of)]
-        stored = {f"{name}_line": name for name in names if name in self.read_later()}
+        later = self.read_by(rest)
+        stored = {f"{name}_line": name for name in names if name in later}
         self.numbers |= {name: self.room(self.program.lines) for name in stored.values()}
         numbers = (*_row_major(self.kept_shape), 0)
         outputs = [
             Operand(target, self.dtype, numbers, self.numbers[name])
             for target, name in stored.items()
         ]
-        per_line = dict(self.program.per_line) if is_last else {}
+        per_line = {} if rest else dict(self.program.per_line)
         outputs += [self.of_line(o) for o in self.program.outputs if o.name in per_line]
         reduce = Reduce(stage.combine, {name: f"{name}_parts" for name in stage.of})
         return Lines(
@@ -123,11 +127,11 @@ class _Splitter:
         spread = tuple(strides.get(axis, 0) for axis in range(len(shape)))
         return [Operand(n, self.dtype, spread, room) for n, room in self.numbers.items()]
 
-    def read_later(self) -> frozenset[str]:
-        """Names that any expression reads."""
+    def read_by(self, rest: Stages) -> frozenset[str]:
+        """Names that the stages still to come read, or outputs stored after them."""
         program = self.program
-        sources = [s for stage in program.stages for s in stage.of.values()]
-        sources += [*program.per_element.values(), *program.per_line.values()]
+        sources = [source for stage in rest for source in stage.of.values()]
+        sources += [*program.per_element.values(), *(program.per_line.values() if rest else ())]
         return frozenset().union(*(program.expression(source).names for source in sources))
 
     def of_line(self, output: Operand) -> Operand:
