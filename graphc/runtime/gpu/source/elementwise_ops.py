@@ -17,6 +17,7 @@ from graphc.runtime.gpu.source.layout import (
     Place,
     counter,
     in_one_piece,
+    on_frame,
     operand,
 )
 
@@ -143,6 +144,16 @@ def _padded(node: Node, places: Places) -> NodeKernels:
     return NodeKernels((zeros, _part(node, places, x, where.starts, where.steps)))
 
 
+def _repeated(node: Node, places: Places) -> NodeKernels:
+    """Rows and columns each seen as pairs: which of x, and which of its repetitions."""
+    (x,), y, factor = node.inputs, node.output, node.attributes.factor
+    batch, channels, rows, columns = x.shape
+    frame = (batch, channels, rows, factor, columns, factor)
+    source = on_frame("x", x, places[x], (batch, channels, rows, 1, columns, 1), frame)
+    target = on_frame("y", y, places[y], frame, frame)
+    return NodeKernels((elementwise(node.op.name, frame, [source], [target], {"y": IDENTITY}),))
+
+
 RULES: Mapping[str, Rule] = {
     "cast": _unchanged,
     "concat": _concatenated,
@@ -152,5 +163,6 @@ RULES: Mapping[str, Rule] = {
     "pad_slice": _padded,
     "reshape": _reshaped,
     "softmax_cross_entropy_gradient": _cross_entropy_gradient,
+    "upsample_nearest2d": _repeated,
 }
 """Ops that are elementwise in what they compute, but not given by expressions."""

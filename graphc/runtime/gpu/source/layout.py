@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from graphc.ir.graph import Value
 from graphc.ir.types import DType, TensorType, contiguous_strides
 from graphc.runtime.gpu.source.kernel import Buffer
@@ -63,6 +65,22 @@ def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Op
     ]
     missing = (0,) * (len(shape) - len(own))
     return Operand(name, value.type.dtype, (*missing, *own), value, place.address)
+
+
+def on_frame(
+    name: str, value: Value, place: Place, own: tuple[int, ...], shape: tuple[int, ...]
+) -> Operand:
+    """A value seen in the shape `own`, broadcast to `shape`.
+
+    Raises `ValueError` where its strides do not allow it.
+    """
+    element = np.empty(1, value.type.dtype.numpy)
+    outline = np.lib.stride_tricks.as_strided(element, value.shape, place.strides)
+    strides = np.reshape(outline, own, copy=False).strides
+    size = value.type.dtype.itemsize
+    elements = tuple(0 if n == 1 else s // size for n, s in zip(own, strides, strict=True))
+    missing = (0,) * (len(shape) - len(own))
+    return Operand(name, value.type.dtype, (*missing, *elements), value, place.address)
 
 
 def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from graphc.ir.graph import Node, Value
 from graphc.ir.ops.norm import Norm, NormParameterGradient
 from graphc.ir.ops.statistics import Frame
 from graphc.ir.types import TensorType, int64
 from graphc.runtime.gpu.source.elementwise_ops import Places, Rule
 from graphc.runtime.gpu.source.kernel import NodeKernels, Scratch
-from graphc.runtime.gpu.source.layout import Operand, Place, counter, operand
+from graphc.runtime.gpu.source.layout import Operand, counter, on_frame, operand
 from graphc.runtime.gpu.source.lines import Lines, Numbers, Reduce, line_kernel
 from graphc.runtime.gpu.source.scalar import arithmetic_dtype
 from graphc.runtime.gpu.source.split import lines_kernels
@@ -38,19 +36,6 @@ def _reduction(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
         return lines_kernels(node.op.name, program)
 
     return rule
-
-
-def on_frame(
-    name: str, value: Value, place: Place, own: tuple[int, ...], shape: tuple[int, ...]
-) -> Operand:
-    """A value seen in the shape `own`, which its strides must allow, broadcast to `shape`."""
-    element = np.empty(1, value.type.dtype.numpy)
-    outline = np.lib.stride_tricks.as_strided(element, value.shape, place.strides)
-    strides = np.reshape(outline, own, copy=False).strides
-    size = value.type.dtype.itemsize
-    elements = tuple(0 if n == 1 else s // size for n, s in zip(own, strides, strict=True))
-    missing = (0,) * (len(shape) - len(own))
-    return Operand(name, value.type.dtype, (*missing, *elements), value, place.address)
 
 
 # --- softmax ---
