@@ -12,9 +12,10 @@ from runtime.gpu.on_cpu import aligned, apart
 from runtime.gpu.updates import UPDATES
 
 import graphc as g
+from graphc.ir import types
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import batch_norm, embedding, loss, norm, random, shape, softmax
+from graphc.ir.ops import batch_norm, choice, embedding, loss, norm, random, shape, softmax
 from graphc.ir.ops.reduce import square_sum
 from graphc.runtime.gpu.source.generate import is_generated
 
@@ -34,6 +35,16 @@ MAPS, ROWS = (2, 5, 8200), (3, 2112)
 EPSILON = norm.EpsilonAttributes(1e-5)
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
 FLOAT = "float64"
+
+CASTS = [
+    Sample(
+        "cast", direct(choice.Cast, choice.CastAttributes(to)), ((5, 3),), None, dtypes=(source,),
+        domain=(0.1, 9), int_limit=3, label=f" {source} to {to}",
+    )
+    for source in ("float64", "int32", "int64", "uint8", "bool")
+    for to in [dtype.name for dtype in types.DTYPES]
+    if source != to
+]  # fmt: skip
 
 LONG = [
     long("add", g.add, ((3, 257), (257,))),
@@ -61,6 +72,10 @@ LONG = [
     long("mean", g.mean, ((3, 7001),)),
     long("max", lambda x: g.max(x, 0), ((1030, 3),)),
     long("sum", g.sum, ((5, 2000),), ("int32",)),
+    long("sum", lambda x: g.sum(x, 0), ((300, 5),), ("int64",)),
+    long("max", lambda x: g.max(x, 1), ((4, 90),), ("uint8",)),
+    long("maximum", g.maximum, ((4, 90), (90,)), ("int32", "int32")),
+    long("mul", g.mul, ((4, 90), (4, 1)), ("uint8", "uint8")),
     long("square_sum", square_sum, ((20011,),)),
     long(
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)), ((4, 1030), (2,), ()),
@@ -165,7 +180,7 @@ def cases_of(sample: Sample, dtype: str) -> Iterator[Case]:
 
 def all_cases() -> list[Case]:
     """Every generated op in every dtype that its row can be drawn in, in all layouts."""
-    rows = [s for s in (*SAMPLES, *UPDATES, *LONG) if is_generated(REGISTRY[s.op])]
+    rows = [s for s in (*SAMPLES, *UPDATES, *CASTS, *LONG) if is_generated(REGISTRY[s.op])]
     return [
         case for sample in rows for dtype in _dtypes(sample) for case in cases_of(sample, dtype)
     ]

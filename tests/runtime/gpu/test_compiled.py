@@ -65,6 +65,19 @@ def test_a_broken_kernel_does_not_compile():
         compile_cubin(module_text([broken]), 90)
 
 
+@pytest.mark.parametrize("function", [g.tanh, g.softmax, lambda x: g.sum(x, 0)])
+def test_large_tensors_have_wide_offsets(function):
+    """2³² elements: offsets in 32 bits would wrap around."""
+    ptx = ptx_of(function(g.input("x", (2**20, 2**12))))
+    assert ".entry" in ptx
+    small = function(g.input("x", (2**10, 2**12))).node
+    large = function(g.input("x", (2**20, 2**12))).node
+    for node, index in ((small, "Index = unsigned;"), (large, "Index = unsigned long long;")):
+        values = (*node.inputs, *node.outputs)
+        first, *_ = kernels_of(node, {v: in_one_piece(v.type) for v in values}).launches
+        assert index in first.kernel.text
+
+
 def ptx_of(y, address=0):
     node = y.node
     values = (*node.inputs, *node.outputs)

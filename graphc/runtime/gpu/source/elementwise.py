@@ -99,7 +99,7 @@ def _element_code(
         scalar.declare(access.operand.name, access.operand.dtype, access.read())
     for access in writes:
         name = access.operand.name
-        scalar.assign(expressions[name], access.target())
+        scalar.assign(expressions[name], access.operand.dtype, access.target())
         if any(name in expression.names for expression in expressions.values()):
             scalar.declare(name, access.operand.dtype, f"widen({access.target()})")  # as rounded
     lanes = scalar.statements

@@ -245,7 +245,7 @@ class _Writer:
             expression = program.expression(program.per_line[operand.name])
             access = self.line_access(operand)
             at = f"line * {self.chunks}u + chunk" if self.chunks > 1 else access.at
-            scalar.assign(expression, f"{operand.name}[{at}]")
+            scalar.assign(expression, operand.dtype, f"{operand.name}[{at}]")
         inner = indented(scalar.statements, 1)
         self.text.append(f"if (exists && rank == 0) {{\n{inner}\n}}")
 
@@ -258,7 +258,8 @@ class _Writer:
 
         def element(scalar: ScalarCode, writes: Sequence[Access]) -> None:
             for access in writes:
-                scalar.assign(expressions[access.operand.name], access.target())
+                operand = access.operand
+                scalar.assign(expressions[operand.name], operand.dtype, access.target())
 
         self.text += self.loop(expressions.values(), expressions, element)
 

@@ -100,10 +100,12 @@ class ScalarCode:
         inner.variables, inner.results = dict(self.variables), self.results
         return inner
 
-    def assign(self, expression: Expression, target: str) -> None:
-        """`target`, of a storage dtype, gets the value."""
+    def assign(self, expression: Expression, dtype: DType, target: str) -> None:
+        """`target`, which stores that dtype, gets the value."""
         value, _ = self.compute(expression)
-        self.statements.append(f"narrow({value}, {target});")
+        held = C_TYPES[arithmetic_dtype(dtype)]
+        converted = value if dtype.itemsize != 2 else f"({held}){value}"
+        self.statements.append(f"narrow({converted}, {target});")
 
     def _known(self, operand: Operand, done: list[tuple[str, DType]]) -> tuple[str, DType] | None:
         if isinstance(operand, Result):
