@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
-import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,11 +35,13 @@ class Library:
         text = "\n".join([*parts, (HERE / "shim_tail.h").read_text(), exports])
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         path = folder / f"kernels_{digest}.so"
-        if not path.exists():
-            source, built = folder / f"{digest}_{os.getpid()}.cc", folder / f"{os.getpid()}.so"
-            source.write_text(text)
-            subprocess.run(["g++", *FLAGS, str(source), "-o", str(built)], check=True)
-            built.replace(path)
+        with (folder / f"{digest}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker builds it for all
+            if not path.exists():
+                source, built = folder / f"{digest}.cc", folder / f"{digest}.partial"
+                source.write_text(text)
+                subprocess.run(["g++", *FLAGS, str(source), "-o", str(built)], check=True)
+                built.replace(path)
         self.functions = ctypes.CDLL(str(path))
 
     def run(

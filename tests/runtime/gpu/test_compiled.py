@@ -42,7 +42,7 @@ def test_every_op_compiles(architecture):
     "dtype",
     [
         "float32",
-        "bfloat16",
+        pytest.param("bfloat16", marks=pytest.mark.slow),
         pytest.param("float64", marks=pytest.mark.slow),
         pytest.param("float16", marks=pytest.mark.slow),
     ],

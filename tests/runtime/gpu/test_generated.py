@@ -22,9 +22,11 @@ def prepared():
 
 
 @pytest.fixture(scope="module")
-def library(prepared, tmp_path_factory):
+def library(prepared, tmp_path_factory, request):
     kernels = kernels_in([found for _, found in prepared])
-    return Library(kernels, tmp_path_factory.getbasetemp())  # one a worker
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if hasattr(request.config, "workerinput") else own  # by all workers
+    return Library(kernels, shared)
 
 
 def in_float64(case):
@@ -97,7 +99,9 @@ def test_a_broken_kernel_is_found(right, wrong, tmp_path):
         check(case, case.arrays(), found, broken)
 
 
-STRIDED = [c for c in CASES if c.layout.startswith("axis")]
+STRIDED = [
+    c for c in CASES if c.layout.startswith("axis") and {"float32", "bfloat16"} & {*c.name.split()}
+]
 
 
 @pytest.mark.parametrize("case", STRIDED, ids=lambda case: case.name)
