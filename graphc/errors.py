@@ -98,6 +98,14 @@ class CapacityError(PackingError):
         self.times = tuple(times)
 
 
+class GpuUnavailable(GraphcError):  # noqa: N818 - a state of the machine, no mistake
+    """No GPU can be used; `reason` says why, the message also how that is cured."""
+
+    def __init__(self, reason: str, cure: str) -> None:
+        super().__init__(f"no GPU can be used: {reason}; {cure}")
+        self.reason = reason
+
+
 class DependencyError(GraphcError):
     """An optional package is missing; the message names the extra that brings it."""
 

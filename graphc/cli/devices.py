@@ -1,0 +1,79 @@
+"""graphc devices: the CPU, and the GPUs or why there are none."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphc.errors import GpuUnavailable, GraphcError
+from graphc.ir.types import format_bytes
+from graphc.runtime.gpu import cublas, nvrtc
+from graphc.runtime.gpu.device import cuda_versions, find_gpus
+from graphc.runtime.profile import machine
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("devices", help="list the CPU and the GPUs, or why there are none")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what was found."""
+    found = describe()
+    if options.json:
+        print(json.dumps(found))
+        return
+    cpu = found["cpu"]
+    print(f"cpu     {cpu['name']}, {format_bytes(cpu['memory_bytes'])}, NumPy {cpu['numpy']}")
+    for gpu in found["gpus"]:
+        memory = f"{format_bytes(gpu['free_bytes'])} free of {format_bytes(gpu['memory_bytes'])}"
+        print(f"cuda:{gpu['number']}  {gpu['name']}, sm_{gpu['architecture']}, {memory}")
+    if found["gpu_unavailable"]:
+        print(f"cuda    {found['gpu_unavailable']}")
+    for name, version in found["libraries"].items():
+        print(f"        {name}: {version}")
+    print("        programs run on the CPU only so far: docs/gpu-status.md")
+
+
+def describe() -> dict[str, Any]:
+    """The same as a mapping: ``cpu``, ``gpus``, ``gpu_unavailable`` (a sentence or None) and
+    ``libraries`` (versions, or why they are missing). Memory is in bytes."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found: dict[str, Any] = {
+        "cpu": {"name": machine(), "memory_bytes": pages, "numpy": np.__version__},
+        "gpus": [],
+        "gpu_unavailable": None,
+        "libraries": {"nvrtc": _nvrtc(), "cublas": _cublas()},
+    }
+    try:
+        found["gpus"] = [
+            {name: getattr(gpu, name) for name in type(gpu).__slots__} for gpu in find_gpus()
+        ]
+        found["libraries"] |= cuda_versions()
+    except GpuUnavailable as error:
+        found["gpu_unavailable"] = str(error)
+    return found
+
+
+def _nvrtc() -> str:
+    try:
+        major, minor = nvrtc.version()
+    except GraphcError as error:
+        return str(error)
+    return f"{major}.{minor}"
+
+
+def _cublas() -> str:
+    try:
+        return cublas.version(cublas.load_cublas())
+    except GraphcError as error:
+        return str(error)

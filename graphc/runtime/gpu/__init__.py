@@ -1,0 +1,1 @@
+"""The GPU runtime. What of it is written, compiled and run, and where: docs/gpu-status.md."""

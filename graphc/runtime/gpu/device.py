@@ -1,0 +1,74 @@
+"""The GPUs of this machine, as CuPy sees them. Importing this needs neither CuPy nor a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from graphc.errors import GpuUnavailable
+
+USE_CPU = 'device="cpu" works everywhere'
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device: its number, name, compute capability and memory."""
+
+    number: int
+    name: str
+    architecture: int
+    """Ten times the compute capability: 90 for 9.0."""
+    memory_bytes: int
+    free_bytes: int
+
+
+def load_cupy() -> Any:
+    """CuPy, on a machine where it can use a GPU; raises `GpuUnavailable`."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as error:
+        reason = f"CuPy cannot be imported ({error})"
+        raise GpuUnavailable(reason, f"pip install 'graphc[gpu]', or {USE_CPU}") from None
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        driver = _version(runtime.driverGetVersion())
+        reason = f"CUDA finds no device ({error}; driver {driver})"
+        cure = f"install NVIDIA's driver for CUDA {_version(runtime.runtimeGetVersion())} or later"
+        raise GpuUnavailable(reason, f"{cure}, or {USE_CPU}") from None
+    if count == 0:
+        raise GpuUnavailable("this machine has no CUDA device", USE_CPU)
+    return cupy
+
+
+def find_gpus() -> tuple[Gpu, ...]:
+    """All devices, at least one; raises `GpuUnavailable`."""
+    cupy = load_cupy()
+    runtime = cupy.cuda.runtime
+    return tuple(_gpu(cupy, number) for number in range(runtime.getDeviceCount()))
+
+
+def _gpu(cupy: Any, number: int) -> Gpu:
+    properties = cupy.cuda.runtime.getDeviceProperties(number)
+    with cupy.cuda.Device(number):
+        free, total = cupy.cuda.runtime.memGetInfo()
+    architecture = 10 * properties["major"] + properties["minor"]
+    return Gpu(number, properties["name"].decode(), architecture, total, free)
+
+
+def cuda_versions() -> dict[str, str]:
+    """Versions of CuPy, of its CUDA runtime and of the driver; raises `GpuUnavailable`."""
+    cupy = load_cupy()
+    runtime = cupy.cuda.runtime
+    return {
+        "cupy": cupy.__version__,
+        "cuda": _version(runtime.runtimeGetVersion()),
+        "driver": _version(runtime.driverGetVersion()),
+    }
+
+
+def _version(number: int) -> str:
+    """13020 is 13.2; 0 is no driver at all."""
+    return f"{number // 1000}.{number % 1000 // 10}" if number else "none"

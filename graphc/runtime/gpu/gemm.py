@@ -1,0 +1,154 @@
+"""Matrix products as calls of a column-major BLAS.
+
+A row-major matrix is, byte for byte, the transpose of a column-major one. So C = op(A) · op(B) is
+computed as Cᵀ = op(B)ᵀ · op(A)ᵀ: the operands change places, and no byte moves. Leading
+dimensions, strides and offsets count elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphc.errors import OptionError
+from graphc.ir.graph import Node, Value
+from graphc.ir.types import DType, bfloat16, float16, float32, float64
+from graphc.runtime.gpu.source.layout import Operand, Place, collapse, operand
+
+DATA_TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}
+"""cudaDataType of cuBLAS."""
+
+COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
+"""cublasComputeType."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One operand of a call: column-major with a leading dimension, one matrix a batch entry."""
+
+    value: Value
+    offset: int
+    """From the value's first element to the first matrix's."""
+    leading: int
+    stride: int
+    """From one matrix of the batch to the next; 0 uses one for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """c = op(first) · op(second) + beta · c, column-major, with op(first) (m, k) and op(second)
+    (k, n)."""
+
+    transpose_first: bool
+    transpose_second: bool
+    m: int
+    n: int
+    k: int
+    first: Matrix
+    second: Matrix
+    c: Matrix
+    beta: float
+    batch: int
+    compute: int
+
+
+def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tuple[Gemm, ...]:
+    """The calls of a matmul or linear node, usually one.
+
+    With a running sum (`accumulate`), or the bias of `linear`, y must hold it before the first
+    call: beta is 1. Several calls are only needed where the batch axes of the operands have no
+    common stride. `tf32` lets float32 products round their operands to 10 bits of mantissa.
+    Raises `OptionError` for an operand that `needs_copy`.
+    """
+    a, b = node.inputs[:2]
+    c = node.output
+    is_linear = node.op.name == "linear"
+    transpose_a = not is_linear and node.attributes.transpose_a
+    transpose_b = is_linear or node.attributes.transpose_b
+    beta = 1.0 if is_linear or node.attributes.accumulate else 0.0
+    for value in (a, b, c):
+        if needs_copy(value, places[value]):
+            raise OptionError(f"{node.label}: {value} has no axis of stride 1; copy it first")
+    first, second, result = (_Stored.of(v, places[v]) for v in (b, a, c))
+    if result.is_transposed:
+        raise OptionError(f"{node.label}: the output must have rows in one piece")
+    rows, columns = c.shape[-2:]
+    inner = a.shape[-2] if transpose_a else a.shape[-1]
+    return tuple(
+        Gemm(
+            transpose_b != first.is_transposed,
+            transpose_a != second.is_transposed,
+            columns,
+            rows,
+            inner,
+            *matrices,
+            beta,
+            batch,
+            _compute(a.type.dtype, tf32),
+        )
+        for batch, matrices in _batches(c.shape[:-2], (first, second, result), places)
+    )
+
+
+def needs_copy(value: Value, place: Place) -> bool:
+    """Whether a matrix lies so that no BLAS can read it: neither rows nor columns in one piece."""
+    rows, columns = value.shape[-2:]
+    size = value.type.dtype.itemsize
+    below, right = (stride // size for stride in place.strides[-2:])
+    by_rows = (columns == 1 or right == 1) and (rows == 1 or below >= columns)
+    by_columns = (rows == 1 or below == 1) and (columns == 1 or right >= rows)
+    return not (by_rows or by_columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """How the last two axes lie: by rows, or transposed, by columns."""
+
+    value: Value
+    is_transposed: bool
+    leading: int
+
+    @staticmethod
+    def of(value: Value, place: Place) -> _Stored:
+        rows, columns = value.shape[-2:]
+        size = value.type.dtype.itemsize
+        below, right = (stride // size for stride in place.strides[-2:])
+        if (columns == 1 or right == 1) and (rows == 1 or below >= columns):
+            return _Stored(value, False, below if rows > 1 else columns)
+        return _Stored(value, True, right if columns > 1 else rows)
+
+
+def _batches(
+    shape: tuple[int, ...], stored: Sequence[_Stored], places: Mapping[Value, Place]
+) -> list[tuple[int, tuple[Matrix, Matrix, Matrix]]]:
+    """The batch axes as strided batches: the longest axis in the call, the others in a loop."""
+    operands = [_batch_operand(s.value, places[s.value], shape) for s in stored]
+    extents, strides = collapse(shape, operands)
+    inner = max(range(len(extents)), key=lambda axis: (extents[axis], axis), default=None)
+    others = [axis for axis in range(len(extents)) if axis != inner]
+    batch = 1 if inner is None else extents[inner]
+    calls = []
+    for index in itertools.product(*(range(extents[axis]) for axis in others)):
+        first, second, c = (
+            Matrix(
+                s.value,
+                sum(i * o.strides[axis] for i, axis in zip(index, others, strict=True)),
+                s.leading,
+                0 if inner is None else o.strides[inner],
+            )
+            for s, o in zip(stored, strides, strict=True)
+        )
+        calls.append((batch, (first, second, c)))
+    return calls
+
+
+def _batch_operand(value: Value, place: Place, shape: tuple[int, ...]) -> Operand:
+    whole = operand("", value, place, (*shape, *value.shape[-2:]))
+    return whole.on(whole.strides[:-2])
+
+
+def _compute(dtype: DType, tf32: bool) -> int:
+    if dtype == float64:
+        return COMPUTE_64F
+    return COMPUTE_32F_FAST_TF32 if tf32 and dtype == float32 else COMPUTE_32F

@@ -1,0 +1,33 @@
+"""Where the values of a plan lie once its arena has an address."""
+
+from __future__ import annotations
+
+from graphc.errors import PlanError
+from graphc.ir.graph import Value
+from graphc.ir.plan import MemoryPlan
+from graphc.ir.types import Layout, contiguous_strides, span_bytes
+from graphc.runtime.gpu.source.layout import Place
+
+ARENA_ALIGNMENT = 256
+"""Bytes; what cuBLAS asks of a workspace, and more than any access needs."""
+
+
+def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
+    """The place of every value, in an arena at that address. No byte is touched.
+
+    Raises `PlanError` for an address that is no multiple of 256, and for a value that would leave
+    the arena.
+    """
+    if address % ARENA_ALIGNMENT:
+        raise PlanError(f"an arena starts at a multiple of {ARENA_ALIGNMENT}, got {address:#x}")
+    places = {}
+    for value, placement in plan.placements.items():
+        first = plan.address(value)
+        strides = placement.strides or contiguous_strides(value.type)
+        end = first + span_bytes(value.type, Layout(0, strides))
+        if first < 0 or end > plan.arena_bytes:
+            raise PlanError(
+                f"{value.type} at {first} to {end} leaves the arena of {plan.arena_bytes} bytes"
+            )
+        places[value] = Place(address + first, strides)
+    return places

@@ -1,0 +1,1 @@
+"""CUDA C++ generated from the declarations of ops. Nothing here needs a GPU, CuPy or a compiler."""

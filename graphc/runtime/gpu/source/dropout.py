@@ -1,0 +1,63 @@
+"""Dropout: each thread draws the four words of a Philox block, and so decides on four elements."""
+
+from __future__ import annotations
+
+import math
+
+from graphc.ir.graph import Node
+from graphc.runtime.gpu.source.access import Access, indented, parameters
+from graphc.runtime.gpu.source.elementwise import BLOCK, GRID_LIMIT
+from graphc.runtime.gpu.source.elementwise_ops import Places
+from graphc.runtime.gpu.source.kernel import ENTRY, Launch, NodeKernels, named
+from graphc.runtime.gpu.source.layout import Operand, index_type
+from graphc.runtime.gpu.source.scalar import arithmetic_dtype, literal
+
+WORDS = 4
+"""Random words of one block."""
+
+
+def dropout(node: Node, places: Places) -> NodeKernels:
+    """x and y lie in one piece.
+
+    The stream's number is an argument, so layers of one shape share a kernel.
+    """
+    x, seed, step = node.inputs
+    y, rate = node.output, node.attributes.rate
+    elements = y.type.elements
+    source, target = (
+        Operand(name, value.type.dtype, (1,), value, places[value].address)
+        for name, value in (("x", x), ("y", y))
+    )
+    numbers = [Operand(n, v.type.dtype, (0,), v) for n, v in (("seed", seed), ("step", step))]
+    held = arithmetic_dtype(x.type.dtype)
+    whole = elements % WORDS == 0
+    at, width = ("place", WORDS) if whole else ("place + lane", 1)
+    reading, writing = Access(source, at, width), Access(target, at, width)
+    kept = f"{reading.read()} * {literal(1 / (1 - rate), held)}"
+    lane = [
+        f"const bool stays = words[lane] >> 8 >= {math.ceil(rate * 2**24)}u;",
+        f"narrow(stays ? {kept} : {literal(0.0, held)}, {writing.target()});",
+    ]
+    around = [reading.load(), writing.open()]
+    if not whole:
+        lane = [f"if (place + lane >= {elements}u) break;", *around, *lane]
+    blocks = -(-elements // WORDS)
+    inner = [
+        "unsigned words[4] = {unsigned(block), 0u, stream, unsigned(step[0])};",
+        "philox(words, unsigned(seed[0]), unsigned(seed[1]));",
+        f"const Index place = block * {WORDS}u;",
+        *(around if whole else []),
+        f"#pragma unroll\nfor (int lane = 0; lane < {WORDS}; ++lane) {{\n{indented(lane, 1)}\n}}",
+        *writing.close(),
+    ]
+    given = parameters([source, *numbers], [target])
+    text = (
+        f'extern "C" __global__ void {ENTRY}({given}, unsigned stream) {{\n'
+        f"    using Index = {index_type((elements,), [source])};\n"
+        "    const Index threads = Index(gridDim.x) * blockDim.x;\n"
+        "    Index block = Index(blockIdx.x) * blockDim.x + threadIdx.x;\n"
+        f"    for (; block < {blocks}u; block += threads) {{\n{indented(inner, 2)}\n    }}\n}}\n"
+    )
+    arguments = (x, seed, step, y, node.attributes.stream % 2**32)
+    grid = min(GRID_LIMIT, -(-blocks // BLOCK))
+    return NodeKernels((Launch(named("dropout", text), arguments, grid, BLOCK),))

@@ -1,0 +1,122 @@
+"""Elementwise kernels: one thread a pack of elements, in a loop over the whole grid.
+
+All operands are read before anything is written, element by element, so an output may lie over
+any operand that lies as it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from graphc.ir.expression import Expression
+from graphc.ir.numpy_expression import compute_dtype
+from graphc.ir.types import DType
+from graphc.runtime.gpu.source.access import accesses, indented, parameters
+from graphc.runtime.gpu.source.kernel import ENTRY, Launch, named
+from graphc.runtime.gpu.source.layout import (
+    ALIGNMENT,
+    Operand,
+    collapse,
+    decompose,
+    index_type,
+    packs,
+)
+from graphc.runtime.gpu.source.scalar import ScalarCode
+
+BLOCK = 256
+GRID_LIMIT = 4096
+"""Blocks beyond this do not make a device busier; threads take several packs then."""
+
+WIDEST = 8
+"""Elements of a pack: one access of 16-bit floats, two of float32."""
+
+
+def elementwise(
+    op: str,
+    shape: tuple[int, ...],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    expressions: Mapping[str, Expression],
+) -> Launch:
+    """One launch that evaluates specialised expressions, keyed by output, over `shape`.
+
+    All operands have strides over `shape`. A later expression may read an earlier output.
+    """
+    extents, operands = collapse(shape, [*inputs, *outputs])
+    sources, targets = operands[: len(inputs)], operands[len(inputs) :]
+    elements = math.prod(extents)
+    width = _width(extents, sources, targets)
+    packed, rest = divmod(elements, width)
+
+    def body(width: int, place: str) -> str:
+        return _element_code(extents, sources, targets, expressions, width, place)
+
+    loops = [_loop(0, packed, f"item * {width}u" if width > 1 else "item", body, width)]
+    if rest:
+        loops.append(_loop(packed * width, elements, "item", body, 1))
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters(inputs, outputs)}) {{\n'
+        f"    using Index = {index_type(extents, operands)};\n"
+        "    const Index thread = Index(blockIdx.x) * blockDim.x + threadIdx.x;\n"
+        "    const Index threads = Index(gridDim.x) * blockDim.x;\n" + "".join(loops) + "}\n"
+    )
+    arguments = tuple(o.buffer for o in (*inputs, *outputs) if o.buffer is not None)
+    grid = min(GRID_LIMIT, -(-max(packed, rest) // BLOCK))
+    return Launch(named(op, text), arguments, grid, BLOCK)
+
+
+def _width(extents: Sequence[int], sources: Sequence[Operand], targets: Sequence[Operand]) -> int:
+    """Elements of a pack: 16 bytes of the narrowest operand that can be packed, if outputs can."""
+    tensors = [o for o in (*sources, *targets) if packs(o, ALIGNMENT // o.dtype.itemsize)]
+    width = max((min(WIDEST, ALIGNMENT // o.dtype.itemsize) for o in tensors), default=1)
+    while width > 1:
+        whole = extents[-1] % width == 0 or (len(extents) == 1 and extents[0] >= width)
+        if whole and all(packs(target, width) for target in targets):
+            break
+        width //= 2
+    return width
+
+
+def _loop(first: int, last: int, place: str, body: Callable[[int, str], str], width: int) -> str:
+    start = f"{first}u + thread" if first else "thread"
+    code = body(width, place)
+    return f"    for (Index item = {start}; item < {last}u; item += threads) {{\n{code}\n    }}\n"
+
+
+def _element_code(
+    extents: Sequence[int],
+    sources: Sequence[Operand],
+    targets: Sequence[Operand],
+    expressions: Mapping[str, Expression],
+    width: int,
+    place: str,
+) -> str:
+    split, indices = decompose("place", extents, "i")
+    reads, writes = accesses(sources, indices, width), accesses(targets, indices, width)
+    scalar = ScalarCode(floating([o.dtype for o in (*sources, *targets)]))
+    for access in reads:
+        scalar.declare(access.operand.name, access.operand.dtype, access.read())
+    for access in writes:
+        name = access.operand.name
+        scalar.assign(expressions[name], access.operand.dtype, access.target())
+        if any(name in expression.names for expression in expressions.values()):
+            scalar.declare(name, access.operand.dtype, f"widen({access.target()})")  # as rounded
+    lanes = scalar.statements
+    statements = [f"const Index place = {place};", *split]
+    statements += [access.load() for access in reads] + [access.open() for access in writes]
+    if width > 1:
+        inner = indented(lanes, 1)
+        statements.append(
+            f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane) {{\n{inner}\n}}"
+        )
+    else:
+        statements += lanes
+    statements += [statement for access in writes for statement in access.close()]
+    return indented(statements, 2)
+
+
+def floating(dtypes: Sequence[DType]) -> DType | None:
+    """The dtype of literals beside nothing but literals: that of the first float."""
+    floats = [compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"]
+    return floats[0] if floats else None

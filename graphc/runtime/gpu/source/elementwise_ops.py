@@ -1,0 +1,168 @@
+"""Which elementwise kernel an op's node needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from graphc.ir.expression import Expression, parse
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import attribute_items
+from graphc.ir.ops.elementwise import Elementwise
+from graphc.ir.types import int64
+from graphc.runtime.gpu.source.elementwise import elementwise
+from graphc.runtime.gpu.source.kernel import Launch, NodeKernels
+from graphc.runtime.gpu.source.layout import (
+    Operand,
+    Place,
+    counter,
+    in_one_piece,
+    on_frame,
+    operand,
+)
+
+Places = Mapping[Value, Place]
+Rule = Callable[[Node, Places], NodeKernels]
+
+IDENTITY = parse("x")
+
+
+def scalar_op(node: Node, places: Places) -> NodeKernels:
+    """An op that is given by expressions, an optimizer's update included."""
+    op = node.op
+    assert isinstance(op, Elementwise)
+    constants = {key: float(number) for key, number in attribute_items(node.attributes)}
+    expressions = {
+        output: expression.specialize(constants)
+        for output, expression in op.expressions_for(node.attributes, len(node.inputs)).items()
+    }
+    shape = node.outputs[0].shape
+    inputs = [
+        operand(op.input_name(i), value, places[value], shape)
+        for i, value in enumerate(node.inputs)
+    ]
+    outputs = {
+        op.output_name(i): operand(op.output_name(i), value, places[value], shape)
+        for i, value in enumerate(node.outputs)
+    }
+    ordered = [outputs[name] for name in expressions]
+    return NodeKernels((elementwise(op.name, shape, inputs, ordered, expressions),))
+
+
+def _launch(node: Node, places: Places, inputs: list[Operand], expression: Expression) -> Launch:
+    y = node.output
+    target = operand("y", y, places[y], y.shape)
+    return elementwise(node.op.name, y.shape, inputs, [target], {"y": expression})
+
+
+def copied(x: Value, y: Value, places: Places) -> Launch:
+    """x into y, which broadcasts it."""
+    source, target = (operand(name, v, places[v], y.shape) for name, v in (("x", x), ("y", y)))
+    return elementwise("copy", y.shape, [source], [target], {"y": IDENTITY})
+
+
+def _unchanged(node: Node, places: Places) -> NodeKernels:
+    (x,) = node.inputs
+    source = operand("x", x, places[x], node.output.shape)
+    return NodeKernels((_launch(node, places, [source], IDENTITY),))
+
+
+def _full(node: Node, places: Places) -> NodeKernels:
+    number = parse("value").specialize({"value": float(node.attributes.value)})
+    return NodeKernels((_launch(node, places, [], number),))
+
+
+def _reshaped(node: Node, places: Places) -> NodeKernels:
+    """Only needed where x has strides that the other shape cannot have; y lies in one piece."""
+    (x,), y = node.inputs, node.output
+    source = operand("x", x, places[x], x.shape)
+    alike = in_one_piece(x.type)
+    target = operand("y", x, alike, x.shape)
+    target = replace(target, buffer=y, address=places[y].address)
+    return NodeKernels((elementwise("reshape", x.shape, [source], [target], {"y": IDENTITY}),))
+
+
+def _one_hot(node: Node, places: Places) -> NodeKernels:
+    (indices,) = node.inputs
+    y = node.output
+    axis = y.type.rank - 1
+    labels = operand("label", indices, places[indices], indices.shape)
+    labels = labels.on((*labels.strides, 0))
+    place = counter("place", int64, axis, y.type.rank)
+    hit = parse("where(place == label, 1, 0)")
+    return NodeKernels((_launch(node, places, [labels, place], hit),))
+
+
+def _cross_entropy_gradient(node: Node, places: Places) -> NodeKernels:
+    probabilities, labels, dloss = node.inputs
+    rows, classes = probabilities.shape
+    label = operand("label", labels, places[labels], (rows,))
+    inputs = [
+        operand("p", probabilities, places[probabilities], (rows, classes)),
+        label.on((*label.strides, 0)),
+        operand("dloss", dloss, places[dloss], (rows, classes)),
+        counter("place", int64, 1, 2),
+    ]
+    source = "(p - where(place == label, 1, 0)) * dloss / rows"
+    expression = parse(source).specialize({"rows": float(rows)})
+    output = node.output
+    target = operand("dlogits", output, places[output], output.shape)
+    shape = (rows, classes)
+    launch = elementwise(node.op.name, shape, inputs, [target], {"dlogits": expression})
+    return NodeKernels((launch,))
+
+
+def _part(
+    node: Node, places: Places, part: Value, starts: Sequence[int], steps: Sequence[int]
+) -> Launch:
+    """A tensor copied to a regular part of the output."""
+    y, source = node.output, operand("x", part, places[part], part.shape)
+    own = operand("y", y, places[y], y.shape).strides
+    start = sum(n * stride for n, stride in zip(starts, own, strict=True))
+    strides = [n * stride for n, stride in zip(steps, own, strict=True)]
+    target = Operand("y", y.type.dtype, tuple(strides), y, places[y].address, start)
+    return elementwise(node.op.name, part.shape, [source], [target], {"y": IDENTITY})
+
+
+def _concatenated(node: Node, places: Places) -> NodeKernels:
+    """One launch a part; what was computed in its place already needs none."""
+    y, axis, launches, start = node.output, node.attributes.axis, [], 0
+    whole = places[y]
+    for part in node.inputs:
+        address = whole.address + start * whole.strides[axis]
+        if places[part] != Place(address, whole.strides):
+            starts = [start if i == axis else 0 for i in range(y.type.rank)]
+            launches.append(_part(node, places, part, starts, (1,) * y.type.rank))
+        start += part.shape[axis]
+    return NodeKernels(tuple(launches))
+
+
+def _padded(node: Node, places: Places) -> NodeKernels:
+    """Zeros, then the slice."""
+    (x,), where = node.inputs, node.attributes
+    zeros = _launch(node, places, [], parse("0"))
+    return NodeKernels((zeros, _part(node, places, x, where.starts, where.steps)))
+
+
+def _repeated(node: Node, places: Places) -> NodeKernels:
+    """Rows and columns each seen as pairs: which of x, and which of its repetitions."""
+    (x,), y, factor = node.inputs, node.output, node.attributes.factor
+    batch, channels, rows, columns = x.shape
+    frame = (batch, channels, rows, factor, columns, factor)
+    source = on_frame("x", x, places[x], (batch, channels, rows, 1, columns, 1), frame)
+    target = on_frame("y", y, places[y], frame, frame)
+    return NodeKernels((elementwise(node.op.name, frame, [source], [target], {"y": IDENTITY}),))
+
+
+RULES: Mapping[str, Rule] = {
+    "cast": _unchanged,
+    "concat": _concatenated,
+    "copy": _unchanged,
+    "full": _full,
+    "one_hot": _one_hot,
+    "pad_slice": _padded,
+    "reshape": _reshaped,
+    "softmax_cross_entropy_gradient": _cross_entropy_gradient,
+    "upsample_nearest2d": _repeated,
+}
+"""Ops that are elementwise in what they compute, but not given by expressions."""

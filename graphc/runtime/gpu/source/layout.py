@@ -1,0 +1,162 @@
+"""Where operands lie, and the index arithmetic that finds their elements.
+
+Strides count elements here, not bytes; 0 repeats an element along an axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphc.ir.graph import Value
+from graphc.ir.types import DType, TensorType, contiguous_strides
+from graphc.runtime.gpu.source.kernel import Buffer
+
+ALIGNMENT = 16
+"""Bytes of the widest access."""
+
+INDEX_LIMIT = 2**31
+"""Offsets below this are computed in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies: the byte address of its first element, and byte strides."""
+
+    address: int
+    strides: tuple[int, ...]
+
+
+def in_one_piece(type: TensorType, address: int = 0) -> Place:
+    """Row-major from that address."""
+    return Place(address, contiguous_strides(type))
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An argument of a kernel as its index space sees it; one without a buffer is its own offset.
+
+    The latter gives a place's number along an axis: stride 1 there, 0 elsewhere.
+    """
+
+    name: str
+    dtype: DType
+    strides: tuple[int, ...]
+    buffer: Buffer | None = None
+    address: int = 0
+    """Of what the pointer argument points to; kernels depend on it modulo 16."""
+    start: int = 0
+    """Elements from there to the first element."""
+
+    def on(self, strides: Sequence[int]) -> Operand:
+        """The same operand on an index space with these strides."""
+        return replace(self, strides=tuple(strides))
+
+
+def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Operand:
+    """A value broadcast to `shape` by NumPy's rule."""
+    size = value.type.dtype.itemsize
+    own = [
+        0 if extent == 1 else stride // size
+        for extent, stride in zip(value.shape, place.strides, strict=True)
+    ]
+    missing = (0,) * (len(shape) - len(own))
+    return Operand(name, value.type.dtype, (*missing, *own), value, place.address)
+
+
+def on_frame(
+    name: str, value: Value, place: Place, own: tuple[int, ...], shape: tuple[int, ...]
+) -> Operand:
+    """A value seen in the shape `own`, broadcast to `shape`.
+
+    Raises `ValueError` where its strides do not allow it.
+    """
+    element = np.empty(1, value.type.dtype.numpy)
+    outline = np.lib.stride_tricks.as_strided(element, value.shape, place.strides)
+    strides = np.reshape(outline, own, copy=False).strides
+    size = value.type.dtype.itemsize
+    elements = tuple(0 if n == 1 else s // size for n, s in zip(own, strides, strict=True))
+    missing = (0,) * (len(shape) - len(own))
+    return Operand(name, value.type.dtype, (*missing, *elements), value, place.address)
+
+
+def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:
+    """The place along an axis as a number."""
+    return Operand(name, dtype, tuple(int(i == axis) for i in range(rank)))
+
+
+def collapse(
+    shape: tuple[int, ...], operands: Sequence[Operand]
+) -> tuple[tuple[int, ...], list[Operand]]:
+    """Fewest axes: extents of 1 go, and neighbours merge where all operands run on through both."""
+    extents: list[int] = []
+    kept: list[list[int]] = []
+    for extent, *strides in zip(shape, *(o.strides for o in operands), strict=True):
+        if extent == 1:
+            continue
+        if extents and all(
+            before == extent * here for before, here in zip(kept[-1], strides, strict=True)
+        ):
+            extents[-1] *= extent
+            kept[-1] = strides
+        else:
+            extents.append(extent)
+            kept.append(strides)
+    by_operand = zip(*kept, strict=True) if kept else ((),) * len(operands)
+    return tuple(extents), [o.on(s) for o, s in zip(operands, by_operand, strict=True)]
+
+
+def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
+    """The C++ type that holds every offset."""
+    spans = [sum((n - 1) * s for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands]
+    wide = max([math.prod(shape), *spans]) >= INDEX_LIMIT
+    return "unsigned long long" if wide else "unsigned"
+
+
+def widest_index(spans: Iterable[tuple[tuple[int, ...], Operand]]) -> str:
+    """The C++ type that holds every offset of operands on shapes of their own."""
+    return max((index_type(shape, [operand]) for shape, operand in spans), key=len)
+
+
+def pack_bytes(operand: Operand, width: int) -> int:
+    """Alignment that a pack of `width` elements needs."""
+    return min(ALIGNMENT, operand.dtype.itemsize * width)
+
+
+def packs(operand: Operand, width: int) -> bool:
+    """Whether packs of `width` elements along the last axis are aligned wherever they start."""
+    if width == 1 or operand.buffer is None or not operand.strides or operand.strides[-1] != 1:
+        return False
+    needed, size = pack_bytes(operand, width), operand.dtype.itemsize
+    return (operand.address + operand.start * size) % needed == 0 and all(
+        stride * size % needed == 0 for stride in operand.strides[:-1]
+    )
+
+
+def decompose(item: str, shape: Sequence[int], prefix: str) -> tuple[list[str], list[str]]:
+    """Statements that split a row-major number into one index an axis, and the indices' names."""
+    if not shape:
+        return [], []
+    if len(shape) == 1:
+        return [], [item]
+    names = [f"{prefix}{axis}" for axis in range(len(shape))]
+    statements, rest = [], item
+    for axis in reversed(range(1, len(shape))):
+        statements.append(f"const Index {names[axis]} = {rest} % {shape[axis]}u;")
+        carried = f"{prefix}_above{axis}" if axis > 1 else names[0]
+        statements.append(f"const Index {carried} = {rest} / {shape[axis]}u;")
+        rest = carried
+    return statements, names
+
+
+def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
+    """The sum of index times stride."""
+    terms = [
+        index if stride == 1 else f"{index} * {stride}u"
+        for index, stride in zip(indices, strides, strict=True)
+        if stride
+    ]
+    return " + ".join(terms) or "0u"

@@ -1,0 +1,280 @@
+"""Which line program an op's node is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from graphc.ir.graph import Node, Value
+from graphc.ir.ops.norm import Norm, NormParameterGradient
+from graphc.ir.ops.statistics import Frame
+from graphc.ir.types import TensorType, int64
+from graphc.runtime.gpu.source.elementwise_ops import Places, Rule
+from graphc.runtime.gpu.source.kernel import NodeKernels, Scratch
+from graphc.runtime.gpu.source.layout import Operand, counter, on_frame, operand
+from graphc.runtime.gpu.source.lines import Lines, Numbers, Reduce, line_kernel
+from graphc.runtime.gpu.source.scalar import arithmetic_dtype
+from graphc.runtime.gpu.source.split import lines_kernels
+
+# --- reductions ---
+
+
+def _reduction(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
+    def rule(node: Node, places: Places) -> NodeKernels:
+        (x,), y = node.inputs, node.output
+        axes = getattr(node.attributes, "axes", tuple(range(x.type.rank)))
+        kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+        program = Lines(
+            x.shape,
+            axes,
+            (operand("x", x, places[x], x.shape),),
+            (on_frame("y", y, places[y], kept, x.shape),),
+            tuple(stages),
+            per_line={"y": result},
+            constants={"count": float(math.prod(x.shape[axis] for axis in axes))},
+        )
+        return lines_kernels(node.op.name, program)
+
+    return rule
+
+
+# --- softmax ---
+
+
+def _along_axis(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
+    """All operands have the output's shape, and lines run along one axis."""
+
+    def rule(node: Node, places: Places) -> NodeKernels:
+        y = node.output
+        inputs = [
+            operand(node.op.input_name(i), value, places[value], y.shape)
+            for i, value in enumerate(node.inputs)
+        ]
+        name = node.op.output_name(0)
+        program = Lines(
+            y.shape,
+            (node.attributes.axis,),
+            tuple(inputs),
+            (operand(name, y, places[y], y.shape),),
+            tuple(stages),
+            per_element={name: result},
+        )
+        return lines_kernels(node.op.name, program)
+
+    return rule
+
+
+PEAK = Reduce("Max", {"peak": "x"})
+TOTAL = Reduce("Sum", {"total": "exp(x - peak)"})
+
+
+def _causal_softmax(node: Node, places: Places) -> NodeKernels:
+    """Elements beyond a row's last column count as minus infinity, whatever x holds there."""
+    (x,), y = node.inputs, node.output
+    rank, (rows, columns) = y.type.rank, y.shape[-2:]
+    seen = "where(column <= row + shift, {}, {})".format
+    program = Lines(
+        y.shape,
+        (rank - 1,),
+        (
+            operand("x", x, places[x], y.shape),
+            counter("column", int64, rank - 1, rank),
+            counter("row", int64, rank - 2, rank),
+        ),
+        (operand("y", y, places[y], y.shape),),
+        (
+            Reduce("Max", {"peak": seen("x", "lowest")}),
+            Reduce("Sum", {"total": seen("exp(x - peak)", "0")}),
+        ),
+        per_element={"y": seen("exp(x - peak) / total", "0")},
+        constants={"shift": float(columns - rows), "lowest": -math.inf},
+    )
+    return lines_kernels(node.op.name, program)
+
+
+def _cross_entropy(node: Node, places: Places) -> NodeKernels:
+    """A loss a row, then their mean. A label out of range chooses nothing; none is read out of
+    bounds."""
+    logits, labels = node.inputs
+    loss, probabilities = node.outputs
+    rows = logits.shape[0]
+    wide = arithmetic_dtype(logits.type.dtype)
+    row_loss = Operand("row_loss", wide, (1, 0), Scratch(0))
+    by_row = Lines(
+        logits.shape,
+        (1,),
+        (
+            operand("x", logits, places[logits], logits.shape),
+            on_frame("label", labels, places[labels], (rows, 1), logits.shape),
+            counter("place", int64, 1, 2),
+        ),
+        (row_loss, operand("probabilities", probabilities, places[probabilities], logits.shape)),
+        (PEAK, Reduce("Sum", {**TOTAL.of, "chosen": "where(place == label, x - peak, 0)"})),
+        per_line={"row_loss": "log(total) - chosen"},
+        per_element={"probabilities": "exp(x - peak) / total"},
+    )
+    mean = Lines(
+        (rows,),
+        (0,),
+        (row_loss.on((1,)),),
+        (operand("loss", loss, places[loss], (rows,)),),
+        (Reduce("Sum", {"total": "row_loss"}),),
+        per_line={"loss": "total / count"},
+        constants={"count": float(rows)},
+    )
+    name = node.op.name
+    launches = line_kernel(name, by_row), line_kernel(name, mean)
+    return NodeKernels(launches, (TensorType((rows,), wide),))
+
+
+# --- norms ---
+
+
+STATISTICS = (
+    Reduce("Sum", {"total": "x"}),
+    Numbers({"centre": "total / count"}),
+    # A large mean is rounded: what it leaves over is taken out of the variance and of y.
+    Reduce("Sum", {"left": "x - centre", "square": "(x - centre) * (x - centre)"}),
+    Numbers({"error": "left / count"}),
+    Numbers({"scaling": "1 / sqrt(square / count - error * error + epsilon)"}),
+)
+
+
+def _norm(node: Node, places: Places) -> NodeKernels:
+    """Layer, group and batch norm: y, the means and the inverse deviations."""
+    op = node.op
+    assert isinstance(op, Norm)
+    frame, (y, mean, inverse) = op.frame(node), node.outputs
+    see = _Folded(frame, places)
+    program = Lines(
+        frame.shape,
+        frame.statistic_axes,
+        (
+            see.whole("x", node.inputs[0]),
+            see.parameter("scale", node.inputs[1]),
+            see.parameter("bias", node.inputs[2]),
+        ),
+        (see.whole("y", y), see.statistic("mean", mean), see.statistic("inverse", inverse)),
+        STATISTICS,
+        per_line={"mean": "centre", "inverse": "scaling"},
+        per_element={"y": "(x - centre - error) * scaling * scale + bias"},
+        constants={"count": float(frame.count), "epsilon": node.attributes.epsilon},
+    )
+    return lines_kernels(op.name, program)
+
+
+class _Folded:
+    """Values as a norm's frame sees them."""
+
+    def __init__(self, frame: Frame, places: Places) -> None:
+        self.frame, self.places = frame, places
+
+    def whole(self, name: str, value: Value) -> Operand:
+        return on_frame(name, value, self.places[value], self.frame.shape, self.frame.shape)
+
+    def parameter(self, name: str, value: Value) -> Operand:
+        own = self.frame.parameter_shape
+        return on_frame(name, value, self.places[value], own, self.frame.shape)
+
+    def statistic(self, name: str, value: Value) -> Operand:
+        own = self.frame.statistic_shape
+        return on_frame(name, value, self.places[value], own, self.frame.shape)
+
+
+UNIT = "(x - mean) * inverse"
+
+
+def _norm_input_gradient(node: Node, places: Places) -> NodeKernels:
+    dy, x, mean, inverse, scale = node.inputs
+    frame = node.attributes.frame()
+    see = _Folded(frame, places)
+    program = Lines(
+        frame.shape,
+        frame.statistic_axes,
+        (
+            see.whole("dy", dy),
+            see.whole("x", x),
+            see.statistic("mean", mean),
+            see.statistic("inverse", inverse),
+            see.parameter("scale", scale),
+        ),
+        (see.whole("dx", node.output),),
+        (
+            Reduce("Sum", {"plain": "dy * scale", "along": f"dy * scale * ({UNIT})"}),
+            Numbers({"level": "plain / count", "slope": "along / count"}),
+        ),
+        per_element={"dx": f"(dy * scale - level - {UNIT} * slope) * inverse"},
+        constants={"count": float(frame.count)},
+    )
+    return lines_kernels(node.op.name, program)
+
+
+def _norm_parameter_gradient(source: str) -> Rule:
+    def rule(node: Node, places: Places) -> NodeKernels:
+        op, frame = node.op, node.attributes.frame()
+        assert isinstance(op, NormParameterGradient)
+        see = _Folded(frame, places)
+        dy, *others = node.inputs
+        inputs = [see.whole("dy", dy)]
+        if others:
+            x, mean, inverse = others
+            inputs += [see.whole("x", x), see.statistic("mean", mean)]
+            inputs.append(see.statistic("inverse", inverse))
+        name = op.output_name(0)
+        program = Lines(
+            frame.shape,
+            op.summed_axes(frame),
+            tuple(inputs),
+            (see.parameter(name, node.output),),
+            (Reduce("Sum", {"total": source}),),
+            per_line={name: "total"},
+        )
+        return lines_kernels(op.name, program)
+
+    return rule
+
+
+def _rms_norm(node: Node, places: Places) -> NodeKernels:
+    x, scale = node.inputs
+    y, inverse = node.outputs
+    program = Lines(
+        x.shape,
+        (x.type.rank - 1,),
+        (operand("x", x, places[x], x.shape), operand("scale", scale, places[scale], x.shape)),
+        (
+            operand("y", y, places[y], x.shape),
+            operand("inverse", inverse, places[inverse], x.shape),
+        ),
+        (
+            Reduce("Sum", {"square": "x * x"}),
+            Numbers({"scaling": "1 / sqrt(square / count + epsilon)"}),
+        ),
+        per_line={"inverse": "scaling"},
+        per_element={"y": "x * scaling * scale"},
+        constants={"count": float(x.shape[-1]), "epsilon": node.attributes.epsilon},
+    )
+    return lines_kernels(node.op.name, program)
+
+
+SUM = Reduce("Sum", {"total": "x"})
+
+RULES: Mapping[str, Rule] = {
+    "batch_norm": _norm,
+    "causal_softmax": _causal_softmax,
+    "group_norm": _norm,
+    "layer_norm": _norm,
+    "log_softmax": _along_axis((PEAK, TOTAL), "x - peak - log(total)"),
+    "log_softmax_gradient": _along_axis((Reduce("Sum", {"total": "dy"}),), "dy - exp(y) * total"),
+    "max": _reduction((PEAK,), "peak"),
+    "mean": _reduction((SUM,), "total / count"),
+    "norm_bias_gradient": _norm_parameter_gradient("dy"),
+    "norm_input_gradient": _norm_input_gradient,
+    "norm_scale_gradient": _norm_parameter_gradient(f"{UNIT} * dy"),
+    "rms_norm": _rms_norm,
+    "softmax": _along_axis((PEAK, TOTAL), "exp(x - peak) / total"),
+    "softmax_cross_entropy": _cross_entropy,
+    "softmax_gradient": _along_axis((Reduce("Sum", {"along": "y * dy"}),), "(dy - along) * y"),
+    "square_sum": _reduction((Reduce("Sum", {"total": "x * x"}),), "total"),
+    "sum": _reduction((SUM,), "total"),
+}
+"""Ops whose elements belong together along lines."""

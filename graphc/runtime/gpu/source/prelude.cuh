@@ -1,0 +1,114 @@
+// What generated kernels stand on. No header is needed. A host that runs kernels as plain C++ defines
+// GRAPHC_HOST and brings the conversions, shuffles and barriers itself.
+
+struct float16 { unsigned short bits; };
+struct bfloat16 { unsigned short bits; };
+
+#ifndef GRAPHC_HOST
+__device__ inline float widen(float16 x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+}
+__device__ inline float widen(bfloat16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
+__device__ inline void narrow(float x, float16 &result) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
+}
+__device__ inline void narrow(float x, bfloat16 &result) {
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
+}
+#endif
+
+template <class T> __device__ inline T widen(T x) { return x; }
+template <class T, class S> __device__ inline void narrow(S x, T &result) {
+    result = static_cast<T>(x);
+}
+
+// Up to 16 bytes an access; wider packs are several accesses.
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T lane[N]; };
+
+template <int N, class T> __device__ inline Pack<T, N> load(const T *address) {
+    return *reinterpret_cast<const Pack<T, N> *>(address);
+}
+template <int N, class T> __device__ inline void store(T *address, const Pack<T, N> &pack) {
+    *reinterpret_cast<Pack<T, N> *>(address) = pack;
+}
+
+__device__ inline float infinite(float) { return __uint_as_float(0x7f800000u); }
+__device__ inline double infinite(double) { return infinite(0.0f); }
+
+// NaN goes through, as in NumPy.
+template <class T> __device__ inline T maximum(T a, T b) { return a >= b || a != a ? a : b; }
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+// Integers wrap around.
+__device__ inline float add(float a, float b) { return a + b; }
+__device__ inline double add(double a, double b) { return a + b; }
+__device__ inline int add(int a, int b) { return int(unsigned(a) + unsigned(b)); }
+__device__ inline long long add(long long a, long long b) {
+    using wide = unsigned long long;
+    return (long long)(wide(a) + wide(b));
+}
+__device__ inline float multiply(float a, float b) { return a * b; }
+__device__ inline double multiply(double a, double b) { return a * b; }
+__device__ inline int multiply(int a, int b) { return int(unsigned(a) * unsigned(b)); }
+__device__ inline long long multiply(long long a, long long b) {
+    using wide = unsigned long long;
+    return (long long)(wide(a) * wide(b));
+}
+
+struct Sum {
+    template <class T> static __device__ inline T combine(T a, T b) { return add(a, b); }
+};
+struct Max {
+    template <class T> static __device__ inline T combine(T a, T b) { return maximum(a, b); }
+};
+
+constexpr unsigned WARP = 32;
+
+// One number of a team of TEAM consecutive threads, a power of two from a warp up, given to all of
+// them. All threads of the block must call it. The order of operands depends on TEAM alone.
+template <class Combine, unsigned TEAM, class T> __device__ inline T across_row(T value) {
+    for (unsigned lane = WARP / 2; lane > 0; lane /= 2)
+        value = Combine::combine(value, __shfl_xor_sync(0xffffffffu, value, lane));
+    if constexpr (TEAM > WARP) {
+        __shared__ T warps[32];
+        const unsigned first = threadIdx.x / TEAM * (TEAM / WARP);
+        if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = value;
+        __syncthreads();
+        value = warps[first];
+        for (unsigned warp = 1; warp < TEAM / WARP; ++warp)
+            value = Combine::combine(value, warps[first + warp]);
+        __syncthreads();
+    }
+    return value;
+}
+
+// The same for teams of TEAM threads that are a warp apart: thread t belongs to team t % WARP.
+template <class Combine, unsigned TEAM, class T> __device__ inline T across_column(T value) {
+    __shared__ T threads[WARP * TEAM];
+    threads[threadIdx.x] = value;
+    __syncthreads();
+    value = threads[threadIdx.x % WARP];
+    for (unsigned rank = 1; rank < TEAM; ++rank)
+        value = Combine::combine(value, threads[threadIdx.x % WARP + rank * WARP]);
+    __syncthreads();
+    return value;
+}
+
+// Philox4x32-10 (Salmon et al., 2011): a counter of four words becomes four random words.
+__device__ inline void philox(unsigned (&words)[4], unsigned key0, unsigned key1) {
+    for (int round = 0; round < 10; ++round) {
+        const unsigned high0 = __umulhi(0xD2511F53u, words[0]), low0 = 0xD2511F53u * words[0];
+        const unsigned high1 = __umulhi(0xCD9E8D57u, words[2]), low1 = 0xCD9E8D57u * words[2];
+        words[0] = high1 ^ words[1] ^ key0;
+        words[1] = low1;
+        words[2] = high0 ^ words[3] ^ key1;
+        words[3] = low0;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+}

@@ -1,0 +1,72 @@
+"""Numbers of a step, computed by one thread in float64 and rounded once, as on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphc.ir.graph import Node
+from graphc.ir.ops.learning_rate import LearningRateAttributes
+from graphc.ir.types import float64
+from graphc.runtime.gpu.source.access import indented, parameters
+from graphc.runtime.gpu.source.elementwise_ops import Places, Rule
+from graphc.runtime.gpu.source.kernel import ENTRY, Launch, NodeKernels, named
+from graphc.runtime.gpu.source.layout import Operand
+from graphc.runtime.gpu.source.scalar import C_TYPES, arithmetic_dtype, literal
+
+PI = "3.141592653589793"
+
+
+def _single_thread(node: Node, statements: Sequence[str], results: Sequence[str]) -> NodeKernels:
+    """Statements, then one expression an output."""
+    op = node.op
+    inputs = [Operand(op.input_name(i), v.type.dtype, (), v) for i, v in enumerate(node.inputs)]
+    outputs = [Operand(op.output_name(i), v.type.dtype, (), v) for i, v in enumerate(node.outputs)]
+    stores = [
+        f"narrow({C_TYPES[arithmetic_dtype(o.dtype)]}({result}), {o.name}[0]);"
+        for o, result in zip(outputs, results, strict=True)
+    ]
+    body = indented([*statements, *stores], 1)
+    given = parameters(inputs, outputs)
+    text = f'extern "C" __global__ void {ENTRY}({given}) {{\n{body}\n}}\n'
+    launch = Launch(named(op.name, text), (*node.inputs, *node.outputs), 1, 1)
+    return NodeKernels((launch,))
+
+
+def _adam_correction(node: Node, places: Places) -> NodeKernels:
+    betas = node.attributes
+    first, second = literal(betas.beta1, float64), literal(betas.beta2, float64)
+    return _single_thread(
+        node,
+        [
+            "const double count = double(step[0]) + 1.0;",
+            f"const double left = 1.0 - pow({first}, count);",
+            f"const double spread = 1.0 - pow({second}, count);",
+        ],
+        ["double(widen(learning_rate[0])) / left", "1.0 / sqrt(spread)"],
+    )
+
+
+def _learning_rate(node: Node, places: Places) -> NodeKernels:
+    a: LearningRateAttributes = node.attributes
+    peak, floor = literal(a.peak, float64), literal(a.floor, float64)
+    falling = {
+        "constant": peak,
+        "linear": f"{peak} + ({floor} - {peak}) * part",
+        "cosine": f"{floor} + ({peak} - {floor}) * (1.0 + cos({PI} * part)) / 2.0",
+        "exponential": f"{peak} * pow({floor} / {peak}, part)",
+    }[a.form]
+    rising = f"{peak} * double(step[0] + 1) / {literal(max(1, a.warmup), float64)}"
+    length = literal(max(1, a.steps - a.warmup), float64)
+    return _single_thread(
+        node,
+        [
+            f"const double run = double(step[0] - {a.warmup}) / {length};",
+            "const double part = run < 1.0 ? run : 1.0;",
+            f"const double now = step[0] < {a.warmup} ? {rising} : {falling};",
+        ],
+        ["now"],
+    )
+
+
+RULES: Mapping[str, Rule] = {"adam_correction": _adam_correction, "learning_rate": _learning_rate}
+"""Ops on single numbers that need float64 inside."""

@@ -1,0 +1,196 @@
+"""What generated kernels are checked on: rows of the op table in several dtypes and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from ops.samples import SAMPLES, Sample, direct
+from ops.test_every_op import build, draw, find_node
+from runtime.gpu.on_cpu import aligned, apart
+from runtime.gpu.updates import UPDATES
+
+import graphc as g
+from graphc.ir import types
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import REGISTRY
+from graphc.ir.ops import batch_norm, choice, embedding, loss, norm, random, shape, softmax
+from graphc.ir.ops.reduce import square_sum
+from graphc.runtime.gpu.source.generate import is_generated
+
+NARROW = ("float16", "bfloat16")
+DTYPES = ("float64", "float32", *NARROW)
+
+
+def long(op, build, shapes, dtypes=()):
+    """A row of a size at which kernels take their other forms."""
+    return Sample(op, build, shapes, None, dtypes=dtypes, label=f" long {shapes[0]}", int_limit=7)
+
+
+AXIS1 = shape.AxisAttributes(1)
+LAYER = norm.NormGradientAttributes((3, 2112), (1,), (1,))
+CHANNELS = norm.NormGradientAttributes((2, 5, 8200), (0, 2), (1,))
+MAPS, ROWS = (2, 5, 8200), (3, 2112)
+EPSILON = norm.EpsilonAttributes(1e-5)
+BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
+FLOAT = "float64"
+
+CASTS = [
+    Sample(
+        "cast", direct(choice.Cast, choice.CastAttributes(to)), ((5, 3),), None, dtypes=(source,),
+        domain=(0.1, 9), int_limit=3, label=f" {source} to {to}",
+    )
+    for source in ("float64", "int32", "int64", "uint8", "bool")
+    for to in [dtype.name for dtype in types.DTYPES]
+    if source != to
+]  # fmt: skip
+
+LONG = [
+    long("add", g.add, ((3, 257), (257,))),
+    long("softmax", g.softmax, (ROWS,)),
+    long("softmax", g.softmax, ((2, 4097),)),
+    long("softmax", lambda x: g.softmax(x, 0), ((70, 65),)),
+    long("softmax_gradient", direct(softmax.SoftmaxGradient, AXIS1), ((2, 9001),) * 2),
+    long("log_softmax", g.log_softmax, ((1, 9000),)),
+    long("log_softmax", lambda x: g.log_softmax(x, 0), ((300, 33),)),
+    long("layer_norm", direct(norm.LayerNorm, EPSILON), (ROWS, (2112,), (2112,))),
+    long("batch_norm", direct(batch_norm.BatchNorm, BATCH), (MAPS, *[(5,)] * 4)),
+    long(
+        "norm_input_gradient", direct(norm.NormInputGradient, LAYER),
+        (ROWS, ROWS, (3,), (3,), (2112,)),
+    ),
+    long(
+        "norm_input_gradient", direct(norm.NormInputGradient, CHANNELS),
+        (MAPS, MAPS, *[(5,)] * 3),
+    ),
+    long(
+        "norm_scale_gradient", direct(norm.NormScaleGradient, CHANNELS), (MAPS, MAPS, (5,), (5,))
+    ),
+    long("sum", lambda x: g.sum(x, 0), ((1025, 70),)),
+    long("sum", lambda x: g.sum(x, (0, 2)), ((3, 4, 9000),)),
+    long("mean", g.mean, ((3, 7001),)),
+    long("max", lambda x: g.max(x, 0), ((1030, 3),)),
+    long("sum", g.sum, ((5, 2000),), ("int32",)),
+    long("sum", lambda x: g.sum(x, 0), ((300, 5),), ("int64",)),
+    long("max", lambda x: g.max(x, 1), ((4, 90),), ("uint8",)),
+    long("maximum", g.maximum, ((4, 90), (90,)), ("int32", "int32")),
+    long("mul", g.mul, ((4, 90), (4, 1)), ("uint8", "uint8")),
+    long("square_sum", square_sum, ((20011,),)),
+    long(
+        "dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)), ((4, 1030), (2,), ()),
+        (FLOAT, "int64", "int64"),
+    ),
+    long(
+        "gather_gradient", direct(embedding.GatherGradient, embedding.RowsAttributes(7)),
+        ((70, 300), (70,)), (FLOAT, "int64"),
+    ),
+    long("gather", g.gather, ((7, 48), (5, 9)), (FLOAT, "int32")),
+    long(
+        "softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), (ROWS, (3,)), (FLOAT, "int64")
+    ),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node of one op with values for its inputs, and how its arrays are laid."""
+
+    name: str
+    node: Node
+    feeds: dict[Value, np.ndarray]
+    layout: str
+
+    def arrays(self) -> dict[Value, np.ndarray]:
+        """Arrays of all values: inputs filled, outputs full of 77."""
+        node = self.node
+        if self.layout == "over":
+            return self._overwriting()
+        arrays = {}
+        for value in dict.fromkeys((*node.inputs, *node.outputs)):
+            array = self.feeds.get(value)
+            if array is None:
+                array = np.full(value.shape, 77, value.type.dtype.numpy)
+            axis = int(self.layout.removeprefix("axis")) if self.layout != "dense" else None
+            name = _name(node, value)
+            fits = axis is not None and axis < array.ndim and axis <= node.op.free_axes(node, name)
+            arrays[value] = apart(array, axis) if fits else aligned(array)
+        return arrays
+
+    def _overwriting(self) -> dict[Value, np.ndarray]:
+        """Outputs over the inputs that they may or must overwrite, each input at most once."""
+        node, taken = self.node, set()
+        arrays = {value: aligned(array) for value, array in self.feeds.items()}
+        for index, output in enumerate(node.outputs):
+            name = node.op.output_name(index)
+            must = node.op.must_overwrite.get(name)
+            allowed = (must,) if must else node.op.may_overwrite.get(name, ())
+            under = [
+                value
+                for i, value in enumerate(node.inputs)
+                if node.op.input_name(i) in allowed and value.type == output.type
+                and value not in taken
+            ]  # fmt: skip
+            if under:
+                taken.add(under[0])
+                arrays[output] = arrays[under[0]]
+            else:
+                arrays[output] = aligned(np.full(output.shape, 77, output.type.dtype.numpy))
+        return arrays
+
+
+def _name(node: Node, value: Value) -> str:
+    if value in node.outputs:
+        return node.op.output_name(node.outputs.index(value))
+    return node.op.input_name(node.inputs.index(value))
+
+
+def in_dtype(sample: Sample, dtype: str) -> Sample:
+    """The sample with its float64 inputs in another dtype."""
+    dtypes = [sample.dtype(i) for i in range(len(sample.shapes))]
+    given = tuple(dtype if each == "float64" else each for each in dtypes)
+    return replace(sample, dtypes=given, label=f"{sample.label} {dtype}")
+
+
+def drawn(sample: Sample) -> tuple[Node, dict[Value, np.ndarray]]:
+    """The node of a sample, and random values of its inputs."""
+    _, _, outputs = build(sample)
+    node = find_node(sample, outputs)
+    rng = np.random.default_rng(5)
+    return node, {v: draw(rng, sample, v.shape, v.type.dtype.name) for v in node.inputs}
+
+
+def layouts(node: Node) -> list[str]:
+    """Dense, cut along each axis behind the first, and outputs over inputs."""
+    ranks = [v.type.rank for v in (*node.inputs, *node.outputs)]
+    cut = [f"axis{axis}" for axis in range(1, max(ranks, default=0))]
+    overwrites = node.op.may_overwrite or node.op.must_overwrite
+    return ["dense", *([] if node.op.must_overwrite else cut), *(["over"] if overwrites else [])]
+
+
+def cases_of(sample: Sample, dtype: str) -> Iterator[Case]:
+    """All layouts of a sample in one dtype."""
+    sample = in_dtype(sample, dtype)
+    node, feeds = drawn(sample)
+    for layout in layouts(node):
+        if dtype in NARROW and layout not in ("dense", "axis1", "over"):
+            continue
+        yield Case(f"{sample.name} {layout}", node, feeds, layout)
+
+
+def all_cases() -> list[Case]:
+    """Every generated op in every dtype that its row can be drawn in, in all layouts."""
+    rows = [s for s in (*SAMPLES, *UPDATES, *CASTS, *LONG) if is_generated(REGISTRY[s.op])]
+    return [
+        case for sample in rows for dtype in _dtypes(sample) for case in cases_of(sample, dtype)
+    ]
+
+
+def _dtypes(sample: Sample) -> tuple[str, ...]:
+    if "float64" not in [sample.dtype(i) for i in range(len(sample.shapes))]:
+        return ("float64",)  # drawn as it is
+    chained = REGISTRY[sample.op].has_effect and len(REGISTRY[sample.op].outputs) > 1
+    # 16-bit outputs that later ones read are rounded in between: float64 is no reference for them
+    if chained:
+        return ("float64", "float32")
+    return ("float32", "bfloat16") if sample in LONG else DTYPES

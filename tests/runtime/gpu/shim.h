@@ -1,0 +1,117 @@
+// Runs CUDA kernels as C++ on the CPU, a block at a time. A thread of a block is a fiber: it runs until it
+// meets a barrier, then the next one does. Threads run in ascending or descending order; a kernel
+// that gives other bits in the other order lacks a barrier.
+#include <math.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+#include <utility>
+
+#define GRAPHC_HOST
+#define __global__
+#define __device__
+#define __shared__ static
+
+struct Index3 { unsigned x; };
+static Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+constexpr unsigned MOST_THREADS = 1024;
+constexpr size_t STACK_BYTES = 32768;
+static ucontext_t fibers[MOST_THREADS];
+static jmp_buf waiting_scheduler, waiting_fibers[MOST_THREADS]; // switching costs no system call
+static char stacks[MOST_THREADS][STACK_BYTES];
+static bool started[MOST_THREADS], finished[MOST_THREADS];
+static void (*entry)(void **);
+static void **pointers;
+
+static void fiber() {
+    entry(pointers);
+    finished[threadIdx.x] = true;
+    _longjmp(waiting_scheduler, 1);
+}
+
+static void __syncthreads() {
+    if (!_setjmp(waiting_fibers[threadIdx.x])) _longjmp(waiting_scheduler, 1);
+}
+
+static void resume() {
+    if (_setjmp(waiting_scheduler)) return;
+    if (started[threadIdx.x]) _longjmp(waiting_fibers[threadIdx.x], 1);
+    started[threadIdx.x] = true;
+    setcontext(&fibers[threadIdx.x]);
+}
+
+template <class T> static T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
+    static T slots[MOST_THREADS];
+    slots[threadIdx.x] = value;
+    __syncthreads();
+    const T other = slots[threadIdx.x ^ lanes];
+    __syncthreads();
+    return other;
+}
+
+static unsigned __ballot_sync(unsigned, bool vote) {
+    static bool votes[MOST_THREADS];
+    votes[threadIdx.x] = vote;
+    __syncthreads();
+    unsigned mask = 0;
+    const unsigned first = threadIdx.x / 32 * 32;
+    for (unsigned lane = 0; lane < 32; ++lane) mask |= unsigned(votes[first + lane]) << lane;
+    __syncthreads();
+    return mask;
+}
+
+static int __ffs(unsigned bits) { return __builtin_ffs(bits); }
+
+static float __uint_as_float(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static unsigned __float_as_uint(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static unsigned __umulhi(unsigned a, unsigned b) { return uint64_t(a) * b >> 32; }
+
+// 0, or 1 if some threads of a block ended while others waited at a barrier.
+static int run(void (*kernel)(void **), void **arguments, unsigned grid, unsigned block, int descending) {
+    entry = kernel;
+    pointers = arguments;
+    gridDim.x = grid;
+    blockDim.x = block;
+    ucontext_t plain;
+    getcontext(&plain);
+    for (unsigned b = 0; b < grid; ++b) {
+        blockIdx.x = b;
+        for (unsigned t = 0; t < block; ++t) {
+            started[t] = finished[t] = false;
+            fibers[t] = plain;
+            fibers[t].uc_stack.ss_sp = stacks[t];
+            fibers[t].uc_stack.ss_size = STACK_BYTES;
+            makecontext(&fibers[t], fiber, 0);
+        }
+        for (unsigned waiting = block; waiting;) {
+            for (unsigned i = 0; i < block; ++i) {
+                const unsigned t = descending ? block - 1 - i : i;
+                threadIdx.x = t;
+                if (!finished[t]) resume();
+            }
+            unsigned ended = 0;
+            for (unsigned t = 0; t < block; ++t) ended += finished[t];
+            if (ended && ended < block) return 1;
+            waiting = block - ended;
+        }
+    }
+    return 0;
+}
+
+struct float16;
+struct bfloat16;
+static float widen(float16);
+static float widen(bfloat16);
+static void narrow(float, float16 &);
+static void narrow(float, bfloat16 &);

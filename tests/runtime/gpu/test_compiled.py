@@ -1,0 +1,108 @@
+"""NVRTC compiles generated kernels, and what it makes of them."""
+
+import re
+
+import pytest
+from runtime.gpu.cases import all_cases
+from runtime.gpu.on_cpu import generated, kernels_in
+
+import graphc as g
+from graphc.runtime.gpu.nvrtc import KernelError, compile_cubin, compile_ptx
+from graphc.runtime.gpu.source.generate import kernels_of
+from graphc.runtime.gpu.source.kernel import Kernel, module_text
+from graphc.runtime.gpu.source.layout import in_one_piece
+
+ARCHITECTURES = (80, 90, 100)
+CASES = all_cases()
+
+
+def text_of(cases):
+    return module_text(kernels_in([generated(case.node, case.arrays()) for case in cases]))
+
+
+def check_cubin(text, architecture):
+    cubin = compile_cubin(text, architecture)
+    assert cubin.startswith(b"\x7fELF")
+    names = re.findall(r"__global__ void (\w+)", text)
+    assert names
+    assert all(f".text.{name}\0".encode() in cubin for name in names)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_op_compiles(architecture):
+    """One kernel an op: dtypes in turn, so that each is met."""
+    ops = {}
+    for number, case in enumerate(CASES):
+        ops.setdefault(case.node.op.name, []).append((number, case))
+    chosen = [own[position % len(own)][1] for position, own in enumerate(ops.values())]
+    check_cubin(text_of(chosen), architecture)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        pytest.param("bfloat16", marks=pytest.mark.slow),
+        pytest.param("float64", marks=pytest.mark.slow),
+        pytest.param("float16", marks=pytest.mark.slow),
+    ],
+)
+def test_every_kernel_is_accepted(dtype):
+    """All rows and layouts, as far as PTX for the oldest architecture."""
+    text = text_of([case for case in CASES if dtype in case.name.split()])
+    assert compile_ptx(text, 80).count(".visible .entry") == text.count("__global__")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_kernel_compiles(architecture):
+    check_cubin(text_of(CASES), architecture)
+
+
+def test_a_broken_kernel_does_not_compile():
+    broken = Kernel("broken", 'extern "C" __global__ void broken(float *y) { y[0] = missing; }')
+    with pytest.raises(KernelError, match='"missing" is undefined'):
+        compile_cubin(module_text([broken]), 90)
+
+
+@pytest.mark.parametrize("function", [g.tanh, g.softmax, lambda x: g.sum(x, 0)])
+def test_large_tensors_have_wide_offsets(function):
+    """2³² elements: offsets in 32 bits would wrap around."""
+    ptx = ptx_of(function(g.input("x", (2**20, 2**12))))
+    assert ".entry" in ptx
+    small = function(g.input("x", (2**10, 2**12))).node
+    large = function(g.input("x", (2**20, 2**12))).node
+    for node, index in ((small, "Index = unsigned;"), (large, "Index = unsigned long long;")):
+        values = (*node.inputs, *node.outputs)
+        first, *_ = kernels_of(node, {v: in_one_piece(v.type) for v in values}).launches
+        assert index in first.kernel.text
+
+
+def ptx_of(y, address=0):
+    node = y.node
+    values = (*node.inputs, *node.outputs)
+    found = kernels_of(node, {v: in_one_piece(v.type, address) for v in values})
+    return compile_ptx(module_text(launch.kernel for launch in found.launches), 90)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("function", [g.tanh, g.softmax], ids=lambda f: f.__name__)
+def test_accesses_have_16_bytes(function, dtype):
+    wide = r"(v4\.(b32|u32|f32)|v2\.(b64|u64|f64))"
+    ptx = ptx_of(function(g.input("x", (8, 64), dtype)))
+    assert re.search(rf"ld\.global\.{wide}", ptx)
+    assert re.search(rf"st\.global\.{wide}", ptx)
+
+
+def test_accesses_are_no_wider_than_addresses_allow():
+    ptx = ptx_of(g.tanh(g.input("x", (8, 64))), address=4)
+    assert "ld.global.v" not in ptx
+    assert "ld.global" in ptx
+
+
+def test_products_and_sums_are_not_contracted():
+    """Else bits would depend on what the compiler makes of each layout."""
+    text = text_of([case for case in CASES if case.name == "adam_update float32 dense"])
+    contracted = compile_ptx(text, 90, ("--std=c++17",))
+    assert "fma.rn.f32" in contracted
+    assert "fma.rn.f32" not in compile_ptx(text, 90)

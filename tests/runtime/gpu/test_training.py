@@ -1,0 +1,114 @@
+"""Whole training steps by generated kernels and BLAS calls, at the places that plans give.
+
+Everything runs on the CPU, in an arena that starts full of NaN: a kernel that reads what is not
+there, writes elsewhere, or disagrees with NumPy's shows in the parameters.
+"""
+
+import numpy as np
+import pytest
+from runtime.gpu.fake_cublas import stand_in
+from runtime.gpu.on_cpu import Library, aligned, places_of
+
+import graphc as g
+from graphc.models import gpt2, mlp
+from graphc.runtime.arena import Arena
+from graphc.runtime.cpu.bind import arrays_of
+from graphc.runtime.gpu.product import PRODUCTS, product_of
+from graphc.runtime.gpu.source.generate import contiguous_inputs, kernels_of
+from graphc.runtime.gpu.source.kernel import NodeKernels
+from graphc.runtime.initial import fill_initial
+from graphc.runtime.profile import random_feeds
+from graphc.runtime.program import Program
+
+SEED = 3
+
+
+class Emulated:
+    """A program of generated kernels."""
+
+    def __init__(self, plan, folder):
+        self.plan, self.cublas = plan, stand_in(folder)
+        arena = Arena(plan)
+        arena.bytes.fill(0xFF)
+        self.arrays = arrays_of(plan, arena)
+        for state in plan.graph.states:
+            fill_initial(state, SEED, self.arrays[state])
+        self.nodes = [self.bound(node) for node in plan.graph.nodes if not self.is_view(node)]
+        launches = [each for *_, found, _ in self.nodes for each in found.launches]
+        self.library = Library([launch.kernel for launch in launches], folder)
+
+    def is_view(self, node):
+        return all(self.plan.placements[value].how == "view" for value in node.outputs)
+
+    def bound(self, node):
+        """Arrays of a node, inputs to copy, kernels and calls."""
+        arrays = {value: self.arrays[value] for value in (*node.inputs, *node.outputs)}
+        copies = contiguous_inputs(node, self.plan.strided)
+        originals = {value: arrays[value] for value in copies}
+        arrays |= {value: aligned(arrays[value]) for value in copies}
+        places = places_of(arrays)
+        if node.op.name not in PRODUCTS:
+            return arrays, originals, kernels_of(node, places), ()
+        product = product_of(node, places)
+        return arrays, originals, NodeKernels(product.before), product.calls
+
+    def step(self, feeds):
+        for source, given in feeds.items():
+            np.copyto(self.arrays[source], given)
+        for arrays, originals, found, calls in self.nodes:
+            for value, original in originals.items():
+                np.copyto(arrays[value], original)
+            self.library.run(found, arrays)
+            addresses = {value: array.ctypes.data for value, array in arrays.items()}
+            for call in calls:
+                self.cublas.run(call, addresses)
+        return {name: self.arrays[value].copy() for name, value in self.plan.graph.outputs.items()}
+
+
+def small_gpt2(dtype="float64"):
+    sizes = {"layers": 2, "width": 16, "heads": 2, "seq_len": 8, "batch": 2, "vocab": 11}
+    return gpt2(**sizes, dtype=dtype)
+
+
+def small_mlp(dtype="float64"):
+    x, t = g.input("x", (6, 5), dtype), g.input("t", (6,), "int32")
+    h = g.batch_norm(g.relu(g.linear(x, 8, name="a")))
+    h = g.concat([g.tanh(g.linear(h, 4, name="b")), g.gelu(g.linear(h, 3, name="c"))], 1)
+    return g.softmax_cross_entropy(g.linear(g.dropout(h, 0.3), 4, name="d"), t)
+
+
+CASES = {
+    "mlp of the zoo, adam": (
+        lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
+    ),
+    "mlp, momentum": (small_mlp, g.optim.Momentum(1e-2), {}, 1e-9),
+    "mlp, accumulated": (small_mlp, g.optim.SGD(1e-2), {"accumulate": 2}, 1e-9),
+    "mlp, fp16": (
+        lambda: small_mlp("float32"), g.optim.Adam(1e-2), {"precision": "fp16"}, 2e-2
+    ),
+    "gpt2, adamw": (small_gpt2, g.optim.AdamW(1e-2), {}, 1e-8),
+    "gpt2, clipped, recomputed": (
+        small_gpt2, g.optim.AdamW(1e-2), {"clip_norm": 0.1, "recompute": "sublinear"}, 1e-8
+    ),
+    "gpt2, bf16": (
+        lambda: small_gpt2("float32"), g.optim.AdamW(1e-2), {"precision": "bf16"}, 5e-2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer", "options", "tolerance"), CASES.values(), ids=CASES
+)
+def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, tmp_path):
+    plan = g.plan(network(), optimizer=optimizer, **options)
+    emulated, program = Emulated(plan, tmp_path), Program(plan, SEED)
+    feeds = random_feeds(plan.graph, 1)
+    for _ in range(3):
+        expected = program.step({source.name: array for source, array in feeds.items()})
+        found = emulated.step(feeds)
+        for name, array in expected.items():
+            np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance)
+    for state in plan.graph.states:
+        found = emulated.arrays[state].astype(np.float64)
+        expected = program.states[state.name].astype(np.float64)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)

@@ -1,0 +1,93 @@
+"""Kernels and calls of whole networks at their real sizes, from plans alone: no arena is made."""
+
+from dataclasses import replace
+
+import pytest
+
+import graphc as g
+from graphc.errors import PlanError
+from graphc.ir.op import REGISTRY
+from graphc.models import MODELS
+from graphc.runtime.gpu.nvrtc import compile_cubin
+from graphc.runtime.gpu.places import places_of_plan
+from graphc.runtime.gpu.product import PRODUCTS, product_of
+from graphc.runtime.gpu.source.generate import contiguous_inputs, is_generated, kernels_of
+from graphc.runtime.gpu.source.kernel import module_text
+from graphc.runtime.gpu.source.layout import in_one_piece
+
+ADDRESS = 0x7F00_0000_0000
+VIEWS = {"broadcast_to", "slice", "split", "transpose"}
+WITHOUT = {
+    "adaptive_average_pool2d", "adaptive_average_pool2d_gradient", "conv2d",
+    "conv2d_input_gradient", "conv2d_weight_gradient", "upsample_bilinear2d",
+    "upsample_bilinear2d_gradient",
+}  # fmt: skip
+"""Ops that docs/gpu-status.md says have no kernel yet."""
+
+
+def test_ops_without_a_kernel_are_known():
+    missing = {name for name, op in REGISTRY.items() if not is_generated(op)}
+    assert missing == WITHOUT | VIEWS | set(PRODUCTS)
+
+
+def kernels_of_plan(plan):
+    """All kernels, and the ops that have none."""
+    kernels, without = [], set()
+    places = places_of_plan(plan, ADDRESS)
+    for node in plan.graph.nodes:
+        if all(plan.placements[value].how == "view" for value in node.outputs):
+            continue
+        copies = contiguous_inputs(node, plan.strided)
+        own = places | {value: in_one_piece(value.type) for value in copies}
+        if node.op.name in PRODUCTS:
+            product = product_of(node, own)
+            assert product.calls
+            kernels += [launch.kernel for launch in product.before]
+        elif is_generated(node.op):
+            kernels += [launch.kernel for launch in kernels_of(node, own).launches]
+        else:
+            without.add(node.op.name)
+    return kernels, without
+
+
+def test_a_network_at_its_real_size():
+    plan = g.plan(MODELS["gpt2"](layers=1, batch=1), optimizer=g.optim.AdamW(1e-3), reorder=False)
+    kernels, without = kernels_of_plan(plan)
+    assert without == set()
+    text = module_text(kernels)
+    assert text.count("__global__") == len({kernel.name for kernel in kernels})
+    assert compile_cubin(text, 90).startswith(b"\x7fELF")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_the_zoo_compiles(name):
+    plan = g.plan(MODELS[name](), optimizer=g.optim.Adam(1e-3), reorder=False)
+    kernels, without = kernels_of_plan(plan)
+    assert without <= WITHOUT
+    for architecture in (80, 90, 100):
+        assert compile_cubin(module_text(kernels), architecture).startswith(b"\x7fELF")
+
+
+def small_plan():
+    return g.plan(outputs=[g.tanh(g.input("x", (8, 8)))])
+
+
+def test_addresses_are_those_of_the_plan():
+    plan = small_plan()
+    places = places_of_plan(plan, ADDRESS)
+    assert {value: place.address - ADDRESS for value, place in places.items()} == {
+        value: plan.address(value) for value in plan.placements
+    }
+    assert {place.strides for place in places.values()} == {(32, 4)}
+
+
+def test_arenas_are_aligned():
+    with pytest.raises(PlanError, match="multiple of 256"):
+        places_of_plan(small_plan(), 128)
+
+
+def test_a_value_outside_the_arena_is_refused():
+    plan = small_plan()
+    with pytest.raises(PlanError, match="leaves the arena"):
+        places_of_plan(replace(plan, arena_bytes=256))

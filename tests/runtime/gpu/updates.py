@@ -1,0 +1,61 @@
+"""Updates, counters and rates of optimizers, which the op table leaves out, as samples."""
+
+from ops.samples import Sample, direct
+
+from graphc.ir.ops import batch_norm, learning_rate, update
+
+SHAPE = (3, 4)
+MOMENTS = update.AdamAttributes(0.9, 0.999, 1e-8, 0.1)
+PLAIN = update.AdamAttributes(0.9, 0.999, 1e-8, 0.0)
+FLOAT, OK = "float64", "bool"
+
+
+def sample(label, op, attributes, shapes, dtypes=None):
+    dtypes = dtypes or (FLOAT,) * len(shapes)
+    return Sample(
+        op.name, direct(op, attributes), shapes, None, dtypes=dtypes, domain=(0.1, 2), label=label
+    )
+
+
+ADAM = (*[SHAPE] * 4, (), ())
+
+UPDATES = [
+    sample("", update.SgdUpdate, update.SgdAttributes(0.1), (SHAPE, SHAPE, ())),
+    sample(" plain", update.SgdUpdate, update.SgdAttributes(0.0), (SHAPE, SHAPE, ())),
+    sample(
+        " guarded", update.SgdUpdate, update.SgdAttributes(0.1), (SHAPE, SHAPE, (), ()),
+        (FLOAT, FLOAT, FLOAT, OK),
+    ),
+    sample("", update.MomentumUpdate, update.MomentumAttributes(0.9, 0.1), (*[SHAPE] * 3, ())),
+    sample("", update.AdamUpdate, MOMENTS, ADAM),
+    sample(" plain", update.AdamUpdate, PLAIN, ADAM),
+    sample(" guarded", update.AdamUpdate, MOMENTS, (*ADAM, ()), (*(FLOAT,) * 6, OK)),
+    sample(" odd", update.AdamUpdate, MOMENTS, (*[(1031,)] * 4, (), ())),
+    sample("", update.AdamwUpdate, update.AdamwAttributes(0.9, 0.999, 1e-8), (*ADAM, ())),
+    sample(
+        "", batch_norm.RunningMeanUpdate, batch_norm.RunningMeanAttributes(0.1), ((7,), (7,))
+    ),
+    sample(
+        "", batch_norm.RunningVarianceUpdate,
+        batch_norm.RunningVarianceAttributes(0.1, 1e-5, 1.25), ((7,), (7,)),
+    ),
+    sample(
+        "", update.LossScaleUpdate, update.LossScaleAttributes(2.0), ((), (), ()),
+        (FLOAT, FLOAT, OK),
+    ),
+    *(
+        Sample(
+            "learning_rate", direct(
+                learning_rate.LearningRate,
+                learning_rate.LearningRateAttributes(form, 0.5, 0.01, 9, warmup, "float64"),
+            ),
+            ((),), None, dtypes=("int64",), int_limit=9, label=f" {form} {warmup}",
+        )
+        for form in learning_rate.FORMS
+        for warmup in (0, 8)
+    ),
+    sample(
+        "", update.AdamCorrection, update.BetaAttributes(0.9, 0.999), ((), ()), (FLOAT, "int64")
+    ),
+    sample("", update.Increment, None, ((),), ("int64",)),
+]  # fmt: skip
