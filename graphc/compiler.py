@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from graphc.errors import OptionError, choose
+from graphc.errors import GpuUnavailable, OptionError, choose
 from graphc.ir import builder
 from graphc.ir.costs import Costs, load_costs
-from graphc.ir.device import CPU, find_device
+from graphc.ir.device import Device, find_device, gpu_number, target_of
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.ops.shape import copy
 from graphc.ir.plan import (
@@ -40,10 +40,9 @@ from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
+from graphc.runtime.gpu.device import find_gpu, profile_of
 from graphc.runtime.program import Program
 from graphc.training_step import Training, training_graph
-
-DEVICES = ("cpu", "auto")
 
 
 def compile(
@@ -62,7 +61,7 @@ def compile(
     training: bool | None = None,
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
-    roofline: str = "cpu",
+    roofline: str | None = None,
     reorder: bool = True,
     device: str = "cpu",
     seed: int = 0,
@@ -100,7 +99,7 @@ def compile(
     graph after every pass. Raises `OptionError` for an unknown choice, `BudgetError` where
     no plan fits.
     """
-    choose("device", device, DEVICES)
+    number = _number_of(device)
     memory_plan = plan(
         loss,
         outputs=outputs,
@@ -118,6 +117,7 @@ def compile(
         costs=costs,
         roofline=roofline,
         reorder=reorder,
+        device="cpu" if number is None else profile_of(find_gpu(number)),
         dump=dump,
     )
     return Program(memory_plan, seed=seed, poison=poison, check_finite=check_finite)
@@ -139,11 +139,16 @@ def plan(
     training: bool | None = None,
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
-    roofline: str = "cpu",
+    roofline: str | None = None,
     reorder: bool = True,
+    device: str | Device = "cpu",
     dump: str | os.PathLike[str] | None = None,
 ) -> MemoryPlan:
-    """The memory plan of `compile` alone: no arena is allocated, so any size can be planned."""
+    """The memory plan of `compile` alone: no arena is allocated, so any size can be planned.
+
+    No GPU is needed to plan for one: with `device` ``cuda`` the plan is for the GPU that `roofline`
+    names, one of `graphc.ir.device.DEVICES`, by default an H200.
+    """
     started = time.perf_counter()
     choose("recompute", recompute, RECOMPUTE)
     goal = Goal.of(budget, feature_map_budget, max_extra_flops)
@@ -154,7 +159,7 @@ def plan(
             raise OptionError("budgets are for training steps; give an optimizer")
         recompute = "optimal"
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder, device)
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
@@ -165,19 +170,19 @@ def plan(
             if recompute == "optimal":
                 graph, certificate = placing.planner(graph).plan(goal or Goal())
             else:
-                graph = recomputed(graph, recompute)
+                graph = recomputed(graph, recompute, placing.device)
             verify(graph)
             dumps.write("recompute", lambda: format_graph(graph))
         if recompute != "optimal":
             graph = placing.ordered(graph)
         dumps.write("order", lambda: format_graph(graph))
         memory_plan = allocate_graph(
-            graph, placing.allocate, recompute, alignment, costs=placing.costs
+            graph, placing.allocate, recompute, alignment, placing.device, placing.costs
         )
         settings = step.settings() if step is not None else {}
         if precision != "fp32":
             settings["precision"] = precision
-        if placing.costs != CostModel(CPU):
+        if placing.costs != CostModel(placing.device):
             settings["costs"] = str(placing.costs)
         if not reorder:
             settings["reorder"] = False
@@ -199,15 +204,16 @@ def frontier(
     allocate: Allocate = "packed",
     alignment: int = ALIGNMENT,
     costs: Costs | None = None,
-    roofline: str = "cpu",
+    roofline: str | None = None,
     reorder: bool = True,
+    device: str | Device = "cpu",
 ) -> list[FrontierPoint]:
     """The trade-off of bytes against time: plans by growing arena, dominated ones left out.
 
     Options are those of `compile`.
     """
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder, device)
     with _collection_paused():
         graph = _build(_named_outputs(loss, outputs), step, None, precision, Dump(None))
         planner = placing.planner(graph)
@@ -246,26 +252,45 @@ class _Placing:
         allocate: Allocate,
         alignment: int,
         costs: Costs | None,
-        roofline: str,
+        roofline: str | None,
         reorder: bool,
+        device: str | Device,
     ) -> None:
         choose("allocate", allocate, ALLOCATE)
         self.allocate, self.alignment = allocate, check_alignment(alignment)
         self.reorders = reorder and allocate == "packed"
         measured = None if costs is None else load_costs(costs)
-        self.costs = CostModel(find_device(roofline), measured)
+        self.device = target_of(device, roofline)
+        self.costs = CostModel(find_device(roofline) if roofline else self.device, measured)
 
     def planner(self, graph: Graph) -> OptimalPlanner:
-        order = partial(with_least_peak, alignment=self.alignment) if self.reorders else None
-        return OptimalPlanner(graph, self.costs, self.allocate, self.alignment, order)
+        order = partial(with_least_peak, alignment=self.alignment, device=self.device)
+        return OptimalPlanner(
+            graph,
+            self.costs,
+            self.allocate,
+            self.alignment,
+            order if self.reorders else None,
+            self.device,
+        )
 
     def ordered(self, graph: Graph) -> Graph:
         """The graph in the order to run, verified."""
         if not self.reorders:
             return graph
-        graph = reordered(graph, self.alignment)
+        graph = reordered(graph, self.alignment, self.device)
         verify(graph)
         return graph
+
+
+def _number_of(device: str) -> int | None:
+    """The number of the GPU to run on; None for the CPU."""
+    if device != "auto":
+        return gpu_number(device)
+    try:
+        return find_gpu(0).number
+    except GpuUnavailable:
+        return None
 
 
 def _step(

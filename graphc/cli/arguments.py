@@ -59,7 +59,7 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
         "--costs", metavar="FILE", help="plan with times that `graphc profile` has measured"
     )
     parser.add_argument(
-        "--roofline", default="cpu", metavar="NAME",
+        "--roofline", metavar="NAME",
         help=f"peaks that give times: {', '.join(DEVICES)} (default: cpu)",
     )  # fmt: skip
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from graphc.errors import choose
+from graphc.errors import OptionError, choose
+
+HOPPER = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,16 @@ class Device:
     flops_per_second: float
     bytes_per_second: float
     workspace_limit_bytes: int = 64 * 2**20
+    kind: Literal["cpu", "cuda"] = "cpu"
+    architecture: int = 0
+    """Of a GPU, ten times its compute capability: 90 for 9.0."""
+
+    @property
+    def blas_workspace_bytes(self) -> int:
+        """What the vendor's BLAS wants for one product, by its documentation."""
+        if self.kind == "cpu":
+            return 0
+        return (32 if self.architecture >= HOPPER else 4) * 2**20
 
     def seconds(self, flops: int, moved_bytes: int) -> float:
         """The roofline: the larger of computing time and moving time."""
@@ -24,15 +37,20 @@ class Device:
 CPU = Device("cpu", flops_per_second=1e11, bytes_per_second=2e10)
 """Two cores of a current server, to the order of magnitude."""
 
+
+def _gpu(name: str, architecture: int, flops: float, bandwidth: float) -> Device:
+    return Device(name, flops, bandwidth, kind="cuda", architecture=architecture)
+
+
 DEVICES = {
     device.name: device
     for device in (
         CPU,
-        Device("v100", flops_per_second=15.7e12, bytes_per_second=900e9),
-        Device("a100", flops_per_second=19.5e12, bytes_per_second=2039e9),
-        Device("l40s", flops_per_second=91.6e12, bytes_per_second=864e9),
-        Device("h100", flops_per_second=67e12, bytes_per_second=3350e9),
-        Device("h200", flops_per_second=67e12, bytes_per_second=4800e9),
+        _gpu("v100", 70, 15.7e12, 900e9),
+        _gpu("a100", 80, 19.5e12, 2039e9),
+        _gpu("l40s", 89, 91.6e12, 864e9),
+        _gpu("h100", 90, 67e12, 3350e9),
+        _gpu("h200", 90, 67e12, 4800e9),
     )
 }
 """Peaks of the vendor's data sheets, not measurements: float32 without tensor cores, and memory
@@ -42,3 +60,36 @@ bandwidth; V100 SXM2, A100 SXM 80 GB, L40S, H100 SXM, H200 SXM."""
 def find_device(name: str) -> Device:
     """The device profile of that name; raises `OptionError` that lists the known ones."""
     return DEVICES[choose("device profile", name, tuple(DEVICES))]
+
+
+DEFAULT_GPU = "h200"
+"""What is planned for where no GPU is named."""
+
+
+def gpu_number(device: str) -> int | None:
+    """The number of the GPU that ``cuda`` or ``cuda:1`` names; None for ``cpu``.
+
+    Raises `OptionError` for anything else.
+    """
+    if device == "cpu":
+        return None
+    kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
+        raise OptionError(f"device is cpu, cuda, cuda:1 or auto, got {device!r}")
+    return int(number or "0")
+
+
+def target_of(device: str | Device, roofline: str | None) -> Device:
+    """What a plan for `device` is made for; on a GPU the one that `roofline` names.
+
+    Raises `OptionError` for unknown names, and for the roofline of a CPU with a GPU.
+    """
+    if isinstance(device, Device):
+        return device
+    if gpu_number(device) is None:
+        return CPU
+    found = find_device(roofline or DEFAULT_GPU)
+    if found.kind != "cuda":
+        gpus = ", ".join(each.name for each in DEVICES.values() if each.kind == "cuda")
+        raise OptionError(f"the roofline {roofline!r} is no GPU's; choose one of {gpus}")
+    return found

@@ -28,12 +28,15 @@ import numpy as np
 
 from graphc.errors import GraphError, OptionError
 from graphc.ir.device import Device
-from graphc.ir.types import Layout, TensorType, float32
+from graphc.ir.types import Layout, TensorType, float32, outer_axes
 
 if TYPE_CHECKING:
     from graphc.ir.graph import Node, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+Strided = Mapping["Value", tuple[int, ...]]
+"""Of each value that does not lie in one piece its strides in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,25 +176,27 @@ class Op:
         takes_any = name not in self.outputs and name not in self.needs_contiguous
         return self.strided_axes.get(name, ANY_AXES if takes_any else 0)
 
-    def prepared(self, node: Node, strided: Mapping[Value, int]) -> tuple[Value, ...]:
-        """Inputs that the kernel sees as contiguous float32 or contiguous copies."""
-        widens = self.widens(node)
+    def straightened(self, node: Node, strided: Strided) -> tuple[Value, ...]:
+        """Inputs that lie as no kernel takes them: they are copied into one piece first."""
         found = {
             value: None
             for index, value in enumerate(node.inputs)
-            if (widens and is_16_bit(value))
-            or strided.get(value, 0) > self.free_axes(node, self.input_name(index))
+            if value in strided
+            and outer_axes(value.type, strided[value])
+            > self.free_axes(node, self.input_name(index))
         }
         return tuple(found)
 
-    def workspace(
-        self, node: Node, device: Device, strided: Mapping[Value, int]
-    ) -> tuple[TensorType, ...]:
-        """All tensors a node needs beside its values: prepared inputs, widened outputs, scratch.
+    def prepared(self, node: Node, strided: Strided) -> tuple[Value, ...]:
+        """Inputs that the kernel sees as contiguous float32 or contiguous copies."""
+        straightened = self.straightened(node, strided)
+        if not self.widens(node):
+            return straightened
+        return tuple(v for v in dict.fromkeys(node.inputs) if is_16_bit(v) or v in straightened)
 
-        `strided` says of each value that does not lie in one piece how many of its first axes have
-        strides of their own.
-        """
+    def workspace(self, node: Node, device: Device, strided: Strided) -> tuple[TensorType, ...]:
+        """All tensors that the NumPy kernel needs beside its values: prepared inputs, widened
+        outputs, scratch."""
         prepared = [value.type for value in self.prepared(node, strided)]
         scratch = self.scratch(node, device)
         if not self.widens(node):

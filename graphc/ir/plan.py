@@ -22,7 +22,7 @@ view of another value, as a part of the concatenation that reads it, or the plac
 Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace"]
 
 Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal"]
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Allocate = Literal["none", "inplace", "sharing", "packed"]
 
 RECOMPUTE: tuple[Recompute, ...] = (
@@ -31,7 +31,9 @@ RECOMPUTE: tuple[Recompute, ...] = (
 ALLOCATE: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
 
 
-PRECISIONS: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+PRECISIONS: dict[Precision, str] = {
+    "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"
+}  # fmt: skip
 """The dtype that feature maps are kept in."""
 
 
@@ -136,11 +138,11 @@ class MemoryPlan:
         return self.certificate.bound_bytes if self.certificate else None
 
     @cached_property
-    def strided(self) -> dict[Value, int]:
-        """Values that do not lie in one piece, and how many of their first axes are to blame."""
+    def strided(self) -> dict[Value, tuple[int, ...]]:
+        """Values that do not lie in one piece, and their strides in bytes."""
         places = self.placements.items()
-        found = {v: outer_axes(v.type, p.strides) for v, p in places if p.strides is not None}
-        return {value: axes for value, axes in found.items() if axes}
+        found = {value: place.strides for value, place in places if place.strides is not None}
+        return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
 
     @cached_property
     def state_bytes(self) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from graphc.errors import GraphcError, PlanFileError
 from graphc.ir.device import Device
@@ -218,11 +218,17 @@ def _device(given: object) -> Device:
         number(found["flops_per_second"], "device.flops_per_second"),
         number(found["bytes_per_second"], "device.bytes_per_second"),
         whole(found["workspace_limit_bytes"], "device.workspace_limit_bytes"),
+        _kind(found["kind"]),
+        whole(found["architecture"], "device.architecture"),
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):
             fail(f"device.{name}", "a number above 0 is expected", found[name])
     return device
+
+
+def _kind(given: object) -> Literal["cpu", "cuda"]:
+    return "cuda" if one_of(given, ("cpu", "cuda"), "device.kind") == "cuda" else "cpu"
 
 
 def _recomputation(given: object) -> Recomputation:

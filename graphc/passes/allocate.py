@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.codegen.workspace import workspace
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.plan import (
@@ -194,7 +195,7 @@ def _scratch(graph: Graph, storages: Storages, device: Device, alignment: int) -
     strided = storages.strided()
     found: dict[Node, int] = {}
     for node in graph.nodes:
-        types = node.op.workspace(node, device, strided)
+        types = workspace(node, device, strided)
         if types:
             found[node] = sum(align(type.bytes, alignment) for type in types)
     return found

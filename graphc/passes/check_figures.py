@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphc.codegen.workspace import workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.plan import Buffer, Lifetime, MemoryPlan, Placement, align, kind_of
@@ -161,7 +162,7 @@ def _check_sizes(plan: MemoryPlan) -> None:
     ends = (b.offset + align(b.bytes, plan.alignment) for b in plan.buffers)
     _stated("the arena's size", plan.arena_bytes, max(ends, default=0))
     for node, buffer in plan.workspaces.items():
-        types = node.op.workspace(node, plan.device, plan.strided)
+        types = workspace(node, plan.device, plan.strided)
         needed = sum(align(type.bytes, plan.alignment) for type in types)
         _stated(f"the workspace of {node.label}", buffer.bytes, needed, [node.label])
     sizes = plan.strategy_bytes

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from graphc.codegen.workspace import workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.plan import Buffer, MemoryPlan, align
@@ -147,10 +148,10 @@ class _Replay:
         for value in node.outputs:
             self.check_piece(value)
             self.check_overlaps(node, value, outputs)
-        workspace = self.plan.workspaces.get(node)
-        self.check_workspace(node, workspace)
-        if workspace is not None:
-            region = (workspace.offset, workspace.offset + workspace.bytes)
+        room = self.plan.workspaces.get(node)
+        self.check_workspace(node, room)
+        if room is not None:
+            region = (room.offset, room.offset + room.bytes)
             for value in node.inputs + node.outputs:
                 self.check_apart(node, value, region)
             cells = self.places.cell_range(*region)
@@ -188,11 +189,11 @@ class _Replay:
                 [name],
             )
 
-    def check_workspace(self, node: Node, workspace: Buffer | None) -> None:
+    def check_workspace(self, node: Node, room: Buffer | None) -> None:
         """A kernel has the scratch that it asks for."""
-        types = node.op.workspace(node, self.plan.device, self.plan.strided)
+        types = workspace(node, self.plan.device, self.plan.strided)
         needed = sum(align(type.bytes, self.plan.alignment) for type in types)
-        has = 0 if workspace is None else workspace.bytes
+        has = 0 if room is None else room.bytes
         if has < needed:
             raise PlanError(
                 f"{node.label} needs a workspace of {needed} bytes and has {has}{self.near(node)}",

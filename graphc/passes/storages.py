@@ -38,11 +38,11 @@ class Storages:
     storages: list[Storage]
     residences: dict[Value, Residence]
 
-    def strided(self) -> dict[Value, int]:
-        """Values that do not lie in one piece, and how many of their first axes are to blame."""
+    def strided(self) -> dict[Value, tuple[int, ...]]:
+        """Values that do not lie in one piece, and their strides in bytes."""
         places = self.residences.items()
-        found = {v: outer_axes(v.type, r.layout.strides) for v, r in places if r.layout is not None}
-        return {value: axes for value, axes in found.items() if axes}
+        found = {value: place.layout.strides for value, place in places if place.layout is not None}
+        return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
 
     def peak_bytes(self) -> int:
         """The most bytes live at one step."""

@@ -41,7 +41,7 @@ class Recipe:
     feature_map_budget: int | str | None = None
     max_extra_flops: float | None = None
     costs: str | None = None
-    roofline: str = "cpu"
+    roofline: str | None = None
     reorder: bool = True
     seed: int = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphc.ir.device import CPU
+from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph
 from graphc.ir.plan import ALIGNMENT
 from graphc.passes.precision import casts_a_parameter
@@ -14,32 +14,32 @@ from graphc.passes.recompute.sequence import materialise, mirrored_sequence
 from graphc.passes.recompute.tape import GraphTape
 from graphc.passes.schedule import place_updates
 
-POLICIES: dict[str, Callable[[Graph], Counts]] = {
-    "none": lambda graph: {},
-    "mirror": policies.mirror,
-    "cheap": policies.cheap,
-    "segments": policies.segments,
-    "sublinear": lambda graph: policies.sublinear(graph, _judge(graph)),
-    "recursive": policies.recursive,
+POLICIES: dict[str, Callable[[Graph, Device], Counts]] = {
+    "none": lambda graph, device: {},
+    "mirror": lambda graph, device: policies.mirror(graph),
+    "cheap": lambda graph, device: policies.cheap(graph),
+    "segments": lambda graph, device: policies.segments(graph),
+    "sublinear": lambda graph, device: policies.sublinear(graph, _judge(graph, device)),
+    "recursive": lambda graph, device: policies.recursive(graph),
 }
 """The paper's. What is asked for bytes or work is in passes/recompute/optimal.py."""
 
 
-def recompute(graph: Graph, policy: str) -> Graph:
+def recompute(graph: Graph, policy: str, device: Device = CPU) -> Graph:
     """A training graph without copies, with what `policy` computes again.
 
     16-bit copies of parameters are made again under every policy.
     """
-    sequence = sequence_of(graph, policy)
+    sequence = sequence_of(graph, policy, device)
     if len(sequence) == len(graph.nodes):
         return graph
     return with_sequence(graph, sequence)
 
 
-def sequence_of(graph: Graph, policy: str) -> list[int]:
+def sequence_of(graph: Graph, policy: str, device: Device = CPU) -> list[int]:
     """What `policy` runs, as steps of the graph."""
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
-    counts = {**casts, **POLICIES[policy](graph)}
+    counts = {**casts, **POLICIES[policy](graph, device)}
     return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))
 
 
@@ -52,7 +52,7 @@ def _mirrored(graph: Graph, counts: Counts) -> list[int]:
     return mirrored_sequence(graph, lambda node: counts.get(node, 0))
 
 
-def _judge(graph: Graph) -> Callable[[Counts], int]:
+def _judge(graph: Graph, device: Device) -> Callable[[Counts], int]:
     """The most bytes live at one node, with overwriting and workspaces."""
-    tape = GraphTape(graph, lambda node: 0.0, CPU, ALIGNMENT, feature_maps_only=False)
+    tape = GraphTape(graph, lambda node: 0.0, device, ALIGNMENT, feature_maps_only=False)
     return lambda counts: tape.tape.peak(tape.tape_steps(_mirrored(graph, counts)))

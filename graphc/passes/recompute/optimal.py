@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from graphc.errors import BudgetError
-from graphc.ir.device import CPU
+from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node
 from graphc.ir.plan import ALIGNMENT, Allocate, Certificate
 from graphc.ir.types import format_bytes
@@ -72,10 +72,11 @@ class OptimalPlanner:
         strategy: Allocate = "packed",
         alignment: int = ALIGNMENT,
         order: Callable[[Graph], Graph] | None = None,
+        device: Device = CPU,
     ) -> None:
         self.graph, self.costs, self.order = graph, costs, order
         self.strategy, self.alignment = strategy, alignment
-        self.device = CPU
+        self.device = device
         self._tapes: dict[tuple[bool, bool], GraphTape] = {}
         self._planners: dict[tuple[bool, bool], TapePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
@@ -310,7 +311,7 @@ class OptimalPlanner:
 
     def _sequence(self, name: str) -> list[int]:
         if name not in self._sequences:
-            self._sequences[name] = sequence_of(self.graph, name)
+            self._sequences[name] = sequence_of(self.graph, name, self.device)
         return self._sequences[name]
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from graphc.codegen.workspace import workspace
 from graphc.ir.device import Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.plan import align
@@ -52,13 +53,13 @@ class GraphTape:
         nodes = [graph.nodes[step] for step in self.steps]
         strided = self.storages.strided()
 
-        def workspace(node: Node) -> int:
-            types = node.op.workspace(node, device, strided)
+        def workspace_bytes(node: Node) -> int:
+            types = workspace(node, device, strided)
             return 0 if feature_maps_only else sum(align(t.bytes, alignment) for t in types)
 
         self.tape = Tape(
             cost=tuple(map(cost, nodes)),
-            workspace=tuple(map(workspace, nodes)),
+            workspace=tuple(map(workspace_bytes, nodes)),
             inputs=tuple(self._distinct(node.inputs) for node in nodes),
             outputs=tuple(self._made(node) for node in nodes),
             overwrites=tuple(map(self._overwrites, nodes)),

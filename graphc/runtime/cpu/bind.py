@@ -11,7 +11,7 @@ import numpy as np
 
 from graphc.errors import NonFiniteError
 from graphc.ir.graph import Graph, Node, Value
-from graphc.ir.op import is_16_bit
+from graphc.ir.op import Strided, is_16_bit
 from graphc.ir.plan import MemoryPlan, align
 from graphc.runtime.arena import Arena
 
@@ -48,7 +48,7 @@ def bind_node(
     node: Node,
     arrays: Mapping[Value, Array],
     workspace: Sequence[Array],
-    strided: Mapping[Value, int],
+    strided: Strided,
 ) -> list[Call]:
     """The calls of one node on the arrays of its values, with one array a workspace tensor."""
     inputs = node.op.prepared(node, strided)

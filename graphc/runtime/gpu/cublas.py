@@ -10,9 +10,9 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
+from graphc.codegen.calls import Buffer, Gemm, Matrix
+from graphc.codegen.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.errors import DependencyError, GraphcError
-from graphc.ir.graph import Value
-from graphc.runtime.gpu.gemm import COMPUTE_64F, DATA_TYPES, Gemm, Matrix
 
 DEFAULT_ALGORITHM = -1
 
@@ -74,8 +74,8 @@ class Cublas:
         self._check("cublasSetStream_v2", self._handle, stream)
         self._check("cublasSetWorkspace_v2", self._handle, workspace, workspace_bytes)
 
-    def run(self, call: Gemm, addresses: Mapping[Value, int]) -> None:
-        """Enqueue a product on values at these device addresses; alpha is 1."""
+    def run(self, call: Gemm, addresses: Mapping[Buffer, int]) -> None:
+        """Enqueue a product on buffers at these device addresses; alpha is 1."""
         scalar = ctypes.c_double if call.compute == COMPUTE_64F else ctypes.c_float
         zero, one = self._scalars[scalar]
         self._check(
@@ -108,8 +108,7 @@ class Cublas:
             raise CublasError(f"{function}: {STATUS.get(status, f'status {status}')}")
 
 
-def _matrix(matrix: Matrix, addresses: Mapping[Value, int]) -> tuple[int, int, int, int]:
+def _matrix(matrix: Matrix, addresses: Mapping[Buffer, int]) -> tuple[int, int, int, int]:
     """Address, data type, leading dimension and stride of an operand."""
-    dtype = matrix.value.type.dtype
-    address = addresses[matrix.value] + matrix.offset * dtype.itemsize
-    return address, DATA_TYPES[dtype], matrix.leading, matrix.stride
+    address = addresses[matrix.buffer] + matrix.offset * matrix.dtype.itemsize
+    return address, DATA_TYPES[matrix.dtype], matrix.leading, matrix.stride

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from graphc.errors import GpuUnavailable
+from graphc.ir.device import DEVICES, Device
 
+CORES_OF_A_MULTIPROCESSOR = 128
 USE_CPU = 'device="cpu" works everywhere'
 
 
@@ -21,6 +24,9 @@ class Gpu:
     """Ten times the compute capability: 90 for 9.0."""
     memory_bytes: int
     free_bytes: int
+    flops_per_second: float
+    """Of float32, at most: two a core and clock."""
+    bytes_per_second: float
 
 
 def load_cupy() -> Any:
@@ -50,12 +56,37 @@ def find_gpus() -> tuple[Gpu, ...]:
     return tuple(_gpu(cupy, number) for number in range(runtime.getDeviceCount()))
 
 
+def find_gpu(number: int) -> Gpu:
+    """One device; raises `GpuUnavailable`."""
+    gpus = find_gpus()
+    if number >= len(gpus):
+        listed = ", ".join(f"cuda:{gpu.number}" for gpu in gpus)
+        raise GpuUnavailable(f"this machine has no cuda:{number}", f"it has {listed}")
+    return gpus[number]
+
+
+def profile_of(gpu: Gpu) -> Device:
+    """What planning has to know of a device: its data sheet, or what the driver says of it."""
+    for device in DEVICES.values():
+        if device.kind == "cuda" and device.name in re.split(r"[^a-z0-9]+", gpu.name.lower()):
+            return device
+    return Device(
+        gpu.name, gpu.flops_per_second, gpu.bytes_per_second,
+        kind="cuda", architecture=gpu.architecture,
+    )  # fmt: skip
+
+
 def _gpu(cupy: Any, number: int) -> Gpu:
     properties = cupy.cuda.runtime.getDeviceProperties(number)
     with cupy.cuda.Device(number):
         free, total = cupy.cuda.runtime.memGetInfo()
     architecture = 10 * properties["major"] + properties["minor"]
-    return Gpu(number, properties["name"].decode(), architecture, total, free)
+    attributes = cupy.cuda.Device(number).attributes
+    cores = properties["multiProcessorCount"] * CORES_OF_A_MULTIPROCESSOR
+    flops = 2e3 * attributes["ClockRate"] * cores
+    bandwidth = 2e3 * attributes["MemoryClockRate"] * attributes["GlobalMemoryBusWidth"] / 8
+    name = properties["name"].decode()
+    return Gpu(number, name, architecture, total, free, flops, bandwidth)
 
 
 def cuda_versions() -> dict[str, str]:

@@ -16,6 +16,10 @@ class CudaError(RuntimeError):
     pass
 
 
+class FakeDevice(contextlib.nullcontext):
+    attributes = {"ClockRate": 1_000_000, "MemoryClockRate": 2_000_000, "GlobalMemoryBusWidth": 512}
+
+
 def fake_cupy(count, driver=13010):
     """CuPy as far as it is asked; `count` may be an error."""
 
@@ -29,10 +33,15 @@ def fake_cupy(count, driver=13010):
         getDeviceCount=device_count,
         driverGetVersion=lambda: driver,
         runtimeGetVersion=lambda: 13020,
-        getDeviceProperties=lambda n: {"name": b"Some GPU", "major": 9, "minor": n},
+        getDeviceProperties=lambda n: {
+            "name": b"Some GPU",
+            "major": 9,
+            "minor": n,
+            "multiProcessorCount": 100,
+        },
         memGetInfo=lambda: (2**30, 2**31),
     )
-    cuda = types.SimpleNamespace(runtime=runtime, Device=lambda n: contextlib.nullcontext())
+    cuda = types.SimpleNamespace(runtime=runtime, Device=FakeDevice)
     return types.SimpleNamespace(cuda=cuda, __version__="14.2.0")
 
 
@@ -60,7 +69,9 @@ def test_without_a_device(monkeypatch):
 
 def test_devices_are_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(2))
-    assert find_gpus() == tuple(Gpu(n, "Some GPU", 90 + n, 2**31, 2**30) for n in (0, 1))
+    peaks = (2 * 1e9 * 100 * 128, 2 * 2e9 * 512 / 8)  # multiplies and adds; both edges of a clock
+    expected = tuple(Gpu(n, "Some GPU", 90 + n, 2**31, 2**30, *peaks) for n in (0, 1))
+    assert find_gpus() == expected
     assert cuda_versions() == {"cupy": "14.2.0", "cuda": "13.2", "driver": "13.1"}
 
 

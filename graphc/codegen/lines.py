@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from graphc.ir.expression import Expression, parse
-from graphc.ir.types import DType, int64
-from graphc.runtime.gpu.source.access import Access, indented, parameters, starting_at
-from graphc.runtime.gpu.source.elementwise import floating
-from graphc.runtime.gpu.source.kernel import ENTRY, Launch, named
-from graphc.runtime.gpu.source.layout import (
+from graphc.codegen.access import Access, indented, parameters, starting_at
+from graphc.codegen.calls import Launch
+from graphc.codegen.elementwise import floating
+from graphc.codegen.kernel import ENTRY, named
+from graphc.codegen.layout import (
     ALIGNMENT,
     Operand,
     collapse,
@@ -33,7 +32,9 @@ from graphc.runtime.gpu.source.layout import (
     index_type,
     offset,
 )
-from graphc.runtime.gpu.source.scalar import C_TYPES, ScalarCode, literal
+from graphc.codegen.scalar import C_TYPES, ScalarCode, literal
+from graphc.ir.expression import Expression, parse
+from graphc.ir.types import DType, int64
 
 Combine = Literal["Sum", "Max"]
 

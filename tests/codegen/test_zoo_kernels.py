@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 import graphc as g
+from graphc.codegen.generate import calls_of, is_generated
+from graphc.codegen.kernel import module_text
+from graphc.codegen.layout import in_one_piece
+from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.op import REGISTRY
 from graphc.models import MODELS
 from graphc.runtime.gpu.nvrtc import compile_cubin
 from graphc.runtime.gpu.places import places_of_plan
-from graphc.runtime.gpu.product import PRODUCTS, product_of
-from graphc.runtime.gpu.source.generate import contiguous_inputs, is_generated, kernels_of
-from graphc.runtime.gpu.source.kernel import module_text
-from graphc.runtime.gpu.source.layout import in_one_piece
 
 ADDRESS = 0x7F00_0000_0000
 VIEWS = {"broadcast_to", "slice", "split", "transpose"}
@@ -27,7 +27,7 @@ WITHOUT = {
 
 def test_ops_without_a_kernel_are_known():
     missing = {name for name, op in REGISTRY.items() if not is_generated(op)}
-    assert missing == WITHOUT | VIEWS | set(PRODUCTS)
+    assert missing == WITHOUT | VIEWS
 
 
 def kernels_of_plan(plan):
@@ -37,14 +37,10 @@ def kernels_of_plan(plan):
     for node in plan.graph.nodes:
         if all(plan.placements[value].how == "view" for value in node.outputs):
             continue
-        copies = contiguous_inputs(node, plan.strided)
+        copies = gpu_workspace(node, plan.device, plan.strided).copies
         own = places | {value: in_one_piece(value.type) for value in copies}
-        if node.op.name in PRODUCTS:
-            product = product_of(node, own)
-            assert product.calls
-            kernels += [launch.kernel for launch in product.before]
-        elif is_generated(node.op):
-            kernels += [launch.kernel for launch in kernels_of(node, own).launches]
+        if is_generated(node.op):
+            kernels += calls_of(node, own).kernels
         else:
             without.add(node.op.name)
     return kernels, without

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from graphc.codegen.calls import Launch, NodeCalls, Scratch
+from graphc.codegen.elementwise import elementwise
+from graphc.codegen.layout import Operand
+from graphc.codegen.lines import WARP, Lines, Numbers, Reduce, line_kernel
+from graphc.codegen.scalar import arithmetic_dtype
 from graphc.ir.types import TensorType
-from graphc.runtime.gpu.source.elementwise import elementwise
-from graphc.runtime.gpu.source.kernel import Launch, NodeKernels, Scratch
-from graphc.runtime.gpu.source.layout import Operand
-from graphc.runtime.gpu.source.lines import WARP, Lines, Numbers, Reduce, line_kernel
-from graphc.runtime.gpu.source.scalar import arithmetic_dtype
 
 ROWS_ENOUGH = 256
 ROW_PART = 4096
@@ -35,11 +35,11 @@ def chunks_of(program: Lines) -> int:
     return max(1, min(-(-program.length // part), -(-BLOCKS_WANTED // blocks)))
 
 
-def lines_kernels(op: str, program: Lines) -> NodeKernels:
+def lines_kernels(op: str, program: Lines) -> NodeCalls:
     """The launches of a line program."""
     chunks = chunks_of(program)
     if chunks == 1:
-        return NodeKernels((line_kernel(op, program),))
+        return NodeCalls((line_kernel(op, program),))
     return _Splitter(op, program, chunks).kernels()
 
 
@@ -54,7 +54,7 @@ class _Splitter:
         self.scratch: list[TensorType] = []
         self.numbers: dict[str, Scratch] = {}
 
-    def kernels(self) -> NodeKernels:
+    def kernels(self) -> NodeCalls:
         program = self.program
         stages = list(program.stages)
         for position, stage in enumerate(stages):
@@ -67,7 +67,7 @@ class _Splitter:
             self.reduction(stage, own, rest)
         if program.per_element:
             self.launches.append(self.elements())
-        return NodeKernels(tuple(self.launches), tuple(self.scratch))
+        return NodeCalls(tuple(self.launches), tuple(self.scratch))
 
     def reduction(self, stage: Reduce, own: list[Numbers], rest: Stages) -> None:
         """Parts, then lines; then the numbers that the rest needs are in scratch."""

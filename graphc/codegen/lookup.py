@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from graphc.ir.graph import Node
-from graphc.runtime.gpu.source.access import Access, indented, parameters
-from graphc.runtime.gpu.source.elementwise import BLOCK, GRID_LIMIT
-from graphc.runtime.gpu.source.elementwise_ops import Places, Rule, copied
-from graphc.runtime.gpu.source.kernel import ENTRY, Launch, NodeKernels, named
-from graphc.runtime.gpu.source.layout import (
+from graphc.codegen.access import Access, indented, parameters
+from graphc.codegen.calls import Launch, NodeCalls
+from graphc.codegen.elementwise import BLOCK, GRID_LIMIT
+from graphc.codegen.elementwise_ops import Places, Rule, copied
+from graphc.codegen.kernel import ENTRY, named
+from graphc.codegen.layout import (
     ALIGNMENT,
     Operand,
     collapse,
@@ -25,14 +25,15 @@ from graphc.runtime.gpu.source.layout import (
     packs,
     widest_index,
 )
-from graphc.runtime.gpu.source.scalar import C_TYPES, arithmetic_dtype, literal
+from graphc.codegen.scalar import C_TYPES, arithmetic_dtype, literal
+from graphc.ir.graph import Node
 
 WARP = 32
 LANE_COLUMNS = 8
 """Columns of one row that a lane sums at a time."""
 
 
-def _gather(node: Node, places: Places) -> NodeKernels:
+def _gather(node: Node, places: Places) -> NodeCalls:
     """y lies in one piece, as does the table. Numbers out of range read the nearest row."""
     table, numbers = node.inputs
     y, rows = node.output, table.shape[0]
@@ -71,10 +72,10 @@ def _gather(node: Node, places: Places) -> NodeKernels:
         f"    for (; item < {packed}u; item += threads) {{\n{indented(body, 2)}\n    }}\n}}\n"
     )
     grid = min(GRID_LIMIT, -(-packed // BLOCK))
-    return NodeKernels((Launch(named("gather", text), (table, numbers, y), grid, BLOCK),))
+    return NodeCalls((Launch(named("gather", text), (table, numbers, y), grid, BLOCK),))
 
 
-def _gather_gradient(node: Node, places: Places) -> NodeKernels:
+def _gather_gradient(node: Node, places: Places) -> NodeCalls:
     """A running sum is where the output is, or is copied there first. The rest is in one piece."""
     dy, numbers, *sums = node.inputs
     dtable = node.output
@@ -118,7 +119,7 @@ def _gather_gradient(node: Node, places: Places) -> NodeKernels:
     grid = -(-rows * tiles * WARP // BLOCK)
     launch = Launch(named("gather_gradient", text), (dy, numbers, dtable), grid, BLOCK)
     moved = [value for value in sums if places[value] != places[dtable]]
-    return NodeKernels((*(copied(value, dtable, places) for value in moved), launch))
+    return NodeCalls((*(copied(value, dtable, places) for value in moved), launch))
 
 
 RULES: Mapping[str, Rule] = {"gather": _gather, "gather_gradient": _gather_gradient}

@@ -11,46 +11,17 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from graphc.codegen.calls import Gemm, Matrix
+from graphc.codegen.layout import Operand, Place, collapse, operand
 from graphc.errors import OptionError
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
-from graphc.runtime.gpu.source.layout import Operand, Place, collapse, operand
 
 DATA_TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}
 """cudaDataType of cuBLAS."""
 
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 """cublasComputeType."""
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """One operand of a call: column-major with a leading dimension, one matrix a batch entry."""
-
-    value: Value
-    offset: int
-    """From the value's first element to the first matrix's."""
-    leading: int
-    stride: int
-    """From one matrix of the batch to the next; 0 uses one for all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gemm:
-    """c = op(first) · op(second) + beta · c, column-major, with op(first) (m, k) and op(second)
-    (k, n)."""
-
-    transpose_first: bool
-    transpose_second: bool
-    m: int
-    n: int
-    k: int
-    first: Matrix
-    second: Matrix
-    c: Matrix
-    beta: float
-    batch: int
-    compute: int
 
 
 def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tuple[Gemm, ...]:
@@ -68,7 +39,7 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
     transpose_b = is_linear or node.attributes.transpose_b
     beta = 1.0 if is_linear or node.attributes.accumulate else 0.0
     for value in (a, b, c):
-        if needs_copy(value, places[value]):
+        if needs_copy(value, places[value].strides):
             raise OptionError(f"{node.label}: {value} has no axis of stride 1; copy it first")
     first, second, result = (_Stored.of(v, places[v]) for v in (b, a, c))
     if result.is_transposed:
@@ -91,11 +62,11 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
     )
 
 
-def needs_copy(value: Value, place: Place) -> bool:
+def needs_copy(value: Value, strides: tuple[int, ...]) -> bool:
     """Whether a matrix lies so that no BLAS can read it: neither rows nor columns in one piece."""
     rows, columns = value.shape[-2:]
     size = value.type.dtype.itemsize
-    below, right = (stride // size for stride in place.strides[-2:])
+    below, right = (stride // size for stride in strides[-2:])
     by_rows = (columns == 1 or right == 1) and (rows == 1 or below >= columns)
     by_columns = (rows == 1 or below == 1) and (columns == 1 or right >= rows)
     return not (by_rows or by_columns)
@@ -133,6 +104,7 @@ def _batches(
         first, second, c = (
             Matrix(
                 s.value,
+                s.value.type.dtype,
                 sum(i * o.strides[axis] for i, axis in zip(index, others, strict=True)),
                 s.leading,
                 0 if inner is None else o.strides[inner],

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from graphc.codegen.access import indented, parameters
+from graphc.codegen.calls import Launch, NodeCalls
+from graphc.codegen.elementwise_ops import Places, Rule
+from graphc.codegen.kernel import ENTRY, named
+from graphc.codegen.layout import Operand
+from graphc.codegen.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
 from graphc.ir.ops.learning_rate import LearningRateAttributes
 from graphc.ir.types import float64
-from graphc.runtime.gpu.source.access import indented, parameters
-from graphc.runtime.gpu.source.elementwise_ops import Places, Rule
-from graphc.runtime.gpu.source.kernel import ENTRY, Launch, NodeKernels, named
-from graphc.runtime.gpu.source.layout import Operand
-from graphc.runtime.gpu.source.scalar import C_TYPES, arithmetic_dtype, literal
 
 PI = "3.141592653589793"
 
 
-def _single_thread(node: Node, statements: Sequence[str], results: Sequence[str]) -> NodeKernels:
+def _single_thread(node: Node, statements: Sequence[str], results: Sequence[str]) -> NodeCalls:
     """Statements, then one expression an output."""
     op = node.op
     inputs = [Operand(op.input_name(i), v.type.dtype, (), v) for i, v in enumerate(node.inputs)]
@@ -29,10 +30,10 @@ def _single_thread(node: Node, statements: Sequence[str], results: Sequence[str]
     given = parameters(inputs, outputs)
     text = f'extern "C" __global__ void {ENTRY}({given}) {{\n{body}\n}}\n'
     launch = Launch(named(op.name, text), (*node.inputs, *node.outputs), 1, 1)
-    return NodeKernels((launch,))
+    return NodeCalls((launch,))
 
 
-def _adam_correction(node: Node, places: Places) -> NodeKernels:
+def _adam_correction(node: Node, places: Places) -> NodeCalls:
     betas = node.attributes
     first, second = literal(betas.beta1, float64), literal(betas.beta2, float64)
     return _single_thread(
@@ -46,7 +47,7 @@ def _adam_correction(node: Node, places: Places) -> NodeKernels:
     )
 
 
-def _learning_rate(node: Node, places: Places) -> NodeKernels:
+def _learning_rate(node: Node, places: Places) -> NodeCalls:
     a: LearningRateAttributes = node.attributes
     peak, floor = literal(a.peak, float64), literal(a.floor, float64)
     falling = {

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from graphc.ir.expression import Expression, parse
-from graphc.ir.graph import Node, Value
-from graphc.ir.op import attribute_items
-from graphc.ir.ops.elementwise import Elementwise
-from graphc.ir.types import int64
-from graphc.runtime.gpu.source.elementwise import elementwise
-from graphc.runtime.gpu.source.kernel import Launch, NodeKernels
-from graphc.runtime.gpu.source.layout import (
+from graphc.codegen.calls import Launch, NodeCalls
+from graphc.codegen.elementwise import elementwise
+from graphc.codegen.layout import (
     Operand,
     Place,
     counter,
@@ -20,14 +15,19 @@ from graphc.runtime.gpu.source.layout import (
     on_frame,
     operand,
 )
+from graphc.ir.expression import Expression, parse
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import attribute_items
+from graphc.ir.ops.elementwise import Elementwise
+from graphc.ir.types import int64
 
 Places = Mapping[Value, Place]
-Rule = Callable[[Node, Places], NodeKernels]
+Rule = Callable[[Node, Places], NodeCalls]
 
 IDENTITY = parse("x")
 
 
-def scalar_op(node: Node, places: Places) -> NodeKernels:
+def scalar_op(node: Node, places: Places) -> NodeCalls:
     """An op that is given by expressions, an optimizer's update included."""
     op = node.op
     assert isinstance(op, Elementwise)
@@ -46,7 +46,7 @@ def scalar_op(node: Node, places: Places) -> NodeKernels:
         for i, value in enumerate(node.outputs)
     }
     ordered = [outputs[name] for name in expressions]
-    return NodeKernels((elementwise(op.name, shape, inputs, ordered, expressions),))
+    return NodeCalls((elementwise(op.name, shape, inputs, ordered, expressions),))
 
 
 def _launch(node: Node, places: Places, inputs: list[Operand], expression: Expression) -> Launch:
@@ -61,28 +61,28 @@ def copied(x: Value, y: Value, places: Places) -> Launch:
     return elementwise("copy", y.shape, [source], [target], {"y": IDENTITY})
 
 
-def _unchanged(node: Node, places: Places) -> NodeKernels:
+def _unchanged(node: Node, places: Places) -> NodeCalls:
     (x,) = node.inputs
     source = operand("x", x, places[x], node.output.shape)
-    return NodeKernels((_launch(node, places, [source], IDENTITY),))
+    return NodeCalls((_launch(node, places, [source], IDENTITY),))
 
 
-def _full(node: Node, places: Places) -> NodeKernels:
+def _full(node: Node, places: Places) -> NodeCalls:
     number = parse("value").specialize({"value": float(node.attributes.value)})
-    return NodeKernels((_launch(node, places, [], number),))
+    return NodeCalls((_launch(node, places, [], number),))
 
 
-def _reshaped(node: Node, places: Places) -> NodeKernels:
+def _reshaped(node: Node, places: Places) -> NodeCalls:
     """Only needed where x has strides that the other shape cannot have; y lies in one piece."""
     (x,), y = node.inputs, node.output
     source = operand("x", x, places[x], x.shape)
     alike = in_one_piece(x.type)
     target = operand("y", x, alike, x.shape)
     target = replace(target, buffer=y, address=places[y].address)
-    return NodeKernels((elementwise("reshape", x.shape, [source], [target], {"y": IDENTITY}),))
+    return NodeCalls((elementwise("reshape", x.shape, [source], [target], {"y": IDENTITY}),))
 
 
-def _one_hot(node: Node, places: Places) -> NodeKernels:
+def _one_hot(node: Node, places: Places) -> NodeCalls:
     (indices,) = node.inputs
     y = node.output
     axis = y.type.rank - 1
@@ -90,10 +90,10 @@ def _one_hot(node: Node, places: Places) -> NodeKernels:
     labels = labels.on((*labels.strides, 0))
     place = counter("place", int64, axis, y.type.rank)
     hit = parse("where(place == label, 1, 0)")
-    return NodeKernels((_launch(node, places, [labels, place], hit),))
+    return NodeCalls((_launch(node, places, [labels, place], hit),))
 
 
-def _cross_entropy_gradient(node: Node, places: Places) -> NodeKernels:
+def _cross_entropy_gradient(node: Node, places: Places) -> NodeCalls:
     probabilities, labels, dloss = node.inputs
     rows, classes = probabilities.shape
     label = operand("label", labels, places[labels], (rows,))
@@ -109,7 +109,7 @@ def _cross_entropy_gradient(node: Node, places: Places) -> NodeKernels:
     target = operand("dlogits", output, places[output], output.shape)
     shape = (rows, classes)
     launch = elementwise(node.op.name, shape, inputs, [target], {"dlogits": expression})
-    return NodeKernels((launch,))
+    return NodeCalls((launch,))
 
 
 def _part(
@@ -124,7 +124,7 @@ def _part(
     return elementwise(node.op.name, part.shape, [source], [target], {"y": IDENTITY})
 
 
-def _concatenated(node: Node, places: Places) -> NodeKernels:
+def _concatenated(node: Node, places: Places) -> NodeCalls:
     """One launch a part; what was computed in its place already needs none."""
     y, axis, launches, start = node.output, node.attributes.axis, [], 0
     whole = places[y]
@@ -134,24 +134,24 @@ def _concatenated(node: Node, places: Places) -> NodeKernels:
             starts = [start if i == axis else 0 for i in range(y.type.rank)]
             launches.append(_part(node, places, part, starts, (1,) * y.type.rank))
         start += part.shape[axis]
-    return NodeKernels(tuple(launches))
+    return NodeCalls(tuple(launches))
 
 
-def _padded(node: Node, places: Places) -> NodeKernels:
+def _padded(node: Node, places: Places) -> NodeCalls:
     """Zeros, then the slice."""
     (x,), where = node.inputs, node.attributes
     zeros = _launch(node, places, [], parse("0"))
-    return NodeKernels((zeros, _part(node, places, x, where.starts, where.steps)))
+    return NodeCalls((zeros, _part(node, places, x, where.starts, where.steps)))
 
 
-def _repeated(node: Node, places: Places) -> NodeKernels:
+def _repeated(node: Node, places: Places) -> NodeCalls:
     """Rows and columns each seen as pairs: which of x, and which of its repetitions."""
     (x,), y, factor = node.inputs, node.output, node.attributes.factor
     batch, channels, rows, columns = x.shape
     frame = (batch, channels, rows, factor, columns, factor)
     source = on_frame("x", x, places[x], (batch, channels, rows, 1, columns, 1), frame)
     target = on_frame("y", y, places[y], frame, frame)
-    return NodeKernels((elementwise(node.op.name, frame, [source], [target], {"y": IDENTITY}),))
+    return NodeCalls((elementwise(node.op.name, frame, [source], [target], {"y": IDENTITY}),))
 
 
 RULES: Mapping[str, Rule] = {

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from codegen.on_cpu import aligned, apart
+from codegen.updates import UPDATES
 from ops.samples import SAMPLES, Sample, direct
 from ops.test_every_op import build, draw, find_node
-from runtime.gpu.on_cpu import aligned, apart
-from runtime.gpu.updates import UPDATES
 
 import graphc as g
+from graphc.codegen.generate import is_generated
 from graphc.ir import types
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
 from graphc.ir.ops import batch_norm, choice, embedding, loss, norm, random, shape, softmax
 from graphc.ir.ops.reduce import square_sum
-from graphc.runtime.gpu.source.generate import is_generated
 
 NARROW = ("float16", "bfloat16")
 DTYPES = ("float64", "float32", *NARROW)

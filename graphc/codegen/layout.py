@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from graphc.codegen.calls import Buffer
 from graphc.ir.graph import Value
 from graphc.ir.types import DType, TensorType, contiguous_strides
-from graphc.runtime.gpu.source.kernel import Buffer
 
 ALIGNMENT = 16
 """Bytes of the widest access."""

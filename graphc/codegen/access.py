@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphc.runtime.gpu.source.layout import Operand, offset, packs
-from graphc.runtime.gpu.source.scalar import C_TYPES
+from graphc.codegen.layout import Operand, offset, packs
+from graphc.codegen.scalar import C_TYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
-from runtime.gpu.fake_cublas import stand_in
-from runtime.gpu.on_cpu import aligned, apart, places_of, surroundings
+from codegen.fake_cublas import stand_in
+from codegen.on_cpu import aligned, apart, places_of, surroundings
 
 import graphc as g
+from graphc.codegen.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gemms
 from graphc.errors import OptionError
 from graphc.ir.builder import apply
 from graphc.ir.ops.matmul import Linear, Matmul, MatmulAttributes
 from graphc.ir.types import as_dtype
 from graphc.runtime.gpu.cublas import CublasError
-from graphc.runtime.gpu.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gemms
 
 
 @pytest.fixture(scope="module")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from graphc.codegen.calls import NodeCalls, Scratch
+from graphc.codegen.elementwise_ops import Places, Rule
+from graphc.codegen.layout import Operand, counter, on_frame, operand
+from graphc.codegen.lines import Lines, Numbers, Reduce, line_kernel
+from graphc.codegen.scalar import arithmetic_dtype
+from graphc.codegen.split import lines_kernels
 from graphc.ir.graph import Node, Value
 from graphc.ir.ops.norm import Norm, NormParameterGradient
 from graphc.ir.ops.statistics import Frame
 from graphc.ir.types import TensorType, int64
-from graphc.runtime.gpu.source.elementwise_ops import Places, Rule
-from graphc.runtime.gpu.source.kernel import NodeKernels, Scratch
-from graphc.runtime.gpu.source.layout import Operand, counter, on_frame, operand
-from graphc.runtime.gpu.source.lines import Lines, Numbers, Reduce, line_kernel
-from graphc.runtime.gpu.source.scalar import arithmetic_dtype
-from graphc.runtime.gpu.source.split import lines_kernels
 
 # --- reductions ---
 
 
 def _reduction(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
-    def rule(node: Node, places: Places) -> NodeKernels:
+    def rule(node: Node, places: Places) -> NodeCalls:
         (x,), y = node.inputs, node.output
         axes = getattr(node.attributes, "axes", tuple(range(x.type.rank)))
         kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
@@ -44,7 +44,7 @@ def _reduction(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
 def _along_axis(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
     """All operands have the output's shape, and lines run along one axis."""
 
-    def rule(node: Node, places: Places) -> NodeKernels:
+    def rule(node: Node, places: Places) -> NodeCalls:
         y = node.output
         inputs = [
             operand(node.op.input_name(i), value, places[value], y.shape)
@@ -68,7 +68,7 @@ PEAK = Reduce("Max", {"peak": "x"})
 TOTAL = Reduce("Sum", {"total": "exp(x - peak)"})
 
 
-def _causal_softmax(node: Node, places: Places) -> NodeKernels:
+def _causal_softmax(node: Node, places: Places) -> NodeCalls:
     """Elements beyond a row's last column count as minus infinity, whatever x holds there."""
     (x,), y = node.inputs, node.output
     rank, (rows, columns) = y.type.rank, y.shape[-2:]
@@ -92,7 +92,7 @@ def _causal_softmax(node: Node, places: Places) -> NodeKernels:
     return lines_kernels(node.op.name, program)
 
 
-def _cross_entropy(node: Node, places: Places) -> NodeKernels:
+def _cross_entropy(node: Node, places: Places) -> NodeCalls:
     """A loss a row, then their mean. A label out of range chooses nothing; none is read out of
     bounds."""
     logits, labels = node.inputs
@@ -124,7 +124,7 @@ def _cross_entropy(node: Node, places: Places) -> NodeKernels:
     )
     name = node.op.name
     launches = line_kernel(name, by_row), line_kernel(name, mean)
-    return NodeKernels(launches, (TensorType((rows,), wide),))
+    return NodeCalls(launches, (TensorType((rows,), wide),))
 
 
 # --- norms ---
@@ -140,7 +140,7 @@ STATISTICS = (
 )
 
 
-def _norm(node: Node, places: Places) -> NodeKernels:
+def _norm(node: Node, places: Places) -> NodeCalls:
     """Layer, group and batch norm: y, the means and the inverse deviations."""
     op = node.op
     assert isinstance(op, Norm)
@@ -184,7 +184,7 @@ class _Folded:
 UNIT = "(x - mean) * inverse"
 
 
-def _norm_input_gradient(node: Node, places: Places) -> NodeKernels:
+def _norm_input_gradient(node: Node, places: Places) -> NodeCalls:
     dy, x, mean, inverse, scale = node.inputs
     frame = node.attributes.frame()
     see = _Folded(frame, places)
@@ -210,7 +210,7 @@ def _norm_input_gradient(node: Node, places: Places) -> NodeKernels:
 
 
 def _norm_parameter_gradient(source: str) -> Rule:
-    def rule(node: Node, places: Places) -> NodeKernels:
+    def rule(node: Node, places: Places) -> NodeCalls:
         op, frame = node.op, node.attributes.frame()
         assert isinstance(op, NormParameterGradient)
         see = _Folded(frame, places)
@@ -234,7 +234,7 @@ def _norm_parameter_gradient(source: str) -> Rule:
     return rule
 
 
-def _rms_norm(node: Node, places: Places) -> NodeKernels:
+def _rms_norm(node: Node, places: Places) -> NodeCalls:
     x, scale = node.inputs
     y, inverse = node.outputs
     program = Lines(

@@ -1,4 +1,4 @@
-"""Kernels as text, and how they are launched."""
+"""Kernels as text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-
-from graphc.ir.graph import Value
-from graphc.ir.types import TensorType
 
 ENTRY = "@ENTRY@"
 """Stands for the kernel's name in a body that has none yet."""
@@ -28,41 +25,6 @@ def named(op: str, body: str) -> Kernel:
     digest = hashlib.sha256(body.encode()).hexdigest()[:12]
     name = f"graphc_{op}_{digest}"
     return Kernel(name, body.replace(ENTRY, name))
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Tensor number `index` of a node's scratch."""
-
-    index: int
-
-
-Buffer = Value | Scratch
-"""What a pointer argument points to."""
-
-Argument = Buffer | int
-"""A pointer, or an unsigned number of 32 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A kernel on `grid` blocks of `block` threads."""
-
-    kernel: Kernel
-    arguments: tuple[Argument, ...]
-    grid: int
-    block: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeKernels:
-    """The launches of one node, in order, and the scratch tensors that they share.
-
-    Scratch depends on shapes and dtypes alone, so it is known before anything has a place.
-    """
-
-    launches: tuple[Launch, ...]
-    scratch: tuple[TensorType, ...] = ()
 
 
 @cache

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from graphc.codegen.calls import Gemm, NodeCalls, Scratch
+from graphc.codegen.generate import calls_of
+from graphc.codegen.kernel import Kernel, module_text
+from graphc.codegen.layout import Place
 from graphc.ir.graph import Node, Value
-from graphc.runtime.gpu.source.generate import kernels_of
-from graphc.runtime.gpu.source.kernel import Kernel, NodeKernels, Scratch, module_text
-from graphc.runtime.gpu.source.layout import Place
+from graphc.runtime.gpu.cublas import Cublas
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-ffp-contract=off", "-w")
@@ -46,25 +48,25 @@ class Library:
 
     def run(
         self,
-        found: NodeKernels,
+        found: NodeCalls,
         arrays: Mapping[Value, np.ndarray],
         descending: bool = False,
+        cublas: Cublas | None = None,
     ) -> None:
-        """All launches in order, on these arrays, with the threads of a block in that order."""
+        """All calls in order, on these arrays, with the threads of a block in that order."""
         scratch = [np.full(type.shape, 77, type.dtype.numpy) for type in found.scratch]
-        for launch in found.launches:
-            given = [_argument(argument, arrays, scratch) for argument in launch.arguments]
+        buffers = {**arrays, **{Scratch(i): array for i, array in enumerate(scratch)}}
+        addresses = {buffer: array.ctypes.data for buffer, array in buffers.items()}
+        for launch in found.calls:
+            if isinstance(launch, Gemm):
+                assert cublas is not None
+                cublas.run(launch, addresses)
+                continue
+            given = [a if isinstance(a, int) else addresses[a] for a in launch.arguments]
             pointers = (ctypes.c_void_p * len(given))(*given)
             function = getattr(self.functions, f"run_{launch.kernel.name}")
             if function(pointers, launch.grid, launch.block, int(descending)):
                 raise AssertionError(f"{launch.kernel.name}: a barrier that not all threads meet")
-
-
-def _argument(argument, arrays, scratch):
-    if isinstance(argument, int):
-        return argument
-    buffer = scratch[argument.index] if isinstance(argument, Scratch) else arrays[argument]
-    return buffer.ctypes.data
 
 
 def places_of(arrays: Mapping[Value, np.ndarray]) -> dict[Value, Place]:
@@ -98,10 +100,10 @@ def apart(array: np.ndarray, axis: int) -> np.ndarray:
     return inside
 
 
-def generated(node: Node, arrays: Mapping[Value, np.ndarray]) -> NodeKernels:
+def generated(node: Node, arrays: Mapping[Value, np.ndarray]) -> NodeCalls:
     """The node's kernels for arrays as they lie."""
-    return kernels_of(node, places_of(arrays))
+    return calls_of(node, places_of(arrays))
 
 
-def kernels_in(found: Sequence[NodeKernels]) -> list[Kernel]:
-    return [launch.kernel for each in found for launch in each.launches]
+def kernels_in(found: Sequence[NodeCalls]) -> list[Kernel]:
+    return [kernel for each in found for kernel in each.kernels]

@@ -3,13 +3,13 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from codegen.cases import all_cases
+from codegen.on_cpu import Library, generated, kernels_in, surroundings
 from ops.test_strides import run as run_numpy
-from runtime.gpu.cases import all_cases
-from runtime.gpu.on_cpu import Library, generated, kernels_in, surroundings
 
 import graphc as g
+from graphc.codegen.kernel import module_text
 from graphc.ir.builder import apply
-from graphc.runtime.gpu.source.kernel import module_text
 
 CASES = all_cases()
 

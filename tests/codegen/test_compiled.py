@@ -3,14 +3,14 @@
 import re
 
 import pytest
-from runtime.gpu.cases import all_cases
-from runtime.gpu.on_cpu import generated, kernels_in
+from codegen.cases import all_cases
+from codegen.on_cpu import generated, kernels_in
 
 import graphc as g
+from graphc.codegen.generate import calls_of
+from graphc.codegen.kernel import Kernel, module_text
+from graphc.codegen.layout import in_one_piece
 from graphc.runtime.gpu.nvrtc import KernelError, compile_cubin, compile_ptx
-from graphc.runtime.gpu.source.generate import kernels_of
-from graphc.runtime.gpu.source.kernel import Kernel, module_text
-from graphc.runtime.gpu.source.layout import in_one_piece
 
 ARCHITECTURES = (80, 90, 100)
 CASES = all_cases()
@@ -74,15 +74,15 @@ def test_large_tensors_have_wide_offsets(function):
     large = function(g.input("x", (2**20, 2**12))).node
     for node, index in ((small, "Index = unsigned;"), (large, "Index = unsigned long long;")):
         values = (*node.inputs, *node.outputs)
-        first, *_ = kernels_of(node, {v: in_one_piece(v.type) for v in values}).launches
-        assert index in first.kernel.text
+        first, *_ = calls_of(node, {v: in_one_piece(v.type) for v in values}).kernels
+        assert index in first.text
 
 
 def ptx_of(y, address=0):
     node = y.node
     values = (*node.inputs, *node.outputs)
-    found = kernels_of(node, {v: in_one_piece(v.type, address) for v in values})
-    return compile_ptx(module_text(launch.kernel for launch in found.launches), 90)
+    found = calls_of(node, {v: in_one_piece(v.type, address) for v in values})
+    return compile_ptx(module_text(found.kernels), 90)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from graphc.codegen.access import indented, parameters
+from graphc.codegen.calls import Launch, NodeCalls
+from graphc.codegen.elementwise import BLOCK, GRID_LIMIT
+from graphc.codegen.elementwise_ops import Places, Rule
+from graphc.codegen.kernel import ENTRY, named
+from graphc.codegen.layout import Operand, decompose, offset, operand, widest_index
+from graphc.codegen.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
-from graphc.runtime.gpu.source.access import indented, parameters
-from graphc.runtime.gpu.source.elementwise import BLOCK, GRID_LIMIT
-from graphc.runtime.gpu.source.elementwise_ops import Places, Rule
-from graphc.runtime.gpu.source.kernel import ENTRY, Launch, NodeKernels, named
-from graphc.runtime.gpu.source.layout import Operand, decompose, offset, operand, widest_index
-from graphc.runtime.gpu.source.scalar import C_TYPES, arithmetic_dtype, literal
 
 AXES = ("n", "c", "h", "w")
 
@@ -88,7 +89,7 @@ def _windows_of_place(node: Node, body: Sequence[str]) -> str:
     return f"for (int i = 0; i < {a.window[0]}; ++i) {{\n{indented(outer, 1)}\n}}"
 
 
-def _max_pool(node: Node, places: Places) -> NodeKernels:
+def _max_pool(node: Node, places: Places) -> NodeCalls:
     """The first of equal elements wins; NaN goes through, as on the CPU."""
     inputs, outputs = _operands(node, places)
     (x,), (y, place) = inputs, outputs
@@ -108,7 +109,7 @@ def _max_pool(node: Node, places: Places) -> NodeKernels:
         f"narrow(best, {_at(y)});",
         f"{_at(place)} = chosen;",
     ]
-    return NodeKernels((_launch(node, inputs, outputs, body),))
+    return NodeCalls((_launch(node, inputs, outputs, body),))
 
 
 Loop = Callable[[Node, Sequence[str]], str]
@@ -117,7 +118,7 @@ Loop = Callable[[Node, Sequence[str]], str]
 def _summed(loop: Loop, chosen: bool, mean: bool) -> Rule:
     """The sum of what the loop meets, or of what a window's place chooses, or its share."""
 
-    def rule(node: Node, places: Places) -> NodeKernels:
+    def rule(node: Node, places: Places) -> NodeCalls:
         inputs, outputs = _operands(node, places)
         source, held = inputs[0], arithmetic_dtype(inputs[0].dtype)
         # The place of a window lies with the window: at h, w going forward, else where the loop is.
@@ -130,7 +131,7 @@ def _summed(loop: Loop, chosen: bool, mean: bool) -> Rule:
             loop(node, [*skip, f"total += {seen};"]),
             f"narrow(total{share}, {_at(outputs[0])});",
         ]
-        return NodeKernels((_launch(node, inputs, outputs, body),))
+        return NodeCalls((_launch(node, inputs, outputs, body),))
 
     return rule
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from graphc.ir.expression import Expression
-from graphc.ir.numpy_expression import compute_dtype
-from graphc.ir.types import DType
-from graphc.runtime.gpu.source.access import accesses, indented, parameters
-from graphc.runtime.gpu.source.kernel import ENTRY, Launch, named
-from graphc.runtime.gpu.source.layout import (
+from graphc.codegen.access import accesses, indented, parameters
+from graphc.codegen.calls import Launch
+from graphc.codegen.kernel import ENTRY, named
+from graphc.codegen.layout import (
     ALIGNMENT,
     Operand,
     collapse,
@@ -22,7 +20,10 @@ from graphc.runtime.gpu.source.layout import (
     index_type,
     packs,
 )
-from graphc.runtime.gpu.source.scalar import ScalarCode
+from graphc.codegen.scalar import ScalarCode
+from graphc.ir.expression import Expression
+from graphc.ir.numpy_expression import compute_dtype
+from graphc.ir.types import DType
 
 BLOCK = 256
 GRID_LIMIT = 4096

@@ -6,16 +6,15 @@ there, writes elsewhere, or disagrees with NumPy's shows in the parameters.
 
 import numpy as np
 import pytest
-from runtime.gpu.fake_cublas import stand_in
-from runtime.gpu.on_cpu import Library, aligned, places_of
+from codegen.fake_cublas import stand_in
+from codegen.on_cpu import Library, aligned, places_of
 
 import graphc as g
+from graphc.codegen.generate import calls_of
+from graphc.codegen.workspace import gpu_workspace
 from graphc.models import gpt2, mlp
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import arrays_of
-from graphc.runtime.gpu.product import PRODUCTS, product_of
-from graphc.runtime.gpu.source.generate import contiguous_inputs, kernels_of
-from graphc.runtime.gpu.source.kernel import NodeKernels
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.profile import random_feeds
 from graphc.runtime.program import Program
@@ -34,8 +33,8 @@ class Emulated:
         for state in plan.graph.states:
             fill_initial(state, SEED, self.arrays[state])
         self.nodes = [self.bound(node) for node in plan.graph.nodes if not self.is_view(node)]
-        launches = [each for *_, found, _ in self.nodes for each in found.launches]
-        self.library = Library([launch.kernel for launch in launches], folder)
+        kernels = [kernel for *_, found in self.nodes for kernel in found.kernels]
+        self.library = Library(kernels, folder)
 
     def is_view(self, node):
         return all(self.plan.placements[value].how == "view" for value in node.outputs)
@@ -43,25 +42,19 @@ class Emulated:
     def bound(self, node):
         """Arrays of a node, inputs to copy, kernels and calls."""
         arrays = {value: self.arrays[value] for value in (*node.inputs, *node.outputs)}
-        copies = contiguous_inputs(node, self.plan.strided)
+        copies = gpu_workspace(node, self.plan.device, self.plan.strided).copies
         originals = {value: arrays[value] for value in copies}
         arrays |= {value: aligned(arrays[value]) for value in copies}
         places = places_of(arrays)
-        if node.op.name not in PRODUCTS:
-            return arrays, originals, kernels_of(node, places), ()
-        product = product_of(node, places)
-        return arrays, originals, NodeKernels(product.before), product.calls
+        return arrays, originals, calls_of(node, places)
 
     def step(self, feeds):
         for source, given in feeds.items():
             np.copyto(self.arrays[source], given)
-        for arrays, originals, found, calls in self.nodes:
+        for arrays, originals, found in self.nodes:
             for value, original in originals.items():
                 np.copyto(arrays[value], original)
-            self.library.run(found, arrays)
-            addresses = {value: array.ctypes.data for value, array in arrays.items()}
-            for call in calls:
-                self.cublas.run(call, addresses)
+            self.library.run(found, arrays, cublas=self.cublas)
         return {name: self.arrays[value].copy() for name, value in self.plan.graph.outputs.items()}
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 
+from graphc.codegen.access import Access, indented, parameters
+from graphc.codegen.calls import Launch, NodeCalls
+from graphc.codegen.elementwise import BLOCK, GRID_LIMIT
+from graphc.codegen.elementwise_ops import Places
+from graphc.codegen.kernel import ENTRY, named
+from graphc.codegen.layout import Operand, index_type
+from graphc.codegen.scalar import arithmetic_dtype, literal
 from graphc.ir.graph import Node
-from graphc.runtime.gpu.source.access import Access, indented, parameters
-from graphc.runtime.gpu.source.elementwise import BLOCK, GRID_LIMIT
-from graphc.runtime.gpu.source.elementwise_ops import Places
-from graphc.runtime.gpu.source.kernel import ENTRY, Launch, NodeKernels, named
-from graphc.runtime.gpu.source.layout import Operand, index_type
-from graphc.runtime.gpu.source.scalar import arithmetic_dtype, literal
 
 WORDS = 4
 """Random words of one block."""
 
 
-def dropout(node: Node, places: Places) -> NodeKernels:
+def dropout(node: Node, places: Places) -> NodeCalls:
     """x and y lie in one piece.
 
     The stream's number is an argument, so layers of one shape share a kernel.
@@ -60,4 +61,4 @@ def dropout(node: Node, places: Places) -> NodeKernels:
     )
     arguments = (x, seed, step, y, node.attributes.stream % 2**32)
     grid = min(GRID_LIMIT, -(-blocks // BLOCK))
-    return NodeKernels((Launch(named("dropout", text), arguments, grid, BLOCK),))
+    return NodeCalls((Launch(named("dropout", text), arguments, grid, BLOCK),))

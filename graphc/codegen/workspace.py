@@ -1,0 +1,72 @@
+"""What a node needs beside its values while it runs, on any device, before anything has a place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from graphc.codegen.generate import calls_of, is_generated
+from graphc.codegen.layout import in_one_piece
+from graphc.codegen.product import PRODUCTS, unreadable
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Strided
+from graphc.ir.ops.elementwise import Elementwise
+from graphc.ir.types import TensorType, uint8
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A node's workspace on a GPU: inputs that are copied into one piece first, the scratch of its
+    calls, and what a library may use."""
+
+    copies: tuple[Value, ...]
+    scratch: tuple[TensorType, ...]
+    library_bytes: int
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """All of it as tensors, in this order."""
+        library = (TensorType((self.library_bytes,), uint8),) if self.library_bytes else ()
+        return (*(value.type for value in self.copies), *self.scratch, *library)
+
+
+def workspace(node: Node, device: Device, strided: Strided) -> tuple[TensorType, ...]:
+    """The tensors of a node's workspace; none for most."""
+    if device.kind == "cpu":
+        return node.op.workspace(node, device, strided)
+    return gpu_workspace(node, device, strided).types
+
+
+def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
+    """The workspace of a node whose outputs are no views. 16-bit operands need no copies here."""
+    copies = node.op.straightened(node, strided)
+    if node.op.name in PRODUCTS:
+        copies = tuple(dict.fromkeys((*copies, *unreadable(node, strided))))
+        return Workspace(copies, (), device.blas_workspace_bytes)
+    if isinstance(node.op, Elementwise) or not is_generated(node.op):
+        return Workspace(copies, (), 0)
+    return Workspace(copies, _scratch(_Alike(node)), 0)
+
+
+class _Alike:
+    """A node that equals every other of its op, attributes and types."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        types = tuple(value.type for value in (*node.inputs, *node.outputs))
+        self.key: Hashable = (node.op.name, node.attributes, types)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@functools.lru_cache(maxsize=4096)
+def _scratch(alike: _Alike) -> tuple[TensorType, ...]:
+    node = alike.node
+    values = (*node.inputs, *node.outputs)
+    return calls_of(node, {value: in_one_piece(value.type) for value in values}).scratch
