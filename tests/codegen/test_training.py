@@ -15,8 +15,8 @@ from graphc.codegen.workspace import gpu_workspace
 from graphc.models import gpt2, mlp
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import arrays_of
+from graphc.runtime.feeds import random_feeds
 from graphc.runtime.initial import fill_initial
-from graphc.runtime.profile import random_feeds
 from graphc.runtime.program import Program
 
 SEED = 3
