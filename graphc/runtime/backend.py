@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy as np
 from graphc.ir.graph import Input, State
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+Outputs = Callable[[], dict[str, Array]]
+"""Waits for a step and gives new arrays by output name."""
 
 
 class Backend(Protocol):
@@ -25,5 +28,9 @@ class Backend(Protocol):
     def write(self, state: State, given: Array) -> None:
         """Replace a state; `given` has its shape and dtype."""
 
-    def step(self, feeds: Mapping[Input, Array | float]) -> dict[str, Array]:
-        """Copy inputs in, run every node, copy outputs out. All inputs are there and checked."""
+    def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
+        """Copy inputs in, run every node, copy outputs out. All inputs are there and checked.
+
+        The step may still run when this returns; at most one more is submitted before the outputs
+        are taken.
+        """

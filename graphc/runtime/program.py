@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from graphc.errors import FeedError, OptionError
 from graphc.ir.graph import State
 from graphc.ir.plan import MemoryPlan
-from graphc.runtime.backend import Backend
+from graphc.runtime.backend import Backend, Outputs
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
@@ -81,9 +81,24 @@ class Program:
         Inputs are given by name; one with a default may be left out. Returns new arrays by output
         name, for a training program ``{"loss": array}``.
         """
-        if feeds is not None and not isinstance(feeds, Mapping):
-            raise FeedError(f"feeds are a mapping from names to arrays, got {feeds!r}")
-        return self._backend.step(self._feeds.checked({**(feeds or {}), **named}))
+        return self._submit({**_mapping(feeds), **named} if named else _mapping(feeds))()
+
+    def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
+        """The outputs of one step for each batch of feeds.
+
+        On a GPU the next batch is taken and copied while the step before it runs.
+        """
+        pending: Outputs | None = None
+        for batch in batches:
+            submitted = self._submit(_mapping(batch))
+            if pending is not None:
+                yield pending()
+            pending = submitted
+        if pending is not None:
+            yield pending()
+
+    def _submit(self, feeds: Mapping[str, Any]) -> Outputs:
+        return self._backend.submit(self._feeds.checked(feeds))
 
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
@@ -97,6 +112,12 @@ class Program:
         types = {name: state.type for name, state in self._named.items()}
         for name, array in load_states(path, types).items():
             self._backend.write(self._named[name], array)
+
+
+def _mapping(feeds: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if feeds is not None and not isinstance(feeds, Mapping):
+        raise FeedError(f"feeds are a mapping from names to arrays, got {feeds!r}")
+    return feeds or {}
 
 
 class _States(MutableMapping[str, Array]):

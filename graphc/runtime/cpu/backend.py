@@ -11,6 +11,7 @@ from graphc.errors import NonFiniteError
 from graphc.ir.graph import Input, State
 from graphc.ir.plan import MemoryPlan
 from graphc.runtime.arena import Arena
+from graphc.runtime.backend import Outputs
 from graphc.runtime.cpu.bind import bind, numpy_settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -34,7 +35,7 @@ class CpuBackend:
     def write(self, state: State, given: Array) -> None:
         np.copyto(self._arrays[state], given)
 
-    def step(self, feeds: Mapping[Input, Array | float]) -> dict[str, Array]:
+    def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
         for source, given in feeds.items():
             np.copyto(self._arrays[source], given)
         kept = self._arena.bytes[: self.plan.state_bytes].copy() if self._check_finite else None
@@ -46,5 +47,6 @@ class CpuBackend:
             if kept is not None:
                 self._arena.bytes[: kept.size] = kept
             raise
-        outputs = self.plan.graph.outputs
-        return {name: self._arrays[value].copy() for name, value in outputs.items()}
+        shown = self.plan.graph.outputs
+        outputs = {name: self._arrays[value].copy() for name, value in shown.items()}
+        return lambda: outputs
