@@ -48,7 +48,7 @@ class EmulatedDevice:
         self.blas = stand_in(folder)
         self.random = random.Random(seed)
         self.streams, self.libraries, self.allocations = [], {}, []
-        self.memory = None
+        self.arenas = []
         self.capturing = False
         self.counts = {"calls": 0, "captures": 0, "replays": 0, "pinned": 0}
 
@@ -60,7 +60,7 @@ class EmulatedDevice:
         whole = np.full(size + 2 * GUARD + 512, GUARD_BYTE, np.uint8)
         skip = GUARD + -(whole.ctypes.data + GUARD) % 512
         whole[skip : skip + size] = 0xFF
-        self.memory, self.arena = whole, (skip, skip + size)
+        self.arenas.append((whole, skip, skip + size))
         self.allocations.append(size)
         return whole.ctypes.data + skip
 
@@ -120,9 +120,9 @@ class EmulatedDevice:
         assert not self.capturing
         while not event.happened:
             self.advance([stream.queue for stream in self.streams])
-        low, high = self.arena
-        around = np.concatenate([self.memory[:low], self.memory[high:]])
-        assert (around == GUARD_BYTE).all(), "something was written outside the arena"
+        for whole, low, high in self.arenas:
+            around = np.concatenate([whole[:low], whole[high:]])
+            assert (around == GUARD_BYTE).all(), "something was written outside the arena"
 
     def advance(self, queues):
         """Run the first item of some queue that may run."""
@@ -135,30 +135,38 @@ class EmulatedDevice:
             item[1].happened = True
 
     def capture(self, stream, enqueue):
-        self.counts["captures"] += 1
-        self.capturing, stream.captured = True, deque()
+        self.begin_capture(stream)
         enqueue()
-        used = [(s, s.captured) for s in self.streams if s.captured is not None]
-        for other in self.streams:
-            other.captured = None
-        self.capturing = False
-        joined = {event for item in used[0][1] if not callable(item) and item[0] == "wait"
-                  for event in [item[1]]}  # fmt: skip
-        for other, items in used:
-            assert other is stream or items[-1][1] in joined, "a stream is not joined"
-        graph = [items for _, items in used]
-
-        def launch():
-            queues = [deque(items) for items in graph]
-            for items in graph:
-                for item in items:
-                    if not callable(item):
-                        item[1].happened = False
-            while any(queues):
-                self.advance(queues)
+        launch = self.end_capture(stream)
 
         def replay():
             self.counts["replays"] += 1
             stream.add(launch)
 
         return replay
+
+    def begin_capture(self, stream):
+        self.counts["captures"] += 1
+        self.capturing, stream.captured = True, deque()
+
+    def end_capture(self, stream):
+        """What runs the captured items, in any order that their events allow."""
+        used = [(s, s.captured) for s in self.streams if s.captured is not None]
+        for other, _ in used:
+            other.captured = None
+        self.capturing = False
+        (own,) = [items for other, items in used if other is stream]
+        joined = {item[1] for item in own if not callable(item) and item[0] == "wait"}
+        for other, items in used:
+            assert other is stream or items[-1][1] in joined, "a stream is not joined"
+        graph = [items for _, items in used]
+
+        def launch():
+            queues = [deque(items) for items in graph]
+            for item in (item for items in graph for item in items):
+                if not callable(item):
+                    item[1].happened = False
+            while any(queues):
+                self.advance(queues)
+
+        return launch
