@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from graphc.errors import GpuUnavailable, OptionError, choose
+from graphc.errors import OptionError, choose
 from graphc.ir import builder
 from graphc.ir.costs import Costs, load_costs
-from graphc.ir.device import Device, find_device, gpu_number, target_of
+from graphc.ir.device import Device, find_device, target_of
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.ops.shape import copy
 from graphc.ir.plan import (
@@ -40,8 +40,8 @@ from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
-from graphc.runtime.gpu.device import Gpu, find_gpu, profile_of
-from graphc.runtime.load import load_program
+from graphc.runtime.bind import bind, find
+from graphc.runtime.gpu.device import profile_of
 from graphc.runtime.program import Program
 from graphc.training_step import Training, training_graph
 
@@ -108,7 +108,7 @@ def compile(
     no plan fits, `GpuUnavailable` without the GPU that was asked for, and `ArenaError` where the
     plan does not fit into its memory.
     """
-    gpu = _gpu_of(device)
+    gpu = find(device)
     if gpu is None and precision == "tf32":
         raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
     memory_plan = plan(
@@ -131,9 +131,9 @@ def compile(
         device="cpu" if gpu is None else profile_of(gpu),
         dump=dump,
     )
-    return load_program(
-        memory_plan, gpu, cuda_graph=cuda_graph, streams=streams, seed=seed,
-        poison=poison, check_finite=check_finite,
+    return bind(
+        memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", cuda_graph=cuda_graph,
+        streams=streams, seed=seed, poison=poison, check_finite=check_finite,
     )  # fmt: skip
 
 
@@ -295,17 +295,6 @@ class _Placing:
         graph = reordered(graph, self.alignment, self.device)
         verify(graph)
         return graph
-
-
-def _gpu_of(device: str) -> Gpu | None:
-    """The GPU to run on; None for the CPU. Raises `GpuUnavailable`."""
-    if device == "auto":
-        try:
-            return find_gpu(0)
-        except GpuUnavailable:
-            return None
-    number = gpu_number(device)
-    return None if number is None else find_gpu(number)
 
 
 def _step(

@@ -43,8 +43,8 @@ class Program:
         on_gpu = plan.device.kind == "cuda"
         if on_gpu and backend is None:
             raise OptionError(
-                f"the plan was made for {plan.device.name}, a GPU; compile with device='cuda' "
-                "where there is one, or plan with device='cpu'"
+                f"the plan was made for {plan.device.name}, a GPU; graphc.bind runs it where there "
+                "is one, a plan with device='cpu' runs here"
             )
         self._feeds = Feeds(plan.graph, check_finite, check_limits=on_gpu)
         self._backend = backend or CpuBackend(plan, poison, check_finite)

@@ -161,7 +161,7 @@ def test_numbers_that_are_not_finite_change_no_state(folder):
 
 
 def test_a_plan_for_a_gpu_does_not_run_on_the_cpu():
-    with pytest.raises(OptionError, match="made for h200, a GPU; compile with device='cuda'"):
+    with pytest.raises(OptionError, match="made for h200, a GPU; graphc"):
         Program(plan_of())
 
 
