@@ -70,7 +70,8 @@ class GpuBackend:
         return self.plan.arena_bytes
 
     @property
-    def _main(self) -> Stream:
+    def stream(self) -> Stream:
+        """The stream that a step starts and ends on."""
         return self._streams[0]
 
     def read(self, state: State) -> Array:
@@ -82,8 +83,8 @@ class GpuBackend:
             place = self._places[state]
             memory = np.zeros(span_bytes(state.type, Layout(0, place.strides)), np.uint8)
             arranged(memory, state, place)[...] = given
-            self._accelerator.upload(place.address, memory, self._main)
-            self._accelerator.synchronize(self._accelerator.record(self._main))
+            self._accelerator.upload(place.address, memory, self.stream)
+            self._accelerator.synchronize(self._accelerator.record(self.stream))
 
     def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
         with self._accelerator.active():
@@ -91,7 +92,7 @@ class GpuBackend:
             self._steps += 1
             self._feed(step, feeds)
             self._run()
-            self._staging.fetch(step, self._main)
+            self._staging.fetch(step, self.stream)
         return lambda: self._outputs(step)
 
     def _outputs(self, step: int) -> dict[str, Array]:
@@ -102,9 +103,9 @@ class GpuBackend:
         """On the copy stream, between the step before and this one: inputs share their bytes with
         other values of a step."""
         accelerator = self._accelerator
-        accelerator.wait(self._copies, accelerator.record(self._main))
+        accelerator.wait(self._copies, accelerator.record(self.stream))
         self._staging.feed(step, feeds, self._copies)
-        accelerator.wait(self._main, accelerator.record(self._copies))
+        accelerator.wait(self.stream, accelerator.record(self._copies))
 
     def _run(self) -> None:
         if self._poison or self._check_finite:
@@ -113,7 +114,7 @@ class GpuBackend:
             self._enqueue()
         else:
             if self._replay is None:
-                self._replay = self._accelerator.capture(self._main, self._enqueue)
+                self._replay = self._accelerator.capture(self.stream, self._enqueue)
             self._replay()
 
     def _enqueue(self) -> None:
@@ -122,7 +123,7 @@ class GpuBackend:
         awaited = {other for slot in self._slots for other in slot.waits}
         events: dict[int, Event] = {}
         if len(self._streams) > 1:
-            start = accelerator.record(self._main)
+            start = accelerator.record(self.stream)
             for stream in self._streams[1:]:
                 accelerator.wait(stream, start)
         for number, (work, slot) in enumerate(zip(self._works, self._slots, strict=True)):
@@ -130,7 +131,7 @@ class GpuBackend:
             if number in awaited:
                 events[number] = accelerator.record(self._streams[slot.stream])
         for stream in self._streams[1:]:
-            accelerator.wait(self._main, accelerator.record(stream))
+            accelerator.wait(self.stream, accelerator.record(stream))
 
     def _work(self, work: Work, slot: Slot, events: Mapping[int, Event]) -> None:
         stream = self._streams[slot.stream]
@@ -154,7 +155,7 @@ class GpuBackend:
 
     def _fill(self, spans: Iterable[tuple[int, int]]) -> None:
         for first, last in spans:
-            self._accelerator.fill(self._base + first, last - first, POISON, self._main)
+            self._accelerator.fill(self._base + first, last - first, POISON, self.stream)
 
     def _require_finite(self, work: Work, kept: Mapping[State, Array]) -> None:
         for value in work.node.outputs:
@@ -172,6 +173,6 @@ class GpuBackend:
         """A copy of a value as it is now."""
         place: Place = self._places[value]
         memory = np.empty(span_bytes(value.type, Layout(0, place.strides)), np.uint8)
-        self._accelerator.download(memory, place.address, self._main)
-        self._accelerator.synchronize(self._accelerator.record(self._main))
+        self._accelerator.download(memory, place.address, self.stream)
+        self._accelerator.synchronize(self._accelerator.record(self.stream))
         return arranged(memory, value, place).copy()
