@@ -293,5 +293,5 @@ def _buffers(*tensors: Operand) -> tuple[Buffer, ...]:
 
 def _index(geometry: Geometry, tensors: Sequence[Operand]) -> str:
     shapes = {"x": geometry.x, "dx": geometry.x, "y": geometry.y, "dy": geometry.y}
-    spans = [(shapes.get(t.name, geometry.w), t) for t in tensors if t.strides]
+    spans = [(shapes.get(t.name, geometry.w), t) for t in tensors if len(t.strides) == len(AXES)]
     return widest_index(spans)

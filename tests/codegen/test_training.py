@@ -12,7 +12,7 @@ from codegen.on_cpu import Library, aligned, places_of
 import graphc as g
 from graphc.codegen.generate import calls_of
 from graphc.codegen.workspace import gpu_workspace
-from graphc.models import gpt2, mlp
+from graphc.models import gpt2, mlp, mobilenet_v2, resnet, unet
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import arrays_of
 from graphc.runtime.initial import fill_initial
@@ -70,7 +70,38 @@ def small_mlp(dtype="float64"):
     return g.softmax_cross_entropy(g.linear(g.dropout(h, 0.3), 4, name="d"), t)
 
 
+def small_resnet(dtype="float64"):
+    return resnet(depth=18, batch=3, image=32, classes=5, units=(1, 1, 1, 1), dtype=dtype)
+
+
+def small_unet(dtype="float64"):
+    return unet(batch=2, image=16, channels=2, classes=3, width=4, depth=2, dtype=dtype)
+
+
+def small_mobilenet(dtype="float64"):
+    return mobilenet_v2(batch=3, image=32, classes=5, width=0.1, dtype=dtype)
+
+
+def resampled():
+    x, t = g.input("x", (2, 3, 9, 7), "float64"), g.input("t", (2,), "int32")
+    h = g.relu(g.conv2d(x, 4, 3, (2, 1), padding=1, name="a"))
+    h = g.adaptive_average_pool2d(g.upsample2d(h, 2, "bilinear"), (4, 5))
+    h = g.max_pool2d(g.conv_transpose2d(h, 3, 3, 2, name="b"), 2)
+    return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
+
+
 CASES = {
+    "resnet, momentum": (small_resnet, g.optim.Momentum(1e-2), {}, 1e-8),
+    "resnet, recomputed": (
+        small_resnet, g.optim.Momentum(1e-2), {"recompute": "sublinear"}, 1e-8
+    ),
+    "resnet, accumulated": (small_resnet, g.optim.SGD(1e-2), {"accumulate": 3}, 1e-8),
+    "resnet, bf16": (
+        lambda: small_resnet("float32"), g.optim.SGD(1e-2), {"precision": "bf16"}, 1e-1
+    ),
+    "unet, adam": (small_unet, g.optim.Adam(1e-3), {}, 1e-8),
+    "mobilenet, momentum": (small_mobilenet, g.optim.Momentum(1e-2), {}, 1e-8),
+    "resampled, sgd": (resampled, g.optim.SGD(1e-1), {}, 1e-10),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),
