@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from graphc.codegen.strides import takes_strides
 from graphc.errors import PlanError
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.plan import MemoryPlan
-from graphc.ir.types import outer_axes
 
 OUTLINE = bytearray(16)
 """Memory for arrays whose elements are never touched, only their addresses."""
@@ -164,15 +164,16 @@ class Places:
         strides, node = self.plan.placements[value].strides, value.node
         if strides is None:
             return True
-        if node is None:
-            return False
-        axes = outer_axes(value.type, strides)
         reach = size = value.type.dtype.itemsize
         for stride, n in sorted((s, n) for s, n in zip(strides, value.shape, strict=True) if n > 1):
             if stride < reach or stride % size:
                 return False
             reach = stride * n
-        return axes <= node.op.free_axes(node, node.op.output_name(value.index))
+        device = self.plan.device
+        if node is None:
+            return device.kind == "cuda" and isinstance(value, State)
+        name = node.op.output_name(value.index)
+        return takes_strides(node, name, value.type, strides, device)
 
     def check_view(self, node: Node, source: Value) -> None:
         """A view lies where NumPy's own rules put it inside what it shows."""
