@@ -29,7 +29,7 @@ def check_seed(seed: int | np.integer[Any]) -> int:
 
 
 def fill_initial(state: State, seed: int, out: Array) -> None:
-    """Write the state's initial values into `out`, in the order of its axes, however it lies."""
+    """Write the state's initial values into `out`, contiguous."""
     if state.initial.kind == "constant":
         out.fill(state.initial.scale)
         return
@@ -39,11 +39,11 @@ def fill_initial(state: State, seed: int, out: Array) -> None:
     digest = hashlib.blake2b(state.name.encode(), digest_size=8).digest()
     key = np.array([seed, int.from_bytes(digest, "little")], np.uint64)
     generator = np.random.Philox(key=key)
+    flat = out.reshape(-1)
     draw = _uniform if state.initial.kind == "uniform" else _normal
-    for start in range(0, out.size, _CHUNK):
-        stop = min(start + _CHUNK, out.size)
-        drawn = draw(generator, stop - start) * state.initial.scale
-        out.flat[start:stop] = drawn.astype(out.dtype)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        part[...] = (draw(generator, part.size) * state.initial.scale).astype(part.dtype)
 
 
 def _unit(generator: np.random.Philox, count: int) -> Array:
