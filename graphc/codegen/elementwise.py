@@ -18,6 +18,7 @@ from graphc.codegen.layout import (
     collapse,
     decompose,
     index_type,
+    order_of,
     packs,
 )
 from graphc.codegen.scalar import ScalarCode
@@ -44,7 +45,9 @@ def elementwise(
 
     All operands have strides over `shape`. A later expression may read an earlier output.
     """
-    extents, operands = collapse(shape, [*inputs, *outputs])
+    order = order_of(shape, outputs)  # neighbours of what is written are neighbouring threads
+    ordered = tuple(shape[axis] for axis in order)
+    extents, operands = collapse(ordered, [o.permuted(order) for o in (*inputs, *outputs)])
     sources, targets = operands[: len(inputs)], operands[len(inputs) :]
     elements = math.prod(extents)
     width = _width(extents, sources, targets)

@@ -36,6 +36,7 @@ def chunks_of(program: Lines) -> int:
 
 def lines_kernels(op: str, program: Lines) -> NodeCalls:
     """The launches of a line program."""
+    program = program.in_memory_order()
     chunks = chunks_of(program)
     if chunks == 1:
         return NodeCalls((line_kernel(op, program),))

@@ -12,7 +12,7 @@ from graphc.codegen.access import indented, parameters
 from graphc.codegen.calls import Launch, NodeCalls
 from graphc.codegen.elementwise_ops import Places, Rule
 from graphc.codegen.grid import grid_kernel, over_grid
-from graphc.codegen.layout import Operand, decompose, offset, operand, widest_index
+from graphc.codegen.layout import Operand, decompose, offset, operand, order_of, widest_index
 from graphc.codegen.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
 
@@ -36,8 +36,12 @@ def each_element(
     shape, elements = node.outputs[0].shape, node.outputs[0].type.elements
     values, operands = (*node.inputs, *node.outputs), (*inputs, *outputs)
     spans = [(value.shape, o) for value, o in zip(values, operands, strict=True)]
-    split, indices = decompose("item", shape, "o")
-    axes = [f"const Index {axis} = {index};" for axis, index in zip(AXES, indices, strict=True)]
+    order = order_of(shape, outputs)
+    split, indices = decompose("item", [shape[axis] for axis in order], "o")
+    axes = [
+        f"const Index {AXES[axis]} = {index};"
+        for axis, index in sorted(zip(order, indices, strict=True))
+    ]
     kernel = grid_kernel(
         node.op.name,
         elements,

@@ -44,10 +44,20 @@ def test_a_network_at_its_real_size():
     assert compile_cubin(text, 90).startswith(b"\x7fELF")
 
 
+def test_maps_of_a_network_at_its_real_size():
+    """Channels-last, with parts inside concatenations; no statistics are summed by rows."""
+    plan = g.plan(MODELS["unet"](batch=1), optimizer=g.optim.SGD(0.1), device="cuda", reorder=False)
+    kernels = kernels_of_plan(plan)
+    assert compile_cubin(module_text(kernels), 90).startswith(b"\x7fELF")
+    norms = [kernel.text for kernel in kernels if "_norm_" in kernel.name]
+    assert any("across_column" in text for text in norms)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_zoo_compiles(name):
-    plan = g.plan(MODELS[name](), optimizer=g.optim.Adam(1e-3), reorder=False)
+def test_the_zoo_compiles(name, device):
+    plan = g.plan(MODELS[name](), optimizer=g.optim.Adam(1e-3), reorder=False, device=device)
     kernels = kernels_of_plan(plan)
     for architecture in (80, 90, 100):
         assert compile_cubin(module_text(kernels), architecture).startswith(b"\x7fELF")

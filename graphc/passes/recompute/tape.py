@@ -35,7 +35,8 @@ class GraphTape:
         feature_maps_only: bool,
     ) -> None:
         self.graph = graph
-        self.storages = assign_storages(graph, liveness(graph), overwrite=False)
+        self.device = device
+        self.storages = assign_storages(graph, liveness(graph), overwrite=False, device=device)
         self._kept = {self.root(value) for value in graph.kept}
         self.numbers: dict[Value, int] = {}
         sizes: list[int] = []
@@ -132,7 +133,9 @@ class GraphTape:
 
     def _uncounted(self) -> set[Value]:
         """Values in storages of inputs, of outputs and of what updates read."""
-        merged = assign_storages(self.graph, liveness(self.graph), overwrite=True).residences
+        merged = assign_storages(
+            self.graph, liveness(self.graph), overwrite=True, device=self.device
+        ).residences
         handed = (value for node in self.graph.effects for value in node.inputs)
         inputs = (value for value in self.graph.sources if isinstance(value, Input))
         left_out = {merged[v].storage for v in (*handed, *inputs, *self.graph.outputs.values())}
@@ -164,7 +167,7 @@ class GraphTape:
         return (
             operand.shape == value.shape
             and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
-            and residence.layout is None
+            and residence.layout == self.storages.residences[value].layout
             and not isinstance(self.root(operand), State | Input)
             and all(v is operand or self.root(v) is not self.root(operand) for v in node.inputs)
         )
