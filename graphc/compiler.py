@@ -36,7 +36,7 @@ from graphc.passes.check_plan import check_plan
 from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
 from graphc.passes.order import reordered, with_least_peak
-from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
+from graphc.passes.pipeline import FORWARD, FUSION, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
@@ -63,6 +63,7 @@ def compile(
     costs: Costs | None = None,
     roofline: str | None = None,
     reorder: bool = True,
+    fuse: bool | None = None,
     device: str = "cpu",
     seed: int = 0,
     poison: bool = False,
@@ -94,7 +95,9 @@ def compile(
     flops and bytes and the peaks of the device named by `roofline`, or, with `costs`, from times
     that `graphc profile` has measured. `reorder` lets the nodes run in an order that lowers the
     arena and changes no bit; without it, and under all strategies but ``packed``, they run in the
-    order of the paper. `seed` fixes the initial parameters.
+    order of the paper. `fuse` makes groups of elementwise nodes one kernel each, which changes no
+    bit either; None does so for a GPU, and leaves a CPU's nodes apart. `seed` fixes the initial
+    parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
     graph after every pass. Raises `OptionError` for an unknown choice, `BudgetError` where
     no plan fits.
@@ -117,6 +120,7 @@ def compile(
         costs=costs,
         roofline=roofline,
         reorder=reorder,
+        fuse=fuse,
         device="cpu" if number is None else profile_of(find_gpu(number)),
         dump=dump,
     )
@@ -141,6 +145,7 @@ def plan(
     costs: Costs | None = None,
     roofline: str | None = None,
     reorder: bool = True,
+    fuse: bool | None = None,
     device: str | Device = "cpu",
     dump: str | os.PathLike[str] | None = None,
 ) -> MemoryPlan:
@@ -159,12 +164,12 @@ def plan(
             raise OptionError("budgets are for training steps; give an optimizer")
         recompute = "optimal"
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder, device)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
         named = _named_outputs(loss, outputs)
-        graph = _build(named, step, training, precision, dumps)
+        graph = _build(named, step, training, precision, placing.fuses, dumps)
         certificate = None
         if step is not None:
             if recompute == "optimal":
@@ -186,6 +191,7 @@ def plan(
             settings["costs"] = str(placing.costs)
         if not reorder:
             settings["reorder"] = False
+        settings |= placing.settings
         memory_plan = replace(memory_plan, settings=settings, certificate=certificate)
         check_plan(memory_plan)
         dumps.write("plan", lambda: str(memory_plan))
@@ -206,6 +212,7 @@ def frontier(
     costs: Costs | None = None,
     roofline: str | None = None,
     reorder: bool = True,
+    fuse: bool | None = None,
     device: str | Device = "cpu",
 ) -> list[FrontierPoint]:
     """The trade-off of bytes against time: plans by growing arena, dominated ones left out.
@@ -213,9 +220,10 @@ def frontier(
     Options are those of `compile`.
     """
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder, device)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     with _collection_paused():
-        graph = _build(_named_outputs(loss, outputs), step, None, precision, Dump(None))
+        named = _named_outputs(loss, outputs)
+        graph = _build(named, step, None, precision, placing.fuses, Dump(None))
         planner = placing.planner(graph)
         bound = planner.bound_bytes()
         return [
@@ -254,6 +262,7 @@ class _Placing:
         costs: Costs | None,
         roofline: str | None,
         reorder: bool,
+        fuse: bool | None,
         device: str | Device,
     ) -> None:
         choose("allocate", allocate, ALLOCATE)
@@ -261,6 +270,9 @@ class _Placing:
         self.reorders = reorder and allocate == "packed"
         measured = None if costs is None else load_costs(costs)
         self.device = target_of(device, roofline)
+        is_usual = self.device.kind == "cuda"
+        self.fuses = is_usual if fuse is None else fuse
+        self.settings = {"fuse": self.fuses} if self.fuses != is_usual else {}
         self.costs = CostModel(find_device(roofline) if roofline else self.device, measured)
 
     def planner(self, graph: Graph) -> OptimalPlanner:
@@ -324,6 +336,7 @@ def _build(
     step: Training | None,
     training: bool | None,
     precision: Precision,
+    fuses: bool,
     dumps: Dump,
 ) -> Graph:
     """The graph to plan, in its order, without copies."""
@@ -338,7 +351,7 @@ def _build(
     graph = run_passes(to_mixed(traced, precision), FORWARD, dumps)
     if step is not None:
         graph = run_passes(training_graph(graph, step), TRAINING, dumps)
-    return graph
+    return run_passes(graph, FUSION, dumps) if fuses else graph
 
 
 def _named_outputs(
