@@ -36,7 +36,7 @@ from graphc.passes.check_plan import check_plan
 from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
 from graphc.passes.order import reordered, with_least_peak
-from graphc.passes.pipeline import FORWARD, FUSION, TRAINING, Dump, run_passes
+from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
@@ -169,7 +169,8 @@ def plan(
 
     with _collection_paused():
         named = _named_outputs(loss, outputs)
-        graph = _build(named, step, training, precision, placing.fuses, dumps)
+        graph = _build(named, step, training, precision, dumps)
+        graph = placing.fused(graph, recompute != "none", dumps)
         certificate = None
         if step is not None:
             if recompute == "optimal":
@@ -223,7 +224,8 @@ def frontier(
     placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     with _collection_paused():
         named = _named_outputs(loss, outputs)
-        graph = _build(named, step, None, precision, placing.fuses, Dump(None))
+        graph = _build(named, step, None, precision, Dump(None))
+        graph = placing.fused(graph, True, Dump(None))
         planner = placing.planner(graph)
         bound = planner.bound_bytes()
         return [
@@ -270,10 +272,17 @@ class _Placing:
         self.reorders = reorder and allocate == "packed"
         measured = None if costs is None else load_costs(costs)
         self.device = target_of(device, roofline)
+        if fuse is not None and not isinstance(fuse, bool):
+            raise OptionError(f"fuse is True, False or None, got {fuse!r}")
         is_usual = self.device.kind == "cuda"
         self.fuses = is_usual if fuse is None else fuse
         self.settings = {"fuse": self.fuses} if self.fuses != is_usual else {}
         self.costs = CostModel(find_device(roofline) if roofline else self.device, measured)
+
+    def fused(self, graph: Graph, recomputes: bool, dumps: Dump) -> Graph:
+        """The graph with groups of elementwise nodes as one, where that was asked for."""
+        name = "fuse-recomputed" if recomputes else "fuse"
+        return run_passes(graph, (name,), dumps) if self.fuses else graph
 
     def planner(self, graph: Graph) -> OptimalPlanner:
         order = partial(with_least_peak, alignment=self.alignment, device=self.device)
@@ -336,7 +345,6 @@ def _build(
     step: Training | None,
     training: bool | None,
     precision: Precision,
-    fuses: bool,
     dumps: Dump,
 ) -> Graph:
     """The graph to plan, in its order, without copies."""
@@ -351,7 +359,7 @@ def _build(
     graph = run_passes(to_mixed(traced, precision), FORWARD, dumps)
     if step is not None:
         graph = run_passes(training_graph(graph, step), TRAINING, dumps)
-    return run_passes(graph, FUSION, dumps) if fuses else graph
+    return graph
 
 
 def _named_outputs(

@@ -25,14 +25,16 @@ MOST_OUTPUTS = 6
 """Beyond these, threads run out of registers."""
 
 
-def fuse(graph: Graph) -> Graph:
+def fuse(graph: Graph, recomputes: bool = False) -> Graph:
     """The graph with groups of elementwise nodes as one node each, the others in their order.
 
     Members of a group have one shape and one float type to compute in, and belong to one phase,
     mirror count and user's segment. Values that are kept, copies and what has copies stay apart.
-    What is also read outside of its group becomes a further output.
+    What is also read outside of its group becomes a further output; but no forward group has one
+    where the graph is fused for a plan that `recomputes`: values that are made together cannot be
+    kept or dropped apart, and where one value would cut the network in two, two would have to.
     """
-    groups = [group for group in _Grouping(graph).run() if len(group.steps) > 1]
+    groups = [group for group in _Grouping(graph, recomputes).run() if len(group.steps) > 1]
     return _rebuilt(graph, groups) if groups else graph
 
 
@@ -59,8 +61,9 @@ class _Extent:
 
 
 class _Grouping:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, recomputes: bool) -> None:
         self.graph = graph
+        self.recomputes = recomputes
         self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
         self.shown = {*graph.outputs.values(), *graph.kept}
         self.group_of: dict[Node, _Group] = {}
@@ -143,7 +146,9 @@ class _Grouping:
         if len(inputs) > MOST_INPUTS:
             return False
         outputs = [v for v in inside if self.leaves(v, steps)]
-        if len(outputs) > MOST_OUTPUTS or not self.saves(steps, members, inputs, outputs):
+        recomputed = self.recomputes and members[0].phase == "forward"
+        most = 1 if recomputed else MOST_OUTPUTS
+        if len(outputs) > most or not self.saves(steps, members, inputs, outputs):
             return False
         joined.steps = steps
         return True
@@ -160,9 +165,13 @@ class _Grouping:
         outputs: Sequence[Value],
     ) -> bool:
         """Whether no more bytes are live at any step than with the members apart."""
-        roots = list(dict.fromkeys(self.roots[value] for value in inputs))
-        read = [self.extent(root, root in inputs) for root in roots]
-        made = [self.extent(member.output, True) for member in members]
+        first: dict[Value, int] = {}
+        for step, member in zip(steps, members, strict=True):
+            for value in member.inputs:
+                first.setdefault(self.roots[value], step)
+        roots = dict.fromkeys(self.roots[value] for value in inputs)
+        read = [self.extent(root, root in inputs, first[root]) for root in roots]
+        made = [self.extent(m.output, True, s) for m, s in zip(members, steps, strict=True)]
         for before, behind in itertools.pairwise(steps):
             if self.others[behind] - self.others[before + 1]:
                 held = sum(x.bytes for x in read if x.last < behind)
@@ -182,8 +191,11 @@ class _Grouping:
                 over.remove(taken)
         return together <= apart
 
-    def extent(self, root: Value, is_read_whole: bool) -> _Extent:
+    def extent(self, root: Value, is_read_whole: bool, needed: int) -> _Extent:
+        """Bytes from where they are made, or, if they can be made again, `needed` first."""
         born = -1 if root.node is None else self.graph.position[root.node]
+        if self.recomputes and root.node is not None and root.node.phase == "forward":
+            born = needed
         is_reusable = is_read_whole and not isinstance(root, State | Input)
         return _Extent(root.type.bytes, root.shape, born, self.last[root], is_reusable)
 

@@ -31,6 +31,7 @@ PASSES: dict[str, Pass] = {
     "accumulate-products": accumulate_products,
     "place-updates": place_updates,
     "fuse": fuse,
+    "fuse-recomputed": functools.partial(fuse, recomputes=True),
 }
 
 FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
@@ -38,9 +39,6 @@ FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
 
 TRAINING = ("common-subexpressions", "widen-products", "accumulate-products", "place-updates")
 """After the gradient; `trace` has left nothing dead."""
-
-FUSION = ("fuse",)
-"""Behind all of these, and before recomputation is chosen."""
 
 
 @dataclass
