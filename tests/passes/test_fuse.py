@@ -1,16 +1,16 @@
 """Fused graphs: the same bits, fewer nodes, no more bytes, and only where fusing is sound."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.test_zoo import SMALL
-from properties.oracle import initial_states, run_unplanned, sources_of
+from properties.oracle import run_unplanned
 from properties.strategies import OPTIMIZERS, networks
 
 import graphc as g
 from graphc.errors import OptionError
 from graphc.ir.builder import trace
+from graphc.ir.device import find_device
 from graphc.ir.op import REGISTRY
 from graphc.ir.plan_json import plan_to_json, read_plan_json
 from graphc.ir.verify import verify
@@ -33,8 +33,15 @@ def traced(*outputs, **named):
     return trace({**{f"y{i}": y for i, y in enumerate(outputs)}, **named})
 
 
+GPU = find_device("h200")
 X, Y = g.input("x", (4, 6)), g.input("y", (4, 6))
 ROW = g.input("row", (6,))
+SQUARE = g.input("square", (6, 6))
+
+
+def made():
+    """A tensor that may be overwritten, unlike an input."""
+    return g.matmul(X, SQUARE)
 
 
 # --- what becomes a group ---
@@ -50,14 +57,15 @@ def test_a_chain_is_one_node():
 
 
 def test_branches_that_meet_are_one_node():
-    left, right = g.tanh(X), g.exp(Y)
+    a, b = made(), made()
+    left, right = g.tanh(a), g.exp(b)
     graph = fuse(traced(left * right - left))
     assert calls(graph) == [("tanh(x0)", "exp(x1)", "mul(m0, m1)", "sub(m2, m0)")]
 
 
 def test_what_is_read_outside_is_a_further_output():
-    h = g.tanh(X)
-    graph = fuse(traced(g.sum(h), h * h + X))
+    h = g.tanh(made())
+    graph = fuse(traced(h * h, g.sum(h)))
     (node,) = fused_nodes(graph)
     assert [value.shape for value in node.outputs] == [(4, 6), (4, 6)]
     assert graph.position[node] < graph.uses[node.outputs[0]][0]
@@ -78,7 +86,7 @@ def test_lone_nodes_stay_as_they_are():
 
 
 def test_16_bit_casts_are_members():
-    graph = fuse(traced(g.cast(g.tanh(g.cast(X, "bfloat16")) * 2.0, "float32")))
+    graph = fuse(traced(g.cast(g.tanh(g.cast(made(), "bfloat16")) * 2.0, "float32")))
     assert calls(graph) == [
         (
             "cast(x0, dtype=bfloat16)", "tanh(m0)", "scale(m1, value=2.0)",
@@ -181,8 +189,10 @@ def test_a_state_is_read_before_its_update(through_a_view):
         text = text.replace("  %0:", f"{view}  %0:")
     graph = g.parse_graph(text)
     assert calls(fuse(graph)) == []
-    early = text.replace("%2: f32[4] = scale(%0)", "%3: f32[4] = scale(%g)")
-    assert "sgd" in early
+    harmless = text.replace("@w, %g, %rate)", "@v, %g, %rate)").replace(
+        "  %g:", "  @v: f32[4] = parameter() {initial='uniform', scale=1.0}\n  %g:"
+    )
+    assert len(calls(fuse(g.parse_graph(harmless)))) == 1
 
 
 def test_groups_end_at_their_limits():
@@ -214,17 +224,20 @@ def test_a_group_does_not_hold_more_than_it_saves():
 
 
 def test_for_recomputation_forward_groups_have_one_output():
-    h = g.tanh(X)
-    graph = traced(g.sum(h), h * h + X)
+    h = g.tanh(made())
+    graph = traced(-(h * h), g.sum(h))
     assert len(fused_nodes(fuse(graph))[0].outputs) == 2
-    assert calls(fuse(graph, recomputes=True)) == [("mul(x0, x0)", "add(m0, x1)")]
+    assert calls(fuse(graph, recomputes=True)) == [("mul(x0, x0)", "neg(m0)")]
 
 
 # --- the same numbers ---
 
 
-UNARY = ["relu", "tanh", "sigmoid", "exp", "neg", "silu", "gelu", "scale", "shift", "power"]
-BINARY = ["add", "sub", "mul", "maximum", "div"]
+UNARY = [
+    g.relu, g.tanh, g.sigmoid, g.exp, g.neg, g.silu, g.gelu,
+    lambda x: x * 0.5, lambda x: x + 0.25, lambda x: x**2.0,
+]  # fmt: skip
+BINARY = [g.add, g.sub, g.mul, g.maximum, g.div]
 
 
 @st.composite
@@ -239,13 +252,9 @@ def elementwise(draw):
         a, b, c = (draw(st.sampled_from(values[-6:] + inputs)) for _ in range(3))
         kind = draw(st.sampled_from(["unary", "binary", "choice", "cast", "sum"]))
         if kind == "unary":
-            name = draw(st.sampled_from(UNARY))
-            y = {
-                "scale": lambda x: x * 0.5, "shift": lambda x: x + 0.25, "neg": lambda x: -x,
-                "power": lambda x: x**2.0,
-            }.get(name, getattr(g, name))(a)  # fmt: skip
+            y = draw(st.sampled_from(UNARY))(a)
         elif kind == "binary":
-            y = getattr(g, draw(st.sampled_from(BINARY)))(a, g.cast(b, a.type.dtype))
+            y = draw(st.sampled_from(BINARY))(a, g.cast(b, a.type.dtype))
         elif kind == "choice":
             b, c = (g.cast(x, a.type.dtype) for x in (b, c))
             y = g.where(g.less(a, b), b, c)
@@ -266,8 +275,8 @@ def test_random_elementwise_graphs_keep_their_bits(outputs):
     found = fuse(graph)
     verify(found)
     assert len(found.nodes) <= len(graph.nodes)
-    assert live_bytes(found) <= live_bytes(graph) + registers(found)
-    feeds = {source: array for source, array in random_feeds(graph, 1).items()}
+    assert live_bytes(found, device=GPU) <= live_bytes(graph, device=GPU)  # without registers
+    feeds = random_feeds(graph, 1)
     expected, arrays = run_unplanned(graph, feeds), run_unplanned(found, feeds)
     program = g.compile(outputs=outputs, fuse=True, poison=True, reorder=False)
     results = program.step({source.name: feeds[source] for source in program.graph.inputs})
@@ -279,19 +288,7 @@ def test_random_elementwise_graphs_keep_their_bits(outputs):
     assert g.format_graph(g.parse_graph(text)) == text
 
 
-def registers(graph):
-    """Bytes of the largest workspace: small tensors are as large as a CPU's registers."""
-    from graphc.codegen.workspace import workspace
-    from graphc.ir.device import CPU
-    from graphc.ir.plan import align
-
-    sizes = [
-        sum(align(type.bytes) for type in workspace(node, CPU, {})) for node in fused_nodes(graph)
-    ]
-    return max(sizes, default=0)
-
-
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(networks(), st.sampled_from(OPTIMIZERS), st.sampled_from(["none", "cheap", "sublinear"]))
 def test_training_keeps_its_bits(network, optimizer, recompute):
     runs = []
@@ -320,22 +317,26 @@ def test_a_gpu_plan_is_no_larger(network, optimizer):
     assert plans[1].live_bytes <= plans[0].live_bytes
 
 
-ZOO = {
+OPTIONS = {
     "plain": {},
     "sublinear": {"recompute": "sublinear"},
     "budget": {"max_extra_flops": 0.3},
     "bf16": {"precision": "bf16", "clip_norm": 1.0},
     "fp16": {"precision": "fp16", "recompute": "recursive"},
 }
+ZOO = [
+    *(("lstm", option) for option in OPTIONS),
+    ("gpt2", "budget"), ("mlp", "bf16"), ("resnet", "bf16"), ("resnet", "sublinear"),
+    ("unet", "plain"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", ZOO.values(), ids=ZOO)
-@pytest.mark.parametrize("name", ["gpt2", "lstm", "mlp", "resnet", "unet"])
-def test_networks_keep_their_bits(name, options):
+@pytest.mark.parametrize(("name", "option"), ZOO)
+def test_networks_keep_their_bits(name, option):
     runs = []
     for fuses in (False, True):
         program = g.compile(
-            SMALL[name](), optimizer=g.optim.Adam(0.01), fuse=fuses, poison=True, **options
+            SMALL[name](), optimizer=g.optim.Adam(0.01), fuse=fuses, poison=True, **OPTIONS[option]
         )
         check_plan(program.plan)
         assert bool(fused_nodes(program.graph)) <= fuses
@@ -343,7 +344,7 @@ def test_networks_keep_their_bits(name, options):
         losses = [program.step(feeds)["loss"].tobytes() for _ in range(3)]
         runs.append((losses, {n: a.tobytes() for n, a in program.states.items()}))
     assert runs[0] == runs[1]
-    assert len(set(runs[0][0])) == 3
+    assert len(set(runs[0][0])) == 3 or option == "fp16"  # which may skip steps
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -399,10 +400,14 @@ def test_the_option_is_a_bool():
 
 
 def test_a_frontier_of_groups():
-    points = [
-        g.frontier(SMALL["lstm"](), optimizer=g.optim.SGD(), fuse=fuses) for fuses in (False, True)
-    ]
-    assert all(points)
+    def loss():
+        h = g.input("x", (64, 6))
+        for number in range(6):
+            h = g.tanh(g.linear(h, 6, name=f"layer{number}") * 2.0)
+        return g.mean(h)
+
+    points = [g.frontier(loss(), optimizer=g.optim.SGD(), fuse=fuses) for fuses in (False, True)]
+    assert points[0] != points[1]
 
 
 def test_the_dump_shows_the_pass(tmp_path):
