@@ -10,7 +10,7 @@ anything else reads one of its values or replaces a state that it reads. The bit
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.ir.graph import Graph, Input, Node, State, Value
@@ -64,6 +64,8 @@ class _Grouping:
     def __init__(self, graph: Graph, recomputes: bool) -> None:
         self.graph = graph
         self.recomputes = recomputes
+        self.uses = graph.uses
+        self.extents: dict[Value, _Extent] = {}
         self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
         self.shown = {*graph.outputs.values(), *graph.kept}
         self.group_of: dict[Node, _Group] = {}
@@ -77,7 +79,7 @@ class _Grouping:
         """The last step that reads a root or a view of it."""
         for value, root in self.roots.items():
             end = len(graph.nodes) if value in self.shown or isinstance(root, State) else -1
-            read = graph.uses[value]
+            read = self.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
         """Of every step how many nodes before it run a kernel."""
@@ -141,76 +143,77 @@ class _Grouping:
         if len(steps) > MOST_MEMBERS:
             return False
         members = [self.graph.nodes[step] for step in steps]
-        inside = {member.output for member in members}
-        inputs = list(dict.fromkeys(v for m in members for v in m.inputs if v not in inside))
-        if len(inputs) > MOST_INPUTS:
+        made = dict.fromkeys(member.outputs[0] for member in members)
+        first: dict[Value, int] = {}
+        """Of each input the first member that reads it."""
+        for step, member in zip(steps, members, strict=True):
+            for value in member.inputs:
+                if value not in made:
+                    first.setdefault(value, step)
+        if len(first) > MOST_INPUTS:
             return False
-        outputs = [v for v in inside if self.leaves(v, steps)]
+        inside = set(steps)
+        outputs = [v for v in made if v in self.shown or not inside.issuperset(self.uses[v])]
         recomputed = self.recomputes and members[0].phase == "forward"
-        most = 1 if recomputed else MOST_OUTPUTS
-        if len(outputs) > most or not self.saves(steps, members, inputs, outputs):
+        if len(outputs) > (1 if recomputed else MOST_OUTPUTS):
+            return False
+        if not self.saves(steps, members, first, outputs):
             return False
         joined.steps = steps
         return True
-
-    def leaves(self, value: Value, steps: Sequence[int]) -> bool:
-        """Whether something behind these steps reads a member's result."""
-        return value in self.shown or any(use not in steps for use in self.graph.uses[value])
 
     def saves(
         self,
         steps: Sequence[int],
         members: Sequence[Node],
-        inputs: Sequence[Value],
+        first: Mapping[Value, int],
         outputs: Sequence[Value],
     ) -> bool:
         """Whether no more bytes are live at any step than with the members apart."""
-        first: dict[Value, int] = {}
-        for step, member in zip(steps, members, strict=True):
-            for value in member.inputs:
-                first.setdefault(self.roots[value], step)
-        roots = dict.fromkeys(self.roots[value] for value in inputs)
-        read = [self.extent(root, root in inputs, first[root]) for root in roots]
-        made = [self.extent(m.output, True, s) for m, s in zip(members, steps, strict=True)]
+        needed: dict[Value, int] = {}
+        for value, step in first.items():
+            needed.setdefault(self.roots[value], step)
+        read = [self.extent(root, step, root in first) for root, step in needed.items()]
+        made = [self.extent(member.outputs[0], -1, True) for member in members]
         for before, behind in itertools.pairwise(steps):
-            if self.others[behind] - self.others[before + 1]:
+            if self.others[behind] != self.others[before + 1]:
                 held = sum(x.bytes for x in read if x.last < behind)
                 carried = sum(x.bytes for x in made if x.born <= before and behind <= x.last)
                 if held > carried:
                     return False
-        apart = max(_live(x, [*read, *made]) for x in made)
-        over = [x for x in read if x.is_reusable and x.last <= steps[-1]]
         together = sum(x.bytes for x in read)
+        over = [x for x in read if x.is_reusable and x.last <= steps[-1]]
         for value in outputs:
-            taken = next(
-                (x for x in over if (x.bytes, x.shape) == (value.type.bytes, value.shape)), None
-            )
+            size = (value.type.bytes, value.shape)
+            taken = next((x for x in over if (x.bytes, x.shape) == size), None)
             if taken is None:
                 together += value.type.bytes
             else:
                 over.remove(taken)
-        return together <= apart
+        extents = [*read, *made]
+        return any(_live(x, extents) >= together for x in made)
 
-    def extent(self, root: Value, is_read_whole: bool, needed: int) -> _Extent:
+    def extent(self, root: Value, needed: int, is_read_whole: bool) -> _Extent:
         """Bytes from where they are made, or, if they can be made again, `needed` first."""
-        born = -1 if root.node is None else self.graph.position[root.node]
+        found = self.extents.get(root)
+        if found is None:
+            born = -1 if root.node is None else self.graph.position[root.node]
+            is_reusable = not isinstance(root, State | Input)
+            found = _Extent(root.type.bytes, root.shape, born, self.last[root], is_reusable)
+            self.extents[root] = found
         if self.recomputes and root.node is not None and root.node.phase == "forward":
-            born = needed
-        is_reusable = is_read_whole and not isinstance(root, State | Input)
-        return _Extent(root.type.bytes, root.shape, born, self.last[root], is_reusable)
+            found = replace(found, born=max(found.born, needed))
+        return found if is_read_whole else replace(found, is_reusable=False)
 
 
 def _live(made: _Extent, extents: Sequence[_Extent]) -> int:
     """Bytes live while a member runs on its own; it overwrites what dies with it."""
-    step = made.born
-    live = sum(x.bytes for x in extents if x.born <= step <= max(x.last, x.born))
-    is_over = any(
-        x is not made
-        and x.last == step
-        and x.is_reusable
-        and (x.bytes, x.shape) == (made.bytes, made.shape)
-        for x in extents
-    )
+    step, live, is_over = made.born, 0, False
+    for x in extents:
+        if x.born <= step <= x.last or x is made:
+            live += x.bytes
+            if x.last == step and x.is_reusable and x.bytes == made.bytes:
+                is_over |= x is not made and x.shape == made.shape
     return live - made.bytes if is_over else live
 
 
