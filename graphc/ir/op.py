@@ -140,6 +140,10 @@ class Op:
         inferred = getattr(self, "infer")(attributes, *types)  # noqa: B009 - declared by subclasses
         return inferred if isinstance(inferred, tuple) else (inferred,)
 
+    def title(self, attributes: Any) -> str:
+        """What printouts call a node with these attributes."""
+        return self.name
+
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...] | None:
         """Layouts of the outputs inside the viewed input, or None where a copy is needed."""
         return None

@@ -236,7 +236,7 @@ def _dtypes(sample: Sample) -> tuple[str, ...]:
     if "float64" not in [sample.dtype(i) for i in range(len(sample.shapes))]:
         return ("float64",)  # drawn as it is
     chained = REGISTRY[sample.op].has_effect and len(REGISTRY[sample.op].outputs) > 1
-    # 16-bit outputs that later ones read are rounded in between: float64 is no reference for them
-    if chained:
+    # 16-bit results that are read later are rounded in between: float64 is no reference for them
+    if chained or sample.op == "fused":
         return ("float64", "float32")
     return ("float32", "bfloat16") if sample in LONG else DTYPES

@@ -154,12 +154,14 @@ class GraphTape:
         pairs = []
         outputs, inputs = node.named_outputs(), node.named_inputs()
         for name, candidates in node.op.may_overwrite.items():
-            value = outputs[name]
-            for candidate in candidates:
-                operands = inputs[candidate]
-                for operand in operands if isinstance(operands, tuple) else (operands,):
-                    if isinstance(value, Value) and self._may_share(node, value, operand):
-                        pairs.append((self.numbers[value], self.numbers[operand]))
+            values = _each(outputs[name])
+            operands = [operand for candidate in candidates for operand in _each(inputs[candidate])]
+            pairs += [
+                (self.numbers[value], self.numbers[operand])
+                for value in values
+                for operand in operands
+                if self._may_share(node, value, operand)
+            ]
         return tuple(pairs)
 
     def _may_share(self, node: Node, value: Value, operand: Value) -> bool:
@@ -222,3 +224,7 @@ class GraphTape:
         for value in graph.outputs.values():
             show(value)
         return result
+
+
+def _each(found: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return found if isinstance(found, tuple) else (found,)
