@@ -178,12 +178,11 @@ def _attention(node: Node, places: Places) -> LibraryCall | None:
     stats = Tensor((*stats.shape, 1), (*stats.strides, 1), stats.dtype)
     request = Attention(
         "forward" if is_forward else "backward",
-        *(tensors[role] for role in ("q", "k", "v", "y")),
-        stats,
+        tensors["q"], tensors["k"], tensors["v"], tensors["y"], stats,
         node.attributes.scale,
         node.attributes.causal,
         () if is_forward else tuple(tensors[role] for role in ("dy", "dq", "dk", "dv")),
-    )
+    )  # fmt: skip
     return LibraryCall(request, values)
 
 
