@@ -135,7 +135,7 @@ class AttentionGradient(TiledAttention):
 
     name, inputs = "attention_gradient", ("dy", "q", "k", "v", "y", "stats")
     outputs = ("dq", "dk", "dv")
-    strided_axes = {name: 3 for name in ("dy", "q", "k", "v", "y", "dq", "dk", "dv")}
+    strided_axes = dict.fromkeys(("dy", "q", "k", "v", "y", "dq", "dk", "dv"), 3)
     products = 5
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
