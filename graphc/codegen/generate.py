@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphc.codegen import elementwise_ops, line_ops, lookup, step_numbers, windows
+from graphc.codegen import attention, elementwise_ops, line_ops, lookup, step_numbers, windows
 from graphc.codegen.calls import NodeCalls
 from graphc.codegen.dropout import dropout
 from graphc.codegen.elementwise_ops import Places, scalar_op
@@ -12,6 +12,7 @@ from graphc.ir.op import Op
 from graphc.ir.ops.elementwise import Elementwise
 
 RULES = {
+    **attention.RULES,
     **elementwise_ops.RULES,
     **line_ops.RULES,
     **lookup.RULES,

@@ -22,6 +22,7 @@ from graphc.ir.ops.concat import split
 from graphc.ir.ops.elementwise import float_dtype
 from graphc.ir.ops.elementwise import scale as scaled
 from graphc.ir.ops.matmul import matmul
+from graphc.ir.ops.norm import check_dtypes
 from graphc.ir.ops.random import dropout
 from graphc.ir.ops.shape import reshape, transpose
 from graphc.ir.ops.softmax import causal_softmax, softmax
@@ -152,12 +153,13 @@ class AttentionGradient(TiledAttention):
         y: TensorType,
         stats: TensorType,
     ) -> tuple[TensorType, TensorType, TensorType]:
-        dtype = float_dtype(dy, q, k, v, y)
+        float_dtype(dy, q, k, v, y)
         _check(attributes, q, k, v)
         if dy != y or y.shape != (*q.shape[:3], v.shape[3]):
             raise ShapeError(f"dy and y are (batch, heads, rows, value width), got {dy} and {y}")
-        if stats != TensorType(q.shape[:3], compute_dtype(dtype)):
+        if stats.shape != q.shape[:3]:
             raise ShapeError(f"stats has a number a row of {q}, got {stats}")
+        check_dtypes(q, stats)
         return q, k, v
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -188,8 +190,8 @@ class AttentionGradient(TiledAttention):
         a = node.attributes
         weights, slopes, product, *along = record.scratch
         arrays = (dy, q, k, v, y, stats, dq, dk, dv)
-        room = (weights, slopes), product, tuple(along)
-        record(functools.partial(attend_back, a.scale, a.causal, *arrays, *room))
+        call = functools.partial(attend_back, a.scale, a.causal, *arrays)
+        record(call, (weights, slopes), product, tuple(along))
 
 
 # --- functions ---

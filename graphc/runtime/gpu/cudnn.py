@@ -165,9 +165,10 @@ class Cudnn:
     def _restrict(self, graph: Any, request: Request, workspace_bytes: int) -> None:
         notes = self._library.numerical_note
         refused = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
-        if isinstance(request, Convolution) and not request.tf32:
+        convolution = request if isinstance(request, Convolution) else None
+        if convolution is None or not convolution.tf32:
             refused.append(notes.DOWN_CONVERT_INPUTS)
-            if request.x.dtype == float32:
+            if convolution is not None and convolution.x.dtype == float32:
                 refused.append(notes.TENSOR_CORE)  # there it is TF32
         graph.deselect_numeric_notes(refused)
         graph.deselect_workspace_greater_than(workspace_bytes)
