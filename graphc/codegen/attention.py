@@ -33,6 +33,10 @@ WIDEST_CHUNK = 64
 """Elements of a row that are in shared memory at a time; half as many in float64."""
 
 
+UNROLLED = {"c": " 4", "n": " 2"}
+"""How far loops are unrolled that do not run over registers, by their counter."""
+
+
 class _Kernel:
     """The parts of a kernel's text; `owned` and `others` are the extents that tiles cut."""
 
@@ -102,8 +106,8 @@ class _Kernel:
             self.load("own_tile", own, "base", self.owned),
             self.load("other_tile", other, "at", self.others),
             "__syncthreads();",
-            f"for (unsigned i = 0; i < {OWNED}u; ++i)",
-            f"    for (unsigned c = 0; c < {self.chunk}u; ++c)",
+            f"for (unsigned c = 0; c < {self.chunk}u; ++c)",
+            f"    for (unsigned i = 0; i < {OWNED}u; ++i)",
             f"        {result}[i] += own_tile[mine + i][c] * other_tile[lane][c];",
         ]
         loop = f"for (Index chunk = 0; chunk < {self.widths[own]}u; chunk += {self.chunk}u)"
@@ -119,9 +123,9 @@ class _Kernel:
             "__syncthreads();",
             self.load("other_tile", other, "at", self.others),
             "__syncthreads();",
-            f"for (unsigned i = 0; i < {OWNED}u; ++i)",
-            f"    for (unsigned u = 0; u < {lanes}u; ++u)",
-            f"        for (unsigned c = 0; c < {TILE}u; ++c)",
+            f"for (unsigned c = 0; c < {TILE}u; ++c)",
+            f"    for (unsigned i = 0; i < {OWNED}u; ++i)",
+            f"        for (unsigned u = 0; u < {lanes}u; ++u)",
             f"            {result}[i][part * {lanes}u + u] +=",
             f"                {factors}[mine + i][c] * other_tile[c][u * {WARP}u + lane];",
         ]
@@ -222,12 +226,14 @@ class _Kernel:
 
     @staticmethod
     def _unrolled(text: str) -> str:
-        """Loops over registers have to be unrolled, else the registers are memory."""
+        """Loops over registers have to be unrolled, else the registers are memory; others little,
+        for the compiler's sake."""
         lines = []
         for line in text.split("\n"):
-            depth = len(line) - len(line.lstrip())
-            if line.lstrip().startswith(("for (unsigned i", "for (unsigned u", "for (unsigned t")):
-                lines.append(" " * depth + "#pragma unroll")
+            indent = " " * (len(line) - len(line.lstrip()))
+            if line.lstrip().startswith("for (unsigned "):
+                counter = line.lstrip()[len("for (unsigned ")]
+                lines.append(f"{indent}#pragma unroll{UNROLLED.get(counter, '')}")
             lines.append(line)
         return "\n".join(lines)
 
@@ -259,7 +265,7 @@ def _attention(node: Node, places: Places) -> NodeCalls:
         kernel.sums("result", "weights", "v"),
     ]
     logarithm = [
-        f"for (unsigned t = 0; t < {parts}u; ++t) result[i][t] /= total[i];",
+        f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] /= total[i];",
         "const Index row = base + mine + i;",
         f"if (lane == 0 && row < {kernel.owned}u)",
         f"    {kernel.at('stats', 'row')} = peak[i] + {log}(total[i]);",

@@ -58,9 +58,9 @@ class Emulated:
         return {name: self.arrays[value].copy() for name, value in self.plan.graph.outputs.items()}
 
 
-def small_gpt2(dtype="float64"):
+def small_gpt2(dtype="float64", **options):
     sizes = {"layers": 2, "width": 16, "heads": 2, "seq_len": 8, "batch": 2, "vocab": 11}
-    return gpt2(**sizes, dtype=dtype)
+    return gpt2(**sizes, dtype=dtype, **options)
 
 
 def small_mlp(dtype="float64"):
@@ -80,6 +80,14 @@ CASES = {
         lambda: small_mlp("float32"), g.optim.Adam(1e-2), {"precision": "fp16"}, 2e-2
     ),
     "gpt2, adamw": (small_gpt2, g.optim.AdamW(1e-2), {}, 1e-8),
+    "gpt2, fused attention": (
+        lambda: small_gpt2(attention="fused", drop=0.0), g.optim.AdamW(1e-2),
+        {"recompute": "sublinear"}, 1e-8,
+    ),
+    "gpt2, fused attention, bf16": (
+        lambda: small_gpt2("float32", attention="fused", drop=0.0), g.optim.AdamW(1e-2),
+        {"precision": "bf16"}, 5e-2,
+    ),
     "gpt2, clipped, recomputed": (
         small_gpt2, g.optim.AdamW(1e-2), {"clip_norm": 0.1, "recompute": "sublinear"}, 1e-8
     ),

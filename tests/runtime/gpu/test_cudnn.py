@@ -11,12 +11,13 @@ import pytest
 from codegen.cases import drawn, in_dtype
 from codegen.on_cpu import Library, aligned, places_of
 from ops.samples import SAMPLES
+from ops.samples import attention_samples as attention_rows
 from ops.test_strides import run as run_numpy
 from runtime.gpu import fake_cudnn
 
 import graphc as g
 from graphc.codegen.calls import NodeCalls
-from graphc.codegen.layout import Place
+from graphc.codegen.layout import Place, in_one_piece
 from graphc.codegen.library import library_call
 from graphc.errors import DependencyError
 from graphc.ir.builder import apply
@@ -91,6 +92,68 @@ def test_convolutions_equal_the_cpu_kernels(sample, laid, dtype, cudnn, tmp_path
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * (1 + len(after.calls)))
     for value, given in feeds.items():
         np.testing.assert_array_equal(arrays[value], given)
+
+
+def attention_samples():
+    """With rows of whole packs, as cuDNN wants them."""
+    shapes = {
+        "": ((2, 2), 5, 5, 8, 16, False),
+        " causal": ((2, 3), 6, 6, 16, 8, True),
+        " causal, more columns": ((1, 2), 3, 7, 8, 8, True),
+    }
+    return [s for label, extents in shapes.items() for s in attention_rows(label, *extents)]
+
+
+def heads_inside(array):
+    """(batch, heads, positions, width) where heads lie inside of positions."""
+    return aligned(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("laid", [aligned, heads_inside], ids=["heads outside", "heads inside"])
+@pytest.mark.parametrize("sample", attention_samples(), ids=lambda sample: sample.name)
+def test_attention_equals_the_cpu_kernels(sample, laid, dtype, cudnn):
+    node, feeds = drawn(in_dtype(sample, dtype))
+    arrays = arrays_of(node, feeds, laid)
+    call = library_call(node, places_of(arrays))
+    assert set(call.values.values()) == {*node.inputs, *node.outputs}
+    plan = run(cudnn, call, arrays)
+    assert plan.engine == 4  # deterministic, and nothing is rounded further
+    for value, expected in zip(node.outputs, in_float64(node, feeds), strict=True):
+        tolerance = ROUNDING[dtype] * max(1, np.abs(expected).max())
+        found = arrays[value].astype(np.float64)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def test_attention_that_cudnn_is_not_asked_for():
+    def call(shape, dtype, move=0, stride=None):
+        q, k, v = (g.input(name, shape, dtype) for name in "qkv")
+        node = g.attention(q, k, v, form="fused").node
+        while node.op.name != "attention":
+            node = node.inputs[0].node
+        places = {x: in_one_piece(x.type) for x in (*node.inputs, *node.outputs)}
+        first = places[node.inputs[0]]
+        strides = first.strides if stride is None else (*first.strides[:2], stride, 2)
+        places[node.inputs[0]] = Place(first.address + move, strides)
+        return library_call(node, places)
+
+    assert call((2, 2, 5, 8), "bfloat16") is not None
+    assert call((2, 2, 5, 8), "bfloat16", stride=32) is not None
+    assert call((2, 2, 5, 8), "bfloat16", stride=18) is None
+    assert call((2, 2, 5, 8), "bfloat16", move=2) is None
+    assert call((2, 2, 5, 12), "bfloat16") is None
+    assert call((2, 2, 5, 8), "float32") is None
+
+
+def test_attention_signatures_tell_requests_apart():
+    requests = []
+    for sample in attention_samples()[:2]:
+        node, feeds = drawn(in_dtype(sample, "float16"))
+        for laid in (aligned, heads_inside):
+            request = library_call(node, places_of(arrays_of(node, feeds, laid))).request
+            requests += [request, replace(request, scale=0.5), replace(request, causal=True)]
+    assert [request.kind for request in requests] == ["forward"] * 6 + ["backward"] * 6
+    assert len({signature(request, ROOM) for request in requests}) == len(requests)
 
 
 def simple(dtype="float32", **options):
@@ -284,6 +347,14 @@ def test_the_package_takes_a_graph(name, real):
     node, feeds = drawn(next(s for s in CONVOLUTIONS if s.op == name))
     request = library_call(node, places_of(arrays_of(node, feeds, channels_last))).request
     check_described(real, request)
+
+
+@pytest.mark.parametrize("sample", attention_samples(), ids=lambda sample: sample.name)
+def test_the_package_takes_a_graph_of_attention(sample, real):
+    node, feeds = drawn(in_dtype(sample, "bfloat16"))
+    request = library_call(node, places_of(arrays_of(node, feeds, heads_inside))).request
+    check_described(real, request)
+    assert {"TOP_LEFT", "BOTTOM_RIGHT"} <= set(real.diagonal_alignment.__members__)
 
 
 def check_described(real, request):
