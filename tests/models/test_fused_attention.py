@@ -1,5 +1,8 @@
 """Transformers with fused attention train like those that keep the weights."""
 
+import gc
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -87,6 +90,24 @@ def test_long_sequences_need_less():
     assert 1.99 * fused[1] < fused[2] <= 2 * fused[1]
     assert maps("composed", 2048) > 3 * maps("composed", 1024)
     assert maps("composed", 2048) > 6 * fused[2]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_step_allocates_nothing(causal):
+    """Heads lie inside positions, so that operands and gradients have strides."""
+    x = g.parameter("x", (2, 300, 96), initial=g.Initial("normal", 1.0))
+    loss = g.mean(g.multi_head_attention(x * 1.5, 2, causal, form="fused"))
+    program = g.compile(loss, optimizer=g.optim.SGD())
+    program.step()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        program.step()
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * 2**10
 
 
 def test_dropout_is_refused():
