@@ -1,6 +1,7 @@
 """The cuBLAS binding on a library that does on the CPU what cuBLAS documents."""
 
 import ctypes
+import fcntl
 import subprocess
 from pathlib import Path
 
@@ -10,12 +11,31 @@ SOURCE = Path(__file__).with_name("fake_cublas.cc")
 WORKSPACE = 256
 
 
-def stand_in(folder: Path) -> Cublas:
-    """A handle of the library, built in a folder."""
+def library_in(folder: Path) -> ctypes.CDLL:
+    """The library, built in a folder unless it is there."""
     path = folder / "libfake.so"
-    command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(path)]
-    subprocess.run(command, check=True)
-    library = ctypes.CDLL(str(path))
+    with (folder / "libfake.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker builds it for all
+        if not path.exists():
+            built = folder / "libfake.partial"
+            command = [
+                "g++",
+                "-std=c++17",
+                "-O1",
+                "-fPIC",
+                "-shared",
+                str(SOURCE),
+                "-o",
+                str(built),
+            ]
+            subprocess.run(command, check=True)
+            built.replace(path)
+    return ctypes.CDLL(str(path))
+
+
+def stand_in(folder: Path) -> Cublas:
+    """A handle of the library."""
+    library = library_in(folder)
     assert version(library) == "13.14.15"
     handle = Cublas(library)
     handle.use(0, WORKSPACE, 1024)
