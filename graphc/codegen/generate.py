@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from graphc.codegen import elementwise_ops, line_ops, lookup, resample, step_numbers, windows
+from graphc.codegen import (
+    attention,
+    elementwise_ops,
+    line_ops,
+    lookup,
+    resample,
+    step_numbers,
+    windows,
+)
 from graphc.codegen.calls import NodeCalls
 from graphc.codegen.convolution import CONVOLUTIONS, convolution
 from graphc.codegen.dropout import dropout
@@ -13,6 +21,7 @@ from graphc.ir.op import Op
 from graphc.ir.ops.elementwise import Elementwise
 
 RULES = {
+    **attention.RULES,
     **elementwise_ops.RULES,
     **line_ops.RULES,
     **lookup.RULES,

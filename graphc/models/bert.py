@@ -30,13 +30,14 @@ def bert(
     masked: int = 76,
     drop: float = 0.1,
     dtype: str = "float32",
+    attention: str = "composed",
 ) -> Value:
     """BERT (Devlin et al., 2018), trained to restore masked tokens by the token table itself.
 
     `size` is base or large; `layers`, `width` and `heads` replace its figures. Sequences fill
-    their length. Inputs, all int32: ``tokens`` and ``segments`` (0 or 1), both (batch, seq_len);
-    ``places`` (batch, masked), the masked tokens' numbers among all batch · seq_len; ``labels``
-    (batch, masked), what stood there.
+    their length. `attention` is "composed", or, with `drop=0`, "fused". Inputs, all int32:
+    ``tokens`` and ``segments`` (0 or 1), both (batch, seq_len); ``places`` (batch, masked), the
+    masked tokens' numbers among all batch · seq_len; ``labels`` (batch, masked), what stood there.
     """
     found = resolve_size("bert", SIZES, size, layers, width, heads)
     layers, width, heads = found.layers, found.width, found.heads
@@ -50,7 +51,7 @@ def bert(
         h = add(gather(table, tokens), place[:seq_len])
         h = add(h, embedding(segments, 2, width, dtype, DEVIATION, name="segment"))
         h = dropout(layer_norm(h, EPSILON), drop)
-    block = Block(heads, 4 * width, drop=drop, epsilon=EPSILON)
+    block = Block(heads, 4 * width, drop=drop, epsilon=EPSILON, attention=attention)
     for layer in range(layers):
         with scope(f"layer{layer}"):
             h = block.norm_last(h)

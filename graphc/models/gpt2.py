@@ -33,14 +33,18 @@ def gpt2(
     positions: int = 1024,
     drop: float = 0.1,
     dtype: str = "float32",
+    attention: str = "composed",
 ) -> Value:
     """GPT-2 (Radford et al., 2019), trained on the next token; the output layer is the token table.
 
     `size` is small, medium, large or xl; `layers`, `width` and `heads` replace its figures.
-    `positions` is the length of the position table. Inputs: ``tokens`` and ``labels``, which is
-    tokens one place on, both (batch, seq_len), int32.
+    `positions` is the length of the position table. With `attention="fused"` (and `drop=0`) memory
+    grows with the length of sequences, not with its square. Inputs: ``tokens`` and ``labels``,
+    which is tokens one place on, both (batch, seq_len), int32.
     """
-    logits = gpt2_logits(size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype)
+    logits = gpt2_logits(
+        size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype, attention
+    )
     return classified(logits)
 
 
@@ -55,6 +59,7 @@ def gpt2_logits(
     positions: int,
     drop: float,
     dtype: str,
+    attention: str = "composed",
 ) -> Value:
     """The network without its loss: (batch, seq_len, vocab)."""
     found = resolve_size("gpt2", SIZES, size, layers, width, heads)
@@ -68,7 +73,7 @@ def gpt2_logits(
         h = dropout(add(gather(table, tokens), place[:seq_len]), drop)
     block = Block(
         heads, 4 * width, causal=True, gelu_form="tanh", drop=drop,
-        project_deviation=DEVIATION / math.sqrt(2 * layers),
+        project_deviation=DEVIATION / math.sqrt(2 * layers), attention=attention,
     )  # fmt: skip
     for layer in range(layers):
         with scope(f"layer{layer}"):

@@ -64,6 +64,8 @@ class Block:
     drop: float = 0.0
     epsilon: float = 1e-5
     project_deviation: float = DEVIATION
+    attention: str = "composed"
+    """Or "fused", which takes no dropout."""
 
     def attend(self, x: Value) -> Value:
         """Self-attention, projected."""
@@ -74,7 +76,7 @@ class Block:
             )
         with scope("attention"):
             qkv = linear(x, 3 * width, name="qkv", initial=Initial("normal", DEVIATION))
-            mixed = multi_head_attention(qkv, self.heads, self.causal, self.drop)
+            mixed = multi_head_attention(qkv, self.heads, self.causal, self.drop, self.attention)
             return self.project(mixed, width)
 
     def feed_forward(self, x: Value) -> Value:

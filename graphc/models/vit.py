@@ -26,13 +26,15 @@ def vit(
     batch: int = 32,
     drop: float = 0.0,
     dtype: str = "float32",
+    attention: str = "composed",
 ) -> Value:
     """The vision transformer (Dosovitskiy et al., 2020), by default ViT-B/16.
 
     An encoder over the patches of an image, read out at a token of its own.
 
-    `inner` is the width inside the feed-forward parts, by default four times `width`. Inputs:
-    ``x`` (batch, 3, image, image) and ``labels`` (batch,), int32.
+    `inner` is the width inside the feed-forward parts, by default four times `width`. `attention`
+    is "composed", or, without dropout, "fused". Inputs: ``x`` (batch, 3, image, image) and
+    ``labels`` (batch,), int32.
     """
     if image % patch:
         raise OptionError(f"vit: patches of {patch} do not divide an image of {image}")
@@ -45,7 +47,7 @@ def vit(
         place = parameter("position", (1 + count, width), dtype, normal)
         first = broadcast_to(token, (batch, 1, width))
         h = dropout(add(concat([first, transpose(patches, (0, 2, 1))], axis=1), place), drop)
-    block = Block(heads, inner or 4 * width, drop=drop, epsilon=1e-6)
+    block = Block(heads, inner or 4 * width, drop=drop, epsilon=1e-6, attention=attention)
     for layer in range(layers):
         with scope(f"layer{layer}"):
             h = block.norm_first(h)

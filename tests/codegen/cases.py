@@ -19,7 +19,17 @@ from graphc.ir import types
 from graphc.ir.device import DEVICES
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import batch_norm, choice, embedding, loss, norm, random, shape, softmax
+from graphc.ir.ops import (
+    attention,
+    batch_norm,
+    choice,
+    embedding,
+    loss,
+    norm,
+    random,
+    shape,
+    softmax,
+)
 from graphc.ir.ops.reduce import square_sum
 from graphc.ir.types import channels_last_strides
 
@@ -29,9 +39,10 @@ NARROW = ("float16", "bfloat16")
 DTYPES = ("float64", "float32", *NARROW)
 
 
-def long(op, build, shapes, dtypes=()):
+def long(op, build, shapes, dtypes=(), label=""):
     """A row of a size at which kernels take their other forms."""
-    return Sample(op, build, shapes, None, dtypes=dtypes, label=f" long {shapes[0]}", int_limit=7)
+    label = f" long {shapes[0]}{label}"
+    return Sample(op, build, shapes, None, dtypes=dtypes, label=label, int_limit=7)
 
 
 AXIS1 = shape.AxisAttributes(1)
@@ -53,7 +64,22 @@ CASTS = [
     if source != to
 ]  # fmt: skip
 
+FLAT = attention.AttentionAttributes(0.05, False)
+CAUSAL = attention.AttentionAttributes(0.05, True)
+QUERIES, KEYS, VALUES = (1, 2, 37, 72), (1, 2, 101, 72), (1, 2, 101, 40)
+"""Several tiles of rows and of columns, and rows of more than one chunk."""
+BACK = ((1, 2, 37, 40), QUERIES, KEYS, VALUES, (1, 2, 37, 40), (1, 2, 37))
+
 LONG = [
+    long("attention", direct(attention.Attention, FLAT), (QUERIES, KEYS, VALUES)),
+    long("attention", direct(attention.Attention, CAUSAL), (QUERIES, KEYS, VALUES), (), " causal"),
+    long("attention", direct(attention.Attention, CAUSAL), ((1, 1, 66, 8),) * 3),
+    long("attention_gradient", direct(attention.AttentionGradient, FLAT), BACK),
+    long("attention_gradient", direct(attention.AttentionGradient, CAUSAL), BACK, (), " causal"),
+    long(
+        "attention_gradient", direct(attention.AttentionGradient, CAUSAL),
+        (*((1, 1, 66, 8),) * 5, (1, 1, 66)),
+    ),
     long("add", g.add, ((3, 257), (257,))),
     long("softmax", g.softmax, (ROWS,)),
     long("softmax", g.softmax, ((2, 4097),)),

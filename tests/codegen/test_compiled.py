@@ -10,6 +10,7 @@ import graphc as g
 from graphc.codegen.generate import calls_of
 from graphc.codegen.kernel import Kernel, module_text
 from graphc.codegen.layout import Place, in_one_piece
+from graphc.ir.graph import ancestors
 from graphc.ir.types import channels_last_strides
 from graphc.runtime.gpu.nvrtc import KernelError, compile_cubin, compile_ptx
 
@@ -59,6 +60,24 @@ def test_every_kernel_is_accepted(dtype):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles(architecture):
     check_cubin(text_of(CASES), architecture)
+
+
+@pytest.mark.parametrize("width", [64, 256])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_attention_of_wide_heads_compiles(dtype, width):
+    """Tiles fit the shared memory that every device has; wide heads cost registers."""
+    x = g.parameter("x", (2, 3, 100, width), dtype)
+    y = g.attention(x, x, x, causal=True, form="fused")
+    (dx,) = g.gradient(g.sum(y), [x])
+    found = {node.op.name: node for node in ancestors([dx])}
+    kernels = []
+    for name in ("attention", "attention_gradient"):
+        node = found[name]
+        places = {v: in_one_piece(v.type) for v in (*node.inputs, *node.outputs)}
+        kernels += calls_of(node, places).kernels
+    assert len(kernels) == 4
+    for architecture in ARCHITECTURES:
+        check_cubin(module_text(kernels), architecture)
 
 
 def test_a_broken_kernel_does_not_compile():

@@ -36,8 +36,10 @@ def kernels_of_plan(plan):
     return kernels
 
 
-def test_a_network_at_its_real_size():
-    plan = g.plan(MODELS["gpt2"](layers=1, batch=1), optimizer=g.optim.AdamW(1e-3), reorder=False)
+@pytest.mark.parametrize("options", [{}, {"attention": "fused", "drop": 0.0}], ids=str)
+def test_a_network_at_its_real_size(options):
+    loss = MODELS["gpt2"](layers=1, batch=1, **options)
+    plan = g.plan(loss, optimizer=g.optim.AdamW(1e-3), reorder=False)
     kernels = kernels_of_plan(plan)
     text = module_text(kernels)
     assert text.count("__global__") == len({kernel.name for kernel in kernels})

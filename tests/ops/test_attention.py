@@ -5,11 +5,11 @@ import pytest
 from scipy.special import softmax
 
 import graphc as g
-from graphc.errors import ShapeError
+from graphc.errors import OptionError, ShapeError
 
 
-def formula(q, k, v, causal):
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+def formula(q, k, v, causal, scale=None):
+    scores = q @ k.swapaxes(-1, -2) * (scale or 1 / np.sqrt(q.shape[-1]))
     if causal:
         rows, columns = scores.shape[-2:]
         seen = np.arange(columns) <= np.arange(rows)[:, None] + columns - rows
@@ -27,6 +27,96 @@ def test_attention(causal, rows, columns):
     feeds = {x.name: rng.standard_normal(x.shape) for x in (q, k, v)}
     found = program.step(feeds)["y"]
     np.testing.assert_allclose(found, formula(**feeds, causal=causal), rtol=1e-12, atol=1e-14)
+
+
+FUSED = [(2, 3, 7, 7), (1, 2, 1, 5), (1, 1, 3, 8), (1, 2, 300, 300), (1, 1, 130, 401)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("batch", "heads", "rows", "columns"), FUSED)
+def test_fused_attention(batch, heads, rows, columns, causal):
+    """Also over several blocks of rows, of which the last is shorter."""
+    q = g.input("q", (batch, heads, rows, 4), "float64")
+    k, v = (g.input(n, (batch, heads, columns, w), "float64") for n, w in (("k", 4), ("v", 5)))
+    y = g.attention(q, k, v, causal, scale=0.7, form="fused")
+    program = g.compile(outputs={"y": y}, check_finite=True, poison=True)
+    rng = np.random.default_rng(0)
+    feeds = {x.name: rng.standard_normal(x.shape) for x in (q, k, v)}
+    found = program.step(feeds)["y"]
+    wanted = formula(**feeds, causal=causal, scale=0.7)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 2), (2, 1, 3)])
+def test_both_forms_have_the_same_gradients(leading, causal):
+    rng = np.random.default_rng(1)
+    shapes = {"q": (140, 6), "k": (290, 6), "v": (290, 3), "weight": (140, 3)}
+    feeds = {name: rng.standard_normal((*leading, *s)) for name, s in shapes.items()}
+    results = []
+    for form in ("composed", "fused"):
+        q, k, v, weight = (g.input(name, (*leading, *s), "float64") for name, s in shapes.items())
+        loss = g.sum(weight * g.attention(q, k, v, causal, form=form))
+        named = dict(zip("qkv", g.gradient(loss, [q, k, v]), strict=True))
+        program = g.compile(loss, outputs=named, poison=True)
+        results.append(program.step(feeds))
+    assert sum(node.op.name == "attention_gradient" for node in program.graph.nodes) == 1
+    for name, array in results[0].items():
+        np.testing.assert_allclose(results[1][name], array, rtol=1e-9, atol=1e-11)
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v = (g.input(name, (1, 1, 4, 2), "float32") for name in "qkv")
+    y = g.attention(q, k, v, True, scale=1.0, form="fused")
+    large = np.array([[100, 0], [0, 100], [-100, 0], [50, 50]], np.float32)[None, None]
+    program = g.compile(outputs={"y": y}, check_finite=True)
+    found = program.step(q=large, k=large, v=large)["y"]
+    wanted = formula(*[large.astype(np.float64)] * 3, True, 1.0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def fused_plan(positions):
+    shape = (2, 3, positions, 8)
+    q, k, v = (g.parameter(name, shape, initial=g.Initial("normal", 1.0)) for name in "qkv")
+    loss = g.mean(g.attention(q * 1.5, k * 1.5, v * 1.5, causal=True, form="fused"))
+    return g.plan(loss, optimizer=g.optim.SGD(), allocate="none")
+
+
+def test_fused_memory_grows_with_the_positions():
+    """A composed one has the scores: four times the bytes for twice the positions."""
+    plans = [fused_plan(positions) for positions in (2048, 4096, 8192)]
+    maps = [plan.feature_map_bytes for plan in plans]
+    assert 1.999 * maps[0] < maps[1] <= 2 * maps[0]  # a loss does not grow
+    assert 1.999 * maps[1] < maps[2] <= 2 * maps[1]
+    workspaces = [plan.workspace_bytes for plan in plans]
+    assert workspaces[2] < 2.01 * workspaces[1] < 4.03 * workspaces[0]
+    largest = max(b.bytes for b in plans[2].buffers)
+    assert largest < 4 * 8192**2 / 8
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"form": "flash"}, "composed"),
+        ({"form": "fused", "drop": 0.1}, "drop=0"),
+        ({"scale": "large"}, "finite number"),
+        ({"scale": float("inf")}, "finite number"),
+    ],
+)
+def test_options_that_do_not_fit(options, match):
+    x = g.input("x", (3, 4))
+    with pytest.raises(OptionError, match=match):
+        g.attention(x, x, x, **options)
+
+
+def test_fused_shapes_that_do_not_fit():
+    q, k = g.input("q", (2, 3, 4)), g.input("k", (2, 2, 4))
+    with pytest.raises(ShapeError, match="no more rows than columns"):
+        g.attention(q, k, k, causal=True, form="fused")
+    with pytest.raises(ShapeError, match="equal leading axes"):
+        g.attention(q, k[:1], k[:1], form="fused")
+    with pytest.raises(ShapeError, match="value width"):
+        g.attention(q, k, g.input("v", (2, 3, 4)), form="fused")
 
 
 def test_later_tokens_do_not_change_earlier_ones():

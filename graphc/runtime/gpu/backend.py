@@ -15,6 +15,7 @@ from graphc.ir.types import Layout, span_bytes
 from graphc.runtime.backend import Outputs
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
 from graphc.runtime.gpu.bind import Work, bind, kernels_of
+from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.places import places_of_plan
 from graphc.runtime.gpu.staging import Staging, arranged
 from graphc.runtime.gpu.streams import Slot, schedule
@@ -31,6 +32,8 @@ class GpuBackend:
     `streams` above 1, what does not touch the same bytes may run at the same time. `poison` and
     `check_finite` are for debugging: steps then run call by call on one stream.
 
+    With `cudnn`, convolutions and attention run by it where it can.
+
     Raises `ArenaError` where the arena does not fit, and `OptionError` for a number of streams
     below 1.
     """
@@ -44,6 +47,7 @@ class GpuBackend:
         streams: int = 1,
         poison: bool = False,
         check_finite: bool = False,
+        cudnn: Cudnn | None = None,
     ) -> None:
         if not isinstance(streams, int) or streams < 1:
             raise OptionError(f"streams is a whole number from 1, got {streams!r}")
@@ -54,7 +58,8 @@ class GpuBackend:
         with accelerator.active():
             self._base = accelerator.allocate(plan.arena_bytes)
             self._places = places_of_plan(plan, self._base)
-            self._works = bind(plan, self._base, plan.settings.get("precision") == "tf32")
+            tf32 = plan.settings.get("precision") == "tf32"
+            self._works = bind(plan, self._base, tf32, cudnn)
             accelerator.load(kernels_of(self._works))
             count = 1 if debugging else min(streams, max(1, len(self._works)))
             self._streams = [accelerator.stream() for _ in range(count)]

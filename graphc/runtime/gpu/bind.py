@@ -12,10 +12,12 @@ from graphc.codegen.elementwise_ops import straightened
 from graphc.codegen.generate import calls_of
 from graphc.codegen.kernel import Kernel
 from graphc.codegen.layout import Place, in_one_piece
+from graphc.codegen.library import library_call
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Node, Value
 from graphc.ir.plan import MemoryPlan, align
+from graphc.runtime.gpu.cudnn import Cudnn, Plan
 from graphc.runtime.gpu.places import places_of_plan
 
 
@@ -39,7 +41,17 @@ class BoundGemm:
     workspace_bytes: int
 
 
-BoundCall = BoundLaunch | BoundGemm
+@dataclass(frozen=True, slots=True)
+class BoundPlan:
+    """A plan of cuDNN with the addresses of its tensors, by role, and of its workspace."""
+
+    library: Cudnn
+    plan: Plan
+    addresses: Mapping[str, int]
+    workspace: int
+
+
+BoundCall = BoundLaunch | BoundGemm | BoundPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +63,17 @@ class Work:
     calls: tuple[BoundCall, ...]
 
 
-def bind(plan: MemoryPlan, address: int, tf32: bool = False) -> list[Work]:
+def bind(
+    plan: MemoryPlan, address: int, tf32: bool = False, cudnn: Cudnn | None = None
+) -> list[Work]:
     """The work of every node that is no view, in order, in an arena at that address.
 
-    Raises `PlanError` where a node's workspace is smaller than what its calls need.
+    With `cudnn`, it does what it has an engine for within the node's workspace. Raises `PlanError`
+    where a node's workspace is smaller than what its calls need.
     """
     places = places_of_plan(plan, address)
     return [
-        Work(step, node, tuple(_bound(node, plan, places, address, tf32)))
+        Work(step, node, tuple(_bound(node, plan, places, address, tf32, cudnn)))
         for step, node in enumerate(plan.graph.nodes)
         if any(plan.placements[value].how != "view" for value in node.outputs)
     ]
@@ -72,7 +87,12 @@ def kernels_of(works: list[Work]) -> list[Kernel]:
 
 
 def _bound(
-    node: Node, plan: MemoryPlan, places: Mapping[Value, Place], address: int, tf32: bool
+    node: Node,
+    plan: MemoryPlan,
+    places: Mapping[Value, Place],
+    address: int,
+    tf32: bool,
+    cudnn: Cudnn | None,
 ) -> Iterator[BoundCall]:
     room = gpu_workspace(node, plan.device, plan.strided)
     starts, end = _starts(plan, node, address, [type.bytes for type in room.types])
@@ -82,6 +102,13 @@ def _bound(
         launch = straightened(value, places, copy, start)
         yield _launched(launch, {value: places[value].address, copy: start})
         own[value] = in_one_piece(value.type, start)
+    if cudnn is not None:
+        rest = starts[len(room.copies) :]
+        start, size = (rest[0], end - rest[0]) if rest else (address, 0)
+        chosen = _by_cudnn(cudnn, node, own, tf32, start, size)
+        if chosen:
+            yield from chosen
+            return
     addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
     scratch = starts[len(room.copies) : len(room.copies) + len(room.scratch)]
     addresses |= {Scratch(index): start for index, start in enumerate(scratch)}
@@ -91,6 +118,21 @@ def _bound(
     library = end - room.library_bytes
     for call in found.calls:
         yield _with_addresses(call, addresses, library, room.library_bytes)
+
+
+def _by_cudnn(
+    cudnn: Cudnn, node: Node, own: Mapping[Value, Place], tf32: bool, start: int, room: int
+) -> list[BoundCall]:
+    """The node's calls with cuDNN, whose workspace is `room` bytes at `start`; none where it has no
+    engine for that."""
+    asked = library_call(node, own, tf32)
+    plan = None if asked is None else cudnn.build(asked.request, room)
+    if asked is None or plan is None:
+        return []
+    roles = {role: own[value].address for role, value in asked.values.items()}
+    addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
+    after = [_launched(launch, addresses) for launch in asked.after]
+    return [BoundPlan(cudnn, plan, roles, start), *after]
 
 
 def _starts(plan: MemoryPlan, node: Node, address: int, sizes: list[int]) -> tuple[list[int], int]:

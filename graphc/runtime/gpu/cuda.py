@@ -14,7 +14,7 @@ from graphc.codegen.kernel import Kernel
 from graphc.errors import ArenaError
 from graphc.ir.types import format_bytes
 from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
-from graphc.runtime.gpu.bind import BoundCall, BoundGemm
+from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundPlan
 from graphc.runtime.gpu.cubins import cubins
 from graphc.runtime.gpu.cublas import Cublas, load_cublas
 from graphc.runtime.gpu.device import Gpu, load_cupy
@@ -86,6 +86,9 @@ class CudaDevice:
         if isinstance(call, BoundGemm):
             self._blas.use(stream.ptr, call.workspace, call.workspace_bytes)
             self._blas.run(call.gemm, call.addresses)
+            return
+        if isinstance(call, BoundPlan):
+            call.library.run(call.plan, call.addresses, call.workspace, stream.ptr)
             return
         function = self._functions[call.kernel.name]
         function((call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream=stream)

@@ -16,7 +16,7 @@ import numpy as np
 from codegen.fake_cublas import stand_in
 from codegen.on_cpu import Library
 
-from graphc.runtime.gpu.bind import BoundGemm
+from graphc.runtime.gpu.bind import BoundGemm, BoundPlan
 
 GUARD = 4096
 GUARD_BYTE = 0xA5
@@ -50,7 +50,7 @@ class EmulatedDevice:
         self.streams, self.libraries, self.allocations = [], {}, []
         self.arenas = []
         self.capturing = False
-        self.counts = {"calls": 0, "captures": 0, "replays": 0, "pinned": 0}
+        self.counts = {"calls": 0, "cudnn": 0, "captures": 0, "replays": 0, "pinned": 0}
 
     def active(self):
         return contextlib.nullcontext()
@@ -89,6 +89,10 @@ class EmulatedDevice:
             ctypes.memset(address, 0xFF, end - address)  # a library may write there
             self.blas.use(0, call.workspace, call.workspace_bytes)
             self.blas.run(call.gemm, call.addresses)
+            return
+        if isinstance(call, BoundPlan):
+            call.library.run(call.plan, call.addresses, call.workspace, 1)
+            self.counts["cudnn"] += 1
             return
         function = getattr(self.libraries[call.kernel.name].functions, f"run_{call.kernel.name}")
         pointers = (ctypes.c_void_p * len(call.arguments))(*map(int, call.arguments))

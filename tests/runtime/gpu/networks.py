@@ -12,9 +12,13 @@ from graphc.runtime.program import Program
 SEED = 3
 
 
-def small_gpt2(dtype="float64"):
+def small_gpt2(dtype="float64", **options):
     sizes = {"layers": 2, "width": 16, "heads": 2, "seq_len": 8, "batch": 2, "vocab": 11}
-    return gpt2(**sizes, dtype=dtype)
+    return gpt2(**sizes, dtype=dtype, **options)
+
+
+def fused_gpt2(dtype="float64"):
+    return small_gpt2(dtype, attention="fused", drop=0.0)
 
 
 def small_mlp(dtype="float64"):

@@ -11,6 +11,7 @@ from runtime.gpu.networks import (
     bits,
     branches,
     fed,
+    fused_gpt2,
     on_gpu,
     resampled,
     small_convolutions,
@@ -24,7 +25,7 @@ from runtime.gpu.networks import (
 
 import graphc as g
 from graphc.errors import FeedError, NonFiniteError, OptionError
-from graphc.models import mlp
+from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 
@@ -49,6 +50,12 @@ CASES = {
         lambda: small_mlp("float32"), g.optim.Adam(1e-2), {"precision": "fp16"}, 2e-2
     ),
     "gpt2, adamw": (small_gpt2, g.optim.AdamW(1e-2), {}, 1e-8),
+    "gpt2, fused attention": (
+        fused_gpt2, g.optim.AdamW(1e-2), {"recompute": "sublinear"}, 1e-8
+    ),
+    "gpt2, fused attention, bf16": (
+        lambda: fused_gpt2("float32"), g.optim.AdamW(1e-2), {"precision": "bf16"}, 5e-2
+    ),
     "gpt2, clipped, recomputed": (
         small_gpt2, g.optim.AdamW(1e-2), {"clip_norm": 0.1, "recompute": "sublinear"}, 1e-8
     ),
@@ -95,7 +102,7 @@ def trained(plan, folder, steps=3, seed=0, **options):
     return losses, bits(program), device
 
 
-@pytest.mark.parametrize("network", [small_mlp, small_gpt2, branches])
+@pytest.mark.parametrize("network", [small_mlp, small_gpt2, fused_gpt2, branches])
 def test_all_strategies_have_the_same_bits(network, folder):
     expected = trained(plan_of(network), folder)[:2]
     for options in (
@@ -230,3 +237,12 @@ def test_a_broken_kernel_shows(broken, whole, folder):
     ]
     assert changed == [True]
     assert any(differs)
+
+
+def test_groups_change_no_bit(folder):
+    """Kernels of groups against the members' own, over whole steps."""
+    loss = lstm(seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7)
+    options = {"optimizer": g.optim.Adam(1e-2), "device": "cuda"}
+    grouped, apart = (g.plan(loss, fuse=fuse, **options) for fuse in (True, False))
+    assert len(grouped.graph.nodes) < len(apart.graph.nodes)
+    assert trained(grouped, folder)[:2] == trained(apart, folder)[:2]

@@ -1,0 +1,281 @@
+"""cuDNN through NVIDIA's frontend package: convolutions and attention on raw device addresses.
+
+The frontend offers engines for a request in an order of its own. Taken is the first that is
+deterministic, computes as precisely as asked, and needs no more workspace than there is. Which one
+that was, with its knobs, goes into a record; given back, the record makes the same plans again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphc.codegen.library import Attention, Convolution, Request
+from graphc.errors import DependencyError, GraphcError
+from graphc.ir.types import DType, bfloat16, float16, float32, float64
+
+DATA_TYPES = {float32: "FLOAT", float64: "DOUBLE", float16: "HALF", bfloat16: "BFLOAT16"}
+"""Names in cudnn.data_type."""
+
+BACKEND_ENGINES = range(10_000)
+"""Numbers of cuDNN's own engines. Above are kernels that the frontend's optional packages bring
+along; what they allocate, and whether they can be captured, is theirs to say."""
+
+
+class CudnnError(GraphcError):
+    """cuDNN refused a call, or a record of engines does not belong to this cuDNN."""
+
+
+def load_cudnn() -> Any:
+    """The frontend's module; raises `DependencyError` where it or the library is missing."""
+    try:
+        library = importlib.import_module("cudnn")
+        library.backend_version()
+    except (ImportError, RuntimeError, OSError) as error:
+        raise DependencyError(
+            f"cuDNN cannot be used ({error}); pip install 'graphc[cudnn]', or let the generated "
+            "kernels do its work"
+        ) from None
+    return library
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request, bound to an engine."""
+
+    request: Request
+    graph: Any
+    workspace_bytes: int
+    engine: int
+    knobs: Mapping[str, int]
+
+
+class Cudnn:
+    """A handle on the current device. `library` is the frontend's module.
+
+    `record` is what `record` gave in an earlier run; raises `CudnnError` for one of another cuDNN.
+    """
+
+    def __init__(self, library: Any, record: Mapping[str, Any] | None = None) -> None:
+        self._library = library
+        self._version = int(library.backend_version())
+        self._engines: dict[str, Any] = {}
+        if record is not None:
+            if record.get("cudnn") != self._version:
+                raise CudnnError(
+                    f"the record of engines is of cuDNN {record.get('cudnn')}, this is "
+                    f"{self._version}; install that version, or drop the record"
+                )
+            self._engines.update(record["engines"])
+        self._handle = library.create_handle()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The engine and the knobs of each request so far, None where there was none: JSON."""
+        return {"cudnn": self._version, "engines": dict(self._engines)}
+
+    def build(self, request: Request, workspace_bytes: int) -> Plan | None:
+        """A plan that needs no more than `workspace_bytes`; None where cuDNN has none.
+
+        Raises `CudnnError` for a recorded engine that cannot be had again.
+        """
+        key = signature(request, workspace_bytes)
+        if key in self._engines:
+            found = self._engines[key]
+            return None if found is None else self._again(request, found, workspace_bytes)
+        plan = self._choose(request, workspace_bytes)
+        self._engines[key] = plan and {"engine": plan.engine, "knobs": dict(plan.knobs)}
+        return plan
+
+    def run(self, plan: Plan, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
+        """Enqueue a plan on tensors at these device addresses, by role.
+
+        `workspace` is the address of `plan.workspace_bytes` bytes or more. Nothing is allocated, so
+        a run can be captured into a CUDA graph after a first one outside of it.
+        """
+        roles = _numbers(plan.request)
+        if addresses.keys() != roles.keys():
+            raise CudnnError(f"addresses are of {sorted(roles)}, got {sorted(addresses)}")
+        self._library.set_stream(self._handle, stream)
+        pack = {number: addresses[role] for role, number in roles.items()}
+        try:
+            plan.graph.execute(pack, workspace=workspace, handle=self._handle)
+        except (RuntimeError, ValueError) as error:
+            key = signature(plan.request, plan.workspace_bytes)
+            raise CudnnError(f"engine {plan.engine} does not run {key}: {error}") from None
+
+    def close(self) -> None:
+        """Give the handle back."""
+        if self._handle is not None:
+            self._library.destroy_handle(self._handle)
+            self._handle = None
+
+    def _choose(self, request: Request, workspace_bytes: int) -> Plan | None:
+        """The first engine of cuDNN's order that fits."""
+        graph = self._described(request)
+        if graph is None:
+            return None
+        modes = self._library.heur_mode
+        try:
+            graph.create_execution_plans([modes.A, modes.FALLBACK])
+        except self._library.cudnnGraphNotSupportedError:
+            return None
+        self._restrict(graph, request, workspace_bytes)
+        for index in range(graph.get_execution_plan_count()):
+            plan = self._at(graph, index, request, workspace_bytes)
+            if plan is not None:
+                return plan
+        return None
+
+    def _again(self, request: Request, found: Mapping[str, Any], workspace_bytes: int) -> Plan:
+        """The plan of a record."""
+        members = self._library.knob_type.__members__
+        knobs = {members[name]: number for name, number in found["knobs"].items()}
+        graph, plan = self._described(request), None
+        if graph is not None:
+            try:
+                graph.create_execution_plan(found["engine"], knobs)
+            except self._library.cudnnGraphNotSupportedError:
+                pass
+            else:
+                self._restrict(graph, request, workspace_bytes)
+                index = graph.get_execution_plan_count() - 1
+                plan = self._at(graph, index, request, workspace_bytes)
+        if plan is None:
+            raise CudnnError(
+                f"engine {found['engine']} of the record is not to be had for "
+                f"{signature(request, workspace_bytes)}; is this another GPU? drop the record"
+            )
+        return plan
+
+    def _described(self, request: Request) -> Any:
+        """The request as a graph of the frontend, or None where cuDNN has no words for it."""
+        graph = _graph_of(self._library, self._handle, request)
+        try:
+            graph.validate()
+            graph.build_operation_graph()
+        except (self._library.cudnnGraphNotSupportedError, RuntimeError):
+            # The frontend gives a refused descriptor as a plain RuntimeError. A device that fails
+            # raises one, too; whatever runs next says so.
+            return None
+        return graph
+
+    def _restrict(self, graph: Any, request: Request, workspace_bytes: int) -> None:
+        notes = self._library.numerical_note
+        refused = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
+        convolution = request if isinstance(request, Convolution) else None
+        if convolution is None or not convolution.tf32:
+            refused.append(notes.DOWN_CONVERT_INPUTS)
+            if convolution is not None and convolution.x.dtype == float32:
+                refused.append(notes.TENSOR_CORE)  # there it is TF32
+        graph.deselect_numeric_notes(refused)
+        graph.deselect_workspace_greater_than(workspace_bytes)
+
+    def _at(self, graph: Any, index: int, request: Request, workspace_bytes: int) -> Plan | None:
+        """The plan at one place of the frontend's list, unless it is refused."""
+        try:
+            engine, knobs = graph.get_engine_and_knobs_at_index(index)
+            if engine not in BACKEND_ENGINES:
+                return None
+            graph.build_plan_at_index(index)
+        except (self._library.cudnnGraphNotSupportedError, NotImplementedError):
+            return None
+        needed = int(graph.get_workspace_size_plan_at_index(index))
+        if needed > workspace_bytes:
+            return None
+        named = {knob.name: int(number) for knob, number in knobs.items()}
+        return Plan(request, graph, needed, int(engine), named)
+
+
+def signature(request: Request, workspace_bytes: int) -> str:
+    """A request and the room for it as text; equal for equal ones only."""
+    tensors = " ".join(f"{role}={tensor}" for role, tensor in request.tensors.items())
+    if isinstance(request, Convolution):
+        pairs = (request.stride, request.padding, request.dilation)
+        numbers = " ".join(
+            f"{name}={rows}x{columns}"
+            for name, (rows, columns) in zip(("stride", "pad", "dilation"), pairs, strict=True)
+        )
+        options = f"{numbers} groups={request.groups} tf32={request.tf32:d}"
+        kind = f"convolution {request.kind}"
+    else:
+        options = f"scale={request.scale!r} causal={request.causal:d}"
+        kind = f"attention {request.kind}"
+    return f"{kind} {tensors} {options} room={workspace_bytes}"
+
+
+def _numbers(request: Request) -> dict[str, int]:
+    """The number under which the frontend knows each tensor."""
+    return {role: number for number, role in enumerate(request.tensors, 1)}
+
+
+def _graph_of(library: Any, handle: Any, request: Request) -> Any:
+    dtype = request.x.dtype if isinstance(request, Convolution) else request.q.dtype
+    wide = _data_type(library, float64 if dtype == float64 else float32)
+    graph = library.pygraph(
+        handle=handle,
+        io_data_type=_data_type(library, dtype),
+        intermediate_data_type=wide,
+        compute_data_type=wide,
+    )
+    numbers = _numbers(request)
+    read = {
+        role: graph.tensor(
+            dim=list(tensor.shape),
+            stride=list(tensor.strides),
+            data_type=_data_type(library, tensor.dtype),
+            uid=numbers[role],
+        )
+        for role, tensor in request.tensors.items()
+        if role not in request.written
+    }
+    if isinstance(request, Convolution):
+        results = _convolution(graph, request, read)
+    else:
+        results = _attention(library, graph, request, read)
+    for role, result in zip(request.written, results, strict=True):
+        tensor = request.tensors[role]
+        result.set_output(True).set_uid(numbers[role]).set_dim(list(tensor.shape))
+        result.set_stride(list(tensor.strides))
+        result.set_data_type(_data_type(library, tensor.dtype))
+    return graph
+
+
+def _convolution(graph: Any, request: Convolution, read: Mapping[str, Any]) -> list[Any]:
+    """cuDNN takes the number of groups from the channels of x and w."""
+    geometry = {
+        "pre_padding": list(request.padding),
+        "post_padding": list(request.padding),
+        "stride": list(request.stride),
+        "dilation": list(request.dilation),
+    }
+    if request.kind == "fprop":
+        return [graph.conv_fprop(image=read["x"], weight=read["w"], **geometry)]
+    if request.kind == "dgrad":
+        return [graph.conv_dgrad(loss=read["y"], filter=read["w"], **geometry)]
+    return [graph.conv_wgrad(image=read["x"], loss=read["y"], **geometry)]
+
+
+def _attention(library: Any, graph: Any, request: Attention, read: Mapping[str, Any]) -> list[Any]:
+    """A causal mask ends at the last row and the last column."""
+    options: dict[str, Any] = {"attn_scale": request.scale}
+    if request.causal:
+        ends = library.diagonal_alignment
+        square = request.q.shape[2] == request.k.shape[2]
+        options["diagonal_alignment"] = ends.TOP_LEFT if square else ends.BOTTOM_RIGHT
+        options["diagonal_band_right_bound"] = 0
+    operands = {role: read[role] for role in ("q", "k", "v")}
+    if request.kind == "forward":
+        return list(graph.sdpa(**operands, generate_stats=True, **options))
+    return list(
+        graph.sdpa_backward(
+            **operands, o=read["y"], dO=read["dy"], stats=read["stats"],
+            use_deterministic_algorithm=True, **options,
+        )
+    )  # fmt: skip
+
+
+def _data_type(library: Any, dtype: DType) -> Any:
+    return getattr(library.data_type, DATA_TYPES[dtype])
