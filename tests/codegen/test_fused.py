@@ -78,10 +78,3 @@ def test_groups_compile(architecture):
     text = module_text(kernels)
     assert text.count("__global__") == len(NETWORKS)
     assert compile_cubin(text, architecture).startswith(b"\x7fELF")
-
-
-OPTIONS = {
-    "plain": {},
-    "recomputed": {"recompute": "sublinear"},
-    "bf16": {"precision": "bf16", "clip_norm": 1.0},
-}

@@ -239,10 +239,13 @@ def test_a_broken_kernel_shows(broken, whole, folder):
     assert any(differs)
 
 
-def test_groups_change_no_bit(folder):
+@pytest.mark.parametrize(
+    "options", [{}, {"recompute": "sublinear"}, {"precision": "bf16", "clip_norm": 1.0}], ids=str
+)
+def test_groups_change_no_bit(options, folder):
     """Kernels of groups against the members' own, over whole steps."""
     loss = lstm(seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7)
-    options = {"optimizer": g.optim.Adam(1e-2), "device": "cuda"}
+    options = {"optimizer": g.optim.Adam(1e-2), "device": "cuda", **options}
     grouped, apart = (g.plan(loss, fuse=fuse, **options) for fuse in (True, False))
     assert len(grouped.graph.nodes) < len(apart.graph.nodes)
     assert trained(grouped, folder)[:2] == trained(apart, folder)[:2]
