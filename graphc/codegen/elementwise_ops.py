@@ -27,15 +27,20 @@ Rule = Callable[[Node, Places], NodeCalls]
 IDENTITY = parse("x")
 
 
-def scalar_op(node: Node, places: Places) -> NodeCalls:
-    """An op that is given by expressions, an optimizer's update included."""
+def specialized(node: Node) -> dict[str, Expression]:
+    """The expressions of a node, its attributes in them as numbers."""
     op = node.op
     assert isinstance(op, Elementwise)
     constants = {key: float(number) for key, number in attribute_items(node.attributes)}
-    expressions = {
+    return {
         output: expression.specialize(constants)
         for output, expression in op.expressions_for(node.attributes, len(node.inputs)).items()
     }
+
+
+def scalar_op(node: Node, places: Places) -> NodeCalls:
+    """An op that is given by expressions, an optimizer's update included."""
+    op, expressions = node.op, specialized(node)
     shape = node.outputs[0].shape
     inputs = [
         operand(op.input_name(i), value, places[value], shape)
