@@ -10,7 +10,9 @@ from codegen.fake_cublas import stand_in
 from codegen.on_cpu import Library, aligned, places_of
 
 import graphc as g
+from graphc.codegen.calls import NodeCalls
 from graphc.codegen.generate import calls_of
+from graphc.codegen.updates import grouped, groups
 from graphc.codegen.workspace import gpu_workspace
 from graphc.models import gpt2, mlp
 from graphc.runtime.arena import Arena
@@ -23,24 +25,29 @@ SEED = 3
 
 
 class Emulated:
-    """A program of generated kernels."""
+    """A program of generated kernels; `together` runs small updates in common launches."""
 
-    def __init__(self, plan, folder):
+    def __init__(self, plan, folder, together=False):
         self.plan, self.cublas = plan, stand_in(folder)
         arena = Arena(plan)
         arena.bytes.fill(0xFF)
         self.arrays = arrays_of(plan, arena)
         for state in plan.graph.states:
             fill_initial(state, SEED, self.arrays[state])
-        self.nodes = [self.bound(node) for node in plan.graph.nodes if not self.is_view(node)]
+        nodes = [node for node in plan.graph.nodes if not self.is_view(node)]
+        places = places_of(self.arrays)
+        parts = groups(nodes, places) if together else [(node,) for node in nodes]
+        self.nodes = [self.bound(*part) for part in parts]
         kernels = [kernel for *_, found in self.nodes for kernel in found.kernels]
         self.library = Library(kernels, folder)
 
     def is_view(self, node):
         return all(self.plan.placements[value].how == "view" for value in node.outputs)
 
-    def bound(self, node):
-        """Arrays of a node, inputs to copy, kernels and calls."""
+    def bound(self, node, *others):
+        """Arrays of a node, inputs to copy, kernels and calls; or of updates that run together."""
+        if others:
+            return self.arrays, {}, NodeCalls((grouped([node, *others], places_of(self.arrays)),))
         arrays = {value: self.arrays[value] for value in (*node.inputs, *node.outputs)}
         copies = gpu_workspace(node, self.plan.device, self.plan.strided).copies
         originals = {value: arrays[value] for value in copies}
@@ -105,3 +112,26 @@ def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, tmp
         found = emulated.arrays[state].astype(np.float64)
         expected = program.states[state.name].astype(np.float64)
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["mlp, momentum", "gpt2, adamw", "mlp, fp16"])
+def test_updates_in_one_launch_give_the_same_bits(name, tmp_path, monkeypatch):
+    """The plan of a GPU against one whose updates run where their gradients are, one by one."""
+    network, optimizer, options, _ = CASES[name]
+    plan = g.plan(network(), optimizer=optimizer, device="cuda", roofline="a100", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr("graphc.compiler.updates_together", lambda graph, *_: graph)
+        before = g.plan(network(), optimizer=optimizer, device="cuda", roofline="a100", **options)
+    assert [n.label for n in plan.graph.nodes] != [n.label for n in before.graph.nodes]
+    runs = Emulated(plan, tmp_path, together=True), Emulated(before, tmp_path)
+    launches = [sum(len(found.calls) for *_, found in run.nodes) for run in runs]
+    assert launches[0] < launches[1]
+    feeds = random_feeds(plan.graph, 1)
+    named = {source.name: array for source, array in feeds.items()}
+    for _ in range(2):
+        for run in runs:
+            run.step({source: named[source.name] for source in run.plan.graph.inputs})
+    states = [{s.name: run.arrays[s] for s in run.plan.graph.states} for run in runs]
+    assert states[0].keys() == states[1].keys()
+    for state, array in states[0].items():
+        np.testing.assert_array_equal(array, states[1][state], strict=True)

@@ -107,7 +107,9 @@ def test_a_wrong_table_is_found(tmp_path):
         )
     with pytest.raises(AssertionError):
         check_equal(
-            run_both(nodes, arrays, tmp_path, lambda text: text.replace("elements = 3u", "elements = 2u"))
+            run_both(
+                nodes, arrays, tmp_path, lambda text: text.replace("elements = 3u", "elements = 2u")
+            )
         )
 
 
