@@ -36,7 +36,7 @@ from graphc.passes.check_plan import check_plan
 from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
 from graphc.passes.order import reordered, with_least_peak
-from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
+from graphc.passes.pipeline import FORWARD, GPU, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
@@ -165,7 +165,7 @@ def plan(
 
     with _collection_paused():
         named = _named_outputs(loss, outputs)
-        graph = _build(named, step, training, precision, dumps)
+        graph = _build(named, step, training, precision, placing.device, dumps)
         certificate = None
         if step is not None:
             if recompute == "optimal":
@@ -217,7 +217,9 @@ def frontier(
     step = _step(optimizer, clip_norm, accumulate, precision)
     placing = _Placing(allocate, alignment, costs, roofline, reorder, device)
     with _collection_paused():
-        graph = _build(_named_outputs(loss, outputs), step, None, precision, Dump(None))
+        graph = _build(
+            _named_outputs(loss, outputs), step, None, precision, placing.device, Dump(None)
+        )
         planner = placing.planner(graph)
         bound = planner.bound_bytes()
         return [
@@ -334,6 +336,7 @@ def _build(
     step: Training | None,
     training: bool | None,
     precision: Precision,
+    device: Device,
     dumps: Dump,
 ) -> Graph:
     """The graph to plan, in its order, without copies."""
@@ -348,7 +351,7 @@ def _build(
     graph = run_passes(to_mixed(traced, precision), FORWARD, dumps)
     if step is not None:
         graph = run_passes(training_graph(graph, step), TRAINING, dumps)
-    return graph
+    return graph if device.kind == "cpu" else run_passes(graph, GPU, dumps)
 
 
 def _named_outputs(

@@ -14,6 +14,7 @@ from graphc.ir.verify import verify
 from graphc.passes.accumulate import accumulate_products
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.epilogues import fuse_epilogues
 from graphc.passes.modes import number_streams
 from graphc.passes.precision import widen_products
 from graphc.passes.schedule import place_updates
@@ -29,6 +30,7 @@ PASSES: dict[str, Pass] = {
     "widen-products": widen_products,
     "accumulate-products": accumulate_products,
     "place-updates": place_updates,
+    "fuse-epilogues": fuse_epilogues,
 }
 
 FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
@@ -36,6 +38,9 @@ FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
 
 TRAINING = ("common-subexpressions", "widen-products", "accumulate-products", "place-updates")
 """After the gradient; `trace` has left nothing dead."""
+
+GPU = ("fuse-epilogues",)
+"""Behind these, in plans for a GPU."""
 
 
 @dataclass

@@ -1,22 +1,52 @@
-"""The cuBLAS binding on a library that does on the CPU what cuBLAS documents."""
+"""The cuBLAS bindings on a library that does on the CPU what cuBLAS documents."""
 
 import ctypes
 import subprocess
 from pathlib import Path
 
+import numpy as np
+from codegen.on_cpu import aligned
+
 from graphc.runtime.gpu.cublas import Cublas, version
+from graphc.runtime.gpu.cublaslt import CublasLt
 
 SOURCE = Path(__file__).with_name("fake_cublas.cc")
 WORKSPACE = 256
 
 
+def library(folder: Path) -> ctypes.CDLL:
+    """The library, built in a folder."""
+    path = folder / "libfake.so"
+    if not path.exists():
+        command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(path)]
+        subprocess.run(command, check=True)
+    return ctypes.CDLL(str(path))
+
+
 def stand_in(folder: Path) -> Cublas:
     """A handle of the library, built in a folder."""
-    path = folder / "libfake.so"
-    command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(path)]
-    subprocess.run(command, check=True)
-    library = ctypes.CDLL(str(path))
-    assert version(library) == "13.14.15"
-    handle = Cublas(library)
+    found = library(folder)
+    assert version(found) == "13.14.15"
+    handle = Cublas(found)
     handle.use(0, WORKSPACE, 1024)
     return handle
+
+
+class LtStandIn(CublasLt):
+    """A handle of the library's part with epilogues, and a workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.library = library(folder)
+        super().__init__(self.library)
+        self.workspace = aligned(np.full(1024, 7, np.uint8))
+
+    @property
+    def live(self) -> int:
+        """Descriptors that were made and not destroyed."""
+        return self.library.live_descriptors()
+
+    def run(self, call, addresses, workspace_bytes=1024) -> None:
+        """Bind a product, run it and give it back."""
+        space = self.workspace.ctypes.data
+        with self.bind(call, addresses, space, workspace_bytes) as product:
+            product.run(0)

@@ -6,7 +6,7 @@ there, writes elsewhere, or disagrees with NumPy's shows in the parameters.
 
 import numpy as np
 import pytest
-from codegen.fake_cublas import stand_in
+from codegen.fake_cublas import LtStandIn, stand_in
 from codegen.on_cpu import Library, aligned, places_of
 
 import graphc as g
@@ -28,7 +28,7 @@ class Emulated:
     """A program of generated kernels; `together` runs small updates in common launches."""
 
     def __init__(self, plan, folder, together=False):
-        self.plan, self.cublas = plan, stand_in(folder)
+        self.plan, self.cublas, self.cublaslt = plan, stand_in(folder), LtStandIn(folder)
         arena = Arena(plan)
         arena.bytes.fill(0xFF)
         self.arrays = arrays_of(plan, arena)
@@ -61,7 +61,7 @@ class Emulated:
         for arrays, originals, found in self.nodes:
             for value, original in originals.items():
                 np.copyto(arrays[value], original)
-            self.library.run(found, arrays, cublas=self.cublas)
+            self.library.run(found, arrays, cublas=self.cublas, cublaslt=self.cublaslt)
         return {name: self.arrays[value].copy() for name, value in self.plan.graph.outputs.items()}
 
 
