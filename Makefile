@@ -6,7 +6,7 @@ EXTRAS ?= test
 BIN := $(VENV)/bin
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test lint nightly benchmarks figures clean
+.PHONY: demo test lint nightly gpu benchmarks figures clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -16,10 +16,13 @@ demo: $(VENV)/.installed-$(EXTRAS)
 	@$(BIN)/graphc train digits
 
 test: $(VENV)/.installed-$(EXTRAS)
-	$(BIN)/python -m pytest -n auto -m "not slow and not peers"
+	$(BIN)/python -m pytest -n auto -m "not slow and not peers and not gpu"
 
 nightly: $(VENV)/.installed-$(EXTRAS)
 	$(BIN)/python -m pytest -n auto
+
+gpu: $(VENV)/.installed-$(EXTRAS),gpu
+	$(BIN)/python -m pytest tests/gpu -m gpu
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

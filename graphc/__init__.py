@@ -46,6 +46,7 @@ from graphc.ir.plan import MemoryPlan
 from graphc.ir.text import format_graph
 from graphc.passes.gradient import gradient
 from graphc.plan_file import load_plan, save_plan
+from graphc.runtime.bind import bind
 from graphc.runtime.checkpoint import read_notes
 from graphc.runtime.profile import profile
 from graphc.runtime.program import Program
@@ -71,6 +72,7 @@ __all__ = [
     "attention",
     "average_pool2d",
     "batch_norm",
+    "bind",
     "broadcast_to",
     "cast",
     "causal_softmax",

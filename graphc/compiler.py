@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from graphc.errors import GpuUnavailable, OptionError, choose
+from graphc.errors import OptionError, choose
 from graphc.ir import builder
 from graphc.ir.costs import Costs, load_costs
-from graphc.ir.device import Device, find_device, gpu_number, target_of
+from graphc.ir.device import Device, find_device, target_of
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.ops.shape import copy
 from graphc.ir.plan import (
@@ -41,7 +41,8 @@ from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
 from graphc.passes.updates_together import updates_together
-from graphc.runtime.gpu.device import find_gpu, profile_of
+from graphc.runtime.bind import bind, find
+from graphc.runtime.gpu.device import profile_of
 from graphc.runtime.program import Program
 from graphc.training_step import Training, training_graph
 
@@ -65,6 +66,8 @@ def compile(
     roofline: str | None = None,
     reorder: bool = True,
     device: str = "cpu",
+    cuda_graph: bool = True,
+    streams: int = 1,
     seed: int = 0,
     poison: bool = False,
     check_finite: bool = False,
@@ -95,12 +98,20 @@ def compile(
     flops and bytes and the peaks of the device named by `roofline`, or, with `costs`, from times
     that `graphc profile` has measured. `reorder` lets the nodes run in an order that lowers the
     arena and changes no bit; without it, and under all strategies but ``packed``, they run in the
-    order of the paper. `seed` fixes the initial parameters.
+    order of the paper.
+
+    `device` is ``cpu``, ``cuda``, ``cuda:1`` or ``auto``: a GPU where there is one. On a GPU a step
+    is captured as a CUDA graph and replayed, unless `cuda_graph` is false; with `streams` above 1,
+    nodes that touch different bytes may run at the same time. `precision` ``tf32`` lets its float32
+    products round their operands to 10 bits. `seed` fixes the initial parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
     graph after every pass. Raises `OptionError` for an unknown choice, `BudgetError` where
-    no plan fits.
+    no plan fits, `GpuUnavailable` without the GPU that was asked for, and `ArenaError` where the
+    plan does not fit into its memory.
     """
-    number = _number_of(device)
+    gpu = find(device)
+    if gpu is None and precision == "tf32":
+        raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
     memory_plan = plan(
         loss,
         outputs=outputs,
@@ -118,10 +129,13 @@ def compile(
         costs=costs,
         roofline=roofline,
         reorder=reorder,
-        device="cpu" if number is None else profile_of(find_gpu(number)),
+        device="cpu" if gpu is None else profile_of(gpu),
         dump=dump,
     )
-    return Program(memory_plan, seed=seed, poison=poison, check_finite=check_finite)
+    return bind(
+        memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", cuda_graph=cuda_graph,
+        streams=streams, seed=seed, poison=poison, check_finite=check_finite,
+    )  # fmt: skip
 
 
 def plan(
@@ -293,16 +307,6 @@ class _Placing:
         graph = updates_together(graph, self.alignment, self.device, goal)
         verify(graph)
         return graph
-
-
-def _number_of(device: str) -> int | None:
-    """The number of the GPU to run on; None for the CPU."""
-    if device != "auto":
-        return gpu_number(device)
-    try:
-        return find_gpu(0).number
-    except GpuUnavailable:
-        return None
 
 
 def _step(

@@ -60,8 +60,13 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--roofline", metavar="NAME",
-        help=f"peaks that give times: {', '.join(DEVICES)} (default: cpu)",
+        help=f"peaks that give times: {', '.join(DEVICES)} (default: the device's)",
     )  # fmt: skip
+
+
+def add_device(parser: argparse.ArgumentParser, choices: str) -> None:
+    """What a plan is for."""
+    parser.add_argument("--device", default="cpu", metavar="D", help=f"{choices} (default: cpu)")
 
 
 def check_writable(path: str) -> None:
@@ -118,7 +123,7 @@ def recipe(options: argparse.Namespace) -> Recipe:
     names = (
         "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
         "accumulate", "precision", "recompute", "allocate", "budget", "feature_map_budget",
-        "max_extra_flops", "costs", "roofline", "reorder",
+        "max_extra_flops", "costs", "roofline", "reorder", "device",
     )  # fmt: skip
     chosen = {name: getattr(options, name) for name in names if hasattr(options, name)}
     chosen["warmup"] = options.warmup or 0

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from graphc.cli.arguments import add_costs, add_order, add_recipe
+from graphc.cli.arguments import add_costs, add_device, add_order, add_recipe
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, make_plan
+from graphc.cli.plan import DEFAULT, PLANNED_FOR, make_plan
 from graphc.ir.plan import ALLOCATE
 from graphc.ir.types import format_bytes
 
@@ -26,6 +26,7 @@ def add(commands: Commands) -> None:
     add_model(parser)
     add_recipe(parser, DEFAULT, ("none",))
     add_costs(parser)
+    add_device(parser, PLANNED_FOR)
     add_order(parser)
     parser.add_argument("--json", action="store_true", help="a list of plan objects")
     parser.set_defaults(run=run, dump=None, steps=10_000)

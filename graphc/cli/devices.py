@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"cuda    {found['gpu_unavailable']}")
     for name, version in found["libraries"].items():
         print(f"        {name}: {version}")
-    print("        programs run on the CPU only so far: docs/gpu-status.md")
+    print("        what has run on which GPU: docs/gpu-status.md")
 
 
 def describe() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphc.cli.arguments import add_recipe, add_strategy, check_writable, recipe
+from graphc.cli.arguments import add_device, add_recipe, add_strategy, check_writable, recipe
 from graphc.cli.models import add_model, build
 from graphc.compiler import frontier, plan
 from graphc.errors import OptionError, whole_number
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 DEFAULT = Recipe(optimizer="sgd")
 
+PLANNED_FOR = "cpu, or cuda: the GPU that --roofline names, h200 if none"
+
 SUFFIX = ".json"
 """Of a MODEL that is a plan."""
 
@@ -47,6 +49,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("plan", help="print the memory plan of a model")
     add_model(parser, "FILE.json, a plan that --output has written")
     add_strategy(parser)
+    add_device(parser, PLANNED_FOR)
     add_recipe(parser, DEFAULT, ("none",))
     parser.add_argument(
         "--steps", type=int, default=10_000, metavar="N",
@@ -110,7 +113,7 @@ def _plan_options(options: argparse.Namespace) -> dict[str, Any]:
     steps = whole_number("--steps", options.steps)
     if options.optimizer != "none":
         return {**chosen.compile_options(steps), "dump": options.dump}
-    names = ("clip_norm", "accumulate", "precision", *PLANNING)
+    names = ("clip_norm", "accumulate", "precision", "device", *PLANNING)
     return {**{name: getattr(chosen, name) for name in names}, "dump": options.dump}
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as ProgressBar
 
 from graphc.cli.arguments import (
+    add_device,
     add_recipe,
     add_strategy,
     check_settings,
@@ -59,6 +60,7 @@ def add(commands: Commands) -> None:
 def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str) -> None:
     parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
     add_strategy(parser)
+    add_device(parser, "cpu, cuda, cuda:1, or auto: a GPU where there is one")
     add_recipe(parser, default)
     parser.add_argument("--seed", type=int, default=0, help="parameters, order and masks")
     parser.add_argument("--save", metavar="FILE", help="write a checkpoint here as the run goes")

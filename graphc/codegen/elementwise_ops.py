@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from graphc.codegen.calls import Launch, NodeCalls
+from graphc.codegen.calls import Launch, NodeCalls, Scratch
 from graphc.codegen.elementwise import elementwise
 from graphc.codegen.layout import (
     Operand,
@@ -64,6 +64,14 @@ def copied(x: Value, y: Value, places: Places) -> Launch:
     """x into y, which broadcasts it."""
     source, target = (operand(name, v, places[v], y.shape) for name, v in (("x", x), ("y", y)))
     return elementwise("copy", y.shape, [source], [target], {"y": IDENTITY})
+
+
+def straightened(x: Value, places: Places, target: Scratch, address: int) -> Launch:
+    """x into one piece at that address."""
+    source = operand("x", x, places[x], x.shape)
+    piece = operand("y", x, in_one_piece(x.type, address), x.shape)
+    alike = replace(piece, buffer=target)
+    return elementwise("copy", x.shape, [source], [alike], {"y": IDENTITY})
 
 
 def _unchanged(node: Node, places: Places) -> NodeCalls:

@@ -75,7 +75,7 @@ def gpu_number(device: str) -> int | None:
         return None
     kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
     if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
-        raise OptionError(f"device is cpu, cuda, cuda:1 or auto, got {device!r}")
+        raise OptionError(f"unknown device {device!r}; choose one of: cpu, cuda, cuda:1, auto")
     return int(number or "0")
 
 

@@ -32,6 +32,8 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
         ("most bytes live", f"{format_bytes(plan.live_bytes)} (gap {gap:.2%})"),
         ("feature maps", format_bytes(plan.feature_map_bytes)),
     ]
+    if plan.device.kind == "cuda":
+        rows.insert(0, ("device", f"{plan.device.name}, a GPU"))
     others = (f"{name} {format_bytes(size)}" for name, size in plan.strategy_bytes.items())
     rows.append(("arena by strategy", ", ".join(others)))
     if plan.settings:

@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from graphc.errors import CheckpointError
 from graphc.files import write_atomically
+from graphc.ir.types import TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,12 +28,11 @@ def save_states(
     write_atomically(path, content, CheckpointError)
 
 
-def load_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
-    """Fill all states from a file. Everything is checked before the first byte is changed."""
+def load_states(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -> dict[str, Array]:
+    """All states from a file, checked against the types that they must have."""
     found, _ = _read(path, with_states=True)
-    _check_fit(str(path), found, states)
-    for name, array in states.items():
-        np.copyto(array, found[name])
+    _check_fit(str(path), found, types)
+    return found
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -59,17 +59,18 @@ def _read(
         ) from None
 
 
-def _check_fit(path: str, found: Mapping[str, Array], states: Mapping[str, Array]) -> None:
+def _check_fit(path: str, found: Mapping[str, Array], states: Mapping[str, TensorType]) -> None:
     missing = [name for name in states if name not in found]
     extra = [name for name in found if name not in states]
     problems = [f"missing {_some(missing)}"] if missing else []
     problems += [f"unknown {_some(extra)}"] if extra else []
     for name in (name for name in states if name in found):
         have, want = found[name], states[name]
-        if have.shape != want.shape or have.dtype != want.dtype:
+        dtype = want.dtype.numpy
+        if have.shape != want.shape or have.dtype != dtype:
             problems.append(
                 f"{name} is {have.dtype}{list(have.shape)}, this network has "
-                f"{want.dtype}{list(want.shape)}"
+                f"{dtype}{list(want.shape)}"
             )
     if problems:
         raise CheckpointError(

@@ -7,19 +7,17 @@ import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from graphc.errors import whole_number
 from graphc.ir.costs import MeasuredCosts, Measurement, node_key
-from graphc.ir.graph import Graph, Input, Node, Value
+from graphc.ir.graph import Node
 from graphc.ir.plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, calls_of, numpy_settings
+from graphc.runtime.feeds import random_feeds
 from graphc.runtime.initial import check_seed, fill_initial
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 REPEAT = 5
 
@@ -72,39 +70,6 @@ def _by_key(nodes: Sequence[Node], seconds: Sequence[float]) -> tuple[Measuremen
         moved = cost.bytes_read + cost.bytes_written
         measured.append(Measurement(key, op.name, mean, len(group), cost.flops, moved))
     return tuple(measured)
-
-
-def random_feeds(graph: Graph, seed: int) -> dict[Input, Array]:
-    """Inputs to run with: normal floats, integers that the ops which look up with them accept.
-
-    An input with a default gets it.
-    """
-    limits = _index_limits(graph)
-    generator = np.random.default_rng(seed)
-    feeds = {}
-    for source in graph.inputs:
-        dtype = source.type.dtype
-        if source.default is not None:
-            drawn: Array = np.full(source.shape, source.default)
-        elif dtype.kind == "float":
-            drawn = generator.standard_normal(source.shape)
-        else:
-            drawn = generator.integers(0, limits.get(source, 2), source.shape)
-        feeds[source] = np.asarray(drawn).astype(dtype.numpy)
-    return feeds
-
-
-def _index_limits(graph: Graph) -> dict[Value, int]:
-    """Limits of integer values, handed back through the views and copies they were read through."""
-    limits: dict[Value, int] = {}
-    for node in reversed(graph.nodes):
-        found = [limits[value] for value in node.outputs if value in limits]
-        own = node.op.index_limit(node)
-        found += [] if own is None else [own]
-        for value in node.inputs if found else ():
-            if value.type.dtype.kind == "int":
-                limits[value] = min([*found, limits.get(value, found[0])])
-    return limits
 
 
 def machine() -> str:

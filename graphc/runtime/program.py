@@ -1,20 +1,20 @@
-"""A program: kernels bound to one arena. Bind once, step many times."""
+"""A program: a plan bound to one arena on one device. Bind once, step many times."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, GraphcError, NonFiniteError, OptionError
-from graphc.ir.builder import number_of
-from graphc.ir.graph import Input
+from graphc.errors import FeedError, OptionError
+from graphc.ir.graph import State
 from graphc.ir.plan import MemoryPlan
-from graphc.runtime.arena import Arena
+from graphc.runtime.backend import Backend, Outputs
 from graphc.runtime.checkpoint import load_states, save_states
-from graphc.runtime.cpu.bind import bind, numpy_settings
+from graphc.runtime.cpu.backend import CpuBackend
+from graphc.runtime.feeds import Feeds
 from graphc.runtime.initial import check_seed, fill_initial
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -25,42 +25,55 @@ class Program:
 
     With `poison` every byte is NaN while no value lives there, so that a wrong plan shows. With
     `check_finite` a step that meets NaN or infinity raises `NonFiniteError` and leaves all states
-    as they were.
+    as they were. Without a `backend` the plan runs on the CPU; raises `OptionError` for a plan that
+    was made for a GPU.
     """
 
     def __init__(
-        self, plan: MemoryPlan, seed: int = 0, poison: bool = False, check_finite: bool = False
+        self,
+        plan: MemoryPlan,
+        seed: int = 0,
+        poison: bool = False,
+        check_finite: bool = False,
+        backend: Backend | None = None,
     ) -> None:
         self.plan = plan
         self.graph = plan.graph
         self._seed = check_seed(seed)
-        self._check_finite = check_finite
-        self._arena = Arena(plan)
-        self._arrays, self._calls = bind(plan, self._arena, poison, check_finite)
-        self._inputs = {source.name: source for source in self.graph.inputs}
-        self._states = {state.name: self._arrays[state] for state in self.graph.states}
+        on_gpu = plan.device.kind == "cuda"
+        if on_gpu and backend is None:
+            raise OptionError(
+                f"the plan was made for {plan.device.name}, a GPU; graphc.bind runs it where there "
+                "is one, a plan with device='cpu' runs here"
+            )
+        self._feeds = Feeds(plan.graph, check_finite, check_limits=on_gpu)
+        self._backend = backend or CpuBackend(plan, poison, check_finite)
+        self._named = {state.name: state for state in self.graph.states}
         self.reset()
 
     @property
     def arena_bytes(self) -> int:
         """Bytes of the one allocation; equal to the plan's."""
-        return int(self._arena.bytes.size)
+        return self._backend.arena_bytes
 
     @property
     def parameters(self) -> MutableMapping[str, Array]:
         """Parameters by name. Reading gives a copy; assigning checks shape and dtype."""
-        names = [state.name for state in self.graph.states if state.role == "parameter"]
-        return _States(names, self._states)
+        return _States(
+            {name: s for name, s in self._named.items() if s.role == "parameter"}, self._backend
+        )
 
     @property
     def states(self) -> MutableMapping[str, Array]:
         """Everything that lives across steps: parameters, moments, counters."""
-        return _States(list(self._states), self._states)
+        return _States(self._named, self._backend)
 
     def reset(self) -> None:
         """Give all states their initial values again."""
         for state in self.graph.states:
-            fill_initial(state, self._seed, self._arrays[state])
+            initial = np.empty(state.shape, state.type.dtype.numpy)
+            fill_initial(state, self._seed, initial)
+            self._backend.write(state, initial)
 
     def step(self, feeds: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Array]:
         """Copy inputs in, run every node, copy outputs out.
@@ -68,113 +81,76 @@ class Program:
         Inputs are given by name; one with a default may be left out. Returns new arrays by output
         name, for a training program ``{"loss": array}``.
         """
-        if feeds is not None and not isinstance(feeds, Mapping):
-            raise FeedError(f"feeds are a mapping from names to arrays, got {feeds!r}")
-        self._feed({**(feeds or {}), **named})
-        kept = self._arena.bytes[: self.plan.state_bytes].copy() if self._check_finite else None
-        try:
-            with numpy_settings():
-                for call in self._calls:
-                    call()
-        except NonFiniteError:
-            if kept is not None:
-                self._arena.bytes[: kept.size] = kept
-            raise
-        return {name: self._arrays[value].copy() for name, value in self.graph.outputs.items()}
+        return self._submit({**_mapping(feeds), **named} if named else _mapping(feeds))()
+
+    def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
+        """The outputs of one step for each batch of feeds.
+
+        On a GPU the next batch is taken and copied while the step before it runs.
+        """
+        pending: Outputs | None = None
+        for batch in batches:
+            submitted = self._submit(_mapping(batch))
+            if pending is not None:
+                yield pending()
+            pending = submitted
+        if pending is not None:
+            yield pending()
+
+    def _submit(self, feeds: Mapping[str, Any]) -> Outputs:
+        return self._backend.submit(self._feeds.checked(feeds))
 
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
 
         `notes` go into the file's metadata; `graphc.read_notes` gives them back.
         """
-        save_states(path, self._states, notes or {})
+        save_states(path, dict(self.states), notes or {})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read all states; raises `CheckpointError`, changing nothing, if the file does not fit."""
-        load_states(path, self._states)
+        types = {name: state.type for name, state in self._named.items()}
+        for name, array in load_states(path, types).items():
+            self._backend.write(self._named[name], array)
 
-    def _feed(self, feeds: Mapping[str, Any]) -> None:
-        unknown = [name for name in feeds if name not in self._inputs]
-        if unknown:
-            raise FeedError(
-                f"the program has no input {', '.join(map(repr, unknown))}; its inputs are "
-                f"{', '.join(map(repr, self._inputs)) or 'none'}"
-            )
-        checked = [(self._arrays[i], self._checked(i, feeds)) for i in self._inputs.values()]
-        for array, given in checked:
-            np.copyto(array, given)
 
-    def _checked(self, source: Input, feeds: Mapping[str, Any]) -> Array | float:
-        if source.name not in feeds:
-            if source.default is None:
-                raise FeedError(f"input {source.name!r} is missing; feed an array of {source.type}")
-            return source.default
-        given = feeds[source.name]
-        if isinstance(given, int | float) and source.shape == ():
-            try:
-                number = number_of(f"input {source.name!r}", given, source.type.dtype)
-            except GraphcError as error:
-                raise FeedError(str(error)) from None
-            given = np.asarray(number).astype(source.type.dtype.numpy)
-        if isinstance(given, np.generic):
-            given = np.asarray(given)
-        if not isinstance(given, np.ndarray):
-            raise FeedError(
-                f"input {source.name!r} is {source.type}, got {type(given).__name__}; feed a NumPy "
-                f"array, for example numpy.asarray(..., {source.type.dtype.name!r})"
-            )
-        if given.dtype != source.type.dtype.numpy:
-            raise FeedError(
-                f"input {source.name!r} is {source.type}, got the dtype {given.dtype}; convert it "
-                f"with .astype({source.type.dtype.name!r})"
-            )
-        if given.shape != source.shape:
-            raise FeedError(
-                f"input {source.name!r} is {source.type}, got the shape {list(given.shape)}; "
-                "shapes are fixed when a program is compiled"
-            )
-        if self._check_finite and given.dtype.kind not in "biu":
-            bad = np.flatnonzero(~np.isfinite(np.asarray(given, np.float64)))
-            if bad.size:
-                where = tuple(int(i) for i in np.unravel_index(bad[0], given.shape))
-                raise NonFiniteError(
-                    f"input {source.name!r} holds {given[where]} at {list(where)}, "
-                    f"{bad.size} such elements in all"
-                )
-        return given
+def _mapping(feeds: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if feeds is not None and not isinstance(feeds, Mapping):
+        raise FeedError(f"feeds are a mapping from names to arrays, got {feeds!r}")
+    return feeds or {}
 
 
 class _States(MutableMapping[str, Array]):
     """A view of some states by name."""
 
-    def __init__(self, names: list[str], arrays: Mapping[str, Array]) -> None:
-        self._names = dict.fromkeys(names)
-        self._arrays = arrays
+    def __init__(self, states: Mapping[str, State], backend: Backend) -> None:
+        self._states, self._backend = states, backend
 
     def __getitem__(self, name: str) -> Array:
         self._require(name)
-        return self._arrays[name].copy()
+        return self._backend.read(self._states[name])
 
     def __setitem__(self, name: str, given: Array) -> None:
         self._require(name)
-        array = self._arrays[name]
-        if np.shape(given) != array.shape or np.asarray(given).dtype != array.dtype:
+        state = self._states[name]
+        dtype = state.type.dtype.numpy
+        if np.shape(given) != state.shape or np.asarray(given).dtype != dtype:
             raise OptionError(
-                f"{name!r} is {array.dtype}{list(array.shape)}, got "
+                f"{name!r} is {dtype}{list(state.shape)}, got "
                 f"{np.asarray(given).dtype}{list(np.shape(given))}"
             )
-        np.copyto(array, given)
+        self._backend.write(state, np.asarray(given))
 
     def __delitem__(self, name: str) -> None:
         raise OptionError(f"{name!r} cannot be removed: its bytes are part of the plan")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._states)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._states)
 
     def _require(self, name: str) -> None:
-        if name not in self._names:
-            known = ", ".join(list(self._names)[:6])
+        if name not in self._states:
+            known = ", ".join(list(self._states)[:6])
             raise OptionError(f"there is no {name!r}; some that there are: {known}")

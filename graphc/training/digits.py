@@ -112,7 +112,9 @@ class DigitsTraining(TrainingRun):
         steps = epochs * self.steps_per_epoch
         options = recipe.compile_options(steps)
         training = compile(classified(logits), seed=recipe.seed, dump=dump, **options)
-        self.inference = compile(outputs={"logits": logits}, precision=recipe.precision)
+        self.inference = compile(
+            outputs={"logits": logits}, precision=recipe.precision, device=recipe.device
+        )
         sizes = {"layers": layers, "hidden": hidden, "batch": batch}
         super().__init__(recipe, training, steps, task="digits", model=model, **sizes)
 

@@ -43,6 +43,7 @@ class Recipe:
     costs: str | None = None
     roofline: str | None = None
     reorder: bool = True
+    device: str = "cpu"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -61,8 +62,13 @@ class Recipe:
             "clip_norm": self.clip_norm,
             "accumulate": self.accumulate,
             "precision": self.precision,
+            "device": self.device,
             **{name: getattr(self, name) for name in PLANNING},
         }
+
+    def inference_options(self) -> dict[str, Any]:
+        """Keyword arguments for `graphc.compile` of a program that tests what was trained."""
+        return {"precision": self.precision, "device": self.device}
 
     def make_optimizer(self, steps: int) -> Optimizer:
         """The optimizer with its schedule over `steps` steps; raises `OptionError`."""
@@ -93,6 +99,8 @@ class Recipe:
         """What a checkpoint says of its run: all that decides how it goes on."""
         settings = {k: v for k, v in asdict(self).items() if k not in PLANNING}
         settings |= sizes
+        if self.device == "cpu":
+            del settings["device"]  # what a GPU computes differs in the last bits
         if self.is_scheduled:
             settings["steps"] = steps
         return {"settings": json.dumps(settings, sort_keys=True), "steps_done": str(done)}

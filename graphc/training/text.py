@@ -91,9 +91,11 @@ class TextTraining(TrainingRun):
         loss = gpt2("small", batch=batch, drop=drop, **figures)
         options = recipe.compile_options(steps)
         training = compile(loss, seed=recipe.seed, dump=dump, **options)
-        self.testing = compile(loss, precision=recipe.precision)
+        self.testing = compile(loss, **recipe.inference_options())
         logits = gpt2_logits("small", batch=1, drop=0.0, dtype="float32", **figures)
-        self.continuing = compile(outputs={"logits": logits}, precision=recipe.precision)
+        self.continuing = compile(
+            outputs={"logits": logits}, precision=recipe.precision, device=recipe.device
+        )
         sizes = {
             "text": hashlib.sha256(text.tobytes()).hexdigest(),
             "batch": batch,

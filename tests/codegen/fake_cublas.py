@@ -1,6 +1,7 @@
 """The cuBLAS bindings on a library that does on the CPU what cuBLAS documents."""
 
 import ctypes
+import fcntl
 import subprocess
 from pathlib import Path
 
@@ -14,20 +15,33 @@ SOURCE = Path(__file__).with_name("fake_cublas.cc")
 WORKSPACE = 256
 
 
-def library(folder: Path) -> ctypes.CDLL:
-    """The library, built in a folder."""
+def library_in(folder: Path) -> ctypes.CDLL:
+    """The library, built in a folder unless it is there."""
     path = folder / "libfake.so"
-    if not path.exists():
-        command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(path)]
-        subprocess.run(command, check=True)
+    with (folder / "libfake.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first worker builds it for all
+        if not path.exists():
+            built = folder / "libfake.partial"
+            command = [
+                "g++",
+                "-std=c++17",
+                "-O1",
+                "-fPIC",
+                "-shared",
+                str(SOURCE),
+                "-o",
+                str(built),
+            ]
+            subprocess.run(command, check=True)
+            built.replace(path)
     return ctypes.CDLL(str(path))
 
 
 def stand_in(folder: Path) -> Cublas:
-    """A handle of the library, built in a folder."""
-    found = library(folder)
-    assert version(found) == "13.14.15"
-    handle = Cublas(found)
+    """A handle of the library."""
+    library = library_in(folder)
+    assert version(library) == "13.14.15"
+    handle = Cublas(library)
     handle.use(0, WORKSPACE, 1024)
     return handle
 
@@ -36,7 +50,7 @@ class LtStandIn(CublasLt):
     """A handle of the library's part with epilogues, and a workspace."""
 
     def __init__(self, folder: Path) -> None:
-        self.library = library(folder)
+        self.library = library_in(folder)
         super().__init__(self.library)
         self.workspace = aligned(np.full(1024, 7, np.uint8))
 

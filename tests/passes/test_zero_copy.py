@@ -38,7 +38,7 @@ def test_parts_lie_inside_and_nothing_is_copied(axis):
         assert plan.placements[value].how == "part"
         assert plan.placements[value].over is node.output
         assert start <= plan.address(value) < start + node.output.type.bytes
-    assert calls_of(node, plan, program._arena, program._arrays) == []
+    assert calls_of(node, plan, program._backend._arena, program._backend._arrays) == []
     assert joined.shape == node.output.shape
 
 

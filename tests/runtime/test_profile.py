@@ -9,7 +9,8 @@ import graphc as g
 from graphc.errors import OptionError
 from graphc.ir.costs import node_key
 from graphc.models import gpt2, mlp, mobilenet_v2
-from graphc.runtime.profile import machine, random_feeds
+from graphc.runtime.feeds import random_feeds
+from graphc.runtime.profile import machine
 
 NETWORKS = {
     "mlp": lambda: mlp(layers=3, hidden=8, inputs=6, batch=4),

@@ -14,6 +14,7 @@ from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import Strided, is_16_bit
 from graphc.ir.plan import MemoryPlan, align
 from graphc.runtime.arena import Arena
+from graphc.runtime.poison import POISON, Range, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], Any]
@@ -79,8 +80,9 @@ def bind(
 ) -> tuple[dict[Value, Array], list[Call]]:
     """Views of all values in the arena, and the calls of a step in order."""
     arrays = arrays_of(plan, arena)
-    calls: list[Call] = _poison_at_start(plan, arena) if poison else []
-    freed = _freed_after(plan) if poison else {}
+    fill = functools.partial(_poisoned, arena)
+    calls: list[Call] = [fill(span) for span in empty_at_start(plan)] if poison else []
+    freed = freed_after(plan) if poison else {}
     for step, node in enumerate(plan.graph.nodes):
         calls += calls_of(node, plan, arena, arrays)
         if check_finite:
@@ -88,8 +90,7 @@ def bind(
                 functools.partial(_require_finite, node, plan.graph, value, arrays[value])
                 for value in node.outputs
             ]
-        for first, last in freed.get(step, ()):
-            calls.append(functools.partial(arena.bytes[first:last].fill, 0xFF))
+        calls += map(fill, freed.get(step, ()))
     return arrays, calls
 
 
@@ -121,29 +122,9 @@ def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:
     return arrays
 
 
-def _poison_at_start(plan: MemoryPlan, arena: Arena) -> list[Call]:
-    """NaN (all bits set) over everything but states and what the feeds just filled."""
-    kept = sorted(
-        (buffer.offset, buffer.offset + buffer.bytes)
-        for buffer in plan.buffers
-        if buffer.kind in ("state", "input")
-    )
-    calls: list[Call] = []
-    start = 0
-    for first, last in [*kept, (arena.bytes.size, arena.bytes.size)]:
-        if first > start:
-            calls.append(functools.partial(arena.bytes[start:first].fill, 0xFF))
-        start = max(start, last)
-    return calls
-
-
-def _freed_after(plan: MemoryPlan) -> dict[int, list[tuple[int, int]]]:
-    """Step → byte ranges of buffers whose lifetime ends with it."""
-    freed: dict[int, list[tuple[int, int]]] = {}
-    for buffer in plan.buffers:
-        span = (buffer.offset, buffer.offset + buffer.bytes)
-        freed.setdefault(buffer.lifetime.last - 1, []).append(span)
-    return freed
+def _poisoned(arena: Arena, span: Range) -> Call:
+    first, last = span
+    return functools.partial(arena.bytes[first:last].fill, POISON)
 
 
 def _require_finite(node: Node, graph: Graph, value: Value, array: Array) -> None:

@@ -1,48 +1,14 @@
 """What graphc says of GPUs, with a stand-in for CuPy where one is needed."""
 
-import contextlib
 import json
 import sys
-import types
 
 import pytest
 from cli.running import run
+from runtime.gpu.fake_cupy import FREE, TOTAL, CudaError, fake_cupy
 
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpus
-
-
-class CudaError(RuntimeError):
-    pass
-
-
-class FakeDevice(contextlib.nullcontext):
-    attributes = {"ClockRate": 1_000_000, "MemoryClockRate": 2_000_000, "GlobalMemoryBusWidth": 512}
-
-
-def fake_cupy(count, driver=13010):
-    """CuPy as far as it is asked; `count` may be an error."""
-
-    def device_count():
-        if isinstance(count, Exception):
-            raise count
-        return count
-
-    runtime = types.SimpleNamespace(
-        CUDARuntimeError=CudaError,
-        getDeviceCount=device_count,
-        driverGetVersion=lambda: driver,
-        runtimeGetVersion=lambda: 13020,
-        getDeviceProperties=lambda n: {
-            "name": b"Some GPU",
-            "major": 9,
-            "minor": n,
-            "multiProcessorCount": 100,
-        },
-        memGetInfo=lambda: (2**30, 2**31),
-    )
-    cuda = types.SimpleNamespace(runtime=runtime, Device=FakeDevice)
-    return types.SimpleNamespace(cuda=cuda, __version__="14.2.0")
 
 
 def test_without_cupy(monkeypatch):
@@ -70,7 +36,7 @@ def test_without_a_device(monkeypatch):
 def test_devices_are_listed(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(2))
     peaks = (2 * 1e9 * 100 * 128, 2 * 2e9 * 512 / 8)  # multiplies and adds; both edges of a clock
-    expected = tuple(Gpu(n, "Some GPU", 90 + n, 2**31, 2**30, *peaks) for n in (0, 1))
+    expected = tuple(Gpu(n, "Some GPU", 90 + n, TOTAL, FREE, *peaks) for n in (0, 1))
     assert find_gpus() == expected
     assert cuda_versions() == {"cupy": "14.2.0", "cuda": "13.2", "driver": "13.1"}
 
@@ -80,7 +46,7 @@ def test_the_command_names_each_device(monkeypatch, capsys):
     code, out, _ = run(capsys, "devices")
     assert code == 0
     assert out.startswith("cpu ")
-    assert "cuda:0  Some GPU, sm_90, 1.00 GiB free of 2.00 GiB" in out
+    assert "cuda:0  Some GPU, sm_90, 3.00 GiB free of 4.00 GiB" in out
     assert "cupy: 14.2.0" in out
     assert "docs/gpu-status.md" in out
 

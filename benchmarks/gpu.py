@@ -1,0 +1,224 @@
+"""Training steps on a GPU: graphc under its strategies, torch and JAX, measured in one run.
+
+First tests/gpu are run; then each network in each precision, as long as the minutes last. Seconds
+are medians of device events after a warm-up; bytes are what the driver has less than before.
+Needs no network. Run: python benchmarks/gpu.py [--minutes M] [--only LABEL ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gpu_peers
+from report import circumstances, output_argument, print_table, write_json
+
+import graphc
+from graphc.models import MODELS
+from graphc.runtime.feeds import random_feeds
+from graphc.runtime.gpu.cuda import CudaDevice
+from graphc.runtime.gpu.device import cuda_versions, find_gpu
+
+WARM_STEPS, TIMED_STEPS = 4, 15
+LONGEST_SECONDS = 20.0
+"""Of the timed steps of one line."""
+
+OPTIMIZERS = {"sgd": graphc.optim.SGD, "adam": graphc.optim.Adam}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network of the zoo at its sizes, and in which precisions it is run."""
+
+    label: str
+    model: str
+    sizes: Mapping[str, Any]
+    precisions: tuple[str, ...]
+    optimizer: str = "sgd"
+    peer: Callable[..., Any] | None = None
+    strategies: tuple[str, ...] = ("none", "cheap", "sublinear", "half")
+
+
+def _resnet(depth: int, batch: int, precisions: tuple[str, ...], **options: Any) -> Case:
+    sizes = {"depth": depth, "batch": batch}
+    label = f"resnet {depth}, batch {batch}"
+    return Case(label, "resnet", sizes, precisions, peer=gpu_peers.resnet, **options)
+
+
+def _gpt2(batch: int, seq_len: int, precisions: tuple[str, ...]) -> Case:
+    sizes = {"batch": batch, "seq_len": seq_len, "drop": 0.0}
+    label = f"gpt2 small, batch {batch}, T={seq_len}"
+    return Case(label, "gpt2", sizes, precisions, "adam", gpu_peers.gpt2)
+
+
+CASES = (
+    _resnet(50, 32, ("fp32", "tf32", "bf16")),
+    _gpt2(4, 512, ("fp32", "tf32", "bf16")),
+    _resnet(1001, 32, ("tf32",), strategies=("sublinear", "least")),
+    Case("lstm, T=64", "lstm", {"seq_len": 64}, ("fp32", "tf32"), peer=gpu_peers.lstm),
+    Case("mlp 50 x 1024, batch 512", "mlp", {"layers": 50, "hidden": 1024, "batch": 512},
+         ("fp32", "tf32"), "adam", gpu_peers.mlp),
+    _resnet(50, 256, ("tf32", "bf16")),
+    _gpt2(32, 512, ("bf16",)),
+    _gpt2(32, 1024, ("bf16",)),
+)  # fmt: skip
+
+
+@dataclass
+class Line:
+    """One system on one case; `problem` says why there are no figures."""
+
+    network: str
+    precision: str
+    system: str
+    milliseconds: float | None = None
+    samples_per_second: float | None = None
+    peak_bytes: int | None = None
+    planned_bytes: int | None = None
+    problem: str | None = None
+
+
+Made = tuple[Callable[[], Any], Any, int | None]
+"""A step, the stream that it runs on, and the bytes planned for it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What fills in a line."""
+
+    line: Line
+    batch: int
+    make: Callable[[], Made]
+
+
+class Gpu:
+    """What is measured by the device itself."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy, self.device = cupy, CudaDevice(find_gpu(0))
+
+    def free_bytes(self) -> int:
+        """What the driver has left, after everything that is not used has been given back."""
+        gc.collect()
+        gpu_peers.give_back()
+        self.cupy.cuda.runtime.deviceSynchronize()
+        return self.device.free_bytes()
+
+    def milliseconds(self, step: Callable[[], Any], stream: Any) -> float:
+        """The median time between two events around a step on its stream."""
+        events = [self.cupy.cuda.Event() for _ in range(2)]
+        found: list[float] = []
+        started = time.monotonic()
+        while len(found) < TIMED_STEPS and time.monotonic() < started + LONGEST_SECONDS:
+            events[0].record(stream)
+            step()
+            events[1].record(stream)
+            events[1].synchronize()
+            found.append(self.cupy.cuda.get_elapsed_time(*events))
+        return statistics.median(found)
+
+
+def measure(job: Job, gpu: Gpu) -> None:
+    """Fill in the line of a job."""
+    line = job.line
+    try:
+        before = gpu.free_bytes()
+        step, stream, line.planned_bytes = job.make()
+        for _ in range(WARM_STEPS):
+            step()
+        line.milliseconds = gpu.milliseconds(step, stream)
+        line.samples_per_second = 1e3 * job.batch / line.milliseconds
+        line.peak_bytes = before - gpu.device.free_bytes()
+    except Exception as error:  # one that fails must not take the others' figures with it
+        traceback.print_exc()
+        line.problem = f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def graphc_step(case: Case, precision: str, strategy: str) -> Made:
+    """A bound program's step."""
+    network = MODELS[case.model](**case.sizes)
+    options: dict[str, Any] = {
+        "optimizer": OPTIMIZERS[case.optimizer](1e-3),
+        "precision": precision,
+    }
+    if strategy in ("half", "least"):
+        plain = graphc.plan(network, device="cuda", **options)
+        options |= (
+            {"max_extra_flops": 1.0}
+            if strategy == "least"
+            else {"budget": plain.state_bytes + (plain.arena_bytes - plain.state_bytes) // 2}
+        )
+    else:
+        options["recompute"] = strategy
+    program = graphc.compile(network, device="cuda", **options)
+    feeds = {s.name: array for s, array in random_feeds(program.graph, 0).items()}
+    backend: Any = program._backend
+    return lambda: program.step(feeds), backend.stream, program.arena_bytes
+
+
+def jobs(cases: Sequence[Case]) -> Iterator[Job]:
+    """All lines, in the order in which they matter."""
+    for case in cases:
+        batch = case.sizes.get("batch", 64)
+        for precision in case.precisions:
+            for strategy in case.strategies:
+                line = Line(case.label, precision, f"graphc {strategy}")
+                yield Job(line, batch, partial(graphc_step, case, precision, strategy))
+            for peer, make in gpu_peers.systems(case.peer, case.sizes, case.optimizer, precision):
+                yield Job(Line(case.label, precision, peer), batch, make)
+
+
+def verified() -> str:
+    """The last line of tests/gpu."""
+    folder = Path(__file__).parent.parent
+    command = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "-m", "gpu", "-x", "--no-header"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    said = (found.stdout.strip() or found.stderr.strip() or "nothing").splitlines()
+    return said[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--minutes", type=float, default=7.5, help="after these, lines are left out"
+    )
+    parser.add_argument("--only", nargs="*", default=(), help="parts of labels of networks")
+    parser.add_argument("--no-tests", action="store_true", help="do not run tests/gpu first")
+    output_argument(parser, "gpu.json")
+    options = parser.parse_args()
+    deadline = time.monotonic() + 60 * options.minutes
+    gpu = Gpu()
+    chosen = tuple(c for c in CASES if not options.only or any(o in c.label for o in options.only))
+    tests = None if options.no_tests else verified()
+    print(f"tests/gpu: {tests}")
+    found: list[Line] = []
+    packages = ["graphc", "numpy", "cupy-cuda13x", "nvidia-cublas", "torch", "jax"]
+    heading = {
+        **circumstances(packages), "gpu": gpu.device.gpu.name, "cuda": cuda_versions(),
+        "tests": tests,
+    }  # fmt: skip
+    for job in jobs(chosen):
+        if time.monotonic() < deadline:
+            measure(job, gpu)
+        else:
+            job.line.problem = "no time was left"
+        found.append(job.line)
+        rows = [vars(line) for line in found]
+        write_json(options.output, {**heading, "rows": rows})  # what fails later takes nothing away
+    print_table([vars(line) for line in found])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What a program asks of the device that it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from graphc.ir.graph import Input, State
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+Outputs = Callable[[], dict[str, Array]]
+"""Waits for a step and gives new arrays by output name."""
+
+
+class Backend(Protocol):
+    """A plan bound to one arena on one device."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the one allocation."""
+
+    def read(self, state: State) -> Array:
+        """A copy of a state."""
+
+    def write(self, state: State, given: Array) -> None:
+        """Replace a state; `given` has its shape and dtype."""
+
+    def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
+        """Copy inputs in, run every node, copy outputs out. All inputs are there and checked.
+
+        The step may still run when this returns; at most one more is submitted before the outputs
+        are taken.
+        """

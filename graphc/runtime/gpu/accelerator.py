@@ -1,0 +1,67 @@
+"""What graphc asks of a GPU.
+
+Everything goes through streams, in the order in which it is enqueued there. Memory is allocated by
+`allocate` and `pinned` only, code by `load` only. graphc.runtime.gpu.cuda does all this with CuPy;
+tests do it on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from graphc.codegen.kernel import Kernel
+from graphc.runtime.gpu.bind import BoundCall
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+"""Memory of the host."""
+
+Stream = Any
+Event = Any
+
+
+class Accelerator(Protocol):
+    """One GPU."""
+
+    def active(self) -> AbstractContextManager[Any]:
+        """While it is entered, calls of this thread go to this GPU."""
+
+    def allocate(self, size: int) -> int:
+        """The address of so many bytes; raises `ArenaError` where they do not fit."""
+
+    def pinned(self, size: int) -> Bytes:
+        """Memory of the host that copies need not wait for."""
+
+    def load(self, kernels: Iterable[Kernel]) -> None:
+        """Compile kernels and keep them ready."""
+
+    def stream(self) -> Stream:
+        """A new stream."""
+
+    def run(self, call: BoundCall, stream: Stream) -> None:
+        """Enqueue a kernel or a product."""
+
+    def fill(self, address: int, size: int, byte: int, stream: Stream) -> None:
+        """Enqueue setting bytes to one number."""
+
+    def upload(self, address: int, source: Bytes, stream: Stream) -> None:
+        """Enqueue a copy of host memory to an address; `source` stays as it is until it is done."""
+
+    def download(self, target: Bytes, address: int, stream: Stream) -> None:
+        """Enqueue a copy of the bytes at an address to host memory."""
+
+    def record(self, stream: Stream) -> Event:
+        """An event that happens when all that is enqueued so far is done."""
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """What is enqueued on the stream from now on starts after the event."""
+
+    def synchronize(self, event: Event) -> None:
+        """Wait for an event."""
+
+    def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """What `enqueue` enqueues, not run but kept as a graph: a call that enqueues all of it on
+        the stream. Other streams join by events."""

@@ -1,0 +1,178 @@
+"""A plan on a GPU: one allocation, and a step that is captured once and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from graphc.codegen.layout import Place
+from graphc.errors import NonFiniteError, OptionError
+from graphc.ir.graph import Input, State, Value
+from graphc.ir.plan import MemoryPlan
+from graphc.ir.types import Layout, span_bytes
+from graphc.runtime.backend import Outputs
+from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
+from graphc.runtime.gpu.bind import Work, bind, kernels_of
+from graphc.runtime.gpu.places import places_of_plan
+from graphc.runtime.gpu.staging import Staging, arranged
+from graphc.runtime.gpu.streams import Slot, schedule
+from graphc.runtime.poison import POISON, empty_at_start, freed_after
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class GpuBackend:
+    """Kernels and products bound to addresses of one allocation.
+
+    The first step is run call by call: libraries get ready, code is loaded. The second one is
+    captured as a CUDA graph, and all from there on replay it, unless `cuda_graph` is false. With
+    `streams` above 1, what does not touch the same bytes may run at the same time. `poison` and
+    `check_finite` are for debugging: steps then run call by call on one stream.
+
+    Raises `ArenaError` where the arena does not fit, and `OptionError` for a number of streams
+    below 1.
+    """
+
+    def __init__(
+        self,
+        plan: MemoryPlan,
+        accelerator: Accelerator,
+        *,
+        cuda_graph: bool = True,
+        streams: int = 1,
+        poison: bool = False,
+        check_finite: bool = False,
+    ) -> None:
+        if not isinstance(streams, int) or streams < 1:
+            raise OptionError(f"streams is a whole number from 1, got {streams!r}")
+        self.plan, self._accelerator = plan, accelerator
+        self._poison, self._check_finite = poison, check_finite
+        debugging = poison or check_finite
+        self._captures = cuda_graph and not debugging
+        with accelerator.active():
+            self._base = accelerator.allocate(plan.arena_bytes)
+            self._places = places_of_plan(plan, self._base)
+            self._works = bind(plan, self._base, plan.settings.get("precision") == "tf32")
+            accelerator.load(kernels_of(self._works))
+            count = 1 if debugging else min(streams, max(1, len(self._works)))
+            self._streams = [accelerator.stream() for _ in range(count)]
+            self._copies = accelerator.stream()
+            graph = plan.graph
+            self._staging = Staging(accelerator, graph.inputs, graph.outputs, self._places)
+        self._slots = schedule(plan, self._works, count)
+        self._replay: Callable[[], None] | None = None
+        self._steps = 0
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.plan.arena_bytes
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that a step starts and ends on."""
+        return self._streams[0]
+
+    def read(self, state: State) -> Array:
+        with self._accelerator.active():
+            return self._fetched(state)
+
+    def write(self, state: State, given: Array) -> None:
+        with self._accelerator.active():
+            place = self._places[state]
+            memory = np.zeros(span_bytes(state.type, Layout(0, place.strides)), np.uint8)
+            arranged(memory, state, place)[...] = given
+            self._accelerator.upload(place.address, memory, self.stream)
+            self._accelerator.synchronize(self._accelerator.record(self.stream))
+
+    def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
+        with self._accelerator.active():
+            step = self._steps
+            self._steps += 1
+            self._feed(step, feeds)
+            self._run()
+            self._staging.fetch(step, self.stream)
+        return lambda: self._outputs(step)
+
+    def _outputs(self, step: int) -> dict[str, Array]:
+        with self._accelerator.active():
+            return self._staging.outputs(step)
+
+    def _feed(self, step: int, feeds: Mapping[Input, Array | float]) -> None:
+        """On the copy stream, between the step before and this one: inputs share their bytes with
+        other values of a step."""
+        accelerator = self._accelerator
+        accelerator.wait(self._copies, accelerator.record(self.stream))
+        self._staging.feed(step, feeds, self._copies)
+        accelerator.wait(self.stream, accelerator.record(self._copies))
+
+    def _run(self) -> None:
+        if self._poison or self._check_finite:
+            self._run_checked()
+        elif not self._captures or self._steps == 1:
+            self._enqueue()
+        else:
+            if self._replay is None:
+                self._replay = self._accelerator.capture(self.stream, self._enqueue)
+            self._replay()
+
+    def _enqueue(self) -> None:
+        """All works on their streams, which fork from the main one and join it again."""
+        accelerator = self._accelerator
+        awaited = {other for slot in self._slots for other in slot.waits}
+        events: dict[int, Event] = {}
+        if len(self._streams) > 1:
+            start = accelerator.record(self.stream)
+            for stream in self._streams[1:]:
+                accelerator.wait(stream, start)
+        for number, (work, slot) in enumerate(zip(self._works, self._slots, strict=True)):
+            self._work(work, slot, events)
+            if number in awaited:
+                events[number] = accelerator.record(self._streams[slot.stream])
+        for stream in self._streams[1:]:
+            accelerator.wait(self.stream, accelerator.record(stream))
+
+    def _work(self, work: Work, slot: Slot, events: Mapping[int, Event]) -> None:
+        stream = self._streams[slot.stream]
+        for other in slot.waits:
+            self._accelerator.wait(stream, events[other])
+        for call in work.calls:
+            self._accelerator.run(call, stream)
+
+    def _run_checked(self) -> None:
+        """Call by call, with NaN where nothing lives and a look at every result."""
+        kept = {s: self._fetched(s) for s in self.plan.graph.states} if self._check_finite else {}
+        freed = freed_after(self.plan) if self._poison else {}
+        self._fill(empty_at_start(self.plan) if self._poison else ())
+        works = {work.step: work for work in self._works}
+        for step in range(len(self.plan.graph.nodes)):
+            if step in works:
+                self._work(works[step], Slot(0, ()), {})
+                if self._check_finite:
+                    self._require_finite(works[step], kept)
+            self._fill(freed.get(step, ()))
+
+    def _fill(self, spans: Iterable[tuple[int, int]]) -> None:
+        for first, last in spans:
+            self._accelerator.fill(self._base + first, last - first, POISON, self.stream)
+
+    def _require_finite(self, work: Work, kept: Mapping[State, Array]) -> None:
+        for value in work.node.outputs:
+            if value.type.dtype.kind != "float":
+                continue
+            if not np.isfinite(self._fetched(value).astype(np.float64)).all():
+                for state, array in kept.items():
+                    self.write(state, array)
+                raise NonFiniteError(
+                    f"{self.plan.graph.names[value]} {value.type}, computed by {work.node.label}, "
+                    "holds NaN or infinity"
+                )
+
+    def _fetched(self, value: Value) -> Array:
+        """A copy of a value as it is now."""
+        place: Place = self._places[value]
+        memory = np.empty(span_bytes(value.type, Layout(0, place.strides)), np.uint8)
+        self._accelerator.download(memory, place.address, self.stream)
+        self._accelerator.synchronize(self._accelerator.record(self.stream))
+        return arranged(memory, value, place).copy()

@@ -1,0 +1,122 @@
+"""Calls of a plan with addresses in them. No GPU is needed: any address will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.codegen.calls import Buffer, Call, Gemm, Launch, Scratch
+from graphc.codegen.elementwise_ops import straightened
+from graphc.codegen.generate import calls_of
+from graphc.codegen.kernel import Kernel
+from graphc.codegen.layout import Place, in_one_piece
+from graphc.codegen.workspace import gpu_workspace
+from graphc.errors import PlanError
+from graphc.ir.graph import Node, Value
+from graphc.ir.plan import MemoryPlan, align
+from graphc.runtime.gpu.places import places_of_plan
+
+
+@dataclass(frozen=True, slots=True)
+class BoundLaunch:
+    """A kernel with its arguments: addresses (int), and numbers of 32 bits."""
+
+    kernel: Kernel
+    arguments: tuple[int | np.uint32, ...]
+    grid: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundGemm:
+    """A product with the addresses of its operands and of the BLAS library's workspace."""
+
+    gemm: Gemm
+    addresses: Mapping[Buffer, int]
+    workspace: int
+    workspace_bytes: int
+
+
+BoundCall = BoundLaunch | BoundGemm
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step does for one node, which is number `step` of the graph."""
+
+    step: int
+    node: Node
+    calls: tuple[BoundCall, ...]
+
+
+def bind(plan: MemoryPlan, address: int, tf32: bool = False) -> list[Work]:
+    """The work of every node that is no view, in order, in an arena at that address.
+
+    Raises `PlanError` where a node's workspace is smaller than what its calls need.
+    """
+    places = places_of_plan(plan, address)
+    return [
+        Work(step, node, tuple(_bound(node, plan, places, address, tf32)))
+        for step, node in enumerate(plan.graph.nodes)
+        if any(plan.placements[value].how != "view" for value in node.outputs)
+    ]
+
+
+def kernels_of(works: list[Work]) -> list[Kernel]:
+    """The kernels that are launched, each once."""
+    calls = (call for work in works for call in work.calls)
+    found = {call.kernel.name: call.kernel for call in calls if isinstance(call, BoundLaunch)}
+    return list(found.values())
+
+
+def _bound(
+    node: Node, plan: MemoryPlan, places: Mapping[Value, Place], address: int, tf32: bool
+) -> Iterator[BoundCall]:
+    room = gpu_workspace(node, plan.device, plan.strided)
+    starts, end = _starts(plan, node, address, [type.bytes for type in room.types])
+    own = {value: places[value] for value in (*node.inputs, *node.outputs)}
+    for number, (value, start) in enumerate(zip(room.copies, starts, strict=False)):
+        copy = Scratch(number)
+        launch = straightened(value, places, copy, start)
+        yield _launched(launch, {value: places[value].address, copy: start})
+        own[value] = in_one_piece(value.type, start)
+    addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
+    scratch = starts[len(room.copies) : len(room.copies) + len(room.scratch)]
+    addresses |= {Scratch(index): start for index, start in enumerate(scratch)}
+    found = calls_of(node, own, tf32)
+    if found.scratch != room.scratch:
+        raise PlanError(f"{node.label}: its kernels need other scratch than was planned")
+    library = end - room.library_bytes
+    for call in found.calls:
+        yield _with_addresses(call, addresses, library, room.library_bytes)
+
+
+def _starts(plan: MemoryPlan, node: Node, address: int, sizes: list[int]) -> tuple[list[int], int]:
+    """Addresses of the tensors of a node's workspace, and the end of the last one."""
+    if not sizes:
+        return [], address
+    buffer = plan.workspaces.get(node)
+    start = end = address + (buffer.offset if buffer else 0)
+    starts = []
+    for size in sizes:
+        starts.append(start)
+        end = start + size
+        start += align(size, plan.alignment)
+    if buffer is None or end > address + buffer.offset + buffer.bytes:
+        raise PlanError(f"{node.label}: its workspace is smaller than what its kernels need")
+    return starts, end
+
+
+def _with_addresses(
+    call: Call, addresses: Mapping[Buffer, int], library: int, library_bytes: int
+) -> BoundCall:
+    if isinstance(call, Gemm):
+        return BoundGemm(call, addresses, library, library_bytes)
+    return _launched(call, addresses)
+
+
+def _launched(call: Launch, addresses: Mapping[Buffer, int]) -> BoundLaunch:
+    arguments = tuple(np.uint32(a) if isinstance(a, int) else addresses[a] for a in call.arguments)
+    return BoundLaunch(call.kernel, arguments, call.grid, call.block)

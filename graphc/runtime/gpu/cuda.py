@@ -1,0 +1,156 @@
+"""A GPU through CuPy: memory, streams, events, graphs and code; products through cuBLAS."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphc.codegen.kernel import Kernel
+from graphc.errors import ArenaError
+from graphc.ir.types import format_bytes
+from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
+from graphc.runtime.gpu.bind import BoundCall, BoundGemm
+from graphc.runtime.gpu.cubins import cubins
+from graphc.runtime.gpu.cublas import Cublas, load_cublas
+from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct
+from graphc.runtime.gpu.device import Gpu, load_cupy
+
+LIBRARY_BYTES = 512 * 2**20
+"""What is left to CUDA, the code of kernels and libraries' own tables when an arena is refused."""
+
+
+class CudaDevice:
+    """One GPU. Raises `GpuUnavailable` without CuPy or a device, and `DependencyError` without
+    cuBLAS or NVRTC. Machine code of kernels is kept in `cache`, if a folder is given."""
+
+    def __init__(self, gpu: Gpu, cache: Path | None = None) -> None:
+        self.gpu, self._cache = gpu, cache
+        self._cupy = load_cupy()
+        self._runtime = self._cupy.cuda.runtime
+        self._device = self._cupy.cuda.Device(gpu.number)
+        self._functions: dict[str, Any] = {}
+        self._modules: list[Any] = []
+        self._memory: list[Any] = []
+        with self._device:
+            self._blas = Cublas(load_cublas())
+            self._lt = CublasLt(load_cublas("cublasLt"))
+        self._products: dict[int, tuple[BoundGemm, LtProduct]] = {}
+
+    def active(self) -> AbstractContextManager[Any]:
+        return self._device  # type: ignore[no-any-return]
+
+    def free_bytes(self) -> int:
+        """Memory that the driver has left."""
+        with self._device:
+            return int(self._runtime.memGetInfo()[0])
+
+    def allocate(self, size: int) -> int:
+        free = self.free_bytes()
+        if size + LIBRARY_BYTES > free:
+            raise self._does_not_fit(size, free)
+        try:
+            memory = self._cupy.cuda.Memory(size)  # one cudaMalloc, not from CuPy's pool
+        except self._runtime.CUDARuntimeError:
+            raise self._does_not_fit(size, free) from None
+        self._memory.append(memory)
+        return int(memory.ptr)
+
+    def _does_not_fit(self, size: int, free: int) -> ArenaError:
+        room = max(0, free - LIBRARY_BYTES) // 2**20
+        return ArenaError(
+            f"the plan's arena is {size} bytes ({format_bytes(size)}), and cuda:{self.gpu.number} "
+            f"({self.gpu.name}) has {format_bytes(free)} free of "
+            f"{format_bytes(self.gpu.memory_bytes)}, of which {format_bytes(LIBRARY_BYTES)} stay "
+            f"with CUDA and its libraries; a plan within budget='{room}MiB' fits"
+        )
+
+    def pinned(self, size: int) -> Bytes:
+        memory = self._cupy.cuda.PinnedMemoryPointer(self._cupy.cuda.PinnedMemory(max(size, 1)), 0)
+        self._memory.append(memory)
+        return np.frombuffer(memory, np.uint8, size)
+
+    def load(self, kernels: Iterable[Kernel]) -> None:
+        wanted = [kernel for kernel in kernels if kernel.name not in self._functions]
+        for name, code in cubins(wanted, self.gpu.architecture, self._cache).items():
+            module = self._cupy.cuda.function.Module()
+            module.load(code)
+            self._modules.append(module)
+            self._functions[name] = module.get_function(name)
+
+    def stream(self) -> Stream:
+        return self._cupy.cuda.Stream(non_blocking=True)
+
+    def run(self, call: BoundCall, stream: Stream) -> None:
+        if isinstance(call, BoundGemm):
+            if call.gemm.epilogue != "none":
+                self._product(call).run(stream.ptr)
+                return
+            self._blas.use(stream.ptr, call.workspace, call.workspace_bytes)
+            self._blas.run(call.gemm, call.addresses)
+            return
+        function = self._functions[call.kernel.name]
+        function((call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream=stream)
+
+    def _product(self, call: BoundGemm) -> LtProduct:
+        """The call's description, made at its first run; it holds the call, whose id is its key."""
+        if id(call) not in self._products:
+            place = call.workspace, call.workspace_bytes
+            product = self._lt.bind(call.gemm, call.addresses, *place)
+            self._products[id(call)] = call, product
+        return self._products[id(call)][1]
+
+    def fill(self, address: int, size: int, byte: int, stream: Stream) -> None:
+        self._runtime.memsetAsync(address, byte, size, stream.ptr)
+
+    def upload(self, address: int, source: Bytes, stream: Stream) -> None:
+        self._copy(address, source.ctypes.data, source.size, "HostToDevice", stream)
+
+    def download(self, target: Bytes, address: int, stream: Stream) -> None:
+        self._copy(target.ctypes.data, address, target.size, "DeviceToHost", stream)
+
+    def _copy(self, target: int, source: int, size: int, direction: str, stream: Stream) -> None:
+        kind = getattr(self._runtime, f"memcpy{direction}")
+        self._runtime.memcpyAsync(target, source, size, kind, stream.ptr)
+
+    def record(self, stream: Stream) -> Event:
+        event = self._cupy.cuda.Event(block=False, disable_timing=True)
+        event.record(stream)
+        return event
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        stream.wait_event(event)
+
+    def synchronize(self, event: Event) -> None:
+        event.synchronize()
+
+    def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """In thread-local mode, so that an allocation while it is captured is an error."""
+        with stream:
+            stream.begin_capture(mode=self._runtime.streamCaptureModeThreadLocal)
+            try:
+                enqueue()
+            finally:
+                graph = stream.end_capture()
+        graph.upload(stream)
+
+        def replay() -> None:
+            graph.launch(stream)
+
+        return replay
+
+    def versions(self) -> dict[str, str]:
+        """What a figure measured here depends on."""
+        packages = ("cupy-cuda13x", "nvidia-cublas", "nvidia-cuda-nvrtc", "numpy")
+        return {name: _installed(name) for name in packages}
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

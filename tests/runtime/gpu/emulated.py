@@ -1,0 +1,177 @@
+"""A GPU on the CPU: generated kernels as C++, a stand-in for cuBLAS, and streams that run in any
+order that their events allow.
+
+What is enqueued runs when somebody waits for an event, stream by stream in a random order. Memory
+around the arena is watched. While a graph is captured, what CUDA refuses is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import random
+from collections import deque
+
+import numpy as np
+from codegen.fake_cublas import LtStandIn, stand_in
+from codegen.on_cpu import Library
+
+from graphc.runtime.gpu.bind import BoundGemm
+
+GUARD = 4096
+GUARD_BYTE = 0xA5
+
+
+class Event:
+    def __init__(self, captured):
+        self.happened, self.captured = False, captured
+
+
+class Stream:
+    def __init__(self):
+        self.queue = deque()
+        self.captured = None
+
+    def add(self, item):
+        (self.queue if self.captured is None else self.captured).append(item)
+
+
+def may_run(item):
+    return callable(item) or item[0] == "record" or item[1].happened
+
+
+class EmulatedDevice:
+    """Implements `graphc.runtime.gpu.accelerator.Accelerator`."""
+
+    def __init__(self, folder, seed=0, edit=lambda text: text):
+        self.folder, self.edit = folder, edit
+        self.blas, self.lt = stand_in(folder), LtStandIn(folder)
+        self.random = random.Random(seed)
+        self.streams, self.libraries, self.allocations = [], {}, []
+        self.arenas = []
+        self.capturing = False
+        self.counts = {"calls": 0, "captures": 0, "replays": 0, "pinned": 0}
+
+    def active(self):
+        return contextlib.nullcontext()
+
+    def allocate(self, size):
+        assert not self.capturing
+        whole = np.full(size + 2 * GUARD + 512, GUARD_BYTE, np.uint8)
+        skip = GUARD + -(whole.ctypes.data + GUARD) % 512
+        whole[skip : skip + size] = 0xFF
+        self.arenas.append((whole, skip, skip + size))
+        self.allocations.append(size)
+        return whole.ctypes.data + skip
+
+    def pinned(self, size):
+        assert not self.capturing
+        self.counts["pinned"] += 1
+        return np.zeros(size, np.uint8)
+
+    def load(self, kernels):
+        assert not self.capturing
+        kernels = list(kernels)
+        library = Library(kernels, self.folder, self.edit)
+        self.libraries |= {kernel.name: library for kernel in kernels}
+
+    def stream(self):
+        self.streams.append(Stream())
+        return self.streams[-1]
+
+    def run(self, call, stream):
+        self.counts["calls"] += 1
+        stream.add(lambda: self.call(call))
+
+    def call(self, call):
+        if isinstance(call, BoundGemm):
+            address, end = call.workspace, call.workspace + call.workspace_bytes
+            ctypes.memset(address, 0xFF, end - address)  # a library may write there
+            if call.gemm.epilogue != "none":
+                place = call.workspace, call.workspace_bytes
+                with self.lt.bind(call.gemm, call.addresses, *place) as product:
+                    product.run(0)
+                return
+            self.blas.use(0, call.workspace, call.workspace_bytes)
+            self.blas.run(call.gemm, call.addresses)
+            return
+        function = getattr(self.libraries[call.kernel.name].functions, f"run_{call.kernel.name}")
+        pointers = (ctypes.c_void_p * len(call.arguments))(*map(int, call.arguments))
+        assert function(pointers, call.grid, call.block, self.random.randrange(2)) == 0
+
+    def fill(self, address, size, byte, stream):
+        stream.add(lambda: ctypes.memset(address, byte, size))
+
+    def upload(self, address, source, stream):
+        assert not self.capturing
+        stream.add(lambda: ctypes.memmove(address, source.ctypes.data, source.size))
+
+    def download(self, target, address, stream):
+        assert not self.capturing
+        stream.add(lambda: ctypes.memmove(target.ctypes.data, address, target.size))
+
+    def record(self, stream):
+        event = Event(self.capturing)
+        stream.add(("record", event))
+        return event
+
+    def wait(self, stream, event):
+        assert event.captured == self.capturing, "an event of another capture"
+        if self.capturing and stream.captured is None:
+            stream.captured = deque()  # it joins the capture by waiting
+        stream.add(("wait", event))
+
+    def synchronize(self, event):
+        assert not self.capturing
+        while not event.happened:
+            self.advance([stream.queue for stream in self.streams])
+        for whole, low, high in self.arenas:
+            around = np.concatenate([whole[:low], whole[high:]])
+            assert (around == GUARD_BYTE).all(), "something was written outside the arena"
+
+    def advance(self, queues):
+        """Run the first item of some queue that may run."""
+        ready = [q for q in queues if q and may_run(q[0])]
+        assert ready, "streams wait for each other"
+        item = self.random.choice(ready).popleft()
+        if callable(item):
+            item()
+        elif item[0] == "record":
+            item[1].happened = True
+
+    def capture(self, stream, enqueue):
+        self.begin_capture(stream)
+        enqueue()
+        launch = self.end_capture(stream)
+
+        def replay():
+            self.counts["replays"] += 1
+            stream.add(launch)
+
+        return replay
+
+    def begin_capture(self, stream):
+        self.counts["captures"] += 1
+        self.capturing, stream.captured = True, deque()
+
+    def end_capture(self, stream):
+        """What runs the captured items, in any order that their events allow."""
+        used = [(s, s.captured) for s in self.streams if s.captured is not None]
+        for other, _ in used:
+            other.captured = None
+        self.capturing = False
+        (own,) = [items for other, items in used if other is stream]
+        joined = {item[1] for item in own if not callable(item) and item[0] == "wait"}
+        for other, items in used:
+            assert other is stream or items[-1][1] in joined, "a stream is not joined"
+        graph = [items for _, items in used]
+
+        def launch():
+            queues = [deque(items) for items in graph]
+            for item in (item for items in graph for item in items):
+                if not callable(item):
+                    item[1].happened = False
+            while any(queues):
+                self.advance(queues)
+
+        return launch

@@ -1,0 +1,75 @@
+"""The layer above CuPy, on a stand-in with CuPy's signatures."""
+
+import sys
+
+import pytest
+from runtime.gpu.fake_cupy import FREE, FakeCupy
+from runtime.gpu.networks import SEED, bits, branches, fed
+
+import graphc as g
+from graphc.errors import ArenaError
+from graphc.runtime.gpu import cuda
+from graphc.runtime.gpu.bind import bind, kernels_of
+from graphc.runtime.gpu.cubins import cache_folder
+from graphc.runtime.gpu.device import find_gpu, profile_of
+
+
+@pytest.fixture
+def cupy(monkeypatch, folder, tmp_path):
+    """A machine with one GPU that knows the kernels of `branches`."""
+    plan = g.plan(branches(), optimizer=g.optim.Adam(1e-2), device="cuda")
+    found = FakeCupy(folder, kernels_of(bind(plan, 512)))
+    monkeypatch.setitem(sys.modules, "cupy", found)
+    monkeypatch.setattr(cuda, "load_cublas", lambda name="cublas": found.cublas)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return found
+
+
+def compiled(**options):
+    return g.compile(branches(), optimizer=g.optim.Adam(1e-2), seed=SEED, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"streams": 3}, {"cuda_graph": False}, {"poison": True}])
+def test_compile_trains_on_the_gpu(cupy, options):
+    program, expected = compiled(device="cuda", **options), compiled()
+    for step in range(3):
+        feeds = fed(program.plan, step)
+        found = program.step(feeds)["loss"]
+        assert found == pytest.approx(expected.step(feeds)["loss"], rel=1e-9)
+    assert cupy.emulated.allocations == [program.arena_bytes] == [program.plan.arena_bytes]
+    assert program.plan.device.kind == "cuda"
+    replays = 0 if "cuda_graph" in options or "poison" in options else 2
+    assert cupy.emulated.counts["replays"] == replays
+
+
+def test_auto_takes_the_gpu(cupy):
+    assert compiled(device="auto").plan.device.name == "Some GPU"
+
+
+def test_code_is_kept(cupy):
+    one = compiled(device="cuda")
+    files = {path: path.stat().st_mtime_ns for path in cache_folder().iterdir()}
+    assert files
+    other = compiled(device="cuda")
+    assert {path: path.stat().st_mtime_ns for path in cache_folder().iterdir()} == files
+    assert bits(one) == bits(other)
+
+
+def test_an_arena_that_does_not_fit_says_what_would(cupy):
+    device = cuda.CudaDevice(find_gpu(0))
+    with pytest.raises(ArenaError, match=r"budget='2560MiB' fits") as caught:
+        device.allocate(FREE - cuda.LIBRARY_BYTES + 1)
+    assert "cuda:0 (Some GPU) has 3.00 GiB free of 4.00 GiB" in str(caught.value)
+    assert device.allocate(1000) % 256 == 0
+
+
+def test_a_device_that_nobody_knows_is_planned_by_what_the_driver_says(cupy):
+    profile = profile_of(find_gpu(0))
+    assert (profile.name, profile.kind, profile.architecture) == ("Some GPU", "cuda", 90)
+    assert profile.flops_per_second == 2 * 1e9 * 100 * 128
+    assert profile.bytes_per_second == 2 * 2e9 * 64
+
+
+def test_there_is_no_second_gpu(cupy):
+    with pytest.raises(g.GraphcError, match="no cuda:1; it has cuda:0"):
+        compiled(device="cuda:1")

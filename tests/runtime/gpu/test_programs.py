@@ -1,0 +1,202 @@
+"""Whole programs on an emulated GPU: its kernels and products at the addresses of its plan.
+
+The arena starts full of NaN: a kernel that reads what is not there, writes elsewhere, or disagrees
+with NumPy's shows in the parameters.
+"""
+
+import numpy as np
+import pytest
+from runtime.gpu.networks import SEED, bits, branches, fed, on_gpu, small_gpt2, small_mlp
+
+import graphc as g
+from graphc.errors import FeedError, NonFiniteError, OptionError
+from graphc.models import mlp
+from graphc.runtime.gpu.backend import GpuBackend
+from graphc.runtime.program import Program
+
+CASES = {
+    "mlp of the zoo, adam": (
+        lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
+    ),
+    "mlp, momentum": (small_mlp, g.optim.Momentum(1e-2), {}, 1e-9),
+    "mlp, accumulated": (small_mlp, g.optim.SGD(1e-2), {"accumulate": 2}, 1e-9),
+    "mlp, fp16": (
+        lambda: small_mlp("float32"), g.optim.Adam(1e-2), {"precision": "fp16"}, 2e-2
+    ),
+    "gpt2, adamw": (small_gpt2, g.optim.AdamW(1e-2), {}, 1e-8),
+    "gpt2, clipped, recomputed": (
+        small_gpt2, g.optim.AdamW(1e-2), {"clip_norm": 0.1, "recompute": "sublinear"}, 1e-8
+    ),
+    "gpt2, bf16": (
+        lambda: small_gpt2("float32"), g.optim.AdamW(1e-2), {"precision": "bf16"}, 5e-2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer", "options", "tolerance"), CASES.values(), ids=CASES
+)
+def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, folder):
+    loss = network()
+    plan = g.plan(loss, optimizer=optimizer, device="cuda", **options)
+    emulated, device = on_gpu(plan, folder)
+    program = Program(g.plan(loss, optimizer=optimizer, **options), SEED)
+    feeds = fed(plan)
+    for _ in range(3):
+        expected, found = program.step(feeds), emulated.step(feeds)
+        for name, array in expected.items():
+            np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance)
+    for name, found in emulated.states.items():
+        expected = program.states[name].astype(np.float64)
+        found = found.astype(np.float64)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=name)
+    assert device.allocations == [plan.arena_bytes]
+    assert (device.counts["captures"], device.counts["replays"]) == (1, 2)
+
+
+def plan_of(network=branches, **options):
+    return g.plan(network(), optimizer=g.optim.Adam(1e-2), device="cuda", **options)
+
+
+def trained(plan, folder, steps=3, seed=0, **options):
+    """Losses and states after some steps."""
+    program, device = on_gpu(plan, folder, seed, **options)
+    losses = [program.step(fed(plan, step))["loss"].tobytes() for step in range(steps)]
+    return losses, bits(program), device
+
+
+@pytest.mark.parametrize("network", [small_mlp, small_gpt2, branches])
+def test_all_strategies_have_the_same_bits(network, folder):
+    expected = trained(plan_of(network), folder)[:2]
+    for options in (
+        {"allocate": "none"}, {"allocate": "inplace"}, {"allocate": "sharing"},
+        {"recompute": "cheap"}, {"recompute": "sublinear"}, {"recompute": "recursive"},
+        {"recompute": "optimal"}, {"reorder": False},
+    ):  # fmt: skip
+        assert trained(plan_of(network, **options), folder)[:2] == expected, options
+
+
+@pytest.mark.parametrize("network", [small_mlp, small_gpt2, branches])
+@pytest.mark.parametrize("allocate", ["none", "sharing", "packed"])
+def test_streams_change_no_bit(network, allocate, folder):
+    """Whatever order the streams run in."""
+    plan = plan_of(network, allocate=allocate)
+    expected = trained(plan, folder)[:2]
+    for seed in range(4):
+        *found, device = trained(plan, folder, seed=seed, streams=3)
+        assert tuple(found) == expected
+        assert device.counts["captures"] == 1
+
+
+def test_without_a_graph_every_call_is_made_anew(folder):
+    plan = plan_of()
+    captured, plain = (trained(plan, folder, cuda_graph=flag) for flag in (True, False))
+    assert captured[:2] == plain[:2]
+    assert plain[2].counts["captures"] == 0
+    assert 2 * plain[2].counts["calls"] == 3 * captured[2].counts["calls"]
+
+
+def test_everything_is_allocated_before_the_first_step(folder):
+    plan = plan_of()
+    program, device = on_gpu(plan, folder)
+    before = dict(device.counts)
+    for step in range(5):
+        program.step(fed(plan, step))
+    assert device.allocations == [plan.arena_bytes] == [program.arena_bytes]
+    assert device.counts["pinned"] == before["pinned"]
+
+
+def test_poison_changes_nothing(folder):
+    plan = plan_of(small_mlp, recompute="sublinear")
+    assert trained(plan, folder, poison=True)[:2] == trained(plan, folder)[:2]
+
+
+def test_steps_one_after_another(folder):
+    """The next feeds are given before the outputs of a step are taken."""
+    plan = plan_of()
+    one, _ = on_gpu(plan, folder)
+    other, _ = on_gpu(plan, folder)
+    batches = [fed(plan, step) for step in range(5)]
+    expected = [one.step(batch)["loss"] for batch in batches]
+    assert [outputs["loss"] for outputs in other.steps(batches)] == expected
+    assert bits(one) == bits(other)
+
+
+def test_states_go_to_files_and_come_back(folder, tmp_path):
+    plan = plan_of()
+    program, _ = on_gpu(plan, folder)
+    program.step(fed(plan))
+    program.save(tmp_path / "run.safetensors")
+    again = Program(g.plan(branches(), optimizer=g.optim.Adam(1e-2)), 7)  # on the CPU
+    again.load(tmp_path / "run.safetensors")
+    assert bits(again) == bits(program)
+    program.reset()
+    fresh, _ = on_gpu(plan, folder)
+    assert bits(program) == bits(fresh)
+    name = next(iter(program.parameters))
+    program.parameters[name] = np.ones_like(program.parameters[name])
+    assert (program.parameters[name] == 1).all()
+
+
+def test_labels_are_checked_before_they_are_fed(folder):
+    plan = plan_of()
+    program, device = on_gpu(plan, folder)
+    feeds = fed(plan)
+    feeds["t"][2] = 5
+    with pytest.raises(FeedError, match=r"'t' holds numbers from . to 5.*\[0, 5\)"):
+        program.step(feeds)
+    assert device.counts["calls"] == 0
+
+
+def test_numbers_that_are_not_finite_change_no_state(folder):
+    plan = plan_of()
+    program, _ = on_gpu(plan, folder, check_finite=True)
+    program.step(fed(plan))
+    name = next(iter(program.parameters))
+    program.parameters[name] = np.full_like(program.parameters[name], np.inf)
+    before = bits(program)
+    with pytest.raises(NonFiniteError, match="computed by"):
+        program.step(fed(plan))
+    assert bits(program) == before
+
+
+def test_a_plan_for_a_gpu_does_not_run_on_the_cpu():
+    with pytest.raises(OptionError, match="made for h200, a GPU; graphc"):
+        Program(plan_of())
+
+
+def test_the_number_of_streams_is_checked(folder):
+    for streams in (0, 1.5):
+        with pytest.raises(OptionError, match="streams"):
+            on_gpu(plan_of(), folder, streams=streams)
+
+
+@pytest.mark.parametrize(
+    ("broken", "whole"),
+    [("Sum::combine(total", "Max::combine(total"), ("expf(", "logf("),
+     (" * scaling", " + scaling"), ("return a >= b", "return a <= b")],
+)  # fmt: skip
+def test_a_broken_kernel_shows(broken, whole, folder):
+    """The comparison with the CPU program fails for each of these."""
+    from runtime.gpu.emulated import EmulatedDevice
+
+    loss = small_mlp("float32")
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda")
+    changed = []
+
+    def edit(text):
+        changed.append(broken in text)
+        return text.replace(broken, whole)
+
+    device = EmulatedDevice(folder, edit=edit)
+    emulated = Program(plan, SEED, backend=GpuBackend(plan, device))
+    program = Program(g.plan(loss, optimizer=g.optim.SGD(0.1)), SEED)
+    for run in (emulated, program):
+        run.step(fed(plan))
+    differs = [
+        not np.allclose(found, program.states[name], rtol=1e-4, atol=1e-4)
+        for name, found in emulated.states.items()
+        if found.dtype.kind == "f"
+    ]
+    assert changed == [True]
+    assert any(differs)
