@@ -35,6 +35,11 @@ def in_one_piece(type: TensorType, address: int = 0) -> Place:
     return Place(address, contiguous_strides(type))
 
 
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor in one piece, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """An argument of a kernel as its index space sees it; one without a buffer is its own offset.

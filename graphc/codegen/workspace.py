@@ -6,6 +6,9 @@ import functools
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from graphc.codegen import convolution
+from graphc.codegen.calls import Gemm
+from graphc.codegen.convolution import CONVOLUTIONS
 from graphc.codegen.generate import calls_of, is_generated
 from graphc.codegen.layout import in_one_piece
 from graphc.codegen.product import PRODUCTS, unreadable
@@ -41,13 +44,21 @@ def workspace(node: Node, device: Device, strided: Strided) -> tuple[TensorType,
 
 def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
     """The workspace of a node whose outputs are no views. 16-bit operands need no copies here."""
+    if isinstance(node.op, Elementwise) or not is_generated(node.op):
+        return Workspace(node.op.straightened(node, strided), (), 0)
+    scratch, uses_blas = _needs(_Alike(node))
+    library_bytes = device.blas_workspace_bytes if uses_blas else 0
+    return Workspace(_copies(node, strided), scratch, library_bytes)
+
+
+def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
+    """Inputs that are copied into one piece first."""
+    if node.op.name in CONVOLUTIONS:
+        return convolution.unreadable(node, strided)
     copies = node.op.straightened(node, strided)
     if node.op.name in PRODUCTS:
-        copies = tuple(dict.fromkeys((*copies, *unreadable(node, strided))))
-        return Workspace(copies, (), device.blas_workspace_bytes)
-    if isinstance(node.op, Elementwise) or not is_generated(node.op):
-        return Workspace(copies, (), 0)
-    return Workspace(copies, _scratch(_Alike(node)), 0)
+        return tuple(dict.fromkeys((*copies, *unreadable(node, strided))))
+    return copies
 
 
 class _Alike:
@@ -66,7 +77,9 @@ class _Alike:
 
 
 @functools.lru_cache(maxsize=4096)
-def _scratch(alike: _Alike) -> tuple[TensorType, ...]:
+def _needs(alike: _Alike) -> tuple[tuple[TensorType, ...], bool]:
+    """Scratch of a node's calls, and whether one of them is a BLAS's."""
     node = alike.node
     values = (*node.inputs, *node.outputs)
-    return calls_of(node, {value: in_one_piece(value.type) for value in values}).scratch
+    found = calls_of(node, {value: in_one_piece(value.type) for value in values})
+    return found.scratch, any(isinstance(call, Gemm) for call in found.calls)

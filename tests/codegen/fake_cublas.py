@@ -37,15 +37,6 @@ def library_in(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def stand_in(folder: Path) -> Cublas:
-    """A handle of the library."""
-    library = library_in(folder)
-    assert version(library) == "13.14.15"
-    handle = Cublas(library)
-    handle.use(0, WORKSPACE, 1024)
-    return handle
-
-
 class LtStandIn(CublasLt):
     """A handle of the library's part with epilogues, and a workspace."""
 
@@ -64,3 +55,25 @@ class LtStandIn(CublasLt):
         space = self.workspace.ctypes.data
         with self.bind(call, addresses, space, workspace_bytes) as product:
             product.run(0)
+
+
+class StandIn(Cublas):
+    """A handle of the library that also runs products with an epilogue, by the other binding."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(library_in(folder))
+        self.lt = LtStandIn(folder)
+
+    def run(self, call, addresses) -> None:
+        if call.epilogue == "none":
+            super().run(call, addresses)
+        else:
+            self.lt.run(call, addresses)
+
+
+def stand_in(folder: Path) -> StandIn:
+    """A handle of the library."""
+    assert version(library_in(folder)) == "13.14.15"
+    handle = StandIn(folder)
+    handle.use(0, WORKSPACE, 1024)
+    return handle

@@ -8,7 +8,6 @@ import hashlib
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -53,20 +52,15 @@ class Library:
         arrays: Mapping[Value, np.ndarray],
         descending: bool = False,
         cublas: Cublas | None = None,
-        cublaslt: Any = None,
     ) -> None:
-        """All calls in order, on these arrays, with the threads of a block in that order.
-
-        Products with an epilogue are run by `cublaslt`.
-        """
+        """All calls in order, on these arrays, with the threads of a block in that order."""
         scratch = [np.full(type.shape, 77, type.dtype.numpy) for type in found.scratch]
         buffers = {**arrays, **{Scratch(i): array for i, array in enumerate(scratch)}}
         addresses = {buffer: array.ctypes.data for buffer, array in buffers.items()}
         for launch in found.calls:
             if isinstance(launch, Gemm):
-                blas = cublas if launch.epilogue == "none" else cublaslt
-                assert blas is not None
-                blas.run(launch, addresses)
+                assert cublas is not None
+                cublas.run(launch, addresses)
                 continue
             given = [a if isinstance(a, int) else addresses[a] for a in launch.arguments]
             pointers = (ctypes.c_void_p * len(given))(*given)

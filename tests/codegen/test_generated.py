@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from codegen.cases import all_cases
+from codegen.fake_cublas import stand_in
 from codegen.on_cpu import Library, generated, kernels_in, surroundings
 from ops.test_strides import run as run_numpy
 
@@ -29,6 +30,13 @@ def library(prepared, tmp_path_factory, request):
     return Library(kernels, shared)
 
 
+@pytest.fixture(scope="module")
+def cublas(tmp_path_factory):
+    handle = stand_in(tmp_path_factory.mktemp("cublas"))
+    yield handle
+    handle.close()
+
+
 def in_float64(case):
     """What the NumPy kernel computes from the same numbers in float64."""
     node = case.node
@@ -49,18 +57,18 @@ def in_float64(case):
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 6e-4, "bfloat16": 4.5e-3}
 
 
-def check(case, arrays, found, library):
+def check(case, arrays, found, library, cublas=None):
     """The library's results against NumPy's in float64, with the threads in both orders."""
     before = {value: array.copy() for value, array in arrays.items()}
     around = {value: surroundings(array).copy() for value, array in arrays.items()}
-    library.run(found, arrays)
+    library.run(found, arrays, cublas=cublas)
     results = [arrays[value].copy() for value in case.node.outputs]
     for value, array in before.items():
         if value in case.node.inputs and case.layout != "over":
             np.testing.assert_array_equal(arrays[value], array)
         arrays[value][...] = array
         np.testing.assert_array_equal(surroundings(arrays[value]), around[value])
-    library.run(found, arrays, descending=True)
+    library.run(found, arrays, descending=True, cublas=cublas)
     for value, result in zip(case.node.outputs, results, strict=True):
         np.testing.assert_array_equal(arrays[value], result, strict=True)
     for result, expected in zip(results, in_float64(case), strict=True):
@@ -72,8 +80,8 @@ def check(case, arrays, found, library):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)
-def test_kernel_equals_numpy(number, prepared, library):
-    check(CASES[number], *prepared[number], library)
+def test_kernel_equals_numpy(number, prepared, library, cublas):
+    check(CASES[number], *prepared[number], library, cublas)
 
 
 BREAKS = {
@@ -105,7 +113,7 @@ STRIDED = [
 
 
 @pytest.mark.parametrize("case", STRIDED, ids=lambda case: case.name)
-def test_strides_change_no_bit(case, prepared, library):
+def test_strides_change_no_bit(case, prepared, library, cublas):
     dense = next(
         i for i, c in enumerate(CASES) if c.name == case.name.replace(case.layout, "dense")
     )
@@ -114,7 +122,7 @@ def test_strides_change_no_bit(case, prepared, library):
     for number in (dense, cut):
         case, (_, found) = CASES[number], prepared[number]
         arrays = case.arrays()
-        library.run(found, arrays)
+        library.run(found, arrays, cublas=cublas)
         results.append([arrays[value].copy() for value in case.node.outputs])
     for expected, result in zip(*results, strict=True):
         np.testing.assert_array_equal(result, expected, strict=True)

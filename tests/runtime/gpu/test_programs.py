@@ -6,7 +6,21 @@ with NumPy's shows in the parameters.
 
 import numpy as np
 import pytest
-from runtime.gpu.networks import SEED, bits, branches, fed, on_gpu, small_gpt2, small_mlp
+from runtime.gpu.networks import (
+    SEED,
+    bits,
+    branches,
+    fed,
+    on_gpu,
+    resampled,
+    small_convolutions,
+    small_gpt2,
+    small_mlp,
+    small_mobilenet,
+    small_resnet,
+    small_unet,
+    wide_resnet,
+)
 
 import graphc as g
 from graphc.errors import FeedError, NonFiniteError, OptionError
@@ -15,6 +29,17 @@ from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 
 CASES = {
+    "resnet, momentum": (small_resnet, g.optim.Momentum(1e-2), {}, 1e-8),
+    "resnet, recomputed": (
+        small_resnet, g.optim.Momentum(1e-2), {"recompute": "sublinear"}, 1e-8
+    ),
+    "resnet, accumulated": (small_resnet, g.optim.SGD(1e-2), {"accumulate": 3}, 1e-8),
+    "convolutions, bf16": (
+        lambda: small_convolutions("float32"), g.optim.SGD(1e-1), {"precision": "bf16"}, 2e-2
+    ),
+    "unet, adam": (small_unet, g.optim.Adam(1e-3), {}, 1e-8),
+    "mobilenet, momentum": (small_mobilenet, g.optim.Momentum(1e-2), {}, 1e-8),
+    "resampled, sgd": (resampled, g.optim.SGD(1e-1), {}, 1e-10),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),
@@ -52,6 +77,11 @@ def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, fol
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=name)
     assert device.allocations == [plan.arena_bytes]
     assert (device.counts["captures"], device.counts["replays"]) == (1, 2)
+
+
+@pytest.mark.slow
+def test_a_bottleneck_resnet_equals_the_cpu_program(folder):
+    test_steps_equal_the_cpu_program(wide_resnet, g.optim.Momentum(1e-2), {}, 1e-8, folder)
 
 
 def plan_of(network=branches, **options):
