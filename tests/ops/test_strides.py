@@ -23,8 +23,11 @@ def apart(array, axis):
 
 
 def run(node, arrays):
-    strided = {v: outer_axes(v.type, arrays[v].strides) for v in (*node.inputs, *node.outputs)}
-    strided = {value: axes for value, axes in strided.items() if axes}
+    strided = {
+        value: arrays[value].strides
+        for value in (*node.inputs, *node.outputs)
+        if outer_axes(value.type, arrays[value].strides)
+    }
     workspace = [
         np.empty(type.shape, type.dtype.numpy) for type in node.op.workspace(node, CPU, strided)
     ]
