@@ -36,10 +36,11 @@ from graphc.passes.check_plan import check_plan
 from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
 from graphc.passes.order import reordered, with_least_peak
-from graphc.passes.pipeline import FORWARD, TRAINING, Dump, run_passes
+from graphc.passes.pipeline import FORWARD, GPU, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.recompute import recompute as recomputed
+from graphc.passes.updates_together import updates_together
 from graphc.runtime.bind import bind, find
 from graphc.runtime.gpu.device import profile_of
 from graphc.runtime.program import Program
@@ -182,7 +183,7 @@ def plan(
 
     with _collection_paused():
         named = _named_outputs(loss, outputs)
-        graph = _build(named, step, training, precision, dumps)
+        graph = _build(named, step, training, precision, placing.device, dumps)
         graph = placing.fused(graph, recompute != "none", dumps)
         certificate = None
         if step is not None:
@@ -194,6 +195,7 @@ def plan(
             dumps.write("recompute", lambda: format_graph(graph))
         if recompute != "optimal":
             graph = placing.ordered(graph)
+        graph = placing.with_updates_together(graph, goal or Goal() if certificate else None)
         dumps.write("order", lambda: format_graph(graph))
         memory_plan = allocate_graph(
             graph, placing.allocate, recompute, alignment, placing.device, placing.costs
@@ -237,7 +239,7 @@ def frontier(
     placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     with _collection_paused():
         named = _named_outputs(loss, outputs)
-        graph = _build(named, step, None, precision, Dump(None))
+        graph = _build(named, step, None, precision, placing.device, Dump(None))
         graph = placing.fused(graph, True, Dump(None))
         planner = placing.planner(graph)
         bound = planner.bound_bytes()
@@ -316,6 +318,14 @@ class _Placing:
         verify(graph)
         return graph
 
+    def with_updates_together(self, graph: Graph, goal: Goal | None) -> Graph:
+        """The graph as a GPU runs it with fewer launches, verified; a CPU has none to save."""
+        if self.device.kind == "cpu" or not self.reorders:
+            return graph
+        graph = updates_together(graph, self.alignment, self.device, goal)
+        verify(graph)
+        return graph
+
 
 def _step(
     optimizer: Optimizer | None, clip_norm: float | None, accumulate: int, precision: Precision
@@ -348,6 +358,7 @@ def _build(
     step: Training | None,
     training: bool | None,
     precision: Precision,
+    device: Device,
     dumps: Dump,
 ) -> Graph:
     """The graph to plan, in its order, without copies."""
@@ -362,7 +373,7 @@ def _build(
     graph = run_passes(to_mixed(traced, precision), FORWARD, dumps)
     if step is not None:
         graph = run_passes(training_graph(graph, step), TRAINING, dumps)
-    return graph
+    return graph if device.kind == "cpu" else run_passes(graph, GPU, dumps)
 
 
 def _named_outputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from graphc.codegen.kernel import Kernel
 from graphc.ir.graph import Value
@@ -46,10 +47,14 @@ class Matrix:
     """From one matrix of the batch to the next; 0 uses one for all."""
 
 
+Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu"]
+"""What is done to a product before it is written: a bias is added, then the activation applied."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """c = op(first) · op(second) + beta · c, column-major, with op(first) (m, k) and op(second)
-    (k, n)."""
+    """c = epilogue(op(first) · op(second) + beta · c), column-major, with op(first) (m, k) and
+    op(second) (k, n)."""
 
     transpose_first: bool
     transpose_second: bool
@@ -62,6 +67,10 @@ class Gemm:
     beta: float
     batch: int
     compute: int
+    epilogue: Epilogue = "none"
+    """With one, only cuBLASLt can do it."""
+    bias: Buffer | None = None
+    """m numbers in one piece, of c's dtype: one a row."""
 
 
 Call = Launch | Gemm

@@ -53,15 +53,15 @@ def elementwise(
     extents, operands = collapse(ordered, [o.permuted(order) for o in (*inputs, *outputs)])
     sources, targets = operands[: len(inputs)], operands[len(inputs) :]
     elements = math.prod(extents)
-    width = _width(extents, sources, targets)
+    width = pack_width(extents, sources, targets)
     packed, rest = divmod(elements, width)
 
     def body(width: int, place: str) -> str:
-        return _element_code(extents, sources, targets, expressions, locals, width, place)
+        return element_code(extents, sources, targets, expressions, locals, width, place)
 
-    loops = [_loop(0, packed, f"item * {width}u" if width > 1 else "item", body, width)]
+    loops = [loop("thread", f"{packed}u", width, body)]
     if rest:
-        loops.append(_loop(packed * width, elements, "item", body, 1))
+        loops.append(loop(f"{packed * width}u + thread", f"{elements}u", 1, body))
     text = (
         f'extern "C" __global__ void {ENTRY}({parameters(inputs, outputs)}) {{\n'
         f"    using Index = {index_type(extents, operands)};\n"
@@ -73,7 +73,9 @@ def elementwise(
     return Launch(named(op, text), arguments, grid, BLOCK)
 
 
-def _width(extents: Sequence[int], sources: Sequence[Operand], targets: Sequence[Operand]) -> int:
+def pack_width(
+    extents: Sequence[int], sources: Sequence[Operand], targets: Sequence[Operand]
+) -> int:
     """Elements of a pack: 16 bytes of the narrowest operand that can be packed, if outputs can."""
     tensors = [o for o in (*sources, *targets) if packs(o, ALIGNMENT // o.dtype.itemsize)]
     width = max((min(WIDEST, ALIGNMENT // o.dtype.itemsize) for o in tensors), default=1)
@@ -85,13 +87,14 @@ def _width(extents: Sequence[int], sources: Sequence[Operand], targets: Sequence
     return width
 
 
-def _loop(first: int, last: int, place: str, body: Callable[[int, str], str], width: int) -> str:
-    start = f"{first}u + thread" if first else "thread"
-    code = body(width, place)
-    return f"    for (Index item = {start}; item < {last}u; item += threads) {{\n{code}\n    }}\n"
+def loop(first: str, last: str, width: int, body: Callable[[int, str], str]) -> str:
+    """Packs of `width` elements from `first` on, by all threads; `body` says what is done at a
+    place."""
+    code = body(width, f"item * {width}u" if width > 1 else "item")
+    return f"    for (Index item = {first}; item < {last}; item += threads) {{\n{code}\n    }}\n"
 
 
-def _element_code(
+def element_code(
     extents: Sequence[int],
     sources: Sequence[Operand],
     targets: Sequence[Operand],
@@ -100,6 +103,7 @@ def _element_code(
     width: int,
     place: str,
 ) -> str:
+    """Statements that evaluate the expressions for `width` elements from `place` on."""
     split, indices = decompose("place", extents, "i")
     reads, writes = accesses(sources, indices, width), accesses(targets, indices, width)
     scalar = ScalarCode(floating([o.dtype for o in (*sources, *targets)]))

@@ -11,10 +11,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphc.codegen.calls import Gemm, Matrix
+from graphc.codegen.calls import Epilogue, Gemm, Matrix
 from graphc.codegen.layout import Operand, Place, collapse, operand
 from graphc.errors import OptionError
 from graphc.ir.graph import Node, Value
+from graphc.ir.ops.matmul import Activation
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
 
 DATA_TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}
@@ -23,12 +24,18 @@ DATA_TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 """cublasComputeType."""
 
+EPILOGUES: Mapping[Activation, Epilogue] = {
+    "none": "bias", "relu": "bias_relu", "gelu": "bias_gelu",
+}  # fmt: skip
+"""Of a linear node, by its activation."""
+
 
 def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tuple[Gemm, ...]:
     """The calls of a matmul or linear node, usually one.
 
-    With a running sum (`accumulate`), or the bias of `linear`, y must hold it before the first
-    call: beta is 1. Several calls are only needed where the batch axes of the operands have no
+    The bias and the activation of `linear` are an epilogue where `has_epilogue`. Where not, and
+    with a running sum (`accumulate`), y must hold the bias or the sum before the first call: beta
+    is 1. Several calls are only needed where the batch axes of the operands have no
     common stride. `tf32` lets float32 products round their operands to 10 bits of mantissa.
     Raises `OptionError` for an operand that `needs_copy`.
     """
@@ -37,7 +44,8 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
     is_linear = node.op.name == "linear"
     transpose_a = not is_linear and node.attributes.transpose_a
     transpose_b = is_linear or node.attributes.transpose_b
-    beta = 1.0 if is_linear or node.attributes.accumulate else 0.0
+    fused = is_linear and has_epilogue(node, places)
+    adds = not fused if is_linear else node.attributes.accumulate
     first, second, result = (_readable(node, v, places[v]) for v in (b, a, c))
     if result.is_transposed:
         raise OptionError(f"{node.label}: the output must have rows in one piece")
@@ -51,12 +59,25 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
             rows,
             inner,
             *matrices,
-            beta,
+            1.0 if adds else 0.0,
             batch,
             compute_type(a.type.dtype, tf32),
+            EPILOGUES[node.attributes.activation] if fused else "none",
+            node.inputs[2] if fused else None,
         )
         for batch, matrices in _batches(c.shape[:-2], (first, second, result), places)
     )
+
+
+def has_epilogue(node: Node, places: Mapping[Value, Place]) -> bool:
+    """Whether a BLAS adds a linear node's bias and applies its activation as it writes.
+
+    cuBLASLt has no such epilogues for float64, and reads a bias that lies in one piece.
+    """
+    bias = node.inputs[2]
+    size = bias.type.dtype.itemsize
+    is_whole = bias.shape[0] == 1 or places[bias].strides == (size,)
+    return bias.type.dtype != float64 and is_whole
 
 
 def needs_copy(value: Value, strides: tuple[int, ...]) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from graphc.codegen.calls import NodeCalls
+from graphc.codegen.calls import Launch, NodeCalls
+from graphc.codegen.elementwise import elementwise
 from graphc.codegen.elementwise_ops import Places, copied
 from graphc.codegen.gemm import gemms, needs_copy
+from graphc.codegen.layout import operand
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
+from graphc.ir.ops.matmul import activation_of
 
 PRODUCTS = ("matmul", "linear")
 """Ops that are products."""
@@ -15,12 +18,26 @@ PRODUCTS = ("matmul", "linear")
 def product(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
     """What a matmul or linear node does at these places.
 
-    A running sum or a bias is copied into the output first, and the product added to it; a running
-    sum that lies there already is not copied. Raises `OptionError` where an operand `needs_copy`.
+    The bias and the activation of a linear node are the product's epilogue where there is one. A
+    running sum, or another bias, is copied into the output first, and the product added to it; a
+    running sum that lies there already is not copied. Raises `OptionError` where an operand
+    `needs_copy`.
     """
     y, added = node.output, node.inputs[2:]
+    calls = gemms(node, places, tf32)
+    if calls[0].epilogue != "none":
+        return NodeCalls(calls)
     moved = [value for value in added if value.shape != y.shape or places[value] != places[y]]
-    return NodeCalls((*(copied(v, y, places) for v in moved), *gemms(node, places, tf32)))
+    return NodeCalls((*(copied(v, y, places) for v in moved), *calls, *_activated(node, places)))
+
+
+def _activated(node: Node, places: Places) -> tuple[Launch, ...]:
+    """The activation of a linear node over its output."""
+    if getattr(node.attributes, "activation", "none") == "none":
+        return ()
+    op, y = activation_of(node), node.output
+    source, target = (operand(name, y, places[y], y.shape) for name in ("x", "y"))
+    return (elementwise(op.name, y.shape, [source], [target], op.parsed),)
 
 
 def unreadable(node: Node, strided: Strided) -> tuple[Value, ...]:

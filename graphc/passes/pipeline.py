@@ -14,6 +14,7 @@ from graphc.ir.verify import verify
 from graphc.passes.accumulate import accumulate_products
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.epilogues import fuse_epilogues
 from graphc.passes.fuse import fuse
 from graphc.passes.modes import number_streams
 from graphc.passes.precision import widen_products
@@ -32,6 +33,7 @@ PASSES: dict[str, Pass] = {
     "place-updates": place_updates,
     "fuse": fuse,
     "fuse-recomputed": functools.partial(fuse, recomputes=True),
+    "fuse-epilogues": fuse_epilogues,
 }
 
 FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
@@ -39,6 +41,9 @@ FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")
 
 TRAINING = ("common-subexpressions", "widen-products", "accumulate-products", "place-updates")
 """After the gradient; `trace` has left nothing dead."""
+
+GPU = ("fuse-epilogues",)
+"""Behind these, in plans for a GPU."""
 
 
 @dataclass

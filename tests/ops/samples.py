@@ -587,6 +587,14 @@ SAMPLES = [
         "linear", direct(matmul.Linear), (M, (5, 4), (5,)), lambda x, w, b: x @ w.T + b,
         {"x": {"dy", "weight"}, "weight": {"dy", "x"}, "bias": {"dy"}},
     ),
+    Sample(
+        "linear", direct(matmul.Linear, matmul.LinearAttributes("relu")), (M, (5, 4), (5,)),
+        lambda x, w, b: np.maximum(x @ w.T + b, 0), label=" relu",
+    ),
+    Sample(
+        "linear", direct(matmul.Linear, matmul.LinearAttributes("gelu")), (M, (5, 4), (5,)),
+        lambda x, w, b: gelu_tanh(x @ w.T + b), label=" gelu",
+    ),
     # convolution
     *conv_samples("", (2, 3, 5, 7), (4, 3, 3, 2), (1, 1), (0, 0)),
     *conv_samples(" padded", (1, 2, 5, 5), (3, 2, 3, 3), (2, 2), (1, 1)),

@@ -93,7 +93,7 @@ class Elementwise(Op):
         """The expression with this node's attributes and dtypes, as NumPy steps."""
         inputs = tuple(value.type.dtype for value in node.inputs)
         outputs = tuple(value.type.dtype for value in node.outputs)
-        return _lowering(self, node.attributes, inputs, outputs)
+        return lowering_of(self, node.attributes, inputs, outputs)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         return registers_type(self.lowering(node), node.outputs[0].type)
@@ -104,9 +104,10 @@ class Elementwise(Op):
 
 
 @functools.lru_cache(maxsize=4096)
-def _lowering(
+def lowering_of(
     op: Elementwise, attributes: Any, inputs: tuple[DType, ...], outputs: tuple[DType, ...]
 ) -> Lowering:
+    """An op's expressions on operands of these dtypes, as NumPy steps."""
     program = op.scalar_program(attributes, inputs)
     return lower(
         program.expressions,

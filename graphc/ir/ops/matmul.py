@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import scipy.linalg.blas
 
-from graphc.errors import ShapeError
+from graphc.errors import OptionError, ShapeError, choose
 from graphc.ir.builder import apply, as_value, parameter, scope
+from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
-from graphc.ir.numpy_expression import compute_dtype
-from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.numpy_expression import Lowering, compute_dtype, evaluate, registers_type
+from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
 from graphc.ir.operators import operator
 from graphc.ir.ops.accumulation import check_sum, start_sum
+from graphc.ir.ops.activation import GeluTanh, Relu
 from graphc.ir.ops.choice import cast
-from graphc.ir.ops.elementwise import float_dtype
+from graphc.ir.ops.elementwise import Elementwise, float_dtype, lowering_of
 from graphc.ir.ops.shape import reshape
 from graphc.ir.types import TensorType, broadcast_shapes
 
@@ -112,15 +115,35 @@ def _add_product(a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: b
     add_to(1.0, b.T, a.T, 1.0, y.T, transpose_b, transpose_a, overwrite_c=True)
 
 
+Activation = Literal["none", "relu", "gelu"]
+ACTIVATIONS: Mapping[str, type[Elementwise]] = {"relu": Relu, "gelu": GeluTanh}
+"""What `linear` may apply to its sums: what the epilogues of a GPU's BLAS compute. Its gelu is the
+approximation by tanh."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttributes:
+    """What is applied to the sums before they are written, see passes/epilogues.py."""
+
+    activation: Activation = "none"
+
+
 class Linear(Op):
-    """y = x · weightᵀ + bias, on rows."""
+    """y = x · weightᵀ + bias, on rows; or relu or gelu of that."""
 
     name, inputs = "linear", ("x", "weight", "bias")
     precision = "narrow"
+    attributes = LinearAttributes
+    untimed_attributes = ("activation",)  # beside a product's time that of an epilogue is nothing
 
     def infer(
-        self, attributes: Any, x: TensorType, weight: TensorType, bias: TensorType
+        self,
+        attributes: LinearAttributes,
+        x: TensorType,
+        weight: TensorType,
+        bias: TensorType,
     ) -> TensorType:
+        choose("activation", attributes.activation, ("none", *ACTIVATIONS))
         dtype = float_dtype(x, weight, bias)
         if x.rank != 2 or weight.rank != 2 or x.shape[1] != weight.shape[1]:
             raise ShapeError(
@@ -130,25 +153,59 @@ class Linear(Op):
             raise ShapeError(f"bias must have one number an output, {weight.shape[:1]}, got {bias}")
         return TensorType((x.shape[0], weight.shape[0]), dtype)
 
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        lowering = _activation(node)
+        return () if lowering is None else registers_type(lowering, node.output.type)
+
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
         flops = node.output.type.elements * (2 * node.inputs[0].shape[1] + 1)
+        if node.attributes.activation != "none":
+            flops += activation_of(node).cost(node).flops
         return Cost(flops, moved.bytes_read, moved.bytes_written)
 
     def gradient_x(self, node: Node, dy: Value, weight: Value) -> Value:
-        return matmul(dy, weight)
+        return matmul(_of_sums(node, dy), weight)
 
     def gradient_weight(self, node: Node, dy: Value, x: Value) -> Value:
-        return matmul(dy, x, transpose_a=True)
+        return matmul(_of_sums(node, dy), x, transpose_a=True)
 
     def gradient_bias(self, node: Node, dy: Value) -> Value:
-        return dy
+        return _of_sums(node, dy)
 
     def kernel(
         self, record: Recorder, node: Node, x: Array, weight: Array, bias: Array, *, y: Array
     ) -> None:
         record(np.matmul, x, weight.T, out=y)
         record(np.add, y, bias, out=y)
+        lowering = _activation(node)
+        if lowering is not None:
+            record(evaluate(lowering, [y], [y], record.scratch))
+
+
+def activation_of(node: Node) -> Elementwise:
+    """The op of a linear node's activation, which is not ``none``."""
+    op = REGISTRY[ACTIVATIONS[node.attributes.activation].name]
+    assert isinstance(op, Elementwise)
+    return op
+
+
+def _activation(node: Node) -> Lowering | None:
+    """The activation on what the kernel works in: 16-bit operands are widened."""
+    if node.attributes.activation == "none":
+        return None
+    op, dtype = activation_of(node), compute_dtype(node.output.type.dtype)
+    return lowering_of(op, op.attributes(), (dtype,), (dtype,))
+
+
+def _of_sums(node: Node, dy: Value) -> Value:
+    """The gradient of the sums; without an activation they are y."""
+    if node.attributes.activation != "none":
+        raise OptionError(
+            f"a linear node with the activation {node.attributes.activation!r} has no gradient: "
+            "apply the activation as an op; the plan for a GPU joins the two behind the gradient"
+        )
+    return dy
 
 
 @operator("@")

@@ -26,12 +26,15 @@ class CublasError(GraphcError):
     """cuBLAS refused a call; the message holds its status."""
 
 
-def load_cublas() -> ctypes.CDLL:
-    """The library of the wheel or the toolkit; raises `DependencyError` where there is none."""
+def load_cublas(name: str = "cublas") -> ctypes.CDLL:
+    """The library of the wheel or the toolkit, or ``cublasLt``, which comes with it.
+
+    Raises `DependencyError` where there is none.
+    """
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        return ctypes.CDLL(str(load_nvidia_dynamic_lib("cublas").abs_path))
+        return ctypes.CDLL(str(load_nvidia_dynamic_lib(name).abs_path))
     except (ImportError, RuntimeError, OSError):
         raise DependencyError("cuBLAS was not found; pip install 'graphc[gpu]'") from None
 
@@ -75,7 +78,12 @@ class Cublas:
         self._check("cublasSetWorkspace_v2", self._handle, workspace, workspace_bytes)
 
     def run(self, call: Gemm, addresses: Mapping[Buffer, int]) -> None:
-        """Enqueue a product on buffers at these device addresses; alpha is 1."""
+        """Enqueue a product on buffers at these device addresses; alpha is 1.
+
+        Raises `CublasError` for one with an epilogue: those are `graphc.runtime.gpu.cublaslt`'s.
+        """
+        if call.epilogue != "none":
+            raise CublasError(f"cuBLAS has no epilogue {call.epilogue!r}; use cuBLASLt")
         scalar = ctypes.c_double if call.compute == COMPUTE_64F else ctypes.c_float
         zero, one = self._scalars[scalar]
         self._check(
@@ -87,10 +95,10 @@ class Cublas:
             call.n,
             call.k,
             ctypes.addressof(one),
-            *_matrix(call.first, addresses),
-            *_matrix(call.second, addresses),
+            *located(call.first, addresses),
+            *located(call.second, addresses),
             ctypes.addressof(one if call.beta else zero),
-            *_matrix(call.c, addresses),
+            *located(call.c, addresses),
             call.batch,
             call.compute,
             DEFAULT_ALGORITHM,
@@ -103,12 +111,17 @@ class Cublas:
             self._handle = ctypes.c_void_p()
 
     def _check(self, function: str, *arguments: object) -> None:
-        status = getattr(self._library, function)(*arguments)
-        if status:
-            raise CublasError(f"{function}: {STATUS.get(status, f'status {status}')}")
+        check(self._library, function, *arguments)
 
 
-def _matrix(matrix: Matrix, addresses: Mapping[Buffer, int]) -> tuple[int, int, int, int]:
+def check(library: ctypes.CDLL, function: str, *arguments: object) -> None:
+    """Call a function of cuBLAS or cuBLASLt; raises `CublasError` for any status but success."""
+    status = getattr(library, function)(*arguments)
+    if status:
+        raise CublasError(f"{function}: {STATUS.get(status, f'status {status}')}")
+
+
+def located(matrix: Matrix, addresses: Mapping[Buffer, int]) -> tuple[int, int, int, int]:
     """Address, data type, leading dimension and stride of an operand."""
     address = addresses[matrix.buffer] + matrix.offset * matrix.dtype.itemsize
     return address, DATA_TYPES[matrix.dtype], matrix.leading, matrix.stride

@@ -17,6 +17,7 @@ from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
 from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundPlan
 from graphc.runtime.gpu.cubins import cubins
 from graphc.runtime.gpu.cublas import Cublas, load_cublas
+from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct
 from graphc.runtime.gpu.device import Gpu, load_cupy
 
 LIBRARY_BYTES = 512 * 2**20
@@ -37,6 +38,8 @@ class CudaDevice:
         self._memory: list[Any] = []
         with self._device:
             self._blas = Cublas(load_cublas())
+            self._lt = CublasLt(load_cublas("cublasLt"))
+        self._products: dict[int, tuple[BoundGemm, LtProduct]] = {}
 
     def active(self) -> AbstractContextManager[Any]:
         return self._device  # type: ignore[no-any-return]
@@ -84,6 +87,9 @@ class CudaDevice:
 
     def run(self, call: BoundCall, stream: Stream) -> None:
         if isinstance(call, BoundGemm):
+            if call.gemm.epilogue != "none":
+                self._product(call).run(stream.ptr)
+                return
             self._blas.use(stream.ptr, call.workspace, call.workspace_bytes)
             self._blas.run(call.gemm, call.addresses)
             return
@@ -92,6 +98,14 @@ class CudaDevice:
             return
         function = self._functions[call.kernel.name]
         function((call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream=stream)
+
+    def _product(self, call: BoundGemm) -> LtProduct:
+        """The call's description, made at its first run; it holds the call, whose id is its key."""
+        if id(call) not in self._products:
+            place = call.workspace, call.workspace_bytes
+            product = self._lt.bind(call.gemm, call.addresses, *place)
+            self._products[id(call)] = call, product
+        return self._products[id(call)][1]
 
     def fill(self, address: int, size: int, byte: int, stream: Stream) -> None:
         self._runtime.memsetAsync(address, byte, size, stream.ptr)

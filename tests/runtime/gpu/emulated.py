@@ -13,7 +13,7 @@ import random
 from collections import deque
 
 import numpy as np
-from codegen.fake_cublas import stand_in
+from codegen.fake_cublas import LtStandIn, stand_in
 from codegen.on_cpu import Library
 
 from graphc.runtime.gpu.bind import BoundGemm, BoundPlan
@@ -45,7 +45,7 @@ class EmulatedDevice:
 
     def __init__(self, folder, seed=0, edit=lambda text: text):
         self.folder, self.edit = folder, edit
-        self.blas = stand_in(folder)
+        self.blas, self.lt = stand_in(folder), LtStandIn(folder)
         self.random = random.Random(seed)
         self.streams, self.libraries, self.allocations = [], {}, []
         self.arenas = []
@@ -87,6 +87,11 @@ class EmulatedDevice:
         if isinstance(call, BoundGemm):
             address, end = call.workspace, call.workspace + call.workspace_bytes
             ctypes.memset(address, 0xFF, end - address)  # a library may write there
+            if call.gemm.epilogue != "none":
+                place = call.workspace, call.workspace_bytes
+                with self.lt.bind(call.gemm, call.addresses, *place) as product:
+                    product.run(0)
+                return
             self.blas.use(0, call.workspace, call.workspace_bytes)
             self.blas.run(call.gemm, call.addresses)
             return

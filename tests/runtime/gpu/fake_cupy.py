@@ -156,7 +156,8 @@ class FakeCupy:
 
 
 class QueuedLibrary:
-    """cuBLAS whose products wait in the stream that was set last."""
+    """cuBLAS whose products wait in the stream that was set last, and cuBLASLt whose products wait
+    in the stream that they are given."""
 
     def __init__(self, library, streams):
         self.library, self.streams, self.stream = library, streams, None
@@ -177,11 +178,13 @@ class QueuedFunction:
     def __call__(self, *arguments):
         if self.name == "cublasSetStream_v2":
             self.owner.stream = self.owner.streams[arguments[1]]
-        if self.name != "cublasGemmStridedBatchedEx_64":
+        if self.name not in ("cublasGemmStridedBatchedEx_64", "cublasLtMatmul"):
             return self.function(*arguments)
+        is_given = self.name == "cublasLtMatmul"
+        stream = self.owner.streams[arguments[-1]] if is_given else self.owner.stream
 
         def product():
             assert self.function(*arguments) == 0
 
-        self.owner.stream.add(product)
+        stream.add(product)
         return 0

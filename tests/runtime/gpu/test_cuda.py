@@ -17,16 +17,19 @@ from graphc.runtime.gpu.device import find_gpu, profile_of
 @pytest.fixture
 def cupy(monkeypatch, folder, tmp_path):
     """A machine with one GPU that knows the kernels of `branches`."""
-    plan = g.plan(branches(), optimizer=g.optim.Adam(1e-2), device="cuda")
-    found = FakeCupy(folder, kernels_of(bind(plan, 512)))
+    plans = [
+        g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda")
+        for dtype in ("float64", "float32")
+    ]
+    found = FakeCupy(folder, [k for plan in plans for k in kernels_of(bind(plan, 512))])
     monkeypatch.setitem(sys.modules, "cupy", found)
-    monkeypatch.setattr(cuda, "load_cublas", lambda: found.cublas)
+    monkeypatch.setattr(cuda, "load_cublas", lambda name="cublas": found.cublas)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return found
 
 
-def compiled(**options):
-    return g.compile(branches(), optimizer=g.optim.Adam(1e-2), seed=SEED, **options)
+def compiled(dtype="float64", **options):
+    return g.compile(branches(dtype), optimizer=g.optim.Adam(1e-2), seed=SEED, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"streams": 3}, {"cuda_graph": False}, {"poison": True}])
@@ -40,6 +43,20 @@ def test_compile_trains_on_the_gpu(cupy, options):
     assert program.plan.device.kind == "cuda"
     replays = 0 if "cuda_graph" in options or "poison" in options else 2
     assert cupy.emulated.counts["replays"] == replays
+
+
+def test_products_with_epilogues_are_described_once(cupy):
+    program, expected = compiled("float32", device="cuda", cuda_graph=False), compiled("float32")
+    live = []
+    for step in range(3):
+        feeds = fed(program.plan, step)
+        found = program.step(feeds)["loss"]
+        assert found == pytest.approx(expected.step(feeds)["loss"], rel=1e-5)
+        live.append(cupy.cublas.library.live_descriptors())
+    layers = [node for node in program.plan.graph.nodes if node.op.name == "linear"]
+    assert len(layers) == 9
+    assert live == [live[0]] * 3
+    assert live[0] >= 5 * len(layers)
 
 
 def test_auto_takes_the_gpu(cupy):

@@ -1,0 +1,104 @@
+"""Small updates side by side, so that a GPU runs many in one launch.
+
+`place_updates`, and the search for orders behind it, put every update right behind the gradient
+that it reads. That needs the fewest bytes, but parts the updates of hundreds of small parameters
+from each other. Here those that a launch may hold wait for each other. Their gradients live longer,
+within bounds: some bytes at a time, and a small part of the arena.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from graphc.codegen.updates import Likeness, likeness, read, written
+from graphc.ir.device import CPU, Device
+from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.plan import ALIGNMENT
+from graphc.passes.allocate import Sizes, live_bytes, measure
+from graphc.passes.recompute import Goal
+
+GROWTH = 0.001
+"""Part of the live bytes that waiting gradients may have, and of the arena that it may grow by."""
+
+LESS = (1.0, 0.1)
+"""Parts of those bytes that are tried, until the arena stays within its bound."""
+
+
+def updates_together(
+    graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU, goal: Goal | None = None
+) -> Graph:
+    """The graph with small updates moved behind each other, or the graph itself.
+
+    Nothing else moves. The packed arena grows by at most `GROWTH`; it keeps to a `goal`'s bytes,
+    and where a goal has none, it does not grow, since what is proven of such a plan holds for its
+    bytes.
+    """
+    known = {node: own for node in graph.nodes if (own := likeness(node)) is not None}
+    if not known:
+        return graph
+    room = int(GROWTH * live_bytes(graph, alignment, device))
+    most = None
+    for part in LESS:
+        nodes = tuple(_order(graph, known, int(part * room)))
+        if nodes == graph.nodes:
+            return graph
+        if most is None:
+            most = _most(measure(graph, "packed", alignment, device), goal)
+        found = replace(graph, nodes=nodes)
+        sizes = measure(found, "packed", alignment, device)
+        fits = sizes.feature_map_bytes <= most.feature_map_bytes
+        if fits and sizes.arena_bytes <= most.arena_bytes:
+            return found
+    return graph
+
+
+def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
+    """What a plan may need that needs `sizes` in the order given."""
+    arena, maps = int((1 + GROWTH) * sizes.arena_bytes), sizes.feature_map_bytes
+    if goal is None:
+        return Sizes(arena, arena)
+    if goal.budget is not None:
+        return Sizes(min(arena, goal.budget), arena)
+    return Sizes(arena if goal.feature_map_budget is not None else sizes.arena_bytes, maps)
+
+
+@dataclass
+class _Batch:
+    """Updates of one launch, as far as they are known."""
+
+    nodes: list[Node] = field(default_factory=list)
+    read: set[Value] = field(default_factory=set)
+    written: set[Value] = field(default_factory=set)
+    kept_bytes: int = 0
+
+    def add(self, node: Node) -> None:
+        """One more that waits, and keeps its gradient."""
+        reads = read(node)
+        self.nodes.append(node)
+        self.kept_bytes += sum(v.type.bytes for v in reads if not isinstance(v, State))
+        self.read |= reads
+        self.written |= written(node)
+
+    def comes_before(self, node: Node) -> bool:
+        """Whether a later node reads what is written here, or writes what is read."""
+        return not (read(node).isdisjoint(self.written) and written(node).isdisjoint(self.read))
+
+
+def _order(graph: Graph, known: Mapping[Node, Likeness], room: int) -> Iterator[Node]:
+    """All nodes; updates wait for the others of their launch, until one of them has to run."""
+    counts = Counter(known.values())
+    waiting: dict[Likeness, _Batch] = {}
+    for node in graph.nodes:
+        for own, batch in list(waiting.items()):
+            if batch.comes_before(node):
+                yield from waiting.pop(own).nodes
+        if node not in known or counts[known[node]] == 1:
+            yield node
+            continue
+        waiting.setdefault(known[node], _Batch()).add(node)
+        while sum(batch.kept_bytes for batch in waiting.values()) > room:
+            yield from waiting.pop(max(waiting, key=lambda own: waiting[own].kept_bytes)).nodes
+    for batch in waiting.values():
+        yield from batch.nodes

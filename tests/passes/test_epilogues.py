@@ -1,0 +1,176 @@
+"""Activations that become a part of the linear layer before them."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import OptionError, TextError
+from graphc.ir.builder import apply, trace
+from graphc.ir.ops.matmul import Linear, LinearAttributes
+from graphc.ir.plan import RECOMPUTE
+from graphc.ir.verify import verify
+from graphc.passes.allocate import allocate
+from graphc.passes.epilogues import fuse_epilogues
+from graphc.plan_file import load_plan, save_plan
+from graphc.runtime.program import Program
+
+
+def activations(graph):
+    """How many linear nodes have each activation."""
+    return Counter(n.attributes.activation for n in graph.nodes if n.op.name == "linear")
+
+
+def ops(graph):
+    return Counter(node.op.name for node in graph.nodes)
+
+
+def has_no_activation(node):
+    return node.op.name == "linear" and node.attributes.activation == "none"
+
+
+def network(dtype="float32", activation=g.relu, shape=(6, 5)):
+    x, t = g.input("x", shape, dtype), g.input("t", shape[:-1], "int32")
+    h = activation(g.linear(x, 8, name="a"))
+    h = activation(g.linear(h, 7, name="b"))
+    logits = g.linear(h, 4, name="c")
+    loss = g.softmax_cross_entropy(g.reshape(logits, (-1, 4)), g.reshape(t, (-1,)))
+    return loss, logits
+
+
+def feeds(graph):
+    rng = np.random.default_rng(1)
+    return {
+        x.name: rng.integers(0, 4, x.shape, np.int32)
+        if x.type.dtype.kind == "int"
+        else rng.standard_normal(x.shape).astype(x.type.dtype.numpy)
+        for x in graph.inputs
+    }
+
+
+def results(graph):
+    """Two steps by NumPy, with all states."""
+    program = Program(allocate(graph, "packed"), seed=3, poison=True)
+    steps = [program.step(feeds(graph)) for _ in range(2)]
+    return [*steps, {name: program.states[name].copy() for name in program.states}]
+
+
+def check_same_bits(before, after):
+    verify(after)
+    for one, other in zip(results(before), results(after), strict=True):
+        assert one.keys() == other.keys()
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name], strict=True)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (2, 3, 5)], ids=["rows", "in another shape"])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float32", "fp32"), ("float32", "bf16"), ("float64", "fp32")]
+)
+def test_relu_in_training(shape, dtype, precision):
+    loss, _ = network(dtype, shape=shape)
+    options = {"optimizer": g.optim.Adam(1e-2), "precision": precision}
+    before = g.plan(loss, **options)
+    graph = fuse_epilogues(before.graph)
+    assert activations(before.graph) == {"none": 3}
+    assert activations(graph) == {"none": 1, "relu": 2}
+    assert ops(graph) == ops(before.graph) - Counter(relu=2)
+    assert allocate(graph, "none").arena_bytes < allocate(before.graph, "none").arena_bytes
+    check_same_bits(before.graph, graph)
+
+
+def gelu(x):
+    return g.gelu(x, "tanh")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_gelu_in_inference(dtype):
+    x = g.input("x", (6, 5), dtype)
+    y = gelu(g.linear(x, 8))
+    graph = g.plan(outputs={"y": y}).graph
+    fused = fuse_epilogues(graph)
+    assert ops(fused) == {"linear": 1}
+    assert activations(fused) == {"gelu": 1}
+    if dtype in ("float32", "float64"):
+        check_same_bits(graph, fused)
+        return
+    one, other = (results(each)[0]["y"].astype(np.float64) for each in (graph, fused))
+    np.testing.assert_allclose(one, other, rtol=2e-2, atol=1e-2)  # rounded once, not twice
+
+
+def test_gelu_in_training_stays():
+    """Its gradient reads what it is applied to."""
+    loss, _ = network(activation=gelu)
+    graph = g.plan(loss, optimizer=g.optim.SGD(0.1)).graph
+    assert fuse_epilogues(graph) is graph
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda h: {"y": g.gelu(h)},  # exact, which no BLAS has
+        lambda h: {"y": g.relu(h), "h": h},  # an output
+        lambda h: {"y": g.relu(g.keep(h))},
+        lambda h: {"y": g.relu(h) + h},  # read twice
+        lambda h: {"y": g.relu(g.reshape(h, (-1,))), "z": g.exp(h)},
+        lambda h: {"y": g.relu(g.transpose(h))},
+        lambda h: {"y": g.relu(g.tanh(h))},
+        lambda h: {"y": g.tanh(h)},
+    ],
+)
+def test_what_stays(build):
+    graph = trace(build(g.linear(g.input("x", (6, 5)), 8)))
+    assert fuse_epilogues(graph) is graph
+
+
+def test_one_activation_alone_is_taken():
+    graph = fuse_epilogues(trace({"y": g.relu(g.relu(g.linear(g.input("x", (6, 5)), 8)))}))
+    assert (activations(graph), ops(graph)["relu"]) == ({"relu": 1}, 1)
+    assert fuse_epilogues(graph) is graph
+
+
+def test_nodes_that_are_recomputed_apart_stay_apart():
+    h = g.linear(g.input("x", (6, 5)), 8)
+    with g.mirror(1):
+        graph = trace({"y": g.relu(h)})
+    assert fuse_epilogues(graph) is graph
+    with g.segment("s"):
+        graph = trace({"y": g.relu(h)})
+    assert fuse_epilogues(graph) is graph
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+def test_plans_for_a_gpu_have_them_under_every_strategy(recompute):
+    loss, _ = network()
+    options = {"optimizer": g.optim.SGD(0.1), "recompute": recompute}
+    graph = g.plan(loss, device="cuda", **options).graph
+    assert ops(graph)["relu"] == 0
+    assert activations(graph)["relu"] >= 2
+    assert all(n.scope == "c" for n in graph.nodes if has_no_activation(n))
+    assert activations(g.plan(loss, **options).graph).keys() == {"none"}
+
+
+def test_inference_for_a_gpu_too():
+    _, logits = network(activation=gelu)
+    assert activations(g.plan(outputs=[logits], device="cuda").graph) == {"gelu": 2, "none": 1}
+
+
+def test_text_and_files_keep_the_activation(tmp_path):
+    loss, _ = network()
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda")
+    text = g.format_graph(plan.graph)
+    assert text.count("{activation='relu'}") == 2
+    assert "activation='none'" not in text
+    assert g.format_graph(g.parse_graph(text)) == text
+    save_plan(plan, tmp_path / "plan.json")
+    assert g.format_graph(load_plan(tmp_path / "plan.json").graph) == text
+    with pytest.raises(TextError, match="activation"):
+        g.parse_graph(text.replace("'relu'", "'cosine'"))
+
+
+def test_a_gradient_through_an_epilogue_is_refused():
+    values = [g.input(n, s) for n, s in (("x", (3, 4)), ("w", (5, 4)), ("b", (5,)))]
+    y = apply(Linear, *values, attributes=LinearAttributes("relu")).output
+    with pytest.raises(OptionError, match="apply the activation as an op"):
+        g.gradient(g.sum(y), values)
