@@ -1,6 +1,7 @@
 """Convolution by unfolding and products, on the CPU: layouts, tiles, groups and running sums."""
 
 import itertools
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from graphc.ir.ops.conv import (
 )
 from graphc.ir.ops.unfold import Conv2dAttributes
 from graphc.ir.types import as_dtype
+from graphc.runtime.gpu.nvrtc import compile_cubin, compile_ptx
 
 ORDERS = {
     "channels first": ((0, 1, 2, 3),) * 3,
@@ -427,3 +429,25 @@ def test_texts_are_made_once():
         found = calls_of(y.node, {v: in_one_piece(v.type, address) for v in values})
         names.append([kernel.name for kernel in found.kernels])
     assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_kernels_compile(architecture, cases):
+    """In all dtypes, and those of all layouts once."""
+    names = ("strided", "pointwise", "depthwise")
+    chosen = [c for c in cases if c.name.startswith(names) and "some images, " in c.name]
+    chosen += [c for c in cases if c.name.startswith("strided") and "whole: " in c.name]
+    text = module_text(kernels_in([case.found for case in chosen]))
+    assert text.count("__global__") > 40
+    assert compile_cubin(text, architecture).startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("op", ["forward", "dx"])
+def test_channels_are_read_and_written_by_packs(op, cases):
+    """Where they are neighbours in memory."""
+    name = "strided, channels last, whole, bfloat16, wide=False, accumulate=False"
+    (case,) = [c for c in cases if c.name == f"{name}: {op}"]
+    (kernel,) = case.found.kernels
+    ptx = compile_ptx(module_text([kernel]), 90)
+    for access in ("ld", "st"):
+        assert re.search(rf"{access}\.global\.(v4\.[bu]32|v2\.[bu]64)", ptx)
