@@ -251,11 +251,9 @@ def test_products_are_used_where_a_blas_can(cases):
 def test_all_pixels_are_one_matrix_where_channels_come_last(name, op, cases):
     (case,) = [c for c in cases if c.name == f"{name}, channels last, whole: {op}"]
     (call,) = gemms(case)
-    pixels = case.arrays[case.node.inputs[0 if op != "forward" else 1]].shape
     n, _, p, q = (case.node.output if op == "forward" else case.node.inputs[0]).shape
     assert n * p * q in (call.m, call.n, call.k)
     assert call.batch == 1
-    assert pixels
     if name == "pointwise":
         assert len(case.found.calls) == 1  # no byte is moved
 
@@ -284,6 +282,23 @@ def test_tiles_bound_the_scratch(cases):
             assert given <= max(limit, least), case.name
             tiled += len(gemms(case)) > 1
         assert bool(tiled) or size == "whole"
+
+
+def test_sums_of_16_bits_are_held_in_float32(monkeypatch):
+    """Over tiles, within the same limit."""
+    x = g.input("x", (16, 8, 12, 12), "bfloat16")
+    dy = g.input("dy", (16, 16, 12, 12), "bfloat16")
+    attributes = _weight_attributes(A(padding=(1, 1)), (16, 8, 3, 3))
+    node = apply(Conv2dWeightGradient, dy, x, attributes=attributes)
+    values = {v: in_one_piece(v.type) for v in (dy, x, node.output)}
+    for limit, tiles in ((2**26, 1), (100_000, 6)):
+        monkeypatch.setattr(convolution, "LIMIT_BYTES", limit)
+        found = calls_of(node, values)
+        calls = [call for call in found.calls if isinstance(call, Gemm)]
+        assert [call.beta for call in calls] == [0.0, *[1.0] * (tiles - 1)]
+        narrow = "bfloat16" if tiles == 1 else "float32"
+        assert {call.c.dtype.name for call in calls} == {narrow}
+        assert sum(type.bytes for type in found.scratch) <= limit
 
 
 def test_tiles_change_no_bit_of_folded_sums(cases, library, cublas):
@@ -431,7 +446,10 @@ def test_texts_are_made_once():
     assert names[0] == names[1]
 
 
-@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize(
+    "architecture",
+    [80, pytest.param(90, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)],
+)
 def test_kernels_compile(architecture, cases):
     """In all dtypes, and those of all layouts once."""
     names = ("strided", "pointwise", "depthwise")
