@@ -98,7 +98,7 @@ def _maps(geometry: Geometry, tensor: Operand) -> View | None:
     return view
 
 
-def _rows_bytes(geometry: Geometry, dtype: DType) -> int:
+def _row_bytes(geometry: Geometry, dtype: DType) -> int:
     """Bytes of unfolded input for one row of the output."""
     return geometry.attributes.groups * geometry.depth * geometry.y[3] * dtype.itemsize
 
@@ -120,14 +120,14 @@ def _tiles(images: int, rows: int, image_bytes: int, rows_fit: int, limit: int) 
 
 def _output_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
     """Tiles of the output."""
-    row = _rows_bytes(geometry, dtype)
+    row = _row_bytes(geometry, dtype)
     images, _, rows, _ = geometry.y
     return _tiles(images, rows, row * rows, limit // row, limit)
 
 
 def _input_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
     """Tiles of the input. Neighbours unfold some rows of the output both."""
-    row = _rows_bytes(geometry, dtype)
+    row = _row_bytes(geometry, dtype)
     a, (images, _, height, _) = geometry.attributes, geometry.x
     unfolded = max(1, limit // row)
     reach = a.dilation[0] * (geometry.w[2] - 1)
@@ -166,9 +166,9 @@ def _forward(node: Node, places: Places, tf32: bool) -> NodeCalls:
     if _is_depthwise(geometry):
         return direct.convolved(geometry, x, w, bias, y)
     tiles, scratch = _forward_plan(geometry, x.dtype, LIMIT_BYTES)
-    by_pixels = channels_inside(x)
+    by_pixels, groups = channels_inside(x), geometry.attributes.groups
     source, target = _maps(geometry, x), _maps(geometry, y)
-    found = filters_of(w, geometry.w, geometry.attributes.groups, by_pixels)
+    found = filters_of(w, geometry.w, groups, by_pixels)
     if found is None or target is None or (geometry.is_pointwise and source is None):
         return NodeCalls(direct.convolved(geometry, x, w, bias, y).calls, scratch)
     filters, channels_last = found
@@ -181,13 +181,11 @@ def _forward(node: Node, places: Places, tf32: bool) -> NodeCalls:
             calls.append(unfold(columns, x, ROOM, tile.images.start, tile.rows.start))
             taps = taps_of(columns, columns.operand(x, ROOM))
         assert taps is not None
-        extents = len(tile.images), len(tile.rows) * geometry.y[3]
         maps = _part(geometry, target, tile.images.start, tile.rows.start)
-        (images, pixels) = _joined(*extents, taps, maps)
-        k, groups = geometry.w[0] // geometry.attributes.groups, geometry.attributes.groups
+        images, pixels = _joined(len(tile.images), len(tile.rows) * geometry.y[3], taps, maps)
         calls += multiply(
-            (k, pixels, geometry.depth), filters, taps, maps, (images, groups),
-            1.0 if bias else 0.0, compute_type(x.dtype, tf32),
+            (geometry.w[0] // groups, pixels, geometry.depth), filters, taps, maps,
+            (images, groups), 1.0 if bias else 0.0, compute_type(x.dtype, tf32),
         )  # fmt: skip
     return NodeCalls(tuple(calls), scratch)
 
@@ -266,7 +264,9 @@ class WeightPlan:
 @functools.lru_cache(maxsize=1024)
 def _weight_plan(geometry: Geometry, narrow: DType, dw: DType, limit: int) -> WeightPlan:
     images, filters, rows, columns = geometry.y
-    row = _rows_bytes(geometry, narrow)
+    row = _row_bytes(geometry, narrow)
+    if dw.itemsize == 2:
+        limit = max(1, limit - math.prod(geometry.w) * float32.itemsize)
     both = (row + filters * columns * narrow.itemsize) * rows
     each = Tile(range(1), range(rows))
     if images > 1 and 2 * both <= limit:
@@ -336,6 +336,7 @@ def _weight_gradient(node: Node, places: Places, tf32: bool) -> NodeCalls:
 
 
 def _total(geometry: Geometry, room: Scratch) -> Operand:
+    """A float32 sum of tiles."""
     return Operand("total", float32, row_major(geometry.w), room)
 
 

@@ -27,6 +27,7 @@ from graphc.ir.ops import (
     loss,
     norm,
     random,
+    resample,
     shape,
     softmax,
 )
@@ -37,6 +38,14 @@ H200 = DEVICES["h200"]
 LAST, LAST_OUT = "channels-last", "outputs-channels-last"
 NARROW = ("float16", "bfloat16")
 DTYPES = ("float64", "float32", *NARROW)
+
+
+UPSAMPLE = resample.UpsampleAttributes
+EXTENT = resample.ExtentAttributes
+
+RESIZED = (((5, 4), (2, 3, 12, 13)), ((7, 3), (1, 2, 4, 5)), ((1, 1), (2, 2, 9, 8)))
+RESIZED_BACK = (((12, 13), (2, 3, 5, 4)), ((4, 5), (1, 2, 7, 3)), ((9, 8), (2, 2, 1, 1)))
+LARGER = 2, (1, 1, 18, 22)
 
 
 def long(op, build, shapes, dtypes=(), label=""):
@@ -138,6 +147,31 @@ LONG = [
         ((70, 300), (70,)), (FLOAT, "int64"),
     ),
     long("gather", g.gather, ((7, 48), (5, 9)), (FLOAT, "int32")),
+    *[
+        long(
+            "adaptive_average_pool2d", direct(resample.AdaptiveAveragePool2d, EXTENT(extent)),
+            (shape,),
+        )
+        for extent, shape in RESIZED
+    ],
+    *[
+        long(
+            "adaptive_average_pool2d_gradient",
+            direct(resample.AdaptiveAveragePool2dGradient, EXTENT(extent)), (shape,),
+        )
+        for extent, shape in RESIZED_BACK
+    ],
+    *[
+        long("upsample_bilinear2d", direct(resample.UpsampleBilinear2d, UPSAMPLE(factor)), (shape,))
+        for factor, shape in ((5, (2, 1, 3, 4)), (1, (1, 2, 3, 5)), (4, (1, 2, 1, 6)))
+    ],
+    *[
+        long(
+            "upsample_bilinear2d_gradient",
+            direct(resample.UpsampleBilinear2dGradient, UPSAMPLE(factor)), (shape,),
+        )
+        for factor, shape in ((5, (2, 1, 15, 20)), (1, (1, 2, 3, 5)), (4, (1, 2, 4, 24)), LARGER)
+    ],
     long(
         "softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), (ROWS, (3,)), (FLOAT, "int64")
     ),

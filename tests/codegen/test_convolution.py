@@ -1,6 +1,7 @@
 """Convolution by unfolding and products, on the CPU: layouts, tiles, groups and running sums."""
 
 import itertools
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from graphc.ir.ops.conv import (
 )
 from graphc.ir.ops.unfold import Conv2dAttributes
 from graphc.ir.types import as_dtype
+from graphc.runtime.gpu.nvrtc import compile_cubin, compile_ptx
 
 ORDERS = {
     "channels first": ((0, 1, 2, 3),) * 3,
@@ -249,11 +251,9 @@ def test_products_are_used_where_a_blas_can(cases):
 def test_all_pixels_are_one_matrix_where_channels_come_last(name, op, cases):
     (case,) = [c for c in cases if c.name == f"{name}, channels last, whole: {op}"]
     (call,) = gemms(case)
-    pixels = case.arrays[case.node.inputs[0 if op != "forward" else 1]].shape
     n, _, p, q = (case.node.output if op == "forward" else case.node.inputs[0]).shape
     assert n * p * q in (call.m, call.n, call.k)
     assert call.batch == 1
-    assert pixels
     if name == "pointwise":
         assert len(case.found.calls) == 1  # no byte is moved
 
@@ -282,6 +282,23 @@ def test_tiles_bound_the_scratch(cases):
             assert given <= max(limit, least), case.name
             tiled += len(gemms(case)) > 1
         assert bool(tiled) or size == "whole"
+
+
+def test_sums_of_16_bits_are_held_in_float32(monkeypatch):
+    """Over tiles, within the same limit."""
+    x = g.input("x", (16, 8, 12, 12), "bfloat16")
+    dy = g.input("dy", (16, 16, 12, 12), "bfloat16")
+    attributes = _weight_attributes(A(padding=(1, 1)), (16, 8, 3, 3))
+    node = apply(Conv2dWeightGradient, dy, x, attributes=attributes)
+    values = {v: in_one_piece(v.type) for v in (dy, x, node.output)}
+    for limit, tiles in ((2**26, 1), (100_000, 6)):
+        monkeypatch.setattr(convolution, "LIMIT_BYTES", limit)
+        found = calls_of(node, values)
+        calls = [call for call in found.calls if isinstance(call, Gemm)]
+        assert [call.beta for call in calls] == [0.0, *[1.0] * (tiles - 1)]
+        narrow = "bfloat16" if tiles == 1 else "float32"
+        assert {call.c.dtype.name for call in calls} == {narrow}
+        assert sum(type.bytes for type in found.scratch) <= limit
 
 
 def test_tiles_change_no_bit_of_folded_sums(cases, library, cublas):
@@ -427,3 +444,28 @@ def test_texts_are_made_once():
         found = calls_of(y.node, {v: in_one_piece(v.type, address) for v in values})
         names.append([kernel.name for kernel in found.kernels])
     assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [80, pytest.param(90, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)],
+)
+def test_kernels_compile(architecture, cases):
+    """In all dtypes, and those of all layouts once."""
+    names = ("strided", "pointwise", "depthwise")
+    chosen = [c for c in cases if c.name.startswith(names) and "some images, " in c.name]
+    chosen += [c for c in cases if c.name.startswith("strided") and "whole: " in c.name]
+    text = module_text(kernels_in([case.found for case in chosen]))
+    assert text.count("__global__") > 40
+    assert compile_cubin(text, architecture).startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("op", ["forward", "dx"])
+def test_channels_are_read_and_written_by_packs(op, cases):
+    """Where they are neighbours in memory."""
+    name = "strided, channels last, whole, bfloat16, wide=False, accumulate=False"
+    (case,) = [c for c in cases if c.name == f"{name}: {op}"]
+    (kernel,) = case.found.kernels
+    ptx = compile_ptx(module_text([kernel]), 90)
+    for access in ("ld", "st"):
+        assert re.search(rf"{access}\.global\.(v4\.[bu]32|v2\.[bu]64)", ptx)

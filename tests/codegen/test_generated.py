@@ -140,6 +140,26 @@ def test_broken_attention_is_found(op, right, wrong, tmp_path):
         check(case, arrays, found, broken)
 
 
+RESAMPLING = {
+    "the edge's share": ("adaptive_average_pool2d", "row < bottom", "row < bottom - 1"),
+    "another share": ("adaptive_average_pool2d_gradient", "/ float(", "/ float(1 + "),
+    "centres by half an element": ("upsample_bilinear2d", "+ 0.5)", "+ 0.0)"),
+    "too short a reach": ("upsample_bilinear2d_gradient", "+ 3) *", "+ 2) *"),
+}
+
+
+@pytest.mark.parametrize(("op", "right", "wrong"), RESAMPLING.values(), ids=RESAMPLING)
+def test_broken_resampling_is_found(op, right, wrong, tmp_path):
+    case = next(c for c in CASES if c.name.startswith(op + " long") and "float32 dense" in c.name)
+    arrays = case.arrays()
+    found = generated(case.node, arrays)
+    kernels = kernels_in([found])
+    assert right in module_text(kernels)
+    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
+    with pytest.raises(AssertionError):
+        check(case, arrays, found, broken)
+
+
 STRIDED = [
     c for c in CASES if c.layout.startswith("axis") and {"float32", "bfloat16"} & {*c.name.split()}
 ]
