@@ -5,7 +5,7 @@ It belongs to the checker of plans and shares no code with the planners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,23 +53,33 @@ def numbers(cells: Any) -> Any:
     return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """Ranges of bytes of one size, by their first bytes."""
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Where ranges of bytes of one size start, counted from the first, ascending."""
 
-    starts: Any
+    offsets: Any
     bytes: int
 
 
-def _cut(start: int, size: int, axes: Iterable[tuple[int, int]]) -> Pieces:
-    """The pieces of a tensor from its first byte, its strides and extents, innermost first."""
-    starts = np.full(1, start, np.int64)
+def _run(size: int, axes: Sequence[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Bytes without a gap from an element on, and the strides and extents that repeat them; axes
+    come innermost first."""
+    inner = 0
+    while inner < len(axes) and axes[inner][0] in (0, size):
+        size *= axes[inner][1] if axes[inner][0] else 1
+        inner += 1
+    return size, tuple(axes[inner:])
+
+
+def _starts(axes: Sequence[tuple[int, int]]) -> Any:
+    """Offsets of the elements of an array with these strides and extents, innermost first."""
+    offsets = np.zeros(1, np.int64)
     for stride, n in axes:
-        if stride == size and len(starts) == 1:
-            size *= n
-        elif stride > 0:
-            starts = np.add.outer(np.arange(n) * stride, starts).ravel()
-    return Pieces(starts, size)
+        offsets = np.add.outer(np.arange(n) * stride, offsets).ravel()
+    return offsets
+
+
+ONE_PIECE = np.zeros(1, np.int64)
 
 
 class Places:
@@ -94,16 +104,23 @@ class Places:
             if plan.placements[value].strides is not None and self.has_gaps(value)
         }
         """Buffers with values that are written in pieces between one another."""
-        self.known: dict[Hashable, Pieces] = {}
-        self.pieces = {value: self.pieces_of(value) for value in self.graph.values}
-        edges = [np.zeros(1, np.int64)]
-        for pieces in dict.fromkeys(self.pieces.values()):
-            edges += [pieces.starts, pieces.starts + pieces.bytes]
-        for buffer in plan.workspaces.values():
+        self.known: dict[tuple[tuple[int, int], ...], Any] = {}
+        self.patterns = {value: self.pattern_of(value) for value in self.graph.values}
+        self.marks = self.edges()
+        self.count = len(self.marks)
+
+    def edges(self) -> Any:
+        """All edges of pieces and workspaces, ascending."""
+        found: dict[tuple[int, int], Any] = {(0, 0): np.zeros(1, np.int64)}
+        for value, pattern in self.patterns.items():
+            start = self.spans[value][0]
+            for edge in (start, start + pattern.bytes):  # neighbours share theirs
+                found[edge, id(pattern.offsets)] = pattern.offsets
+        edges = [start + offsets for (start, _), offsets in found.items()]
+        for buffer in self.plan.workspaces.values():
             edges.append(np.array([buffer.offset, buffer.offset + buffer.bytes], np.int64))
         marks = np.sort(np.concatenate(edges), kind="stable")  # quick, as there are long runs
-        self.marks = marks[np.diff(marks, prepend=-1) > 0]
-        self.count = len(self.marks)
+        return marks[np.diff(marks, prepend=-1) > 0]
 
     def span(self, value: Value) -> tuple[int, int]:
         """First byte and end of a value in the arena."""
@@ -132,27 +149,28 @@ class Places:
         start, end = self.spans[value]
         return end - start != value.type.bytes
 
-    def pieces_of(self, value: Value) -> Pieces:
+    def pattern_of(self, value: Value) -> Pattern:
         """The pieces of a value; one where nothing is written in between."""
         placement, (start, end) = self.plan.placements[value], self.spans[value]
         if placement.strides is None or placement.buffer not in self.scattered:
-            return Pieces(np.array([start], np.int64), end - start)
+            return Pattern(ONE_PIECE, end - start)
         steps = zip(placement.strides, value.shape, strict=True)
-        axes = tuple(sorted((stride, n) for stride, n in steps if n > 1))
-        key = start, value.type.dtype, axes
-        if key not in self.known:
-            self.known[key] = _cut(start, value.type.dtype.itemsize, axes)
-        return self.known[key]
+        axes = sorted((stride, n) for stride, n in steps if n > 1)
+        size, outer = _run(value.type.dtype.itemsize, axes)
+        if outer not in self.known:
+            self.known[outer] = _starts(outer)
+        return Pattern(self.known[outer], size)
 
     def cell_range(self, start: int, end: int) -> slice:
         return slice(*np.searchsorted(self.marks, (start, end)).tolist())
 
     def cells_of(self, value: Value) -> Any:
         """Index of a value's cells, ascending."""
-        starts, size = self.pieces[value].starts, self.pieces[value].bytes
-        if len(starts) == 1:
-            return self.cell_range(int(starts[0]), int(starts[0]) + size)
-        first, last = (np.searchsorted(self.marks, edges) for edges in (starts, starts + size))
+        (start, _), pattern = self.spans[value], self.patterns[value]
+        if len(pattern.offsets) == 1:
+            return self.cell_range(start, start + pattern.bytes)
+        edges = (start, start + pattern.bytes)
+        first, last = (np.searchsorted(self.marks, edge + pattern.offsets) for edge in edges)
         counts = last - first
         skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
         return skipped + np.arange(len(skipped))

@@ -167,7 +167,7 @@ def test_the_peak_is_never_above_that_of_copies():
         graph = g.plan(model, optimizer=g.optim.Adam()).graph
         live = liveness(graph)
         placed = inplace.assign_storages(graph, live, overwrite=True)
-        copied = inplace._assign(graph, live, True, inplace.NO_PARTS)
+        copied = inplace._assign(graph, live, True, inplace.NO_PARTS, {})
         assert placed.peak_bytes() <= copied.peak_bytes()
 
 
