@@ -23,9 +23,8 @@ def apart(array, axis):
 
 
 def run(node, arrays):
-    strided = {v: outer_axes(v.type, arrays[v].strides) for v in (*node.inputs, *node.outputs)}
     strides = {v: arrays[v].strides for v in (*node.inputs, *node.outputs)}
-    strided = {v: own for v, own in strides.items() if outer_axes(v.type, own)}
+    strided = {value: given for value, given in strides.items() if outer_axes(value.type, given)}
     workspace = [
         np.empty(type.shape, type.dtype.numpy) for type in node.op.workspace(node, CPU, strided)
     ]

@@ -50,8 +50,8 @@ def run_unplanned(graph, sources):
                 arrays.update(zip(node.outputs, shown, strict=True))
                 continue
             arrays |= {value: fresh(value.type) for value in node.outputs}
-            axes = {v: outer_axes(v.type, arrays[v].strides) for v in node.inputs}
-            strided = {value: count for value, count in axes.items() if count}
+            strides = {v: arrays[v].strides for v in node.inputs}
+            strided = {v: given for v, given in strides.items() if outer_axes(v.type, given)}
             workspace = [fresh(type) for type in node.op.workspace(node, CPU, strided)]
             for call in bind_node(node, arrays, workspace, strided):
                 call()
