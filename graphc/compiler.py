@@ -64,6 +64,7 @@ def compile(
     costs: Costs | None = None,
     roofline: str | None = None,
     reorder: bool = True,
+    fuse: bool | None = None,
     device: str = "cpu",
     cuda_graph: bool = True,
     streams: int = 1,
@@ -97,7 +98,8 @@ def compile(
     flops and bytes and the peaks of the device named by `roofline`, or, with `costs`, from times
     that `graphc profile` has measured. `reorder` lets the nodes run in an order that lowers the
     arena and changes no bit; without it, and under all strategies but ``packed``, they run in the
-    order of the paper.
+    order of the paper. `fuse` makes groups of elementwise nodes one kernel each, which changes no
+    bit either; None does so for a GPU, and leaves a CPU's nodes apart.
 
     `device` is ``cpu``, ``cuda``, ``cuda:1`` or ``auto``: a GPU where there is one. On a GPU a step
     is captured as a CUDA graph and replayed, unless `cuda_graph` is false; with `streams` above 1,
@@ -128,6 +130,7 @@ def compile(
         costs=costs,
         roofline=roofline,
         reorder=reorder,
+        fuse=fuse,
         device="cpu" if gpu is None else profile_of(gpu),
         dump=dump,
     )
@@ -155,6 +158,7 @@ def plan(
     costs: Costs | None = None,
     roofline: str | None = None,
     reorder: bool = True,
+    fuse: bool | None = None,
     device: str | Device = "cpu",
     dump: str | os.PathLike[str] | None = None,
 ) -> MemoryPlan:
@@ -173,12 +177,13 @@ def plan(
             raise OptionError("budgets are for training steps; give an optimizer")
         recompute = "optimal"
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder, device)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     dumps = Dump(Path(dump) if dump is not None else None)
 
     with _collection_paused():
         named = _named_outputs(loss, outputs)
         graph = _build(named, step, training, precision, dumps)
+        graph = placing.fused(graph, recompute != "none", dumps)
         certificate = None
         if step is not None:
             if recompute == "optimal":
@@ -200,6 +205,7 @@ def plan(
             settings["costs"] = str(placing.costs)
         if not reorder:
             settings["reorder"] = False
+        settings |= placing.settings
         memory_plan = replace(memory_plan, settings=settings, certificate=certificate)
         check_plan(memory_plan)
         dumps.write("plan", lambda: str(memory_plan))
@@ -220,6 +226,7 @@ def frontier(
     costs: Costs | None = None,
     roofline: str | None = None,
     reorder: bool = True,
+    fuse: bool | None = None,
     device: str | Device = "cpu",
 ) -> list[FrontierPoint]:
     """The trade-off of bytes against time: plans by growing arena, dominated ones left out.
@@ -227,9 +234,11 @@ def frontier(
     Options are those of `compile`.
     """
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder, device)
+    placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     with _collection_paused():
-        graph = _build(_named_outputs(loss, outputs), step, None, precision, Dump(None))
+        named = _named_outputs(loss, outputs)
+        graph = _build(named, step, None, precision, Dump(None))
+        graph = placing.fused(graph, True, Dump(None))
         planner = placing.planner(graph)
         bound = planner.bound_bytes()
         return [
@@ -268,6 +277,7 @@ class _Placing:
         costs: Costs | None,
         roofline: str | None,
         reorder: bool,
+        fuse: bool | None,
         device: str | Device,
     ) -> None:
         choose("allocate", allocate, ALLOCATE)
@@ -275,7 +285,17 @@ class _Placing:
         self.reorders = reorder and allocate == "packed"
         measured = None if costs is None else load_costs(costs)
         self.device = target_of(device, roofline)
+        if fuse is not None and not isinstance(fuse, bool):
+            raise OptionError(f"fuse is True, False or None, got {fuse!r}")
+        is_usual = self.device.kind == "cuda"
+        self.fuses = is_usual if fuse is None else fuse
+        self.settings = {"fuse": self.fuses} if self.fuses != is_usual else {}
         self.costs = CostModel(find_device(roofline) if roofline else self.device, measured)
+
+    def fused(self, graph: Graph, recomputes: bool, dumps: Dump) -> Graph:
+        """The graph with groups of elementwise nodes as one, where that was asked for."""
+        name = "fuse-recomputed" if recomputes else "fuse"
+        return run_passes(graph, (name,), dumps) if self.fuses else graph
 
     def planner(self, graph: Graph) -> OptimalPlanner:
         order = partial(with_least_peak, alignment=self.alignment, device=self.device)

@@ -46,10 +46,14 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
-    """Whether nodes may run in another order."""
+    """Whether nodes may run in another order, and in groups."""
     parser.add_argument(
         "--keep-order", dest="reorder", action="store_false",
         help="run nodes as they were made, even where another order takes fewer bytes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fuse", action=argparse.BooleanOptionalAction,
+        help="groups of elementwise nodes as one kernel each (default: on a GPU only)",
     )  # fmt: skip
 
 
@@ -123,7 +127,7 @@ def recipe(options: argparse.Namespace) -> Recipe:
     names = (
         "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
         "accumulate", "precision", "recompute", "allocate", "budget", "feature_map_budget",
-        "max_extra_flops", "costs", "roofline", "reorder", "device",
+        "max_extra_flops", "costs", "roofline", "reorder", "fuse", "device",
     )  # fmt: skip
     chosen = {name: getattr(options, name) for name in names if hasattr(options, name)}
     chosen["warmup"] = options.warmup or 0

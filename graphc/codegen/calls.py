@@ -71,8 +71,8 @@ Call = Launch | Gemm
 class NodeCalls:
     """The calls of one node, in order, and the scratch tensors that they share.
 
-    Scratch depends on the node's types and attributes alone, so it is known before anything has a
-    place.
+    Scratch depends on the node's types and attributes, and on the order in which the axes of its
+    values lie in memory; so it is known before anything has a place.
     """
 
     calls: tuple[Call, ...]

@@ -18,6 +18,7 @@ from graphc.codegen.layout import (
     collapse,
     decompose,
     index_type,
+    order_of,
     packs,
 )
 from graphc.codegen.scalar import ScalarCode
@@ -32,6 +33,8 @@ GRID_LIMIT = 4096
 WIDEST = 8
 """Elements of a pack: one access of 16-bit floats, two of float32."""
 
+NO_LOCALS: Mapping[str, DType] = {}
+
 
 def elementwise(
     op: str,
@@ -39,19 +42,22 @@ def elementwise(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
     expressions: Mapping[str, Expression],
+    locals: Mapping[str, DType] = NO_LOCALS,
 ) -> Launch:
-    """One launch that evaluates specialised expressions, keyed by output, over `shape`.
+    """One launch that evaluates specialised expressions, keyed by output or local, over `shape`.
 
-    All operands have strides over `shape`. A later expression may read an earlier output.
+    All operands have strides over `shape`. A later expression may read an earlier output or local.
     """
-    extents, operands = collapse(shape, [*inputs, *outputs])
+    order = order_of(shape, outputs)  # neighbours of what is written are neighbouring threads
+    ordered = tuple(shape[axis] for axis in order)
+    extents, operands = collapse(ordered, [o.permuted(order) for o in (*inputs, *outputs)])
     sources, targets = operands[: len(inputs)], operands[len(inputs) :]
     elements = math.prod(extents)
     width = _width(extents, sources, targets)
     packed, rest = divmod(elements, width)
 
     def body(width: int, place: str) -> str:
-        return _element_code(extents, sources, targets, expressions, width, place)
+        return _element_code(extents, sources, targets, expressions, locals, width, place)
 
     loops = [_loop(0, packed, f"item * {width}u" if width > 1 else "item", body, width)]
     if rest:
@@ -90,6 +96,7 @@ def _element_code(
     sources: Sequence[Operand],
     targets: Sequence[Operand],
     expressions: Mapping[str, Expression],
+    locals: Mapping[str, DType],
     width: int,
     place: str,
 ) -> str:
@@ -98,10 +105,15 @@ def _element_code(
     scalar = ScalarCode(floating([o.dtype for o in (*sources, *targets)]))
     for access in reads:
         scalar.declare(access.operand.name, access.operand.dtype, access.read())
-    for access in writes:
-        name = access.operand.name
-        scalar.assign(expressions[name], access.operand.dtype, access.target())
-        if any(name in expression.names for expression in expressions.values()):
+    read = {name for expression in expressions.values() for name in expression.names}
+    written = {access.operand.name: access for access in writes}
+    for name, expression in expressions.items():
+        if name in locals:
+            scalar.define(name, locals[name], expression)
+            continue
+        access = written[name]
+        scalar.assign(expression, access.operand.dtype, access.target())
+        if name in read:
             scalar.declare(name, access.operand.dtype, f"widen({access.target()})")  # as rounded
     lanes = scalar.statements
     statements = [f"const Index place = {place};", *split]

@@ -17,7 +17,6 @@ from graphc.codegen.layout import (
 )
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import attribute_items
 from graphc.ir.ops.elementwise import Elementwise
 from graphc.ir.types import int64
 
@@ -29,24 +28,15 @@ IDENTITY = parse("x")
 
 def scalar_op(node: Node, places: Places) -> NodeCalls:
     """An op that is given by expressions, an optimizer's update included."""
-    op = node.op
+    op, shape = node.op, node.outputs[0].shape
     assert isinstance(op, Elementwise)
-    constants = {key: float(number) for key, number in attribute_items(node.attributes)}
-    expressions = {
-        output: expression.specialize(constants)
-        for output, expression in op.expressions_for(node.attributes, len(node.inputs)).items()
-    }
-    shape = node.outputs[0].shape
-    inputs = [
-        operand(op.input_name(i), value, places[value], shape)
-        for i, value in enumerate(node.inputs)
-    ]
-    outputs = {
-        op.output_name(i): operand(op.output_name(i), value, places[value], shape)
-        for i, value in enumerate(node.outputs)
-    }
-    ordered = [outputs[name] for name in expressions]
-    return NodeCalls((elementwise(op.name, shape, inputs, ordered, expressions),))
+    program = op.scalar_program(node.attributes, tuple(v.type.dtype for v in node.inputs))
+    inputs, outputs = (
+        [operand(name, v, places[v], shape) for name, v in zip(names, values, strict=True)]
+        for names, values in ((program.inputs, node.inputs), (program.outputs, node.outputs))
+    )
+    launch = elementwise(op.name, shape, inputs, outputs, program.expressions, program.locals)
+    return NodeCalls((launch,))
 
 
 def _launch(node: Node, places: Places, inputs: list[Operand], expression: Expression) -> Launch:

@@ -38,10 +38,7 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
     transpose_a = not is_linear and node.attributes.transpose_a
     transpose_b = is_linear or node.attributes.transpose_b
     beta = 1.0 if is_linear or node.attributes.accumulate else 0.0
-    for value in (a, b, c):
-        if needs_copy(value, places[value].strides):
-            raise OptionError(f"{node.label}: {value} has no axis of stride 1; copy it first")
-    first, second, result = (_Stored.of(v, places[v]) for v in (b, a, c))
+    first, second, result = (_readable(node, v, places[v]) for v in (b, a, c))
     if result.is_transposed:
         raise OptionError(f"{node.label}: the output must have rows in one piece")
     rows, columns = c.shape[-2:]
@@ -56,7 +53,7 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
             *matrices,
             beta,
             batch,
-            _compute(a.type.dtype, tf32),
+            compute_type(a.type.dtype, tf32),
         )
         for batch, matrices in _batches(c.shape[:-2], (first, second, result), places)
     )
@@ -64,12 +61,22 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
 
 def needs_copy(value: Value, strides: tuple[int, ...]) -> bool:
     """Whether a matrix lies so that no BLAS can read it: neither rows nor columns in one piece."""
-    rows, columns = value.shape[-2:]
     size = value.type.dtype.itemsize
     below, right = (stride // size for stride in strides[-2:])
-    by_rows = (columns == 1 or right == 1) and (rows == 1 or below >= columns)
-    by_columns = (rows == 1 or below == 1) and (columns == 1 or right >= rows)
-    return not (by_rows or by_columns)
+    rows, columns = value.shape[-2:]
+    return stored(rows, columns, below, right) is None
+
+
+def stored(rows: int, columns: int, below: int, right: int) -> tuple[bool, int] | None:
+    """Whether a matrix lies by columns instead of by rows, and its leading dimension.
+
+    `below` and `right` are the strides to the next row and column. None if no BLAS can read it.
+    """
+    if (columns == 1 or right == 1) and (rows == 1 or below >= columns):
+        return False, below if rows > 1 else columns
+    if (rows == 1 or below == 1) and (columns == 1 or right >= rows):
+        return True, right if columns > 1 else rows
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +87,15 @@ class _Stored:
     is_transposed: bool
     leading: int
 
-    @staticmethod
-    def of(value: Value, place: Place) -> _Stored:
-        rows, columns = value.shape[-2:]
-        size = value.type.dtype.itemsize
-        below, right = (stride // size for stride in place.strides[-2:])
-        if (columns == 1 or right == 1) and (rows == 1 or below >= columns):
-            return _Stored(value, False, below if rows > 1 else columns)
-        return _Stored(value, True, right if columns > 1 else rows)
+
+def _readable(node: Node, value: Value, place: Place) -> _Stored:
+    size = value.type.dtype.itemsize
+    below, right = (stride // size for stride in place.strides[-2:])
+    rows, columns = value.shape[-2:]
+    found = stored(rows, columns, below, right)
+    if found is None:
+        raise OptionError(f"{node.label}: {value} has no axis of stride 1; copy it first")
+    return _Stored(value, *found)
 
 
 def _batches(
@@ -120,7 +128,8 @@ def _batch_operand(value: Value, place: Place, shape: tuple[int, ...]) -> Operan
     return whole.on(whole.strides[:-2])
 
 
-def _compute(dtype: DType, tf32: bool) -> int:
+def compute_type(dtype: DType, tf32: bool) -> int:
+    """The cublasComputeType of a product of that dtype."""
     if dtype == float64:
         return COMPUTE_64F
     return COMPUTE_32F_FAST_TF32 if tf32 and dtype == float32 else COMPUTE_32F

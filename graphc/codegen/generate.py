@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from graphc.codegen import attention, elementwise_ops, line_ops, lookup, step_numbers, windows
+from graphc.codegen import (
+    attention,
+    elementwise_ops,
+    line_ops,
+    lookup,
+    resample,
+    step_numbers,
+    windows,
+)
 from graphc.codegen.calls import NodeCalls
+from graphc.codegen.convolution import CONVOLUTIONS, convolution
 from graphc.codegen.dropout import dropout
 from graphc.codegen.elementwise_ops import Places, scalar_op
 from graphc.codegen.product import PRODUCTS, product
@@ -16,6 +25,7 @@ RULES = {
     **elementwise_ops.RULES,
     **line_ops.RULES,
     **lookup.RULES,
+    **resample.RULES,
     **step_numbers.RULES,
     **windows.RULES,
     "dropout": dropout,
@@ -24,7 +34,7 @@ RULES = {
 
 def is_generated(op: Op) -> bool:
     """Whether `calls_of` knows this op."""
-    return isinstance(op, Elementwise) or op.name in RULES or op.name in PRODUCTS
+    return isinstance(op, Elementwise) or op.name in {*RULES, *PRODUCTS, *CONVOLUTIONS}
 
 
 def calls_of(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
@@ -37,6 +47,8 @@ def calls_of(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
     """
     if node.op.name in PRODUCTS:
         return product(node, places, tf32)
+    if node.op.name in CONVOLUTIONS:
+        return convolution(node, places, tf32)
     if node.op.name in RULES:
         return RULES[node.op.name](node, places)
     if isinstance(node.op, Elementwise):

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphc.codegen.calls import Buffer
 from graphc.ir.graph import Value
-from graphc.ir.types import DType, TensorType, contiguous_strides
+from graphc.ir.types import DType, TensorType, contiguous_strides, memory_order
 
 ALIGNMENT = 16
 """Bytes of the widest access."""
@@ -35,6 +35,11 @@ def in_one_piece(type: TensorType, address: int = 0) -> Place:
     return Place(address, contiguous_strides(type))
 
 
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor in one piece, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """An argument of a kernel as its index space sees it; one without a buffer is its own offset.
@@ -50,6 +55,10 @@ class Operand:
     """Of what the pointer argument points to; kernels depend on it modulo 16."""
     start: int = 0
     """Elements from there to the first element."""
+
+    def permuted(self, order: Sequence[int]) -> Operand:
+        """The same operand on an index space with its axes in another order."""
+        return self.on([self.strides[axis] for axis in order])
 
     def on(self, strides: Sequence[int]) -> Operand:
         """The same operand on an index space with these strides."""
@@ -67,6 +76,18 @@ def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Op
     return Operand(name, value.type.dtype, (*missing, *own), value, place.address)
 
 
+def folded_strides(
+    type: TensorType, strides: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Byte strides of a tensor seen in another shape; None where its strides do not allow it."""
+    element = np.empty(1, type.dtype.numpy)
+    outline = np.lib.stride_tricks.as_strided(element, type.shape, strides)
+    try:
+        return np.reshape(outline, shape, copy=False).strides
+    except ValueError:
+        return None
+
+
 def on_frame(
     name: str, value: Value, place: Place, own: tuple[int, ...], shape: tuple[int, ...]
 ) -> Operand:
@@ -74,13 +95,24 @@ def on_frame(
 
     Raises `ValueError` where its strides do not allow it.
     """
-    element = np.empty(1, value.type.dtype.numpy)
-    outline = np.lib.stride_tricks.as_strided(element, value.shape, place.strides)
-    strides = np.reshape(outline, own, copy=False).strides
+    strides = folded_strides(value.type, place.strides, own)
+    if strides is None:
+        raise ValueError(f"{value.type} with the strides {place.strides} cannot be seen as {own}")
     size = value.type.dtype.itemsize
     elements = tuple(0 if n == 1 else s // size for n, s in zip(own, strides, strict=True))
     missing = (0,) * (len(shape) - len(own))
     return Operand(name, value.type.dtype, (*missing, *elements), value, place.address)
+
+
+def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, ...]:
+    """All axes in the order in which the first operand that has an element at every place lies in
+    memory; as they are where none has."""
+    long = {axis for axis, extent in enumerate(shape) if extent > 1}
+    for each in operands:
+        if each.buffer is not None and all(each.strides[axis] for axis in long):
+            ordered = iter(memory_order(shape, each.strides))
+            return tuple(next(ordered) if axis in long else axis for axis in range(len(shape)))
+    return tuple(range(len(shape)))
 
 
 def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:

@@ -7,7 +7,9 @@ over its elements, numbers made of these, and outputs for the line or for each e
 Two forms, chosen by the shape alone. By rows: where the last axis is reduced, consecutive threads
 of a team take consecutive packs of one line. By columns: where it is kept, consecutive threads take
 consecutive lines, and eight threads a line share its elements. Which thread adds which elements,
-and in which order, never depends on strides, so neither do the bits of a result.
+and in which order, depends on the shape and on the order in which the axes of the frame's tensor
+lie in memory, on nothing else of its strides. A plan gives a value the same order under every
+strategy (passes/layout.py), so the bits of a result are the same, too.
 
 All elements of a line are read before the first one is written, except by the thread that writes
 it, so an output may lie over an operand that lies as it does.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from graphc.codegen.access import Access, indented, parameters, starting_at
@@ -31,6 +33,7 @@ from graphc.codegen.layout import (
     decompose,
     index_type,
     offset,
+    order_of,
 )
 from graphc.codegen.scalar import C_TYPES, ScalarCode, literal
 from graphc.ir.expression import Expression, parse
@@ -100,6 +103,19 @@ class Lines:
         """Whether the last axis with more than one element is reduced."""
         long = [axis for axis, extent in enumerate(self.shape) if extent > 1]
         return not long or long[-1] in self.reduced
+
+    def in_memory_order(self) -> Lines:
+        """The same program with the frame's axes in the order in which its tensors lie."""
+        order = order_of(self.shape, (*self.inputs, *self.outputs))
+        if order == tuple(range(len(order))):
+            return self
+        return replace(
+            self,
+            shape=tuple(self.shape[axis] for axis in order),
+            reduced=tuple(i for i, axis in enumerate(order) if axis in self.reduced),
+            inputs=tuple(o.permuted(order) for o in self.inputs),
+            outputs=tuple(o.permuted(order) for o in self.outputs),
+        )
 
     def expression(self, source: str) -> Expression:
         """Parsed, with the constants put in."""

@@ -100,6 +100,16 @@ class ScalarCode:
         inner.variables, inner.results = dict(self.variables), self.results
         return inner
 
+    def define(self, name: str, dtype: DType, expression: Expression) -> None:
+        """A variable for the expression's value, rounded to `dtype`."""
+        value, _ = self.compute(expression)
+        if dtype.itemsize == 2:
+            held = C_TYPES[arithmetic_dtype(dtype)]
+            self.statements.append(f"{C_TYPES[dtype]} {name}_narrow;")
+            self.statements.append(f"narrow(({held}){value}, {name}_narrow);")
+            value = f"widen({name}_narrow)"
+        self.declare(name, dtype, value)
+
     def assign(self, expression: Expression, dtype: DType, target: str) -> None:
         """`target`, which stores that dtype, gets the value."""
         value, _ = self.compute(expression)

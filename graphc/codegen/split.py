@@ -6,12 +6,11 @@ result comes after it. How lines are cut depends on the shape alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from graphc.codegen.calls import Launch, NodeCalls, Scratch
 from graphc.codegen.elementwise import elementwise
-from graphc.codegen.layout import Operand
+from graphc.codegen.layout import Operand, row_major
 from graphc.codegen.lines import WARP, Lines, Numbers, Reduce, line_kernel
 from graphc.codegen.scalar import arithmetic_dtype
 from graphc.ir.types import TensorType
@@ -37,6 +36,7 @@ def chunks_of(program: Lines) -> int:
 
 def lines_kernels(op: str, program: Lines) -> NodeCalls:
     """The launches of a line program."""
+    program = program.in_memory_order()
     chunks = chunks_of(program)
     if chunks == 1:
         return NodeCalls((line_kernel(op, program),))
@@ -91,14 +91,14 @@ class _Splitter:
     ) -> Lines:
         """The program that combines the parts of each line."""
         shape, kept = (*self.kept_shape, self.chunks), range(len(self.kept_shape))
-        strides = _row_major(shape)
+        strides = row_major(shape)
         inputs = [Operand(f"{n}_parts", self.dtype, strides, room) for n, room in partials.items()]
         earlier = self.known(shape, kept)
         names = [*stage.of, *(name for numbers in own for name in numbers.of)]
         later = self.read_by(rest)
         stored = {f"{name}_line": name for name in names if name in later}
         self.numbers |= {name: self.room(self.program.lines) for name in stored.values()}
-        numbers = (*_row_major(self.kept_shape), 0)
+        numbers = (*row_major(self.kept_shape), 0)
         outputs = [
             Operand(target, self.dtype, numbers, self.numbers[name])
             for target, name in stored.items()
@@ -123,7 +123,7 @@ class _Splitter:
 
     def known(self, shape: tuple[int, ...], kept: Iterable[int]) -> list[Operand]:
         """The numbers computed so far as operands over a shape whose axes `kept` number lines."""
-        strides = dict(zip(kept, _row_major(self.kept_shape), strict=True))
+        strides = dict(zip(kept, row_major(self.kept_shape), strict=True))
         spread = tuple(strides.get(axis, 0) for axis in range(len(shape)))
         return [Operand(n, self.dtype, spread, room) for n, room in self.numbers.items()]
 
@@ -142,7 +142,3 @@ class _Splitter:
         """Another scratch tensor."""
         self.scratch.append(TensorType((elements,), self.dtype))
         return Scratch(len(self.scratch) - 1)
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from graphc.codegen.access import indented, parameters
 from graphc.codegen.calls import Launch, NodeCalls
-from graphc.codegen.elementwise import BLOCK, GRID_LIMIT
 from graphc.codegen.elementwise_ops import Places, Rule
-from graphc.codegen.kernel import ENTRY, named
-from graphc.codegen.layout import Operand, decompose, offset, operand, widest_index
+from graphc.codegen.grid import grid_kernel, over_grid
+from graphc.codegen.layout import Operand, decompose, offset, operand, order_of, widest_index
 from graphc.codegen.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
 
 AXES = ("n", "c", "h", "w")
 
 
-def _operands(node: Node, places: Places) -> tuple[list[Operand], list[Operand]]:
+def own_operands(node: Node, places: Places) -> tuple[list[Operand], list[Operand]]:
     """Inputs and outputs on their own axes."""
     op = node.op
     inputs = [operand(op.input_name(i), v, places[v], v.shape) for i, v in enumerate(node.inputs)]
@@ -30,28 +29,31 @@ def _operands(node: Node, places: Places) -> tuple[list[Operand], list[Operand]]
     return inputs, outputs
 
 
-def _launch(
+def each_element(
     node: Node, inputs: list[Operand], outputs: list[Operand], body: Sequence[str]
 ) -> Launch:
     """A kernel that runs `body` for each place n, c, h, w of the output."""
     shape, elements = node.outputs[0].shape, node.outputs[0].type.elements
     values, operands = (*node.inputs, *node.outputs), (*inputs, *outputs)
     spans = [(value.shape, o) for value, o in zip(values, operands, strict=True)]
-    split, indices = decompose("item", shape, "o")
-    axes = [f"const Index {axis} = {index};" for axis, index in zip(AXES, indices, strict=True)]
-    inner = indented([*split, *axes, *body], 2)
-    text = (
-        f'extern "C" __global__ void {ENTRY}({parameters(inputs, outputs)}) {{\n'
-        f"    using Index = {widest_index(spans)};\n"
-        "    const Index threads = Index(gridDim.x) * blockDim.x;\n"
-        "    Index item = Index(blockIdx.x) * blockDim.x + threadIdx.x;\n"
-        f"    for (; item < {elements}u; item += threads) {{\n{inner}\n    }}\n}}\n"
+    order = order_of(shape, outputs)
+    split, indices = decompose("item", [shape[axis] for axis in order], "o")
+    axes = [
+        f"const Index {AXES[axis]} = {index};"
+        for axis, index in sorted(zip(order, indices, strict=True))
+    ]
+    kernel = grid_kernel(
+        node.op.name,
+        elements,
+        widest_index(spans),
+        parameters(inputs, outputs),
+        [*split, *axes, *body],
     )
-    grid = min(GRID_LIMIT, -(-elements // BLOCK))
-    return Launch(named(node.op.name, text), values, grid, BLOCK)
+    return over_grid(kernel, values, elements)
 
 
-def _at(operand: Operand, row: str = "h", column: str = "w") -> str:
+def element(operand: Operand, row: str = "h", column: str = "w") -> str:
+    """An element of image n and channel c."""
     return f"{operand.name}[{offset(('n', 'c', row, column), operand.strides)}]"
 
 
@@ -91,10 +93,10 @@ def _windows_of_place(node: Node, body: Sequence[str]) -> str:
 
 def _max_pool(node: Node, places: Places) -> NodeCalls:
     """The first of equal elements wins; NaN goes through, as on the CPU."""
-    inputs, outputs = _operands(node, places)
+    inputs, outputs = own_operands(node, places)
     (x,), (y, place) = inputs, outputs
     held = arithmetic_dtype(x.dtype)
-    seen = f"widen({_at(x, 'Index(row)', 'Index(column)')})"
+    seen = f"widen({element(x, 'Index(row)', 'Index(column)')})"
     body = [
         f"{C_TYPES[held]} best = {literal(float('-inf'), held)};",
         "unsigned char chosen = 0;",
@@ -106,10 +108,10 @@ def _max_pool(node: Node, places: Places) -> NodeCalls:
                 "best = maximum(best, seen);",
             ],
         ),
-        f"narrow(best, {_at(y)});",
-        f"{_at(place)} = chosen;",
+        f"narrow(best, {element(y)});",
+        f"{element(place)} = chosen;",
     ]
-    return NodeCalls((_launch(node, inputs, outputs, body),))
+    return NodeCalls((each_element(node, inputs, outputs, body),))
 
 
 Loop = Callable[[Node, Sequence[str]], str]
@@ -119,19 +121,19 @@ def _summed(loop: Loop, chosen: bool, mean: bool) -> Rule:
     """The sum of what the loop meets, or of what a window's place chooses, or its share."""
 
     def rule(node: Node, places: Places) -> NodeCalls:
-        inputs, outputs = _operands(node, places)
+        inputs, outputs = own_operands(node, places)
         source, held = inputs[0], arithmetic_dtype(inputs[0].dtype)
         # The place of a window lies with the window: at h, w going forward, else where the loop is.
         window = ("h", "w") if loop is _places_of_window else ("Index(row)", "Index(column)")
-        skip = [f"if ({_at(inputs[1], *window)} != k) continue;"] if chosen else []
-        seen = f"widen({_at(source, 'Index(row)', 'Index(column)')})"
+        skip = [f"if ({element(inputs[1], *window)} != k) continue;"] if chosen else []
+        seen = f"widen({element(source, 'Index(row)', 'Index(column)')})"
         share = f" / {literal(_places(node), held)}" if mean else ""
         body = [
             f"{C_TYPES[held]} total = {literal(0.0, held)};",
             loop(node, [*skip, f"total += {seen};"]),
-            f"narrow(total{share}, {_at(outputs[0])});",
+            f"narrow(total{share}, {element(outputs[0])});",
         ]
-        return NodeCalls((_launch(node, inputs, outputs, body),))
+        return NodeCalls((each_element(node, inputs, outputs, body),))
 
     return rule
 

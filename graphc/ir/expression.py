@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphc.errors import GraphError
+from graphc.ir.types import DType
 
 FUNCTIONS = {
     # name: flops an element, counted as vendors count them (transcendentals as their polynomial)
@@ -78,8 +79,8 @@ class Expression:
         """Floating point operations an element."""
         return sum(FUNCTIONS[instruction.function] for instruction in self.instructions)
 
-    def specialize(self, constants: Mapping[str, float]) -> Expression:
-        """Attributes replaced by their values, constant parts computed, small powers expanded."""
+    def specialize(self, constants: Mapping[str, str | float]) -> Expression:
+        """Names replaced by numbers or others, constant parts computed, small powers expanded."""
         known: dict[int, Operand] = {}
         kept: list[Instruction] = []
 
@@ -97,6 +98,21 @@ class Expression:
             else:
                 known[index] = folded
         return Expression(self.source, tuple(kept), resolve(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarProgram:
+    """What a kernel computes of every element: specialised expressions by name, in order.
+
+    `inputs` and `outputs` name operands in the order of a node. What is neither is a local: its
+    value goes to no memory, but is rounded to its dtype. An expression may read all names that
+    stand before it.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    expressions: Mapping[str, Expression]
+    locals: Mapping[str, DType] = field(default_factory=dict)
 
 
 def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand:

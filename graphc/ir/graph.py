@@ -131,7 +131,8 @@ class Node:
     @property
     def label(self) -> str:
         """Scope and op, as people call it: ``layer0/relu``."""
-        return f"{self.scope}/{self.op.name}" if self.scope else self.op.name
+        title = self.op.title(self.attributes)
+        return f"{self.scope}/{title}" if self.scope else title
 
     @property
     def output(self) -> Value:

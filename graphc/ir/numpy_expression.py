@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -75,18 +76,29 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 def lower(
-    expressions: Mapping[str, Expression], inputs: Mapping[str, DType], outputs: Mapping[str, DType]
+    expressions: Mapping[str, Expression],
+    inputs: Mapping[str, DType],
+    outputs: Mapping[str, DType],
+    locals: Mapping[str, DType] = MappingProxyType({}),
 ) -> Lowering:
-    """Assign registers to a specialised expression list, output by output.
+    """Assign registers to a specialised expression list, one expression after another.
 
-    A later expression may read an earlier output by name.
+    A later expression may read an earlier output or local by name.
     """
-    return _Lowerer(inputs, outputs).run(expressions)
+    return _Lowerer(inputs, outputs, locals).run(expressions)
 
 
 class _Lowerer:
-    def __init__(self, inputs: Mapping[str, DType], outputs: Mapping[str, DType]) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, DType],
+        outputs: Mapping[str, DType],
+        locals: Mapping[str, DType],
+    ) -> None:
         self.dtypes = {**inputs, **outputs}
+        self.locals = locals
+        self.defined: dict[str, int] = {}
+        """The registers of locals that are still to be read."""
         self.slots = {name: slot for slot, name in enumerate(self.dtypes)}
         self.registers: list[DType] = []
         self.free: dict[DType, list[int]] = {}
@@ -106,12 +118,49 @@ class _Lowerer:
             self.free[self.registers[slot - len(self.dtypes)]].append(slot)
 
     def run(self, expressions: Mapping[str, Expression]) -> Lowering:
-        for output, expression in expressions.items():
-            self.expression(output, expression)
+        last = {name: at for at, e in enumerate(expressions.values()) for name in e.names}
+        for at, (name, expression) in enumerate(expressions.items()):
+            if name in self.locals:
+                self.defined[name] = self.local(self.locals[name], expression)
+            else:
+                self.expression(name, expression)
+            for read in [read for read in self.defined if last.get(read, -1) <= at]:
+                self.release(self.defined.pop(read))
         return Lowering(tuple(self.steps), tuple(self.registers))
 
     def expression(self, output: str, expression: Expression) -> None:
         target, dtype = self.slots[output], self.dtypes[output]
+        narrow = compute_dtype(dtype) != dtype
+        source, held = self.computed(expression, dtype, None if narrow else target)
+        if not isinstance(source, int) or source != target:
+            self.steps.append(Step(_assign, (source,), target))
+        for register in held:
+            self.release(register)
+
+    def local(self, dtype: DType, expression: Expression) -> int:
+        """The register that holds a local, rounded to its dtype."""
+        source, held = self.computed(expression, dtype, None)
+        if isinstance(source, int) and source in held:
+            held.remove(source)
+            register = source
+        else:
+            register = self.acquire(compute_dtype(dtype))
+            self.steps.append(Step(_assign, (source,), register))
+        if compute_dtype(dtype) != dtype:
+            narrow = self.acquire(dtype)
+            self.steps += [Step(_assign, (register,), narrow), Step(_assign, (narrow,), register)]
+            self.release(narrow)
+        for other in held:
+            self.release(other)
+        return register
+
+    def computed(
+        self, expression: Expression, dtype: DType, target: int | None
+    ) -> tuple[Slot, list[int]]:
+        """Where an expression's value is, and the registers to release once it has been read.
+
+        The last instruction writes to `target` if there is one. `dtype` is that of the value.
+        """
         widened = {
             name: self.load(self.slots[name], dtype_of)
             for name, dtype_of in self.dtypes.items()
@@ -128,33 +177,31 @@ class _Lowerer:
             if isinstance(operand, Result):
                 return where[operand.index]
             if isinstance(operand, str):
-                return widened.get(operand, self.slots[operand])
+                known = widened if operand in widened else self.defined
+                return known[operand] if operand in known else self.slots[operand]
             if self.float is None:  # an integer op: its literals are integers of its dtype
-                integer: np.generic = self.dtypes[output].numpy.type(operand)
+                integer: np.generic = dtype.numpy.type(operand)
                 return integer
             return operand
 
-        narrow = compute_dtype(dtype) != dtype
         for index, instruction in enumerate(expression.instructions):
-            final = expression.value == Result(index) and not narrow
             operands = tuple(slot(operand) for operand in instruction.operands)
-            comparison = instruction.function in COMPARISONS
-            result = (
-                target if final else self.acquire(bool_ if comparison else self.dtype(operands))
-            )
+            if target is not None and expression.value == Result(index):
+                result = target
+            else:
+                comparison = instruction.function in COMPARISONS
+                result = self.acquire(bool_ if comparison else self.dtype(operands))
             self.emit(instruction.function, operands, result)
             where[index] = result
             for operand in instruction.operands:
                 if isinstance(operand, Result):
                     held[operand.index] -= 1
-                    if held[operand.index] == 0:
+                    if held[operand.index] == 0 and operand != expression.value:
                         self.release(where[operand.index])
-        if narrow or not isinstance(expression.value, Result):
-            self.steps.append(Step(_assign, (slot(expression.value),), target))
-        if isinstance(expression.value, Result):
-            self.release(where[expression.value.index])
-        for register in widened.values():
-            self.release(register)
+        registers = list(widened.values())
+        if isinstance(expression.value, Result) and where[expression.value.index] != target:
+            registers.insert(0, where[expression.value.index])
+        return slot(expression.value), registers
 
     def load(self, slot: int, dtype: DType) -> int:
         register = self.acquire(compute_dtype(dtype))

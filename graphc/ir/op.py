@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Strided = Mapping["Value", tuple[int, ...]]
-"""Of each value that does not lie in one piece its strides in bytes."""
+"""Of each value that does not lie in one piece, row-major, its strides in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,10 @@ class Op:
         """Output types, always as a tuple."""
         inferred = getattr(self, "infer")(attributes, *types)  # noqa: B009 - declared by subclasses
         return inferred if isinstance(inferred, tuple) else (inferred,)
+
+    def title(self, attributes: Any) -> str:
+        """What printouts call a node with these attributes."""
+        return self.name
 
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...] | None:
         """Layouts of the outputs inside the viewed input, or None where a copy is needed."""

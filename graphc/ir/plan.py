@@ -139,7 +139,7 @@ class MemoryPlan:
 
     @cached_property
     def strided(self) -> dict[Value, tuple[int, ...]]:
-        """Values that do not lie in one piece, and their strides in bytes."""
+        """Values that do not lie in one piece, row-major, and their strides in bytes."""
         places = self.placements.items()
         found = {value: place.strides for value, place in places if place.strides is not None}
         return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}

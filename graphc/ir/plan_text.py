@@ -100,7 +100,8 @@ STEP_COLUMNS = ("step", "node", "value", "type", "bytes", "offset", "how", "live
 
 def _call(plan: MemoryPlan, node: Node) -> str:
     operands = ", ".join(plan.graph.names[value] for value in node.inputs)
-    return f"{node.op.name}({operands})" if len(operands) <= 48 else f"{node.op.name}(...)"
+    title = node.op.title(node.attributes)
+    return f"{title}({operands})" if len(operands) <= 48 else f"{title}(...)"
 
 
 def shown_steps(plan: MemoryPlan, limit: int | None) -> range:

@@ -140,6 +140,30 @@ def outer_axes(type: TensorType, strides: tuple[int, ...]) -> int:
     return 0
 
 
+def channels_last_strides(type: TensorType) -> tuple[int, ...]:
+    """Byte strides of (batch, channels, height, width) in one piece with channels innermost."""
+    n, c, h, w = type.shape
+    batch, height, width, channels = contiguous_strides(type.with_shape((n, h, w, c)))
+    return batch, channels, height, width
+
+
+def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes with more than one element, from the outermost in memory to the innermost."""
+    axes = (axis for axis, extent in enumerate(shape) if extent > 1)
+    return tuple(sorted(axes, key=lambda axis: -strides[axis]))
+
+
+def pieces(type: TensorType, strides: tuple[int, ...]) -> int:
+    """How many ranges of bytes a tensor lies in that nothing is stored in twice."""
+    reach, count = type.dtype.itemsize, 1
+    for axis in reversed(memory_order(type.shape, strides)):
+        if count == 1 and strides[axis] == reach:
+            reach *= type.shape[axis]
+        else:
+            count *= type.shape[axis]
+    return count
+
+
 def span_bytes(type: TensorType, layout: Layout) -> int:
     """Bytes from a view's first element to the end of its last one."""
     reach = sum((n - 1) * stride for n, stride in zip(type.shape, layout.strides, strict=True))

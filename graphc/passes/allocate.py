@@ -64,8 +64,8 @@ def allocate(
     """
     started = time.perf_counter()
     live = liveness(graph)
-    separate = assign_storages(graph, live, overwrite=False)
-    merged = assign_storages(graph, live, overwrite=True)
+    separate = assign_storages(graph, live, overwrite=False, device=device)
+    merged = assign_storages(graph, live, overwrite=True, device=device)
     storages = {name: separate if name == "none" else merged for name in ALLOCATE}
     scratch = _scratch(graph, merged, device, alignment)
     places: dict[str, tuple[list[Tenant], list[int], int]] = {}
@@ -105,7 +105,7 @@ def measure(
     graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
 ) -> Sizes:
     """The sizes of `allocate`'s plan, without the plan."""
-    storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
+    storages = assign_storages(graph, liveness(graph), strategy != "none", device)
     return Sizes(
         _arena_bytes(graph, storages, strategy, alignment, device),
         _feature_map_bytes(graph, storages, PLACERS[strategy], alignment),
@@ -116,13 +116,13 @@ def arena_bytes(
     graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
 ) -> int:
     """The arena of `measure` alone."""
-    storages = assign_storages(graph, liveness(graph), overwrite=strategy != "none")
+    storages = assign_storages(graph, liveness(graph), strategy != "none", device)
     return _arena_bytes(graph, storages, strategy, alignment, device)
 
 
 def live_bytes(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> int:
     """The most bytes live at one node where everything that may share bytes does."""
-    storages = assign_storages(graph, liveness(graph), overwrite=True)
+    storages = assign_storages(graph, liveness(graph), overwrite=True, device=device)
     tenants = _tenants(graph, storages, _scratch(graph, storages, device, alignment), alignment)
     return _state_bytes(storages, alignment) + peak_bytes(
         (tenant.first, tenant.last, tenant.bytes) for tenant in tenants

@@ -5,15 +5,16 @@ It belongs to the checker of plans and shares no code with the planners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from graphc.codegen.strides import takes_strides
 from graphc.errors import PlanError
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.plan import MemoryPlan
-from graphc.ir.types import outer_axes
 
 OUTLINE = bytearray(16)
 """Memory for arrays whose elements are never touched, only their addresses."""
@@ -52,6 +53,25 @@ def numbers(cells: Any) -> Any:
     return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Ranges of bytes of one size, by their first bytes."""
+
+    starts: Any
+    bytes: int
+
+
+def _cut(start: int, size: int, axes: Iterable[tuple[int, int]]) -> Pieces:
+    """The pieces of a tensor from its first byte, its strides and extents, innermost first."""
+    starts = np.full(1, start, np.int64)
+    for stride, n in axes:
+        if stride == size and len(starts) == 1:
+            size *= n
+        elif stride > 0:
+            starts = np.add.outer(np.arange(n) * stride, starts).ravel()
+    return Pieces(starts, size)
+
+
 class Places:
     """The bytes of all values of a plan, and the cells that these bytes are cut into.
 
@@ -71,16 +91,19 @@ class Places:
             for node in self.graph.nodes
             if not self.shows(node)
             for value in node.outputs
-            if plan.placements[value].strides is not None
+            if plan.placements[value].strides is not None and self.has_gaps(value)
         }
         """Buffers with values that are written in pieces between one another."""
+        self.known: dict[Hashable, Pieces] = {}
         self.pieces = {value: self.pieces_of(value) for value in self.graph.values}
-        edges = [edge for pieces in self.pieces.values() for piece in pieces for edge in piece]
+        edges = [np.zeros(1, np.int64)]
+        for pieces in dict.fromkeys(self.pieces.values()):
+            edges += [pieces.starts, pieces.starts + pieces.bytes]
         for buffer in plan.workspaces.values():
-            edges += [buffer.offset, buffer.offset + buffer.bytes]
-        marks = np.unique(np.array([0, *edges], np.int64)).tolist()
-        self.count = len(marks)
-        self.cells = {edge: cell for cell, edge in enumerate(marks)}
+            edges.append(np.array([buffer.offset, buffer.offset + buffer.bytes], np.int64))
+        marks = np.sort(np.concatenate(edges), kind="stable")  # quick, as there are long runs
+        self.marks = marks[np.diff(marks, prepend=-1) > 0]
+        self.count = len(self.marks)
 
     def span(self, value: Value) -> tuple[int, int]:
         """First byte and end of a value in the arena."""
@@ -104,39 +127,44 @@ class Places:
     def strides(self, value: Value) -> tuple[int, ...] | None:
         return self.plan.placements[value].strides
 
-    def pieces_of(self, value: Value) -> list[tuple[int, int]]:
-        """First byte and end of each piece of a value; one piece where nothing lies between."""
+    def has_gaps(self, value: Value) -> bool:
+        """Whether bytes between the first and the last of a value are not its own."""
+        start, end = self.spans[value]
+        return end - start != value.type.bytes
+
+    def pieces_of(self, value: Value) -> Pieces:
+        """The pieces of a value; one where nothing is written in between."""
         placement, (start, end) = self.plan.placements[value], self.spans[value]
         if placement.strides is None or placement.buffer not in self.scattered:
-            return [(start, end)]
-        axes = sorted(
-            (stride, n) for n, stride in zip(value.shape, placement.strides, strict=True) if n > 1
-        )
-        size, starts = value.type.dtype.itemsize, np.zeros(1, np.int64)
-        for stride, n in axes:
-            if stride == size and len(starts) == 1:
-                size *= n
-            elif stride > 0:
-                starts = np.add.outer(np.arange(n) * stride, starts).ravel()
-        return [(start + at, start + at + size) for at in starts.tolist()]
+            return Pieces(np.array([start], np.int64), end - start)
+        steps = zip(placement.strides, value.shape, strict=True)
+        axes = tuple(sorted((stride, n) for stride, n in steps if n > 1))
+        key = start, value.type.dtype, axes
+        if key not in self.known:
+            self.known[key] = _cut(start, value.type.dtype.itemsize, axes)
+        return self.known[key]
 
     def cell_range(self, start: int, end: int) -> slice:
-        return slice(self.cells[start], self.cells[end])
+        return slice(*np.searchsorted(self.marks, (start, end)).tolist())
 
     def cells_of(self, value: Value) -> Any:
         """Index of a value's cells, ascending."""
-        ranges = [(self.cells[start], self.cells[end]) for start, end in self.pieces[value]]
-        if len(ranges) == 1:
-            return slice(*ranges[0])
-        return np.concatenate([np.arange(*cells) for cells in ranges])
+        starts, size = self.pieces[value].starts, self.pieces[value].bytes
+        if len(starts) == 1:
+            return self.cell_range(int(starts[0]), int(starts[0]) + size)
+        first, last = (np.searchsorted(self.marks, edges) for edges in (starts, starts + size))
+        counts = last - first
+        skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
+        return skipped + np.arange(len(skipped))
 
     def overlap(self, a: Value, b: Value) -> bool:
         """Whether two values have a byte in common."""
         (low, high), (start, end) = self.spans[a], self.spans[b]
         if high <= start or end <= low:
             return False
-        here, there = numbers(self.cells_of(a)), numbers(self.cells_of(b))
-        return bool(np.intersect1d(here, there, assume_unique=True).size)
+        taken = np.zeros(self.count, bool)
+        taken[self.cells_of(a)] = True
+        return bool(taken[self.cells_of(b)].any())
 
     def outline(self, value: Value) -> tuple[Any, int]:
         """An array like a value, never to be touched, and the address of its buffer's start."""
@@ -164,15 +192,16 @@ class Places:
         strides, node = self.plan.placements[value].strides, value.node
         if strides is None:
             return True
-        if node is None:
-            return False
-        axes = outer_axes(value.type, strides)
         reach = size = value.type.dtype.itemsize
         for stride, n in sorted((s, n) for s, n in zip(strides, value.shape, strict=True) if n > 1):
             if stride < reach or stride % size:
                 return False
             reach = stride * n
-        return axes <= node.op.free_axes(node, node.op.output_name(value.index))
+        device = self.plan.device
+        if node is None:
+            return device.kind == "cuda" and isinstance(value, State)
+        name = node.op.output_name(value.index)
+        return takes_strides(node, name, value.type, strides, device)
 
     def check_view(self, node: Node, source: Value) -> None:
         """A view lies where NumPy's own rules put it inside what it shows."""

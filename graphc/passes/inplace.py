@@ -6,9 +6,13 @@ Values in one storage have one counter, so a view that is still read protects wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.plan import How
 from graphc.ir.types import Layout, contiguous_strides
+from graphc.passes.layout import layouts
 from graphc.passes.liveness import Liveness
 from graphc.passes.storages import Residence, Storage, Storages
 from graphc.passes.zero_copy import Parts, choose_parts
@@ -16,24 +20,33 @@ from graphc.passes.zero_copy import Parts, choose_parts
 NO_PARTS = Parts({}, {})
 
 
-def assign_storages(graph: Graph, live: Liveness, overwrite: bool) -> Storages:
+def assign_storages(
+    graph: Graph, live: Liveness, overwrite: bool, device: Device = CPU
+) -> Storages:
     """Merge views and states always; where `overwrite` holds, operands that may be overwritten, and
     concatenations with their parts.
 
-    Inputs are never overwritten: a feed's bytes are the feed's until its last reader.
+    Inputs are never overwritten: a feed's bytes are the feed's until its last reader. Values lie as
+    `layouts` says for the device.
     """
-    if not overwrite:
-        return _assign(graph, live, overwrite, NO_PARTS)
-    copied = _assign(graph, live, overwrite, NO_PARTS)
-    if all(node.op.gathers is None for node in graph.nodes):
+    strides = layouts(graph, device)
+    copied = _assign(graph, live, overwrite, NO_PARTS, strides)
+    if not overwrite or all(node.op.gathers is None for node in graph.nodes):
         return copied
-    separate = _assign(graph, live, False, NO_PARTS)
-    placed = _assign(graph, live, overwrite, choose_parts(graph, separate))
+    separate = _assign(graph, live, False, NO_PARTS, strides)
+    placed = _assign(graph, live, overwrite, choose_parts(graph, separate, device), strides)
     return placed if placed.peak_bytes() <= copied.peak_bytes() else copied
 
 
-def _assign(graph: Graph, live: Liveness, overwrite: bool, parts: Parts) -> Storages:
-    assignment = _Assignment(live, parts)
+def _assign(
+    graph: Graph,
+    live: Liveness,
+    overwrite: bool,
+    parts: Parts,
+    strides: Mapping[Value, tuple[int, ...]],
+) -> Storages:
+    own = {value: Layout(0, each) for value, each in strides.items()}
+    assignment = _Assignment(live, parts, own)
     for source in graph.sources:
         assignment.open(source, "state" if isinstance(source, State) else "new")
     for step, node in enumerate(graph.nodes):
@@ -48,7 +61,7 @@ def _assign(graph: Graph, live: Liveness, overwrite: bool, parts: Parts) -> Stor
             if name in node.op.must_overwrite:
                 state = node.named_inputs()[node.op.must_overwrite[name]]
                 assert isinstance(state, Value), "a state input is one value"
-                assignment.join(value, state, None, "state")
+                assignment.join(value, state, own.get(value), "state")
                 continue
             found = assignment.target(node, step, value, name, taken) if overwrite else None
             if found is not None:
@@ -60,9 +73,11 @@ def _assign(graph: Graph, live: Liveness, overwrite: bool, parts: Parts) -> Stor
 
 
 class _Assignment:
-    def __init__(self, live: Liveness, parts: Parts) -> None:
+    def __init__(self, live: Liveness, parts: Parts, own: Mapping[Value, Layout]) -> None:
         self.live = live
         self.parts = parts
+        self.own = own
+        """The layouts, in storages of their own, of values that are not row-major."""
         self.wholes: dict[Value, int] = {}
         """The storage of each concatenation that holds its parts, once there is one."""
         self.storages: list[Storage] = []
@@ -74,7 +89,7 @@ class _Assignment:
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
         index = self.open_storage(value, value.type.bytes, first, last)
-        self.residences[value] = Residence(index, None, how)
+        self.residences[value] = Residence(index, self.own.get(value), how)
 
     def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
         index = len(self.storages)
@@ -92,7 +107,7 @@ class _Assignment:
         self.residences[value] = (
             Residence(index, part.layout, "part", part.reader)
             if part
-            else Residence(index, None, "new")
+            else Residence(index, self.own.get(value), "new")
         )
 
     def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
@@ -136,7 +151,7 @@ class _Assignment:
         return (
             operand.shape == value.shape
             and operand.type.bytes == value.type.bytes == storage.bytes
-            and residence.layout is None
+            and residence.layout == self.own.get(value)
             and storage.last == step + 1  # this node is the last reader: counter 1
             and not isinstance(storage.root, State | Input)
             and residence.storage not in taken

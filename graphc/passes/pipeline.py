@@ -14,6 +14,7 @@ from graphc.ir.verify import verify
 from graphc.passes.accumulate import accumulate_products
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.fuse import fuse
 from graphc.passes.modes import number_streams
 from graphc.passes.precision import widen_products
 from graphc.passes.schedule import place_updates
@@ -29,6 +30,8 @@ PASSES: dict[str, Pass] = {
     "widen-products": widen_products,
     "accumulate-products": accumulate_products,
     "place-updates": place_updates,
+    "fuse": fuse,
+    "fuse-recomputed": functools.partial(fuse, recomputes=True),
 }
 
 FORWARD = ("number-streams", "simplify", "common-subexpressions", "dead-code")

@@ -23,7 +23,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """A value's storage, its layout there (None: contiguous from the start) and how it got it."""
+    """A value's storage, its layout there (None: row-major from the start) and how it got it."""
 
     storage: int
     layout: Layout | None
@@ -39,7 +39,7 @@ class Storages:
     residences: dict[Value, Residence]
 
     def strided(self) -> dict[Value, tuple[int, ...]]:
-        """Values that do not lie in one piece, and their strides in bytes."""
+        """Values that do not lie in one piece, row-major, and their strides in bytes."""
         places = self.residences.items()
         found = {value: place.layout.strides for value, place in places if place.layout is not None}
         return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}

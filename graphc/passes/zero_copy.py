@@ -13,12 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.codegen.strides import takes_strides
+from graphc.ir.device import Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.types import Layout, contiguous_strides, outer_axes
+from graphc.ir.types import Layout, contiguous_strides, outer_axes, pieces
+from graphc.passes.layout import same_order
 from graphc.passes.storages import Storages
 
 MOST_PIECES = 4096
 """Pieces of memory that a part may consist of."""
+
+MOST_PIECES_OF_A_GPU = 2**19
+"""The same where maps lie channels-last, and a part has a piece for each place of the map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,12 @@ class Parts:
     lifetimes: dict[Value, tuple[int, int]]
 
 
-def choose_parts(graph: Graph, separate: Storages) -> Parts:
+def choose_parts(graph: Graph, separate: Storages, device: Device) -> Parts:
     """Which values to compute in place, last concatenation first.
 
     `separate` holds the storages of the graph with views merged and nothing overwritten.
     """
-    choosing = _Choosing(graph, separate)
+    choosing = _Choosing(graph, separate, device)
     for node in reversed(graph.nodes):
         if node.op.gathers is not None:
             choosing.visit(node)
@@ -76,9 +82,10 @@ class _Move:
 
 
 class _Choosing:
-    def __init__(self, graph: Graph, separate: Storages) -> None:
+    def __init__(self, graph: Graph, separate: Storages, device: Device) -> None:
         self.graph = graph
         self.separate = separate
+        self.device = device
         self.places: dict[Value, Part] = {}
         self.blocks = [_Block(s.bytes, s.first, s.last, []) for s in separate.storages]
         for value, residence in separate.residences.items():
@@ -97,7 +104,7 @@ class _Choosing:
         """Place all parts of a concatenation that can be placed, or each that pays on its own."""
         y = node.output
         outside = self.places.get(y)
-        target = outside.layout if outside else Layout(0, contiguous_strides(y.type))
+        target = outside.layout if outside else self.layout_of(y)
         whole = outside.whole if outside else y
         moves: dict[int, _Move] = {}
         for value, layout in zip(node.inputs, node.op.gather(node, target), strict=True):
@@ -120,23 +127,36 @@ class _Choosing:
             isinstance(owner, State | Input)
             or owner in self.places
             or block is self.block_of(node.output)
-            or residence.layout is not None
             or value.type.bytes != block.bytes
             or node.inputs.count(value) != 1
+            or not same_order(value.type, self.layout_of(value).strides, layout.strides)
         ):
             return None
-        if value is not owner:  # a view that shows all of it, in its order
-            if outer_axes(value.type, layout.strides):
+        if value is not owner:  # a view that shows all of it, row-major as it is
+            places = residence.layout, self.separate.residences[owner].layout
+            if places != (None, None) or outer_axes(value.type, layout.strides):
                 return None
             layout = Layout(layout.offset, contiguous_strides(owner.type))
         fits = self.may_write(owner, layout) and self.may_read_all(block.residents, layout)
         return _Move(residence.storage, layout) if fits else None
 
+    def layout_of(self, value: Value) -> Layout:
+        """Where a value lies in its storage before anything is a part."""
+        layout = self.separate.residences[value].layout
+        return layout or Layout(0, contiguous_strides(value.type))
+
     def may_write(self, value: Value, layout: Layout) -> bool:
-        axes = outer_axes(value.type, layout.strides)
         name = value.producer.op.output_name(value.index)
-        few = math.prod(value.shape[:axes]) <= MOST_PIECES
-        return few and axes <= value.producer.op.free_axes(value.producer, name)
+        return self.takes(value.producer, name, value, layout)
+
+    def takes(self, node: Node, name: str, value: Value, layout: Layout) -> bool:
+        """Whether the kernel of a node takes a value that lies so, in not too many pieces."""
+        if self.device.kind == "cpu":
+            axes = outer_axes(value.type, layout.strides)
+            few = math.prod(value.shape[:axes]) <= MOST_PIECES
+        else:
+            few = pieces(value.type, layout.strides) <= MOST_PIECES_OF_A_GPU
+        return few and takes_strides(node, name, value.type, layout.strides, self.device)
 
     def may_read_all(self, residents: Iterable[Value], layout: Layout) -> bool:
         """Whether views of a value, and all readers, are content with another layout of it."""
@@ -159,10 +179,8 @@ class _Choosing:
     def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
         if self.separate.residences[node.outputs[0]].how == "view":
             return True
-        axes = outer_axes(value.type, layout.strides)
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}
-        few = math.prod(value.shape[:axes]) <= MOST_PIECES
-        return few and all(axes <= node.op.free_axes(node, name) for name in names)
+        return all(self.takes(node, name, value, layout) for name in names)
 
     def pays(self, outer: _Block, inner: list[_Block]) -> bool:
         """Whether placing lowers the peak of the steps that it touches, or else their sum."""

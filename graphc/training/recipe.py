@@ -13,7 +13,7 @@ from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
 
 PLANNING = (
     "recompute", "allocate", "budget", "feature_map_budget", "max_extra_flops", "costs", "roofline",
-    "reorder",
+    "reorder", "fuse",
 )  # fmt: skip
 """Settings that change no number that a step computes."""
 
@@ -24,7 +24,7 @@ class Recipe:
 
     `learning_rate` None is the optimizer's own. A schedule other than ``constant`` ends at 0, or
     at a hundredth of the rate where it is exponential. How the step is planned (`recompute`,
-    `allocate`, `costs`, `roofline`, `reorder`) changes no number that it computes.
+    `allocate`, `costs`, `roofline`, `reorder`, `fuse`) changes no number that it computes.
     """
 
     optimizer: str = "adam"
@@ -43,6 +43,7 @@ class Recipe:
     costs: str | None = None
     roofline: str | None = None
     reorder: bool = True
+    fuse: bool | None = None
     device: str = "cpu"
     seed: int = 0
 

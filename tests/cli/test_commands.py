@@ -246,3 +246,18 @@ def test_mistakes_with_plan_files(capsys, tmp_path):
         assert (code, out) == (2, "")
         assert message in err
         assert err.startswith("graphc: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"), [([], False), (["--fuse"], True), (["--no-fuse"], False)]
+)
+def test_plans_of_groups(capsys, tmp_path, options, fused):
+    path = str(tmp_path / "plan.json")
+    sizes = ["seq_len=2", "batch=2", "layers=1", "hidden=4", "inputs=3", "classes=3"]
+    code, out, _ = run(capsys, "plan", "lstm", *sizes, *options, "--text", "--output", path)
+    assert code == 0
+    assert ("sigmoid+mul" in out) == ("fuse=True" in out) == fused
+    assert run(capsys, "plan", path, "--text")[1] == out
+    code, _, error = run(capsys, "plan", path, "--fuse")
+    assert code != 0
+    assert "leave out --fuse" in error

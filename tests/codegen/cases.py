@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from codegen.on_cpu import aligned, apart
+from codegen.on_cpu import aligned, apart, channels_last
 from codegen.updates import UPDATES
 from ops.samples import SAMPLES, Sample, direct
 from ops.test_every_op import build, draw, find_node
 
 import graphc as g
 from graphc.codegen.generate import is_generated
+from graphc.codegen.product import PRODUCTS
+from graphc.codegen.strides import takes_strides
 from graphc.ir import types
+from graphc.ir.device import DEVICES
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
 from graphc.ir.ops import (
@@ -28,7 +31,10 @@ from graphc.ir.ops import (
     softmax,
 )
 from graphc.ir.ops.reduce import square_sum
+from graphc.ir.types import channels_last_strides
 
+H200 = DEVICES["h200"]
+LAST, LAST_OUT = "channels-last", "outputs-channels-last"
 NARROW = ("float16", "bfloat16")
 DTYPES = ("float64", "float32", *NARROW)
 
@@ -42,7 +48,8 @@ def long(op, build, shapes, dtypes=(), label=""):
 AXIS1 = shape.AxisAttributes(1)
 LAYER = norm.NormGradientAttributes((3, 2112), (1,), (1,))
 CHANNELS = norm.NormGradientAttributes((2, 5, 8200), (0, 2), (1,))
-MAPS, ROWS = (2, 5, 8200), (3, 2112)
+PLACES = norm.NormGradientAttributes((2, 5, 13, 11), (0, 2, 3), (1,))
+MAPS, IMAGES, ROWS = (2, 5, 8200), (2, 5, 13, 11), (3, 2112)
 EPSILON = norm.EpsilonAttributes(1e-5)
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
 FLOAT = "float64"
@@ -93,6 +100,25 @@ LONG = [
     long(
         "norm_scale_gradient", direct(norm.NormScaleGradient, CHANNELS), (MAPS, MAPS, (5,), (5,))
     ),
+    long("batch_norm", direct(batch_norm.BatchNorm, BATCH), (IMAGES, *[(5,)] * 4)),
+    long(
+        "norm_input_gradient", direct(norm.NormInputGradient, PLACES),
+        (IMAGES, IMAGES, *[(5,)] * 3),
+    ),
+    long(
+        "norm_scale_gradient", direct(norm.NormScaleGradient, PLACES), (IMAGES, IMAGES, (5,), (5,))
+    ),
+    long("norm_bias_gradient", direct(norm.NormBiasGradient, PLACES), (IMAGES,)),
+    long(
+        "group_norm", direct(norm.GroupNorm, norm.GroupNormAttributes(2, 1e-5)),
+        ((2, 6, 13, 11), (6,), (6,)),
+    ),
+    long("sum", lambda x: g.sum(x, (0, 2, 3)), (IMAGES,)),
+    long("mean", lambda x: g.mean(x, (2, 3)), (IMAGES,)),
+    long("square_sum", square_sum, (IMAGES,)),
+    long("softmax", lambda x: g.softmax(x, 1), (IMAGES,)),
+    long("add", g.add, (IMAGES, (5, 1, 1))),
+    long("relu", g.relu, ((2, 64, 3, 5),)),
     long("sum", lambda x: g.sum(x, 0), ((1025, 70),)),
     long("sum", lambda x: g.sum(x, (0, 2)), ((3, 4, 9000),)),
     long("mean", g.mean, ((3, 7001),)),
@@ -137,11 +163,19 @@ class Case:
             array = self.feeds.get(value)
             if array is None:
                 array = np.full(value.shape, 77, value.type.dtype.numpy)
-            axis = int(self.layout.removeprefix("axis")) if self.layout != "dense" else None
+            laid = self._laid(value, array)
             name = _name(node, value)
-            fits = axis is not None and axis < array.ndim and axis <= node.op.free_axes(node, name)
-            arrays[value] = apart(array, axis) if fits else aligned(array)
+            fits = takes_strides(node, name, value.type, laid.strides, H200)
+            arrays[value] = laid if fits else aligned(array)
         return arrays
+
+    def _laid(self, value: Value, array: np.ndarray) -> np.ndarray:
+        """The array in this layout, where its rank allows it."""
+        last = self.layout == LAST or (self.layout == LAST_OUT and value in self.node.outputs)
+        if last and array.ndim == 4:
+            return channels_last(array)
+        axis = int(self.layout[4:]) if self.layout.startswith("axis") else array.ndim
+        return apart(array, axis) if axis < array.ndim else aligned(array)
 
     def _overwriting(self) -> dict[Value, np.ndarray]:
         """Outputs over the inputs that they may or must overwrite, each input at most once."""
@@ -187,11 +221,20 @@ def drawn(sample: Sample) -> tuple[Node, dict[Value, np.ndarray]]:
 
 
 def layouts(node: Node) -> list[str]:
-    """Dense, cut along each axis behind the first, and outputs over inputs."""
-    ranks = [v.type.rank for v in (*node.inputs, *node.outputs)]
+    """Dense, cut along each axis behind the first, outputs over inputs, and channels-last: all that
+    have four axes, or outputs alone."""
+    values = (*node.inputs, *node.outputs)
+    ranks = [v.type.rank for v in values]
+    last = any(
+        v.type.rank == 4
+        and v.shape[1] > 1
+        and takes_strides(node, _name(node, v), v.type, channels_last_strides(v.type), H200)
+        for v in values
+    )
     cut = [f"axis{axis}" for axis in range(1, max(ranks, default=0))]
     overwrites = node.op.may_overwrite or node.op.must_overwrite
-    return ["dense", *([] if node.op.must_overwrite else cut), *(["over"] if overwrites else [])]
+    found = ["dense", *([] if node.op.must_overwrite else cut), *(["over"] if overwrites else [])]
+    return [*found, LAST, LAST_OUT] if last else found
 
 
 def cases_of(sample: Sample, dtype: str) -> Iterator[Case]:
@@ -199,14 +242,17 @@ def cases_of(sample: Sample, dtype: str) -> Iterator[Case]:
     sample = in_dtype(sample, dtype)
     node, feeds = drawn(sample)
     for layout in layouts(node):
-        if dtype in NARROW and layout not in ("dense", "axis1", "over"):
+        if dtype in NARROW and layout not in ("dense", "axis1", "over", LAST):
             continue
         yield Case(f"{sample.name} {layout}", node, feeds, layout)
 
 
 def all_cases() -> list[Case]:
-    """Every generated op in every dtype that its row can be drawn in, in all layouts."""
-    rows = [s for s in (*SAMPLES, *UPDATES, *CASTS, *LONG) if is_generated(REGISTRY[s.op])]
+    """Every op with a kernel in every dtype that its row can be drawn in, in all layouts."""
+    rows = [
+        s for s in (*SAMPLES, *UPDATES, *CASTS, *LONG)
+        if is_generated(REGISTRY[s.op]) and s.op not in PRODUCTS
+    ]  # fmt: skip
     return [
         case for sample in rows for dtype in _dtypes(sample) for case in cases_of(sample, dtype)
     ]
@@ -216,7 +262,7 @@ def _dtypes(sample: Sample) -> tuple[str, ...]:
     if "float64" not in [sample.dtype(i) for i in range(len(sample.shapes))]:
         return ("float64",)  # drawn as it is
     chained = REGISTRY[sample.op].has_effect and len(REGISTRY[sample.op].outputs) > 1
-    # 16-bit outputs that later ones read are rounded in between: float64 is no reference for them
-    if chained:
+    # 16-bit results that are read later are rounded in between: float64 is no reference for them
+    if chained or sample.op == "fused":
         return ("float64", "float32")
     return ("float32", "bfloat16") if sample in LONG else DTYPES

@@ -100,6 +100,11 @@ def apart(array: np.ndarray, axis: int) -> np.ndarray:
     return inside
 
 
+def channels_last(array: np.ndarray) -> np.ndarray:
+    """The same elements with axis 1 innermost, in one piece."""
+    return aligned(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
 def generated(node: Node, arrays: Mapping[Value, np.ndarray]) -> NodeCalls:
     """The node's kernels for arrays as they lie."""
     return calls_of(node, places_of(arrays))

@@ -9,11 +9,13 @@ from codegen.on_cpu import generated, kernels_in
 import graphc as g
 from graphc.codegen.generate import calls_of
 from graphc.codegen.kernel import Kernel, module_text
-from graphc.codegen.layout import in_one_piece
+from graphc.codegen.layout import Place, in_one_piece
 from graphc.ir.graph import ancestors
+from graphc.ir.types import channels_last_strides
 from graphc.runtime.gpu.nvrtc import KernelError, compile_cubin, compile_ptx
 
 ARCHITECTURES = (80, 90, 100)
+WIDE = r"(v4\.(b32|u32|f32)|v2\.(b64|u64|f64))"
 CASES = all_cases()
 
 
@@ -97,20 +99,45 @@ def test_large_tensors_have_wide_offsets(function):
         assert index in first.text
 
 
-def ptx_of(y, address=0):
+def ptx_of(y, address=0, place=in_one_piece):
     node = y.node
     values = (*node.inputs, *node.outputs)
-    found = calls_of(node, {v: in_one_piece(v.type, address) for v in values})
+    found = calls_of(node, {v: place(v.type, address) for v in values})
     return compile_ptx(module_text(found.kernels), 90)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("function", [g.tanh, g.softmax], ids=lambda f: f.__name__)
 def test_accesses_have_16_bytes(function, dtype):
-    wide = r"(v4\.(b32|u32|f32)|v2\.(b64|u64|f64))"
     ptx = ptx_of(function(g.input("x", (8, 64), dtype)))
-    assert re.search(rf"ld\.global\.{wide}", ptx)
-    assert re.search(rf"st\.global\.{wide}", ptx)
+    assert re.search(rf"ld\.global\.{WIDE}", ptx)
+    assert re.search(rf"st\.global\.{WIDE}", ptx)
+
+
+def channels_last(type, address):
+    strides = channels_last_strides(type) if type.rank == 4 else in_one_piece(type).strides
+    return Place(address, strides)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_accesses_of_channels_last_maps_have_16_bytes(dtype):
+    x, residual = (g.input(name, (2, 24, 5, 7), dtype) for name in ("x", "residual"))
+    bias = g.input("bias", (24, 1, 1), dtype)
+    for y in (g.tanh(x), g.add(x, residual), g.add(x, bias)):
+        ptx = ptx_of(y, place=channels_last)
+        assert re.search(rf"ld\.global\.(nc\.)?{WIDE}", ptx)
+        assert re.search(rf"st\.global\.{WIDE}", ptx)
+
+
+def test_maps_that_lie_alike_are_one_line():
+    """No index arithmetic is left: the text is that of a flat tensor."""
+    flat, x = g.input("x", (2 * 24 * 5 * 7,)), g.input("x", (2, 24, 5, 7))
+    texts = []
+    for y, place in ((g.tanh(flat), in_one_piece), (g.tanh(x), channels_last)):
+        values = (*y.node.inputs, *y.node.outputs)
+        (kernel,) = calls_of(y.node, {v: place(v.type, 0) for v in values}).kernels
+        texts.append(kernel.text)
+    assert texts[0] == texts[1]
 
 
 def test_accesses_are_no_wider_than_addresses_allow():

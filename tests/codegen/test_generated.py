@@ -3,13 +3,16 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen.cases import all_cases
-from codegen.on_cpu import Library, generated, kernels_in, surroundings
+from codegen.cases import H200, all_cases
+from codegen.fake_cublas import stand_in
+from codegen.on_cpu import Library, channels_last, generated, kernels_in, surroundings
 from ops.test_strides import run as run_numpy
 
 import graphc as g
 from graphc.codegen.kernel import module_text
+from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.builder import apply
+from graphc.ir.types import memory_order, outer_axes
 
 CASES = all_cases()
 
@@ -27,6 +30,13 @@ def library(prepared, tmp_path_factory, request):
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if hasattr(request.config, "workerinput") else own  # by all workers
     return Library(kernels, shared)
+
+
+@pytest.fixture(scope="module")
+def cublas(tmp_path_factory):
+    handle = stand_in(tmp_path_factory.mktemp("cublas"))
+    yield handle
+    handle.close()
 
 
 def in_float64(case):
@@ -49,18 +59,18 @@ def in_float64(case):
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 6e-4, "bfloat16": 4.5e-3}
 
 
-def check(case, arrays, found, library):
+def check(case, arrays, found, library, cublas=None):
     """The library's results against NumPy's in float64, with the threads in both orders."""
     before = {value: array.copy() for value, array in arrays.items()}
     around = {value: surroundings(array).copy() for value, array in arrays.items()}
-    library.run(found, arrays)
+    library.run(found, arrays, cublas=cublas)
     results = [arrays[value].copy() for value in case.node.outputs]
     for value, array in before.items():
         if value in case.node.inputs and case.layout != "over":
             np.testing.assert_array_equal(arrays[value], array)
         arrays[value][...] = array
         np.testing.assert_array_equal(surroundings(arrays[value]), around[value])
-    library.run(found, arrays, descending=True)
+    library.run(found, arrays, descending=True, cublas=cublas)
     for value, result in zip(case.node.outputs, results, strict=True):
         np.testing.assert_array_equal(arrays[value], result, strict=True)
     for result, expected in zip(results, in_float64(case), strict=True):
@@ -72,8 +82,8 @@ def check(case, arrays, found, library):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)
-def test_kernel_equals_numpy(number, prepared, library):
-    check(CASES[number], *prepared[number], library)
+def test_kernel_equals_numpy(number, prepared, library, cublas):
+    check(CASES[number], *prepared[number], library, cublas)
 
 
 BREAKS = {
@@ -136,7 +146,7 @@ STRIDED = [
 
 
 @pytest.mark.parametrize("case", STRIDED, ids=lambda case: case.name)
-def test_strides_change_no_bit(case, prepared, library):
+def test_strides_change_no_bit(case, prepared, library, cublas):
     dense = next(
         i for i, c in enumerate(CASES) if c.name == case.name.replace(case.layout, "dense")
     )
@@ -145,17 +155,42 @@ def test_strides_change_no_bit(case, prepared, library):
     for number in (dense, cut):
         case, (_, found) = CASES[number], prepared[number]
         arrays = case.arrays()
-        library.run(found, arrays)
+        library.run(found, arrays, cublas=cublas)
         results.append([arrays[value].copy() for value in case.node.outputs])
     for expected, result in zip(*results, strict=True):
         np.testing.assert_array_equal(result, expected, strict=True)
 
 
-def test_scratch_depends_on_shapes_alone(prepared):
+def test_scratch_depends_on_shapes_and_the_order_of_axes_alone(prepared):
     """A plan gives scratch its bytes before anything has a place."""
-    by_node = {}
-    for case, (_, found) in zip(CASES, prepared, strict=True):
-        assert by_node.setdefault(case.node, found.scratch) == found.scratch
+    by_order = {}
+    for case, (arrays, found) in zip(CASES, prepared, strict=True):
+        orders = tuple(memory_order(a.shape, a.strides) for a in arrays.values())
+        assert by_order.setdefault((case.node, orders), found.scratch) == found.scratch
+        strided = {v: a.strides for v, a in arrays.items() if outer_axes(v.type, a.strides)}
+        assert gpu_workspace(case.node, H200, strided).scratch == found.scratch
+
+
+def test_maps_are_reduced_by_columns_where_they_lie_channels_last():
+    """Consecutive threads take consecutive channels, and sums run over places."""
+    found = {
+        case.layout: generated(case.node, case.arrays()).kernels[0].text
+        for case in CASES
+        if case.name.startswith("batch_norm long (2, 5, 13, 11) float32 ")
+    }
+    assert "across_column" in found["channels-last"]
+    assert "across_column" not in found["dense"]
+    assert "across_row" in found["dense"]
+
+
+def test_threads_follow_the_memory_of_maps():
+    """A map's neighbours in memory are the neighbours of a thread: channels, then columns."""
+    x = g.input("x", (2, 8, 6, 6))
+    node = g.max_pool2d(x, 2).node
+    maps = {v: channels_last(np.zeros(v.shape, v.type.dtype.numpy)) for v in (x, *node.outputs)}
+    (kernel,) = generated(node, maps).kernels
+    assert "const Index o3 = item % 8u;" in kernel.text
+    assert "const Index c = o3;" in kernel.text
 
 
 def test_texts_are_deterministic(prepared):

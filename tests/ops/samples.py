@@ -25,6 +25,7 @@ from graphc.ir.ops import (
     batch_norm,
     conv,
     embedding,
+    fused,
     loss,
     matmul,
     norm,
@@ -403,6 +404,39 @@ WHOLE = shape.PadSliceAttributes((4, 5), (1, 0), (4, 3), (2, 1))
 SLOPE = activation.Slope(0.1)
 AXIS0, AXIS1 = shape.AxisAttributes(0), shape.AxisAttributes(1)
 
+
+def lstm_tail(f, c, i, g):
+    gates = [scipy.special.expit(x) for x in (f, i)]
+    c_new = gates[0] * c + gates[1] * np.tanh(g)
+    return gates[0], c_new, np.tanh(c_new)
+
+
+GROUPS = [
+    (
+        "row", ("add(x0, x1)", "relu(m0)", "scale(m1, value=0.5)"), (2,), (M, N),
+        lambda x, b: np.maximum(x + b, 0) / 2, (),
+    ),
+    (
+        "cell",
+        ("sigmoid(x0)", "mul(m0, x1)", "sigmoid(x2)", "tanh(x3)", "mul(m2, m3)", "add(m1, m4)",
+         "tanh(m5)"),
+        (0, 5, 6), (M, M, M, M), lstm_tail, (),
+    ),
+    (
+        "early", ("mul(x0, x1)", "sub(x1, m0)", "power(x0, value=3.0)"), (0, 1, 2), (M, M),
+        lambda a, b: (a * b, b - a * b, a**3), (),
+    ),
+    (
+        "choice", ("less(x0, x1)", "neg(x1)", "where(m0, x0, m1)"), (0, 2), (M, M),
+        lambda a, b: (a < b, np.where(a < b, a, -b)), (),
+    ),
+    (
+        "mask", ("where(x0, x1, x2)", "shift(m0, value=-1.5)"), (1,), (M, M, ()),
+        lambda m, a, b: np.where(m, a, b) - 1.5, ("bool", "float64", "float64"),
+    ),
+]  # fmt: skip
+"""Label, members, results, shapes, reference and dtypes of fused nodes."""
+
 SAMPLES = [
     # arithmetic
     Sample("add", g.add, (M, N), np.add, {"a": {"dy"}, "b": {"dy"}}),
@@ -483,6 +517,14 @@ SAMPLES = [
     Sample(
         "cast", lambda x: g.cast(x, "float64"), (M,), lambda x: x.astype(np.float64),
         {"x": {"dy"}}, dtypes=("float32",), second_order=False,
+    ),
+    # groups
+    *(
+        Sample(
+            "fused", direct(fused.Fused, fused.FusedAttributes(members, results)), shapes,
+            reference, label=f" {label}", dtypes=dtypes,
+        )
+        for label, members, results, shapes, reference, dtypes in GROUPS
     ),
     # shape
     Sample("full", lambda: g.full((3, 2), 1.5, "float64"), (), lambda: np.full((3, 2), 1.5)),

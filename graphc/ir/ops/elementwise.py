@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from graphc.errors import DTypeError, GraphError, OptionError
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.device import Device
-from graphc.ir.expression import Expression, parse
+from graphc.ir.expression import Expression, ScalarProgram, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.numpy_expression import Lowering, evaluate, lower, registers_type
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items
@@ -79,6 +79,16 @@ class Elementwise(Op):
         """The parsed expressions that these attributes and so many operands call for."""
         return self.parsed
 
+    def scalar_program(self, attributes: Any, dtypes: tuple[DType, ...]) -> ScalarProgram:
+        """What is computed of every element, with these attributes, from inputs of these dtypes."""
+        constants = {key: float(number) for key, number in attribute_items(attributes)}
+        expressions = self.expressions_for(attributes, len(dtypes)).items()
+        return ScalarProgram(
+            tuple(self.input_name(index) for index in range(len(dtypes))),
+            self.outputs,
+            {output: expression.specialize(constants) for output, expression in expressions},
+        )
+
     def lowering(self, node: Node) -> Lowering:
         """The expression with this node's attributes and dtypes, as NumPy steps."""
         inputs = tuple(value.type.dtype for value in node.inputs)
@@ -97,15 +107,12 @@ class Elementwise(Op):
 def _lowering(
     op: Elementwise, attributes: Any, inputs: tuple[DType, ...], outputs: tuple[DType, ...]
 ) -> Lowering:
-    constants = {key: float(number) for key, number in attribute_items(attributes)}
-    specialized = {
-        output: e.specialize(constants)
-        for output, e in op.expressions_for(attributes, len(inputs)).items()
-    }
+    program = op.scalar_program(attributes, inputs)
     return lower(
-        specialized,
-        dict(zip((name.lstrip("*") for name in op.inputs), inputs, strict=False)),
-        dict(zip(op.outputs, outputs, strict=True)),
+        program.expressions,
+        dict(zip(program.inputs, inputs, strict=True)),
+        dict(zip(program.outputs, outputs, strict=True)),
+        program.locals,
     )
 
 

@@ -35,7 +35,8 @@ class GraphTape:
         feature_maps_only: bool,
     ) -> None:
         self.graph = graph
-        self.storages = assign_storages(graph, liveness(graph), overwrite=False)
+        self.device = device
+        self.storages = assign_storages(graph, liveness(graph), overwrite=False, device=device)
         self._kept = {self.root(value) for value in graph.kept}
         self.numbers: dict[Value, int] = {}
         sizes: list[int] = []
@@ -132,7 +133,9 @@ class GraphTape:
 
     def _uncounted(self) -> set[Value]:
         """Values in storages of inputs, of outputs and of what updates read."""
-        merged = assign_storages(self.graph, liveness(self.graph), overwrite=True).residences
+        merged = assign_storages(
+            self.graph, liveness(self.graph), overwrite=True, device=self.device
+        ).residences
         handed = (value for node in self.graph.effects for value in node.inputs)
         inputs = (value for value in self.graph.sources if isinstance(value, Input))
         left_out = {merged[v].storage for v in (*handed, *inputs, *self.graph.outputs.values())}
@@ -151,12 +154,14 @@ class GraphTape:
         pairs = []
         outputs, inputs = node.named_outputs(), node.named_inputs()
         for name, candidates in node.op.may_overwrite.items():
-            value = outputs[name]
-            for candidate in candidates:
-                operands = inputs[candidate]
-                for operand in operands if isinstance(operands, tuple) else (operands,):
-                    if isinstance(value, Value) and self._may_share(node, value, operand):
-                        pairs.append((self.numbers[value], self.numbers[operand]))
+            values = _each(outputs[name])
+            operands = [operand for candidate in candidates for operand in _each(inputs[candidate])]
+            pairs += [
+                (self.numbers[value], self.numbers[operand])
+                for value in values
+                for operand in operands
+                if self._may_share(node, value, operand)
+            ]
         return tuple(pairs)
 
     def _may_share(self, node: Node, value: Value, operand: Value) -> bool:
@@ -164,7 +169,7 @@ class GraphTape:
         return (
             operand.shape == value.shape
             and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
-            and residence.layout is None
+            and residence.layout == self.storages.residences[value].layout
             and not isinstance(self.root(operand), State | Input)
             and all(v is operand or self.root(v) is not self.root(operand) for v in node.inputs)
         )
@@ -219,3 +224,7 @@ class GraphTape:
         for value in graph.outputs.values():
             show(value)
         return result
+
+
+def _each(found: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return found if isinstance(found, tuple) else (found,)

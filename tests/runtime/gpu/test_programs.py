@@ -13,17 +13,34 @@ from runtime.gpu.networks import (
     fed,
     fused_gpt2,
     on_gpu,
+    resampled,
+    small_convolutions,
     small_gpt2,
     small_mlp,
+    small_mobilenet,
+    small_resnet,
+    small_unet,
+    wide_resnet,
 )
 
 import graphc as g
 from graphc.errors import FeedError, NonFiniteError, OptionError
-from graphc.models import mlp
+from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 
 CASES = {
+    "resnet, momentum": (small_resnet, g.optim.Momentum(1e-2), {}, 1e-8),
+    "resnet, recomputed": (
+        small_resnet, g.optim.Momentum(1e-2), {"recompute": "sublinear"}, 1e-8
+    ),
+    "resnet, accumulated": (small_resnet, g.optim.SGD(1e-2), {"accumulate": 3}, 1e-8),
+    "convolutions, bf16": (
+        lambda: small_convolutions("float32"), g.optim.SGD(1e-1), {"precision": "bf16"}, 2e-2
+    ),
+    "unet, adam": (small_unet, g.optim.Adam(1e-3), {}, 1e-8),
+    "mobilenet, momentum": (small_mobilenet, g.optim.Momentum(1e-2), {}, 1e-8),
+    "resampled, sgd": (resampled, g.optim.SGD(1e-1), {}, 1e-10),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),
@@ -67,6 +84,11 @@ def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, fol
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=name)
     assert device.allocations == [plan.arena_bytes]
     assert (device.counts["captures"], device.counts["replays"]) == (1, 2)
+
+
+@pytest.mark.slow
+def test_a_bottleneck_resnet_equals_the_cpu_program(folder):
+    test_steps_equal_the_cpu_program(wide_resnet, g.optim.Momentum(1e-2), {}, 1e-8, folder)
 
 
 def plan_of(network=branches, **options):
@@ -215,3 +237,12 @@ def test_a_broken_kernel_shows(broken, whole, folder):
     ]
     assert changed == [True]
     assert any(differs)
+
+
+def test_groups_change_no_bit(folder):
+    """Kernels of groups against the members' own, over whole steps."""
+    loss = lstm(seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7)
+    options = {"optimizer": g.optim.Adam(1e-2), "device": "cuda"}
+    grouped, apart = (g.plan(loss, fuse=fuse, **options) for fuse in (True, False))
+    assert len(grouped.graph.nodes) < len(apart.graph.nodes)
+    assert trained(grouped, folder)[:2] == trained(apart, folder)[:2]
