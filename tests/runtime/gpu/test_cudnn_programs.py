@@ -25,6 +25,7 @@ CASES = {
         lambda: fused_gpt2("float32"), {"precision": "bf16", "recompute": "sublinear"}, 5e-2, 4
     ),
     "convolutions": (convolutions, {}, 1e-9, 5),
+    "convolutions, float32": (lambda: convolutions("float32"), {}, 1e-4, 5),
 }  # fmt: skip
 
 
