@@ -59,7 +59,7 @@ class GpuBackend:
             self._base = accelerator.allocate(plan.arena_bytes)
             self._places = places_of_plan(plan, self._base)
             tf32 = plan.settings.get("precision") == "tf32"
-            self._works = bind(plan, self._base, tf32, cudnn)
+            self._works = bind(plan, self._base, tf32, cudnn, together=not debugging)
             accelerator.load(kernels_of(self._works))
             count = 1 if debugging else min(streams, max(1, len(self._works)))
             self._streams = [accelerator.stream() for _ in range(count)]
@@ -163,14 +163,15 @@ class GpuBackend:
             self._accelerator.fill(self._base + first, last - first, POISON, self.stream)
 
     def _require_finite(self, work: Work, kept: Mapping[State, Array]) -> None:
-        for value in work.node.outputs:
+        (node,) = work.nodes
+        for value in node.outputs:
             if value.type.dtype.kind != "float":
                 continue
             if not np.isfinite(self._fetched(value).astype(np.float64)).all():
                 for state, array in kept.items():
                     self.write(state, array)
                 raise NonFiniteError(
-                    f"{self.plan.graph.names[value]} {value.type}, computed by {work.node.label}, "
+                    f"{self.plan.graph.names[value]} {value.type}, computed by {node.label}, "
                     "holds NaN or infinity"
                 )
 

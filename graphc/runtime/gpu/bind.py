@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from graphc.codegen.generate import calls_of
 from graphc.codegen.kernel import Kernel
 from graphc.codegen.layout import Place, in_one_piece
 from graphc.codegen.library import library_call
+from graphc.codegen.updates import grouped, groups
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Node, Value
@@ -56,27 +57,41 @@ BoundCall = BoundLaunch | BoundGemm | BoundPlan
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step does for one node, which is number `step` of the graph."""
+    """What a step does for one node, or for updates that share a launch; the first of them is
+    number `step` of the graph."""
 
     step: int
-    node: Node
+    nodes: tuple[Node, ...]
     calls: tuple[BoundCall, ...]
 
 
 def bind(
-    plan: MemoryPlan, address: int, tf32: bool = False, cudnn: Cudnn | None = None
+    plan: MemoryPlan,
+    address: int,
+    tf32: bool = False,
+    cudnn: Cudnn | None = None,
+    together: bool = True,
 ) -> list[Work]:
     """The work of every node that is no view, in order, in an arena at that address.
 
-    With `cudnn`, it does what it has an engine for within the node's workspace. Raises `PlanError`
-    where a node's workspace is smaller than what its calls need.
+    With `cudnn`, it does what it has an engine for within the node's workspace. Small updates that
+    are neighbours share a launch, unless `together` is false. Raises `PlanError` where a node's
+    workspace is smaller than what its calls need.
     """
     places = places_of_plan(plan, address)
-    return [
-        Work(step, node, tuple(_bound(node, plan, places, address, tf32, cudnn)))
-        for step, node in enumerate(plan.graph.nodes)
+    nodes = [
+        node
+        for node in plan.graph.nodes
         if any(plan.placements[value].how != "view" for value in node.outputs)
     ]
+    works = []
+    for group in groups(nodes, places) if together else [(node,) for node in nodes]:
+        if len(group) > 1:
+            calls: list[BoundCall] = [_launched(grouped(group, places), _addresses(places, group))]
+        else:
+            calls = list(_bound(group[0], plan, places, address, tf32, cudnn))
+        works.append(Work(plan.graph.position[group[0]], group, tuple(calls)))
+    return works
 
 
 def kernels_of(works: list[Work]) -> list[Kernel]:
@@ -118,6 +133,11 @@ def _bound(
     library = end - room.library_bytes
     for call in found.calls:
         yield _with_addresses(call, addresses, library, room.library_bytes)
+
+
+def _addresses(places: Mapping[Value, Place], nodes: Sequence[Node]) -> dict[Buffer, int]:
+    """The addresses of all values of some nodes."""
+    return {v: places[v].address for node in nodes for v in (*node.inputs, *node.outputs)}
 
 
 def _by_cudnn(

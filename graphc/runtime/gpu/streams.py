@@ -46,7 +46,10 @@ def hazards(plan: MemoryPlan, works: Sequence[Work]) -> list[tuple[int, ...]]:
     """For each work the earlier ones that it must come after, because they touch the same bytes
     and one of the two writes them. What other hazards imply may be left out."""
     tracker = _Tracker(plan)
-    return [tracker.visit(number, work.node) for number, work in enumerate(works)]
+    return [
+        tuple(sorted(set().union(*(tracker.visit(number, node) for node in work.nodes))))
+        for number, work in enumerate(works)
+    ]
 
 
 class _Tracker:
@@ -146,9 +149,12 @@ def schedule(plan: MemoryPlan, works: Sequence[Work], count: int) -> list[Slot]:
                 known[stream] = [max(pair) for pair in zip(known[stream], seen[other], strict=True)]
         known[stream][stream] = number
         seen[number] = list(known[stream])
-        cost = works[number].node.op.cost(works[number].node)
-        moved = cost.bytes_read + cost.bytes_written
-        seconds = max(LEAST_SECONDS, plan.device.seconds(cost.flops, moved))
-        done[number] = free[stream] = max(free[stream], ready) + seconds
+        done[number] = free[stream] = max(free[stream], ready) + _seconds(plan, works[number])
         slots.append(Slot(stream, tuple(waits)))
     return slots
+
+
+def _seconds(plan: MemoryPlan, work: Work) -> float:
+    costs = [node.op.cost(node) for node in work.nodes]
+    moved = sum(cost.bytes_read + cost.bytes_written for cost in costs)
+    return max(LEAST_SECONDS, plan.device.seconds(sum(cost.flops for cost in costs), moved))

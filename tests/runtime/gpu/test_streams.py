@@ -27,10 +27,12 @@ def touched(plan, work):
         starts = plan.address(value) + np.array(strides) @ index
         return (starts[:, None] + np.arange(size)).reshape(-1)
 
-    reads = set(np.concatenate([elements(v) for v in work.node.inputs] or [[]]).astype(int))
-    shown = [v for v in work.node.outputs if plan.placements[v].how != "view"]
+    inputs = [v for node in work.nodes for v in node.inputs]
+    reads = set(np.concatenate([elements(v) for v in inputs] or [[]]).astype(int))
+    outputs = (v for node in work.nodes for v in node.outputs)
+    shown = [v for v in outputs if plan.placements[v].how != "view"]
     writes = set(np.concatenate([elements(v) for v in shown]).astype(int))
-    room = plan.workspaces.get(work.node)
+    room = plan.workspaces.get(work.nodes[0])
     if room is not None and room.bytes < 10_000:
         writes |= set(range(room.offset, room.offset + room.bytes))
     return reads, writes
@@ -55,7 +57,7 @@ def test_hazards_order_all_that_touches_the_same_bytes(network, options):
         enumerate(bytes_of), 2
     ):
         if writes & (later | written) or reads & written:
-            assert i in before[j], f"{works[i].node.label} and {works[j].node.label}"
+            assert i in before[j], f"{works[i].nodes} and {works[j].nodes}"
 
 
 def test_branches_run_side_by_side():
