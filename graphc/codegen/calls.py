@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphc.codegen.kernel import Kernel
@@ -17,7 +18,14 @@ class Scratch:
     index: int
 
 
-Buffer = Value | Scratch
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Operand number `index` of any node: inputs, then outputs."""
+
+    index: int
+
+
+Buffer = Value | Scratch | Slot
 """What a pointer argument points to."""
 
 Argument = Buffer | int
@@ -32,6 +40,11 @@ class Launch:
     arguments: tuple[Argument, ...]
     grid: int
     block: int
+
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> Launch:
+        """The same on other buffers."""
+        given = tuple(a if isinstance(a, int) else buffers.get(a, a) for a in self.arguments)
+        return Launch(self.kernel, given, self.grid, self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,15 @@ class Gemm:
     bias: Buffer | None = None
     """m numbers in one piece, of c's dtype: one a row."""
 
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> Gemm:
+        """The same on other buffers."""
+        first, second, c = (
+            replace(matrix, buffer=buffers.get(matrix.buffer, matrix.buffer))
+            for matrix in (self.first, self.second, self.c)
+        )
+        bias = None if self.bias is None else buffers.get(self.bias, self.bias)
+        return replace(self, first=first, second=second, c=c, bias=bias)
+
 
 Call = Launch | Gemm
 
@@ -86,6 +108,10 @@ class NodeCalls:
 
     calls: tuple[Call, ...]
     scratch: tuple[TensorType, ...] = ()
+
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> NodeCalls:
+        """The same on other buffers; those that are not named stay."""
+        return NodeCalls(tuple(call.on(buffers) for call in self.calls), self.scratch)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -11,12 +11,14 @@ from graphc.codegen import (
     step_numbers,
     windows,
 )
-from graphc.codegen.calls import NodeCalls
+from graphc.codegen.calls import Buffer, NodeCalls, Slot
 from graphc.codegen.convolution import CONVOLUTIONS, convolution
 from graphc.codegen.dropout import dropout
 from graphc.codegen.elementwise_ops import Places, scalar_op
+from graphc.codegen.layout import ALIGNMENT
+from graphc.codegen.memo import Memo
 from graphc.codegen.product import PRODUCTS, product
-from graphc.ir.graph import Node
+from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 from graphc.ir.ops.elementwise import Elementwise
 
@@ -45,6 +47,32 @@ def calls_of(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
     equal places have equal kernels. `tf32` lets float32 products round their operands to 10 bits of
     mantissa.
     """
+    values = (*node.inputs, *node.outputs)
+    slots: dict[Buffer, Buffer] = {}
+    for index, value in enumerate(values):
+        slots.setdefault(value, Slot(index))
+    lying = tuple((slots[v], v.type, places[v].strides, _address(node, v, places)) for v in values)
+    key = (node.op.name, node.attributes, lying, tf32)
+    known = _KNOWN.get(key, lambda: _made(node, places, tf32).on(slots))
+    return known.on({slot: value for value, slot in slots.items()})
+
+
+_KNOWN: Memo[NodeCalls] = Memo()
+
+
+def _address(node: Node, value: Value, places: Places) -> tuple[int, int]:
+    """What calls depend on of an address: its alignment, and where the output lies from there if
+    that may be under it or in it."""
+    own, output = places[value].address, places[node.outputs[0]].address
+    is_near = own == output or node.op.gathers is not None
+    return own % ALIGNMENT, own - output if is_near else FAR
+
+
+FAR = -1
+"""Bytes between what does not overlap."""
+
+
+def _made(node: Node, places: Places, tf32: bool) -> NodeCalls:
     if node.op.name in PRODUCTS:
         return product(node, places, tf32)
     if node.op.name in CONVOLUTIONS:

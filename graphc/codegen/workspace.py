@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Hashable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphc.codegen import convolution
@@ -11,13 +10,25 @@ from graphc.codegen.calls import Gemm
 from graphc.codegen.convolution import CONVOLUTIONS
 from graphc.codegen.generate import calls_of, is_generated
 from graphc.codegen.layout import Place, in_one_piece
+from graphc.codegen.memo import Memo
 from graphc.codegen.product import PRODUCTS, unreadable
 from graphc.codegen.strides import copied_first
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.ops.elementwise import Elementwise
+from graphc.ir.plan import ALIGNMENT, align
 from graphc.ir.types import TensorType, uint8
+
+PARTS = 16
+"""Most parts that a product's inner extent is worth cutting into: a BLAS does so for small outputs,
+and a large one has blocks enough for a device without."""
+
+PARTIAL_BYTES = 4
+"""Of a partial sum of 16-bit or float32 operands."""
+
+LEAST_LIBRARY_BYTES = 64 * 2**10
+"""cuBLAS asks for 16 KiB or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +61,8 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
     copies = _copies(node, strided, device)
     values = dict.fromkeys((*node.inputs, *node.outputs))
     lying = {v: strided[v] for v in values if v in strided and v not in copies}
-    scratch, uses_blas = _needs(_Alike(node, lying))
-    return Workspace(copies, scratch, device.blas_workspace_bytes if uses_blas else 0)
+    scratch, wanted = _needs(node, lying)
+    return Workspace(copies, scratch, min(wanted, device.blas_workspace_bytes))
 
 
 def _copies(node: Node, strided: Strided, device: Device) -> tuple[Value, ...]:
@@ -64,27 +75,23 @@ def _copies(node: Node, strided: Strided, device: Device) -> tuple[Value, ...]:
     return copies
 
 
-class _Alike:
-    """A node that equals every other of its op, attributes, types and strides."""
-
-    def __init__(self, node: Node, strided: Strided) -> None:
-        self.node = node
-        values = (*node.inputs, *node.outputs)
-        self.places = {
-            v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values
-        }
-        lying = tuple((value.type, self.places[value].strides) for value in values)
-        self.key: Hashable = (node.op.name, node.attributes, lying)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Alike) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+def _needs(node: Node, strided: Strided) -> tuple[tuple[TensorType, ...], int]:
+    """Scratch of a node's calls, and the bytes that a BLAS may want for them."""
+    values = (*node.inputs, *node.outputs)
+    places = {v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values}
+    lying = tuple((value.type, places[value].strides) for value in values)
+    return _KNOWN.get((node.op.name, node.attributes, lying), lambda: _worked_out(node, places))
 
 
-@functools.lru_cache(maxsize=4096)
-def _needs(alike: _Alike) -> tuple[tuple[TensorType, ...], bool]:
-    """Scratch of a node's calls, and whether one of them is a BLAS's."""
-    found = calls_of(alike.node, alike.places)
-    return found.scratch, any(isinstance(call, Gemm) for call in found.calls)
+_KNOWN: Memo[tuple[tuple[TensorType, ...], int]] = Memo()
+
+
+def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[TensorType, ...], int]:
+    found = calls_of(node, places)
+    return found.scratch, max((_wanted(c) for c in found.calls if isinstance(c, Gemm)), default=0)
+
+
+def _wanted(product: Gemm) -> int:
+    """Room for partial sums of a product whose inner extent is cut into parts."""
+    sums = product.batch * product.m * product.n * max(PARTIAL_BYTES, product.c.dtype.itemsize)
+    return LEAST_LIBRARY_BYTES + PARTS * align(sums, ALIGNMENT)
