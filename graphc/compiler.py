@@ -69,6 +69,7 @@ def compile(
     device: str = "cpu",
     cuda_graph: bool = True,
     streams: int = 1,
+    cudnn: bool | str | os.PathLike[str] = False,
     seed: int = 0,
     poison: bool = False,
     check_finite: bool = False,
@@ -105,7 +106,9 @@ def compile(
     `device` is ``cpu``, ``cuda``, ``cuda:1`` or ``auto``: a GPU where there is one. On a GPU a step
     is captured as a CUDA graph and replayed, unless `cuda_graph` is false; with `streams` above 1,
     nodes that touch different bytes may run at the same time. `precision` ``tf32`` lets its float32
-    products round their operands to 10 bits. `seed` fixes the initial parameters.
+    products round their operands to 10 bits. `cudnn` lets cuDNN do convolutions and 16-bit
+    attention; a path names a file that keeps which engines it chose, so that a later run has the
+    same ones. `seed` fixes the initial parameters.
     `poison` and `check_finite` are for debugging, see `Program`. `dump` names a folder for the
     graph after every pass. Raises `OptionError` for an unknown choice, `BudgetError` where
     no plan fits, `GpuUnavailable` without the GPU that was asked for, and `ArenaError` where the
@@ -137,7 +140,7 @@ def compile(
     )
     return bind(
         memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", cuda_graph=cuda_graph,
-        streams=streams, seed=seed, poison=poison, check_finite=check_finite,
+        streams=streams, cudnn=cudnn, seed=seed, poison=poison, check_finite=check_finite,
     )  # fmt: skip
 
 

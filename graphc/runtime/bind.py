@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from graphc.errors import GpuUnavailable, OptionError
 from graphc.ir.device import gpu_number
 from graphc.ir.plan import MemoryPlan
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cubins import cache_folder
 from graphc.runtime.gpu.cuda import CudaDevice
+from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn, read_record, write_record
 from graphc.runtime.gpu.device import Gpu, find_gpu
 from graphc.runtime.program import Program
 
@@ -18,6 +21,7 @@ def bind(
     *,
     cuda_graph: bool = True,
     streams: int = 1,
+    cudnn: bool | str | os.PathLike[str] = False,
     seed: int = 0,
     poison: bool = False,
     check_finite: bool = False,
@@ -37,11 +41,22 @@ def bind(
         )
     if gpu is None:
         return Program(plan, seed=seed, poison=poison, check_finite=check_finite)
+    accelerator = CudaDevice(gpu, cache_folder())
+    library = _cudnn(accelerator, cudnn) if cudnn else None
     backend = GpuBackend(
-        plan, CudaDevice(gpu, cache_folder()), cuda_graph=cuda_graph, streams=streams,
+        plan, accelerator, cuda_graph=cuda_graph, streams=streams, cudnn=library,
         poison=poison, check_finite=check_finite,
     )  # fmt: skip
+    if library is not None and not isinstance(cudnn, bool):
+        write_record(cudnn, library.record)
     return Program(plan, seed=seed, poison=poison, check_finite=check_finite, backend=backend)
+
+
+def _cudnn(accelerator: CudaDevice, record: bool | str | os.PathLike[str]) -> Cudnn:
+    """cuDNN, with the engines of an earlier run if their file is there."""
+    known = None if isinstance(record, bool) else read_record(record)
+    with accelerator.active():
+        return Cudnn(load_cudnn(), known)
 
 
 def find(device: str) -> Gpu | None:

@@ -8,12 +8,16 @@ that was, with its knobs, goes into a record; given back, the record makes the s
 from __future__ import annotations
 
 import importlib
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from graphc.codegen.library import Attention, Convolution, Request
 from graphc.errors import DependencyError, GraphcError
+from graphc.files import write_atomically
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
 
 DATA_TYPES = {float32: "FLOAT", float64: "DOUBLE", float16: "HALF", bfloat16: "BFLOAT16"}
@@ -41,6 +45,27 @@ def load_cudnn() -> Any:
     return library
 
 
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """A record of engines that `write_record` wrote; None where there is no such file.
+
+    Raises `CudnnError` for a file that holds something else.
+    """
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CudnnError(f"{os.fspath(path)!r} is no record of engines: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("engines"), dict):
+        raise CudnnError(f"{os.fspath(path)!r} is no record of engines; give another file")
+    return found
+
+
+def write_record(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    """Keep a record for later runs, completely or not at all."""
+    write_atomically(path, json.dumps(record, indent=1, sort_keys=True).encode(), CudnnError)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A request, bound to an engine."""
@@ -62,6 +87,7 @@ class Cudnn:
         self._library = library
         self._version = int(library.backend_version())
         self._engines: dict[str, Any] = {}
+        self._plans: dict[str, Plan | None] = {}
         if record is not None:
             if record.get("cudnn") != self._version:
                 raise CudnnError(
@@ -82,6 +108,11 @@ class Cudnn:
         Raises `CudnnError` for a recorded engine that cannot be had again.
         """
         key = signature(request, workspace_bytes)
+        if key not in self._plans:
+            self._plans[key] = self._planned(key, request, workspace_bytes)
+        return self._plans[key]
+
+    def _planned(self, key: str, request: Request, workspace_bytes: int) -> Plan | None:
         if key in self._engines:
             found = self._engines[key]
             return None if found is None else self._again(request, found, workspace_bytes)

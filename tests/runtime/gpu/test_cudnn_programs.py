@@ -5,10 +5,13 @@ import json
 import numpy as np
 import pytest
 from runtime.gpu import fake_cudnn
+from runtime.gpu.emulated import EmulatedDevice
 from runtime.gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
 
 import graphc as g
-from graphc.runtime.gpu.cudnn import Cudnn
+from graphc.runtime import bind as binding
+from graphc.runtime.gpu.cudnn import Cudnn, CudnnError
+from graphc.runtime.gpu.device import Gpu
 from graphc.runtime.program import Program
 
 
@@ -85,3 +88,25 @@ def test_a_record_gives_the_same_bits(folder, cudnn, monkeypatch):
     assert trained(plan, folder, again) == first
     assert again.record == record
     again.close()
+
+
+def test_a_file_keeps_the_engines(folder, monkeypatch, tmp_path):
+    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
+    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
+    monkeypatch.setattr(binding, "CudaDevice", lambda gpu, cache: EmulatedDevice(folder))
+    monkeypatch.setattr(binding, "load_cudnn", lambda: fake_cudnn)
+    file = tmp_path / "engines.json"
+    options = {"optimizer": g.optim.SGD(0.1), "device": "cuda"}
+    one = g.compile(convolutions("float32"), cudnn=file, **options)
+    record = json.loads(file.read_text())
+    chosen = {engine["engine"] for engine in record["engines"].values() if engine}
+    assert chosen
+    monkeypatch.setattr(fake_cudnn, "ENGINES", fake_cudnn.ENGINES[::-1])  # another first choice
+    other = g.compile(convolutions("float32"), cudnn=file, **options)
+    assert json.loads(file.read_text()) == record
+    for program in (one, other):
+        program.step(fed(program.plan))
+    assert bits(one) == bits(other)
+    file.write_text("[]")
+    with pytest.raises(CudnnError, match="no record of engines"):
+        g.compile(convolutions("float32"), cudnn=file, **options)
