@@ -8,19 +8,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from runtime.gpu.emulated import EmulatedDevice
 
 import graphc
 from graphc.cli import main
 from graphc.models import MODELS
 from graphc.passes import inplace
+from graphc.runtime import bind as binding
+from graphc.runtime.gpu.device import Gpu
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 RESULTS = ROOT / "benchmarks" / "results"
 
 
+def python_blocks():
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
 def test_python_block_runs(tmp_path):
-    block, options = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    block, _, options = python_blocks()
     assert options.startswith("graphc.compile(")
     block += options.replace("loss,", "graphc.mean(graphc.linear(x, 3, name='options')),")
     done = subprocess.run(
@@ -29,6 +36,36 @@ def test_python_block_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "peak at step" in done.stdout
     assert (tmp_path / "run.safetensors").exists()
+
+
+def test_gpu_block_runs_on_an_emulated_gpu(tmp_path, monkeypatch, capsys):
+    block, on_gpu, _ = python_blocks()
+    assert len(on_gpu.splitlines()) == 5
+    monkeypatch.chdir(tmp_path)
+    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
+    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
+    monkeypatch.setattr(binding, "CudaDevice", lambda gpu, cache: EmulatedDevice(tmp_path))
+    names = {}
+    exec(block.replace("range(50)", "range(2)"), names)
+    names["batches"] = [{"x": names["xs"], "t": names["ts"]}] * 3
+    capsys.readouterr()
+    exec(on_gpu, names)
+    printed = capsys.readouterr().out
+    assert str(names["program"].plan) in printed
+    assert "H200" in printed.upper()
+    losses = printed.removeprefix(str(names["program"].plan)).split()
+    assert len(losses) == 3
+    assert float(losses[2]) < float(losses[0])
+    assert (tmp_path / "run.safetensors").exists()
+
+
+def test_the_error_without_a_gpu(capsys, monkeypatch):
+    """As the README shows it, but for what CuPy itself says."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    (shown,) = re.findall(r"\$ graphc train digits --device cuda\n(.*?)\n```", README)
+    assert main(["train", "digits", "--device", "cuda"]) == 2
+    cause = re.compile(r"\((No module|import of).*?\)")
+    assert cause.sub("", capsys.readouterr().err.strip()) == cause.sub("", shown)
 
 
 def test_table_is_what_compare_prints(capsys):
