@@ -102,7 +102,9 @@ def trained(plan, folder, steps=3, seed=0, **options):
     return losses, bits(program), device
 
 
-@pytest.mark.parametrize("network", [small_mlp, small_gpt2, fused_gpt2, branches])
+@pytest.mark.parametrize(
+    "network", [small_mlp, small_gpt2, fused_gpt2, branches, small_convolutions]
+)
 def test_all_strategies_have_the_same_bits(network, folder):
     expected = trained(plan_of(network), folder)[:2]
     for options in (
@@ -113,8 +115,8 @@ def test_all_strategies_have_the_same_bits(network, folder):
         assert trained(plan_of(network, **options), folder)[:2] == expected, options
 
 
-@pytest.mark.parametrize("network", [small_mlp, small_gpt2, branches])
-@pytest.mark.parametrize("allocate", ["none", "sharing", "packed"])
+@pytest.mark.parametrize("network", [small_convolutions, small_gpt2, branches])
+@pytest.mark.parametrize("allocate", ["none", "packed"])
 def test_streams_change_no_bit(network, allocate, folder):
     """Whatever order the streams run in."""
     plan = plan_of(network, allocate=allocate)
