@@ -23,6 +23,9 @@ from graphc.runtime.poison import POISON, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+START = -1
+"""The number of the event before all works."""
+
 
 class GpuBackend:
     """Kernels and products bound to addresses of one allocation.
@@ -123,20 +126,24 @@ class GpuBackend:
             self._replay()
 
     def _enqueue(self) -> None:
-        """All works on their streams, which fork from the main one and join it again."""
+        """All works on their streams, which fork from the main one and join it again.
+
+        Events live until all is enqueued: what is captured may not be destroyed meanwhile.
+        """
         accelerator = self._accelerator
         awaited = {other for slot in self._slots for other in slot.waits}
         events: dict[int, Event] = {}
         if len(self._streams) > 1:
-            start = accelerator.record(self.stream)
+            events[START] = accelerator.record(self.stream)
             for stream in self._streams[1:]:
-                accelerator.wait(stream, start)
+                accelerator.wait(stream, events[START])
         for number, (work, slot) in enumerate(zip(self._works, self._slots, strict=True)):
             self._work(work, slot, events)
             if number in awaited:
                 events[number] = accelerator.record(self._streams[slot.stream])
-        for stream in self._streams[1:]:
-            accelerator.wait(self.stream, accelerator.record(stream))
+        ends = [accelerator.record(stream) for stream in self._streams[1:]]
+        for end in ends:
+            accelerator.wait(self.stream, end)
 
     def _work(self, work: Work, slot: Slot, events: Mapping[int, Event]) -> None:
         stream = self._streams[slot.stream]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -40,6 +41,8 @@ class CudaDevice:
             self._blas = Cublas(load_cublas())
             self._lt = CublasLt(load_cublas("cublasLt"))
         self._products: dict[int, tuple[BoundGemm, LtProduct]] = {}
+        owned = self._products, self._lt, self._blas
+        weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
 
     def active(self) -> AbstractContextManager[Any]:
         return self._device  # type: ignore[no-any-return]
@@ -150,6 +153,16 @@ class CudaDevice:
         """What a figure measured here depends on."""
         packages = ("cupy-cuda13x", "nvidia-cublas", "nvidia-cuda-nvrtc", "numpy")
         return {name: _installed(name) for name in packages}
+
+
+def _give_back(
+    products: dict[int, tuple[BoundGemm, LtProduct]], lt: CublasLt, blas: Cublas
+) -> None:
+    """What libraries hold for a device that nobody uses any more."""
+    for _, product in products.values():
+        product.close()
+    lt.close()
+    blas.close()
 
 
 def _installed(package: str) -> str:

@@ -1,5 +1,6 @@
 """The layer above CuPy, on a stand-in with CuPy's signatures."""
 
+import gc
 import sys
 
 import pytest
@@ -21,6 +22,7 @@ def cupy(monkeypatch, folder, tmp_path):
         g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda")
         for dtype in ("float64", "float32")
     ]
+    kernels = [*kernels_of(bind(plan, 512)), *kernels_of(bind(plan, 512, together=False))]
     found = FakeCupy(folder, [k for plan in plans for k in kernels_of(bind(plan, 512))])
     monkeypatch.setitem(sys.modules, "cupy", found)
     monkeypatch.setattr(cuda, "load_cublas", lambda name="cublas": found.cublas)
@@ -90,3 +92,16 @@ def test_a_device_that_nobody_knows_is_planned_by_what_the_driver_says(cupy):
 def test_there_is_no_second_gpu(cupy):
     with pytest.raises(g.GraphcError, match="no cuda:1; it has cuda:0"):
         compiled(device="cuda:1")
+
+
+def test_handles_are_given_back_with_the_program(cupy):
+    closed = []
+    program = compiled(device="cuda")
+    device = program._backend._accelerator
+    for name in ("_blas", "_lt"):
+        handle = getattr(device, name)
+        close = handle.close
+        handle.close = lambda name=name, close=close: (closed.append(name), close())
+    del program, device, handle
+    gc.collect()
+    assert sorted(closed) == ["_blas", "_lt"]
