@@ -22,8 +22,9 @@ def cupy(monkeypatch, folder, tmp_path):
         g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda")
         for dtype in ("float64", "float32")
     ]
-    kernels = [*kernels_of(bind(plan, 512)), *kernels_of(bind(plan, 512, together=False))]
-    found = FakeCupy(folder, [k for plan in plans for k in kernels_of(bind(plan, 512))])
+    works = [bind(plan, 512, together=flag) for plan in plans for flag in (True, False)]
+    kernels = [kernel for each in works for kernel in kernels_of(each)]
+    found = FakeCupy(folder, kernels)
     monkeypatch.setitem(sys.modules, "cupy", found)
     monkeypatch.setattr(cuda, "load_cublas", lambda name="cublas": found.cublas)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
