@@ -19,11 +19,10 @@ from graphc.codegen.direct import channels_inside
 from graphc.codegen.elementwise import elementwise
 from graphc.codegen.elementwise_ops import IDENTITY, Places
 from graphc.codegen.gemm import compute_type
-from graphc.codegen.layout import Operand, Place, operand, row_major
+from graphc.codegen.layout import Operand, operand, row_major
 from graphc.codegen.matrices import View, filters_of, maps_of, multiply, taps_of
 from graphc.codegen.unfold import Columns, fold, unfold
-from graphc.ir.graph import Node, Value
-from graphc.ir.op import Strided
+from graphc.ir.graph import Node
 from graphc.ir.ops.conv import Convolution
 from graphc.ir.ops.unfold import Conv2dAttributes, Geometry
 from graphc.ir.types import DType, TensorType, float32
@@ -48,25 +47,25 @@ def convolution(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
     return CONVOLUTIONS[node.op.name](node, places, tf32)
 
 
-def unreadable(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """Inputs that lie as no BLAS reads them. Without copies of them, none would be used."""
+def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether products read or write the operand `name` where it lies so.
+
+    What is unfolded or folded may lie anyhow. Otherwise kernels without a BLAS would do the work,
+    slower and in another order of sums.
+    """
     geometry = _geometry(node)
-    if _is_depthwise(geometry):
-        return ()
-    groups = geometry.attributes.groups
-    found = []
-    for index, value in enumerate(node.inputs[:2]):
-        name = node.op.input_name(index)
-        if value not in strided or (name == "x" and not geometry.is_pointwise):
-            continue
-        tensor = operand(name, value, Place(0, strided[value]), value.shape)
-        if name == "w":
-            is_readable = filters_of(tensor, geometry.w, groups, False) is not None
-        else:
-            is_readable = _maps(geometry, tensor) is not None
-        if not is_readable:
-            found.append(value)
-    return tuple(dict.fromkeys(found))
+    is_unfolded = name in ("x", "dx") and not geometry.is_pointwise
+    if _is_depthwise(geometry) or is_unfolded or name in ("bias", "sum"):
+        return True
+    size = type.dtype.itemsize
+    own = tuple(
+        0 if extent == 1 else stride // size
+        for extent, stride in zip(type.shape, strides, strict=True)
+    )
+    tensor = Operand(name, type.dtype, own, ROOM)
+    if name in ("w", "dw"):
+        return filters_of(tensor, geometry.w, geometry.attributes.groups, False) is not None
+    return _maps(geometry, tensor) is not None
 
 
 def _geometry(node: Node) -> Geometry:

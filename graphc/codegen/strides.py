@@ -6,6 +6,8 @@ constants of their text and take more: most of them any strides, of all inputs a
 
 from __future__ import annotations
 
+from graphc.codegen import convolution
+from graphc.codegen.convolution import CONVOLUTIONS
 from graphc.codegen.layout import folded_strides
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
@@ -16,8 +18,7 @@ from graphc.ir.types import TensorType, outer_axes
 
 ANY_STRIDES = frozenset({
     "adaptive_average_pool2d", "adaptive_average_pool2d_gradient", "average_pool2d",
-    "average_pool2d_gradient", "cast", "causal_softmax", "concat", "conv2d",
-    "conv2d_input_gradient", "conv2d_weight_gradient", "copy", "log_softmax",
+    "average_pool2d_gradient", "cast", "causal_softmax", "concat", "copy", "log_softmax",
     "log_softmax_gradient", "max", "max_pool2d", "max_pool2d_gradient", "max_pool2d_select",
     "mean", "pad_slice", "rms_norm", "softmax", "softmax_gradient", "square_sum", "sum",
     "upsample_bilinear2d", "upsample_bilinear2d_gradient", "upsample_nearest2d",
@@ -35,6 +36,8 @@ def takes_strides(
     if device.kind == "cuda":
         if isinstance(node.op, Elementwise) or node.op.name in ANY_STRIDES:
             return True
+        if node.op.name in CONVOLUTIONS:
+            return convolution.takes_strides(node, name, type, strides)
         folded = _folded(node, type)
         if folded is not None:
             return folded_strides(type, strides, folded) is not None

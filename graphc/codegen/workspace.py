@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphc.codegen import convolution
 from graphc.codegen.calls import Gemm
-from graphc.codegen.convolution import CONVOLUTIONS
 from graphc.codegen.generate import calls_of, is_generated
 from graphc.codegen.layout import Place, in_one_piece
 from graphc.codegen.memo import Memo
@@ -67,8 +65,6 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
 
 def _copies(node: Node, strided: Strided, device: Device) -> tuple[Value, ...]:
     """Inputs that are copied into one piece first."""
-    if node.op.name in CONVOLUTIONS:
-        return convolution.unreadable(node, strided)
     copies = copied_first(node, strided, device)
     if node.op.name in PRODUCTS:
         return tuple(dict.fromkeys((*copies, *unreadable(node, strided))))

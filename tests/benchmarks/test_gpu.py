@@ -14,7 +14,7 @@ from graphc.runtime.gpu.device import Gpu
 
 CASE = gpu.Case(
     "a small mlp", "mlp", {"layers": 2, "hidden": 8, "batch": 4}, ("fp32",), "adam",
-    strategies=("none", "half"),
+    strategies=("none", "sublinear"),
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def rows_of(monkeypatch, path, *options):
 def test_every_line_is_written(monkeypatch, machine):
     rows = rows_of(monkeypatch, machine)
     assert [(row["system"], row["problem"]) for row in rows] == [
-        ("graphc none", None), ("graphc half", None)
+        ("graphc none", None), ("graphc sublinear", None)
     ]  # fmt: skip
     assert {(row["milliseconds"], row["samples_per_second"]) for row in rows} == {(4.0, 1000.0)}
     assert all(row["planned_bytes"] > 0 for row in rows)

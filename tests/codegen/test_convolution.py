@@ -16,6 +16,7 @@ from graphc.codegen.calls import Gemm, Launch
 from graphc.codegen.generate import calls_of
 from graphc.codegen.kernel import module_text
 from graphc.codegen.layout import in_one_piece
+from graphc.codegen.memo import Memo
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.builder import apply
 from graphc.ir.device import find_device
@@ -155,7 +156,7 @@ ORDERS_OF_DTYPES, SIZES_OF_DTYPES = ("channels first", "channels last"), ("whole
 def all_cases(monkeypatch):
     found = []
     for (size, limit), (name, geometry) in itertools.product(LIMITS.items(), GEOMETRIES.items()):
-        monkeypatch.setattr(convolution, "LIMIT_BYTES", limit)
+        limited(monkeypatch, limit)
         for layout, orders in ORDERS.items():
             if size in ("whole", "some images") or layout in ("channels first", "channels last"):
                 found += three(f"{name}, {layout}, {size}", geometry, orders)
@@ -163,7 +164,7 @@ def all_cases(monkeypatch):
         ("float64", "float32", "float16", "bfloat16"), (False, True), (False, True)
     ):
         for layout, size in itertools.product(ORDERS_OF_DTYPES, SIZES_OF_DTYPES):
-            monkeypatch.setattr(convolution, "LIMIT_BYTES", LIMITS[size])
+            limited(monkeypatch, LIMITS[size])
             for name in ("strided", "pointwise", "grouped", "depthwise"):
                 label = f"{name}, {layout}, {size}, {dtype}, {wide=}, {accumulate=}"
                 cases = three(
@@ -284,6 +285,12 @@ def test_tiles_bound_the_scratch(cases):
         assert bool(tiled) or size == "whole"
 
 
+def limited(patch, size):
+    """Scratch within so many bytes; what was worked out under another limit is not recalled."""
+    patch.setattr(convolution, "LIMIT_BYTES", size)
+    patch.setattr(Memo, "get", lambda self, key, make: make())
+
+
 def test_sums_of_16_bits_are_held_in_float32(monkeypatch):
     """Over tiles, within the same limit."""
     x = g.input("x", (16, 8, 12, 12), "bfloat16")
@@ -292,7 +299,7 @@ def test_sums_of_16_bits_are_held_in_float32(monkeypatch):
     node = apply(Conv2dWeightGradient, dy, x, attributes=attributes)
     values = {v: in_one_piece(v.type) for v in (dy, x, node.output)}
     for limit, tiles in ((2**26, 1), (100_000, 6)):
-        monkeypatch.setattr(convolution, "LIMIT_BYTES", limit)
+        limited(monkeypatch, limit)
         found = calls_of(node, values)
         calls = [call for call in found.calls if isinstance(call, Gemm)]
         assert [call.beta for call in calls] == [0.0, *[1.0] * (tiles - 1)]

@@ -1,8 +1,8 @@
 """Networks on both devices, and under every strategy on the GPU."""
 
 import pytest
-from gpu.twins import assert_alike, bits, trained
 from models.test_zoo import SMALL
+from runtime.gpu.twins import assert_alike, bits, trained
 
 import graphc as g
 from graphc.models import gpt2

@@ -45,7 +45,7 @@ def plan_of(**options):
 
 
 def test_the_rule_reaches_every_kind_of_op():
-    plan = plan_of()
+    plan = plan_of(fuse=False)
     last = (0, 2, 3, 1)
     lying = {
         v.producer.op.name if v.node is not None else "state"
