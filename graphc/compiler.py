@@ -115,8 +115,6 @@ def compile(
     plan does not fit into its memory.
     """
     gpu = find(device)
-    if gpu is None and precision == "tf32":
-        raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
     memory_plan = plan(
         loss,
         outputs=outputs,
@@ -184,6 +182,8 @@ def plan(
     placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     dumps = Dump(Path(dump) if dump is not None else None)
 
+    if placing.device.kind == "cpu" and precision == "tf32":
+        raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
     with _collection_paused():
         named = _named_outputs(loss, outputs)
         graph = _build(named, step, training, precision, placing.device, dumps)
@@ -272,6 +272,9 @@ class FrontierPoint:
     bound_bytes: int
 
 
+GPU_ALIGNMENT = 256
+
+
 class _Placing:
     """How values are placed and what nodes cost, checked."""
 
@@ -289,7 +292,12 @@ class _Placing:
         self.allocate, self.alignment = allocate, check_alignment(alignment)
         self.reorders = reorder and allocate == "packed"
         measured = None if costs is None else load_costs(costs)
-        self.device = target_of(device, roofline)
+        self.device = _target_of(device, roofline)
+        if self.device.kind == "cuda" and self.alignment % GPU_ALIGNMENT:
+            raise OptionError(
+                f"on a GPU alignment is a multiple of {GPU_ALIGNMENT}, as cuBLAS asks of its "
+                f"workspaces, got {alignment}"
+            )
         if fuse is not None and not isinstance(fuse, bool):
             raise OptionError(f"fuse is True, False or None, got {fuse!r}")
         is_usual = self.device.kind == "cuda"
@@ -328,6 +336,14 @@ class _Placing:
         graph = updates_together(graph, self.alignment, self.device, goal)
         verify(graph)
         return graph
+
+
+def _target_of(device: str | Device, roofline: str | None) -> Device:
+    """What a plan is made for; ``auto`` is the GPU of this machine, or else the CPU."""
+    if device == "auto":
+        gpu = find("auto")
+        device = "cpu" if gpu is None else profile_of(gpu)
+    return target_of(device, roofline)
 
 
 def _step(

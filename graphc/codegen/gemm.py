@@ -30,7 +30,9 @@ EPILOGUES: Mapping[Activation, Epilogue] = {
 """Of a linear node, by its activation."""
 
 
-def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tuple[Gemm, ...]:
+def gemms(
+    node: Node, places: Mapping[Value, Place], tf32: bool = False, epilogues: bool = True
+) -> tuple[Gemm, ...]:
     """The calls of a matmul or linear node, usually one.
 
     The bias and the activation of `linear` are an epilogue where `has_epilogue`. Where not, and
@@ -44,7 +46,7 @@ def gemms(node: Node, places: Mapping[Value, Place], tf32: bool = False) -> tupl
     is_linear = node.op.name == "linear"
     transpose_a = not is_linear and node.attributes.transpose_a
     transpose_b = is_linear or node.attributes.transpose_b
-    fused = is_linear and has_epilogue(node, places)
+    fused = is_linear and epilogues and has_epilogue(node, places)
     adds = not fused if is_linear else node.attributes.accumulate
     first, second, result = (_readable(node, v, places[v]) for v in (b, a, c))
     if result.is_transposed:

@@ -39,21 +39,21 @@ def is_generated(op: Op) -> bool:
     return isinstance(op, Elementwise) or op.name in {*RULES, *PRODUCTS, *CONVOLUTIONS}
 
 
-def calls_of(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
+def calls_of(node: Node, places: Places, tf32: bool = False, epilogues: bool = True) -> NodeCalls:
     """What computes the node's outputs from its inputs, at these places.
 
     Raises `NotImplementedError` for an op of which `is_generated` is false. Shapes, dtypes, strides
     and addresses modulo 16 are part of the kernels' texts, nothing else is; equal nodes at
     equal places have equal kernels. `tf32` lets float32 products round their operands to 10 bits of
-    mantissa.
+    mantissa; without `epilogues`, biases and activations are kernels of their own.
     """
     values = (*node.inputs, *node.outputs)
     slots: dict[Buffer, Buffer] = {}
     for index, value in enumerate(values):
         slots.setdefault(value, Slot(index))
     lying = tuple((slots[v], v.type, places[v].strides, _address(node, v, places)) for v in values)
-    key = (node.op.name, node.attributes, lying, tf32)
-    known = _KNOWN.get(key, lambda: _made(node, places, tf32).on(slots))
+    key = (node.op.name, repr(node.attributes), lying, tf32, epilogues)  # -0.0 equals 0.0
+    known = _KNOWN.get(key, lambda: _made(node, places, tf32, epilogues).on(slots))
     return known.on({slot: value for value, slot in slots.items()})
 
 
@@ -72,9 +72,9 @@ FAR = -1
 """Bytes between what does not overlap."""
 
 
-def _made(node: Node, places: Places, tf32: bool) -> NodeCalls:
+def _made(node: Node, places: Places, tf32: bool, epilogues: bool) -> NodeCalls:
     if node.op.name in PRODUCTS:
-        return product(node, places, tf32)
+        return product(node, places, tf32, epilogues)
     if node.op.name in CONVOLUTIONS:
         return convolution(node, places, tf32)
     if node.op.name in RULES:

@@ -15,7 +15,7 @@ PRODUCTS = ("matmul", "linear")
 """Ops that are products."""
 
 
-def product(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
+def product(node: Node, places: Places, tf32: bool = False, epilogues: bool = True) -> NodeCalls:
     """What a matmul or linear node does at these places.
 
     The bias and the activation of a linear node are the product's epilogue where there is one. A
@@ -24,7 +24,7 @@ def product(node: Node, places: Places, tf32: bool = False) -> NodeCalls:
     `needs_copy`.
     """
     y, added = node.output, node.inputs[2:]
-    calls = gemms(node, places, tf32)
+    calls = gemms(node, places, tf32, epilogues)
     if calls[0].epilogue != "none":
         return NodeCalls(calls)
     moved = [value for value in added if value.shape != y.shape or places[value] != places[y]]

@@ -76,7 +76,9 @@ def _needs(node: Node, strided: Strided) -> tuple[tuple[TensorType, ...], int]:
     values = (*node.inputs, *node.outputs)
     places = {v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values}
     lying = tuple((value.type, places[value].strides) for value in values)
-    return _KNOWN.get((node.op.name, node.attributes, lying), lambda: _worked_out(node, places))
+    return _KNOWN.get(
+        (node.op.name, repr(node.attributes), lying), lambda: _worked_out(node, places)
+    )
 
 
 _KNOWN: Memo[tuple[tuple[TensorType, ...], int]] = Memo()

@@ -85,6 +85,8 @@ def target_of(device: str | Device, roofline: str | None) -> Device:
     Raises `OptionError` for unknown names, and for the roofline of a CPU with a GPU.
     """
     if isinstance(device, Device):
+        if roofline and find_device(roofline).kind != device.kind:
+            raise OptionError(f"the roofline {roofline!r} is of another kind than {device.name}")
         return device
     if gpu_number(device) is None:
         return CPU

@@ -11,6 +11,9 @@ from graphc.ir.graph import Input, State
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+Staged = Any
+"""Feeds that a backend has made ready."""
+
 Outputs = Callable[[], dict[str, Array]]
 """Waits for a step and gives new arrays by output name."""
 
@@ -28,9 +31,13 @@ class Backend(Protocol):
     def write(self, state: State, given: Array) -> None:
         """Replace a state; `given` has its shape and dtype."""
 
-    def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
-        """Copy inputs in, run every node, copy outputs out. All inputs are there and checked.
+    def stage(self, feeds: Mapping[Input, Array | float]) -> Staged:
+        """Make feeds ready for a later step; an earlier step may still run. All inputs are there
+        and checked."""
 
-        The step may still run when this returns; at most one more is submitted before the outputs
-        are taken.
+    def submit(self, staged: Staged) -> Outputs:
+        """Copy inputs in, run every node, copy outputs out.
+
+        The step may still run when this returns. Its outputs are taken before the next step is
+        submitted.
         """

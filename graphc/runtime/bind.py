@@ -33,13 +33,15 @@ def bind(
     other kind of device, `GpuUnavailable` without a GPU, `ArenaError` where the arena does not fit.
     """
     kind = plan.device.kind
-    gpu = find(device or kind)
+    gpu = find(kind if device in (None, "auto") else device)
     if (gpu is not None) != (kind == "cuda"):
         raise OptionError(
             f"the plan was made for {plan.device.name} and cannot run on {device}; plan again with "
             f"device={device!r}"
         )
     if gpu is None:
+        if cudnn or streams != 1:
+            raise OptionError("streams and cudnn are for GPUs; leave them out on the CPU")
         return Program(plan, seed=seed, poison=poison, check_finite=check_finite)
     accelerator = CudaDevice(gpu, cache_folder())
     library = _cudnn(accelerator, cudnn) if cudnn else None

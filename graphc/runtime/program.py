@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from graphc.errors import FeedError, OptionError
 from graphc.ir.graph import State
 from graphc.ir.plan import MemoryPlan
-from graphc.runtime.backend import Backend, Outputs
+from graphc.runtime.backend import Backend, Staged
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
@@ -81,24 +82,35 @@ class Program:
         Inputs are given by name; one with a default may be left out. Returns new arrays by output
         name, for a training program ``{"loss": array}``.
         """
-        return self._submit({**_mapping(feeds), **named} if named else _mapping(feeds))()
+        return self._backend.submit(self._staged({**_mapping(feeds), **named}))()
 
     def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
         """The outputs of one step for each batch of feeds.
 
-        On a GPU the next batch is taken and copied while the step before it runs.
+        On a GPU the next batch is taken and made ready while a step runs; it is run when the next
+        outputs are asked for, so states are those after the step whose outputs were given last. A
+        fault in the next batch is raised then, too.
         """
-        pending: Outputs | None = None
-        for batch in batches:
-            submitted = self._submit(_mapping(batch))
-            if pending is not None:
-                yield pending()
-            pending = submitted
-        if pending is not None:
-            yield pending()
+        remaining = iter(batches)
+        ready = self._next(remaining)
+        while ready is not None:
+            outputs = self._backend.submit(ready())
+            ready = self._next(remaining)
+            yield outputs()
 
-    def _submit(self, feeds: Mapping[str, Any]) -> Outputs:
-        return self._backend.submit(self._feeds.checked(feeds))
+    def _next(self, batches: Iterator[Mapping[str, Any]]) -> Callable[[], Staged] | None:
+        """The next batch, made ready: what gives it, or raises what is wrong with it. None behind
+        the last one."""
+        try:
+            staged = self._staged(_mapping(next(batches)))
+        except StopIteration:
+            return None
+        except Exception as error:
+            return functools.partial(_raise, error)
+        return lambda: staged
+
+    def _staged(self, feeds: Mapping[str, Any]) -> Staged:
+        return self._backend.stage(self._feeds.checked(feeds))
 
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
@@ -112,6 +124,10 @@ class Program:
         types = {name: state.type for name, state in self._named.items()}
         for name, array in load_states(path, types).items():
             self._backend.write(self._named[name], array)
+
+
+def _raise(error: Exception) -> Staged:
+    raise error
 
 
 def _mapping(feeds: Mapping[str, Any] | None) -> Mapping[str, Any]:

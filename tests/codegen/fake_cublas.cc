@@ -47,6 +47,7 @@ void put(void *base, int type, int64_t i, double value) {
 extern "C" int cublasGetProperty(int kind, int *value) { *value = 13 + kind; return 0; }
 extern "C" int cublasCreate_v2(void **created) { *created = &handle; return 0; }
 extern "C" int cublasDestroy_v2(void *given) { return given == &handle ? 0 : 1; }
+extern "C" int cublasSetMathMode(void *given, int mode) { return given == &handle && mode == 16 ? 0 : 1; }
 extern "C" int cublasSetStream_v2(void *given, void *) { workspace = nullptr; return given == &handle ? 0 : 1; }
 extern "C" int cublasSetWorkspace_v2(void *, void *given, size_t) { workspace = given; return 0; }
 

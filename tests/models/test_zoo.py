@@ -145,18 +145,28 @@ def test_wrong_sizes():
 IMAGE = {"batch": 2, "image": 32, "classes": 5}
 TOKENS = {"layers": 2, "width": 8, "heads": 2, "seq_len": 5, "batch": 2, "vocab": 7}
 SMALL = {
-    "bert": lambda: bert(**TOKENS, masked=3),
-    "densenet121": lambda: densenet121(**IMAGE, growth=4, blocks=(2, 2, 2)),
-    "gpt2": lambda: gpt2(**TOKENS),
-    "lstm": lambda: lstm(seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7),
-    "mlp": lambda: mlp(layers=3, hidden=8, inputs=6, batch=4),
-    "mobilenet_v2": lambda: mobilenet_v2(**IMAGE, width=0.25),
-    "preact_resnet": lambda: preact_resnet(11, batch=2, image=8),
-    "resnet": lambda: resnet(units=(1, 1, 1, 1), batch=2, image=36, classes=5),
-    "resnet common": lambda: resnet(units=(1, 1, 1, 1), form="common", **IMAGE),
-    "unet": lambda: unet(**IMAGE, width=4, depth=2),
-    "vgg16": lambda: vgg16(**IMAGE, width=4, hidden=16),
-    "vit": lambda: vit(**IMAGE, layers=2, width=8, heads=2, patch=16, drop=0.1),
+    "bert": lambda dtype="float32": bert(**TOKENS, masked=3, dtype=dtype),
+    "densenet121": lambda dtype="float32": densenet121(
+        **IMAGE, growth=4, blocks=(2, 2, 2), dtype=dtype
+    ),
+    "gpt2": lambda dtype="float32": gpt2(**TOKENS, dtype=dtype),
+    "lstm": lambda dtype="float32": lstm(
+        seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7, dtype=dtype
+    ),
+    "mlp": lambda dtype="float32": mlp(layers=3, hidden=8, inputs=6, batch=4, dtype=dtype),
+    "mobilenet_v2": lambda dtype="float32": mobilenet_v2(**IMAGE, width=0.25, dtype=dtype),
+    "preact_resnet": lambda dtype="float32": preact_resnet(11, batch=2, image=8, dtype=dtype),
+    "resnet": lambda dtype="float32": resnet(
+        units=(1, 1, 1, 1), batch=2, image=36, classes=5, dtype=dtype
+    ),
+    "resnet common": lambda dtype="float32": resnet(
+        units=(1, 1, 1, 1), form="common", **IMAGE, dtype=dtype
+    ),
+    "unet": lambda dtype="float32": unet(**IMAGE, width=4, depth=2, dtype=dtype),
+    "vgg16": lambda dtype="float32": vgg16(**IMAGE, width=4, hidden=16, dtype=dtype),
+    "vit": lambda dtype="float32": vit(
+        **IMAGE, layers=2, width=8, heads=2, patch=16, drop=0.1, dtype=dtype
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from graphc.errors import NonFiniteError
 from graphc.ir.graph import Input, State
 from graphc.ir.plan import MemoryPlan
 from graphc.runtime.arena import Arena
-from graphc.runtime.backend import Outputs
+from graphc.runtime.backend import Outputs, Staged
 from graphc.runtime.cpu.bind import bind, numpy_settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,8 +35,11 @@ class CpuBackend:
     def write(self, state: State, given: Array) -> None:
         np.copyto(self._arrays[state], given)
 
-    def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
-        for source, given in feeds.items():
+    def stage(self, feeds: Mapping[Input, Array | float]) -> Staged:
+        return feeds
+
+    def submit(self, staged: Staged) -> Outputs:
+        for source, given in staged.items():
             np.copyto(self._arrays[source], given)
         kept = self._arena.bytes[: self.plan.state_bytes].copy() if self._check_finite else None
         try:

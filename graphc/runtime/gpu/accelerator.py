@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from graphc.codegen.kernel import Kernel
+from graphc.errors import GraphcError
 from graphc.runtime.gpu.bind import BoundCall
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -21,6 +21,10 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Stream = Any
 Event = Any
+
+
+class NoEpilogue(GraphcError):  # noqa: N818 - a limit of a library, no mistake
+    """A product's bias or activation has to be a kernel of its own."""
 
 
 class Accelerator(Protocol):
@@ -35,8 +39,11 @@ class Accelerator(Protocol):
     def pinned(self, size: int) -> Bytes:
         """Memory of the host that copies need not wait for."""
 
-    def load(self, kernels: Iterable[Kernel]) -> None:
-        """Compile kernels and keep them ready."""
+    def load(self, calls: Iterable[BoundCall]) -> None:
+        """Get ready for calls: compile their kernels, choose algorithms of their products.
+
+        Raises `NoEpilogue` where the library does not serve a product's epilogue.
+        """
 
     def stream(self) -> Stream:
         """A new stream."""

@@ -12,12 +12,12 @@ from graphc.errors import NonFiniteError, OptionError
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import Layout, span_bytes
-from graphc.runtime.backend import Outputs
-from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
-from graphc.runtime.gpu.bind import Work, bind, kernels_of
+from graphc.runtime.backend import Outputs, Staged
+from graphc.runtime.gpu.accelerator import Accelerator, Event, NoEpilogue, Stream
+from graphc.runtime.gpu.bind import Work, bind
 from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.places import places_of_plan
-from graphc.runtime.gpu.staging import Staging, arranged
+from graphc.runtime.gpu.staging import Feed, Staging, arranged
 from graphc.runtime.gpu.streams import Slot, schedule
 from graphc.runtime.poison import POISON, empty_at_start, freed_after
 
@@ -52,7 +52,7 @@ class GpuBackend:
         check_finite: bool = False,
         cudnn: Cudnn | None = None,
     ) -> None:
-        if not isinstance(streams, int) or streams < 1:
+        if type(streams) is not int or streams < 1:
             raise OptionError(f"streams is a whole number from 1, got {streams!r}")
         self.plan, self._accelerator = plan, accelerator
         self._poison, self._check_finite = poison, check_finite
@@ -62,8 +62,11 @@ class GpuBackend:
             self._base = accelerator.allocate(plan.arena_bytes)
             self._places = places_of_plan(plan, self._base)
             tf32 = plan.settings.get("precision") == "tf32"
-            self._works = bind(plan, self._base, tf32, cudnn, together=not debugging)
-            accelerator.load(kernels_of(self._works))
+            options = {"tf32": tf32, "cudnn": cudnn, "together": not debugging}
+            try:
+                self._works = self._ready(options)
+            except NoEpilogue:
+                self._works = self._ready({**options, "epilogues": False})
             count = 1 if debugging else min(streams, max(1, len(self._works)))
             self._streams = [accelerator.stream() for _ in range(count)]
             self._copies = accelerator.stream()
@@ -71,7 +74,13 @@ class GpuBackend:
             self._staging = Staging(accelerator, graph.inputs, graph.outputs, self._places)
         self._slots = schedule(plan, self._works, count)
         self._replay: Callable[[], None] | None = None
-        self._steps = 0
+        self._is_warm = False
+
+    def _ready(self, options: Mapping[str, Any]) -> list[Work]:
+        """The works, with all that they call ready."""
+        works = bind(self.plan, self._base, **options)
+        self._accelerator.load(call for work in works for call in work.calls)
+        return works
 
     @property
     def arena_bytes(self) -> int:
@@ -94,32 +103,35 @@ class GpuBackend:
             self._accelerator.upload(place.address, memory, self.stream)
             self._accelerator.synchronize(self._accelerator.record(self.stream))
 
-    def submit(self, feeds: Mapping[Input, Array | float]) -> Outputs:
+    def stage(self, feeds: Mapping[Input, Array | float]) -> Staged:
         with self._accelerator.active():
-            step = self._steps
-            self._steps += 1
-            self._feed(step, feeds)
+            return self._staging.stage(feeds)
+
+    def submit(self, staged: Staged) -> Outputs:
+        with self._accelerator.active():
+            self._feed(staged)
             self._run()
-            self._staging.fetch(step, self.stream)
-        return lambda: self._outputs(step)
+            fetched = self._staging.fetch(self.stream)
+        return lambda: self._outputs(fetched)
 
-    def _outputs(self, step: int) -> dict[str, Array]:
+    def _outputs(self, fetched: Event) -> dict[str, Array]:
         with self._accelerator.active():
-            return self._staging.outputs(step)
+            return self._staging.outputs(fetched)
 
-    def _feed(self, step: int, feeds: Mapping[Input, Array | float]) -> None:
+    def _feed(self, feed: Feed) -> None:
         """On the copy stream, between the step before and this one: inputs share their bytes with
         other values of a step."""
         accelerator = self._accelerator
         accelerator.wait(self._copies, accelerator.record(self.stream))
-        self._staging.feed(step, feeds, self._copies)
+        self._staging.upload(feed, self._copies)
         accelerator.wait(self.stream, accelerator.record(self._copies))
 
     def _run(self) -> None:
         if self._poison or self._check_finite:
             self._run_checked()
-        elif not self._captures or self._steps == 1:
+        elif not self._captures or not self._is_warm:
             self._enqueue()
+            self._is_warm = True
         else:
             if self._replay is None:
                 self._replay = self._accelerator.capture(self.stream, self._enqueue)

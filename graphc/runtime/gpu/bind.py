@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,11 +71,13 @@ def bind(
     tf32: bool = False,
     cudnn: Cudnn | None = None,
     together: bool = True,
+    epilogues: bool = True,
 ) -> list[Work]:
     """The work of every node that is no view, in order, in an arena at that address.
 
     With `cudnn`, it does what it has an engine for within the node's workspace. Small updates that
-    are neighbours share a launch, unless `together` is false. Raises `PlanError` where a node's
+    are neighbours share a launch, unless `together` is false; biases and activations are part of
+    products, unless `epilogues` is. Raises `PlanError` where a node's
     workspace is smaller than what its calls need.
     """
     places = places_of_plan(plan, address)
@@ -89,14 +91,13 @@ def bind(
         if len(group) > 1:
             calls: list[BoundCall] = [_launched(grouped(group, places), _addresses(places, group))]
         else:
-            calls = list(_bound(group[0], plan, places, address, tf32, cudnn))
+            calls = list(_bound(group[0], plan, places, address, tf32, cudnn, epilogues))
         works.append(Work(plan.graph.position[group[0]], group, tuple(calls)))
     return works
 
 
-def kernels_of(works: list[Work]) -> list[Kernel]:
+def kernels_of(calls: Iterable[BoundCall]) -> list[Kernel]:
     """The kernels that are launched, each once."""
-    calls = (call for work in works for call in work.calls)
     found = {call.kernel.name: call.kernel for call in calls if isinstance(call, BoundLaunch)}
     return list(found.values())
 
@@ -108,6 +109,7 @@ def _bound(
     address: int,
     tf32: bool,
     cudnn: Cudnn | None,
+    epilogues: bool,
 ) -> Iterator[BoundCall]:
     room = gpu_workspace(node, plan.device, plan.strided)
     starts, end = _starts(plan, node, address, [type.bytes for type in room.types])
@@ -127,7 +129,7 @@ def _bound(
     addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
     scratch = starts[len(room.copies) : len(room.copies) + len(room.scratch)]
     addresses |= {Scratch(index): start for index, start in enumerate(scratch)}
-    found = calls_of(node, own, tf32)
+    found = calls_of(node, own, tf32, epilogues)
     if found.scratch != room.scratch:
         raise PlanError(f"{node.label}: its kernels need other scratch than was planned")
     library = end - room.library_bytes

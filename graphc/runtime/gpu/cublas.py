@@ -1,7 +1,8 @@
 """cuBLAS by ctypes: a handle with its own workspace, and one call for every product.
 
-CuPy's own handle can neither be captured into a CUDA graph nor given a workspace, so programs have
-one of these a stream. A workspace must be set again after every change of the stream.
+CuPy's own handle can neither be captured into a CUDA graph nor given a workspace. One handle serves
+all streams of a program: stream and workspace are set before every product, in this order, as
+cuBLAS forgets the workspace with the stream. Each node has a workspace of its own in the plan.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from graphc.codegen.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.errors import DependencyError, GraphcError
 
 DEFAULT_ALGORITHM = -1
+
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+"""cublasMath_t: partial sums of 16-bit products stay float32."""
 
 STATUS = {
     1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH",
@@ -58,6 +62,7 @@ class Cublas:
         self._declare()
         self._handle = ctypes.c_void_p()
         self._check("cublasCreate_v2", ctypes.byref(self._handle))
+        self._check("cublasSetMathMode", self._handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
         self._scalars = {kind: (kind(0.0), kind(1.0)) for kind in (ctypes.c_float, ctypes.c_double)}
 
     def _declare(self) -> None:

@@ -58,6 +58,10 @@ class Heuristic(ctypes.Structure):
     )
 
 
+class NoAlgorithm(CublasError):  # noqa: N818 - a limit of the library, no mistake
+    """cuBLASLt does not serve a product as it is asked for."""
+
+
 class CublasLt:
     """A handle. `library` has the C functions of cuBLASLt 12 or later."""
 
@@ -73,7 +77,7 @@ class CublasLt:
         """A product on buffers at these device addresses, with a workspace of its own.
 
         The library's first choice of an algorithm that needs no more than the workspace is kept.
-        Raises `CublasError` where there is none.
+        Raises `NoAlgorithm` where there is none.
         """
         if workspace % WORKSPACE_ALIGNMENT:
             raise CublasError(f"a workspace must be aligned to 256 bytes, got {workspace:#x}")
@@ -197,12 +201,11 @@ class LtProduct:
             alignment = ctypes.c_uint32(_aligned(place))
             self._set("MatmulPreference", preference, attribute, alignment)
         found, count = Heuristic(), ctypes.c_int()
-        check(
-            self._library, "cublasLtMatmulAlgoGetHeuristic", handle, operation, a, b, c, c,
-            preference, 1, ctypes.byref(found), ctypes.byref(count),
-        )  # fmt: skip
-        if count.value < 1 or found.state:
-            raise CublasError(
+        status = self._library.cublasLtMatmulAlgoGetHeuristic(
+            handle, operation, a, b, c, c, preference, 1, ctypes.byref(found), ctypes.byref(count)
+        )
+        if status or count.value < 1 or found.state:
+            raise NoAlgorithm(
                 f"cuBLASLt has no algorithm for {_shown(call)} within a workspace of "
                 f"{workspace_bytes} bytes"
             )

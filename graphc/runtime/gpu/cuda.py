@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphc.codegen.kernel import Kernel
 from graphc.errors import ArenaError
 from graphc.ir.types import format_bytes
-from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
-from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundPlan
+from graphc.runtime.gpu.accelerator import Bytes, Event, NoEpilogue, Stream
+from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundPlan, kernels_of
 from graphc.runtime.gpu.cubins import cubins
 from graphc.runtime.gpu.cublas import Cublas, load_cublas
-from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct
+from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct, NoAlgorithm
 from graphc.runtime.gpu.device import Gpu, load_cupy
 
 LIBRARY_BYTES = 512 * 2**20
@@ -77,8 +77,15 @@ class CudaDevice:
         self._memory.append(memory)
         return np.frombuffer(memory, np.uint8, size)
 
-    def load(self, kernels: Iterable[Kernel]) -> None:
-        wanted = [kernel for kernel in kernels if kernel.name not in self._functions]
+    def load(self, calls: Iterable[BoundCall]) -> None:
+        calls = list(calls)
+        try:
+            for call in calls:
+                if isinstance(call, BoundGemm) and call.gemm.epilogue != "none":
+                    self._product(call)
+        except NoAlgorithm as error:
+            raise NoEpilogue(str(error)) from None
+        wanted = [kernel for kernel in kernels_of(calls) if kernel.name not in self._functions]
         for name, code in cubins(wanted, self.gpu.architecture, self._cache).items():
             module = self._cupy.cuda.function.Module()
             module.load(code)
@@ -136,12 +143,15 @@ class CudaDevice:
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
         """In thread-local mode, so that an allocation while it is captured is an error."""
-        with stream:
+        with stream, _collection_paused():
             stream.begin_capture(mode=self._runtime.streamCaptureModeThreadLocal)
             try:
                 enqueue()
-            finally:
-                graph = stream.end_capture()
+            except BaseException:
+                with suppress(Exception):  # the first fault is the one to tell of
+                    stream.end_capture()
+                raise
+            graph = stream.end_capture()
         graph.upload(stream)
 
         def replay() -> None:
@@ -153,6 +163,19 @@ class CudaDevice:
         """What a figure measured here depends on."""
         packages = ("cupy-cuda13x", "nvidia-cublas", "nvidia-cuda-nvrtc", "numpy")
         return {name: _installed(name) for name in packages}
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """What is collected may free device memory, which would end a capture."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _give_back(

@@ -11,6 +11,7 @@ from graphc.errors import GpuUnavailable
 from graphc.ir.device import DEVICES, Device
 
 CORES_OF_A_MULTIPROCESSOR = 128
+OLDEST_ARCHITECTURE = 75
 USE_CPU = 'device="cpu" works everywhere'
 
 
@@ -58,11 +59,18 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 def find_gpu(number: int) -> Gpu:
     """One device; raises `GpuUnavailable`."""
-    gpus = find_gpus()
-    if number >= len(gpus):
-        listed = ", ".join(f"cuda:{gpu.number}" for gpu in gpus)
+    cupy = load_cupy()
+    count = cupy.cuda.runtime.getDeviceCount()
+    if number >= count:
+        listed = ", ".join(f"cuda:{each}" for each in range(count))
         raise GpuUnavailable(f"this machine has no cuda:{number}", f"it has {listed}")
-    return gpus[number]
+    gpu = _gpu(cupy, number)
+    if gpu.architecture < OLDEST_ARCHITECTURE:
+        raise GpuUnavailable(
+            f"{gpu.name} is sm_{gpu.architecture}",
+            f"CUDA 13 compiles for sm_{OLDEST_ARCHITECTURE} and later; {USE_CPU}",
+        )
+    return gpu
 
 
 def profile_of(gpu: Gpu) -> Device:
@@ -83,8 +91,9 @@ def _gpu(cupy: Any, number: int) -> Gpu:
     architecture = 10 * properties["major"] + properties["minor"]
     attributes = cupy.cuda.Device(number).attributes
     cores = properties["multiProcessorCount"] * CORES_OF_A_MULTIPROCESSOR
-    flops = 2e3 * attributes["ClockRate"] * cores
-    bandwidth = 2e3 * attributes["MemoryClockRate"] * attributes["GlobalMemoryBusWidth"] / 8
+    clock, memory_clock = (max(1, attributes[n]) for n in ("ClockRate", "MemoryClockRate"))
+    flops = 2e3 * clock * cores
+    bandwidth = 2e3 * memory_clock * max(8, attributes["GlobalMemoryBusWidth"]) / 8
     name = properties["name"].decode()
     return Gpu(number, name, architecture, total, free, flops, bandwidth)
 

@@ -18,6 +18,10 @@ def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
     Raises `PlanError` for an address that is no multiple of 256, and for a value that would leave
     the arena.
     """
+    if plan.alignment % ARENA_ALIGNMENT:
+        raise PlanError(
+            f"on a GPU alignment is a multiple of {ARENA_ALIGNMENT}, the plan's is {plan.alignment}"
+        )
     if address % ARENA_ALIGNMENT:
         raise PlanError(f"an arena starts at a multiple of {ARENA_ALIGNMENT}, got {address:#x}")
     places = {}

@@ -1,12 +1,13 @@
-"""Feeds, outputs and states between the host and the arena.
+"""Feeds and outputs between the host and the arena.
 
-Feeds and outputs go through pinned memory that is there twice: while a step runs, the next one's
-feeds are written to the other half, and outputs are read from the half of their step.
+Feeds go through pinned memory that is there twice: while a step runs, the next one's feeds are
+written to the other half.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,14 @@ def arranged(memory: Bytes, value: Value, place: Place) -> Array:
     return np.ndarray(value.shape, value.type.dtype.numpy, memory.data, 0, place.strides)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Feed:
+    """Feeds that were written to one half; they are written again if another took it since."""
+
+    half: int
+    feeds: Mapping[Input, Array | float]
+
+
 class Staging:
     """The inputs and outputs of steps, one after another."""
 
@@ -70,31 +79,41 @@ class Staging:
         places: Mapping[Value, Place],
     ) -> None:
         self._accelerator = accelerator
-        self._outputs = dict(outputs)
-        inputs, shown = tuple(inputs), tuple(dict.fromkeys(self._outputs.values()))
-        self._halves = [
-            (Mirror(accelerator, inputs, places), Mirror(accelerator, shown, places))
-            for _ in range(HALVES)
-        ]
-        self._done: list[Event] = [None] * HALVES
+        self._named = dict(outputs)
+        inputs, shown = tuple(inputs), tuple(dict.fromkeys(self._named.values()))
+        self._inputs = [Mirror(accelerator, inputs, places) for _ in range(HALVES)]
+        self._outputs = Mirror(accelerator, shown, places)
+        self._owners: list[Feed | None] = [None] * HALVES
+        self._uploads: list[Event] = [None] * HALVES
+        self._next = 0
 
-    def feed(self, step: int, feeds: Mapping[Input, Array | float], stream: Stream) -> None:
-        """Copy feeds to pinned memory, and enqueue the copies from there to the arena."""
-        if self._done[step % HALVES] is not None:
-            self._accelerator.synchronize(self._done[step % HALVES])
-        mirror, _ = self._halves[step % HALVES]
-        for source, given in feeds.items():
-            mirror.array(source)[...] = given
-        mirror.upload(stream)
+    def stage(self, feeds: Mapping[Input, Array | float]) -> Feed:
+        """Write feeds to the half that was not used last, once its copies are done."""
+        feed = Feed(self._next, feeds)
+        self._next = (self._next + 1) % HALVES
+        self._write(feed)
+        return feed
 
-    def fetch(self, step: int, stream: Stream) -> None:
-        """Enqueue copies of the step's outputs to pinned memory."""
-        self._halves[step % HALVES][1].download(stream)
-        self._done[step % HALVES] = self._accelerator.record(stream)
+    def _write(self, feed: Feed) -> None:
+        if self._uploads[feed.half] is not None:
+            self._accelerator.synchronize(self._uploads[feed.half])
+        for source, given in feed.feeds.items():
+            self._inputs[feed.half].array(source)[...] = given
+        self._owners[feed.half] = feed
 
-    def outputs(self, step: int) -> dict[str, Array]:
-        """The outputs of a step, once they are there. A step's half is free for the one after next
-        when they have been taken."""
-        self._accelerator.synchronize(self._done[step % HALVES])
-        _, mirror = self._halves[step % HALVES]
-        return {name: mirror.array(value).copy() for name, value in self._outputs.items()}
+    def upload(self, feed: Feed, stream: Stream) -> None:
+        """Enqueue the copies of feeds to the arena."""
+        if self._owners[feed.half] is not feed:
+            self._write(feed)
+        self._inputs[feed.half].upload(stream)
+        self._uploads[feed.half] = self._accelerator.record(stream)
+
+    def fetch(self, stream: Stream) -> Event:
+        """Enqueue copies of the outputs to pinned memory; the event is when they are there."""
+        self._outputs.download(stream)
+        return self._accelerator.record(stream)
+
+    def outputs(self, fetched: Event) -> dict[str, Array]:
+        """New arrays of the outputs, once they are there."""
+        self._accelerator.synchronize(fetched)
+        return {name: self._outputs.array(value).copy() for name, value in self._named.items()}

@@ -16,7 +16,8 @@ import numpy as np
 from codegen.fake_cublas import LtStandIn, stand_in
 from codegen.on_cpu import Library
 
-from graphc.runtime.gpu.bind import BoundGemm, BoundPlan
+from graphc.runtime.gpu.accelerator import NoEpilogue
+from graphc.runtime.gpu.bind import BoundGemm, BoundPlan, kernels_of
 
 GUARD = 4096
 GUARD_BYTE = 0xA5
@@ -49,7 +50,7 @@ class EmulatedDevice:
         self.random = random.Random(seed)
         self.streams, self.libraries, self.allocations = [], {}, []
         self.arenas = []
-        self.capturing = False
+        self.capturing, self.has_epilogues = False, True
         self.counts = {"calls": 0, "cudnn": 0, "captures": 0, "replays": 0, "pinned": 0}
 
     def active(self):
@@ -69,9 +70,15 @@ class EmulatedDevice:
         self.counts["pinned"] += 1
         return np.zeros(size, np.uint8)
 
-    def load(self, kernels):
+    def load(self, calls):
         assert not self.capturing
-        kernels = list(kernels)
+        calls = list(calls)
+        fused = [c for c in calls if isinstance(c, BoundGemm) and c.gemm.epilogue != "none"]
+        if fused and not self.has_epilogues:
+            raise NoEpilogue("none here")
+        self.load_kernels(kernels_of(calls))
+
+    def load_kernels(self, kernels):
         library = Library(kernels, self.folder, self.edit)
         self.libraries |= {kernel.name: library for kernel in kernels}
 

@@ -58,7 +58,7 @@ class FakeCupy:
 
     def __init__(self, folder, kernels):
         self.emulated = emulated = EmulatedDevice(folder)
-        emulated.load(kernels)
+        emulated.load_kernels(kernels)
         streams = {}
 
         class Memory:

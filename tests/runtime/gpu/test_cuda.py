@@ -23,7 +23,9 @@ def cupy(monkeypatch, folder, tmp_path):
         for dtype in ("float64", "float32")
     ]
     works = [bind(plan, 512, together=flag) for plan in plans for flag in (True, False)]
-    kernels = [kernel for each in works for kernel in kernels_of(each)]
+    kernels = [
+        kernel for each in works for kernel in kernels_of(c for work in each for c in work.calls)
+    ]
     found = FakeCupy(folder, kernels)
     monkeypatch.setitem(sys.modules, "cupy", found)
     monkeypatch.setattr(cuda, "load_cublas", lambda name="cublas": found.cublas)

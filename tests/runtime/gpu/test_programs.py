@@ -4,8 +4,11 @@ The arena starts full of NaN: a kernel that reads what is not there, writes else
 with NumPy's shows in the parameters.
 """
 
+import sys
+
 import numpy as np
 import pytest
+from runtime.gpu.emulated import EmulatedDevice
 from runtime.gpu.networks import (
     SEED,
     bits,
@@ -24,7 +27,8 @@ from runtime.gpu.networks import (
 )
 
 import graphc as g
-from graphc.errors import FeedError, NonFiniteError, OptionError
+from graphc.errors import FeedError, GpuUnavailable, NonFiniteError, OptionError
+from graphc.ir.device import find_device
 from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
@@ -161,6 +165,96 @@ def test_steps_one_after_another(folder):
     assert bits(one) == bits(other)
 
 
+def counted():
+    """What comes out is what went in, and how many steps there were."""
+    x = g.input("x", (3,))
+    weight = g.parameter("w", (3,), initial=g.Initial("constant", 0.0))
+    return {"x": x * 2.0, "loss": g.mean(weight * x)}
+
+
+def test_loops_over_one_program_do_not_mix(folder):
+    outputs = counted()
+    loss = outputs.pop("loss")
+    plan = g.plan(loss, outputs=outputs, optimizer=g.optim.SGD(1.0), device="cuda")
+    program, _ = on_gpu(plan, folder)
+
+    def batches(start):
+        return ({"x": np.full(3, start + i, np.float32)} for i in range(4))
+
+    pairs = zip(program.steps(batches(1)), program.steps(batches(10)), strict=True)
+    found = []
+    for one, other in pairs:
+        between = program.step(x=np.full(3, 100.0, np.float32))
+        found.append((one["x"][0], other["x"][0], between["x"][0]))
+    assert found == [(2 * (1 + i), 2 * (10 + i), 200) for i in range(4)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_states_are_those_behind_the_outputs(device, folder):
+    """The next batch is taken, and not run; what is wrong with it shows behind the outputs."""
+    outputs = counted()
+    loss = outputs.pop("loss")
+    plan = g.plan(loss, outputs=outputs, optimizer=g.optim.SGD(3.0), device=device)
+    program = Program(plan) if device == "cpu" else on_gpu(plan, folder)[0]
+    good, bad = {"x": np.ones(3, np.float32)}, {"x": np.ones(2, np.float32)}
+    seen = []
+    steps = program.steps([good, good, bad])
+    for _ in range(2):
+        seen.append((float(next(steps)["loss"]), float(program.parameters["w"][0])))
+    with pytest.raises(FeedError, match="shape"):
+        next(steps)
+    assert seen == [(0.0, -1.0), (-1.0, -2.0)]
+
+
+def test_a_step_that_fails_does_not_warm_up(folder):
+    plan = plan_of()
+    program, device = on_gpu(plan, folder)
+    run = device.run
+    device.run = None
+    with pytest.raises(TypeError):
+        program.step(fed(plan))
+    device.run = run
+    program.step(fed(plan))
+    assert device.counts["captures"] == 0
+    program.step(fed(plan))
+    assert device.counts["captures"] == 1
+
+
+def test_without_epilogues_activations_are_kernels(folder):
+    """Where cuBLASLt serves no product of this shape."""
+    loss = small_mlp("float32")
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda")
+    runs = []
+    for has_epilogues in (True, False):
+        device = EmulatedDevice(folder)
+        device.has_epilogues = has_epilogues
+        program = Program(plan, SEED, backend=GpuBackend(plan, device))
+        program.step(fed(plan))
+        runs.append((dict(program.states), device.counts["calls"]))
+    (fused, few), (apart, many) = runs
+    assert few < many
+    for name, array in fused.items():
+        np.testing.assert_allclose(apart[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_options_that_a_gpu_cannot_have():
+    with pytest.raises(OptionError, match="alignment is a multiple of 256"):
+        plan_of(alignment=64)
+    with pytest.raises(OptionError, match="tf32 products are for GPUs"):
+        g.plan(branches(), precision="tf32")
+    with pytest.raises(OptionError, match="another kind"):
+        g.plan(branches(), device=find_device("a100"), roofline="cpu")
+    with pytest.raises(OptionError, match="streams and cudnn are for GPUs"):
+        g.compile(branches(), streams=2)
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert g.plan(branches(), device="auto").device.kind == "cpu"
+    with pytest.raises(GpuUnavailable):
+        g.bind(plan_of(), "auto")
+
+
 def test_states_go_to_files_and_come_back(folder, tmp_path):
     plan = plan_of()
     program, _ = on_gpu(plan, folder)
@@ -217,8 +311,6 @@ def test_the_number_of_streams_is_checked(folder):
 )  # fmt: skip
 def test_a_broken_kernel_shows(broken, whole, folder):
     """The comparison with the CPU program fails for each of these."""
-    from runtime.gpu.emulated import EmulatedDevice
-
     loss = small_mlp("float32")
     plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda")
     changed = []

@@ -13,9 +13,14 @@ def trained(loss, device, steps=3, **options):
     options = {"optimizer": g.optim.SGD(0.05), **options}
     program = g.compile(loss, device=device, seed=SEED, **options)
     for step in range(steps):
-        feeds = {s.name: a for s, a in random_feeds(program.graph, step).items()}
+        feeds = {s.name: fed(s, a) for s, a in random_feeds(program.graph, step).items()}
         found = program.step(feeds)["loss"]
     return found, dict(program.states)
+
+
+def fed(source, array):
+    """The numbers of float32 in every precision."""
+    return array.astype(np.float32).astype(array.dtype) if array.dtype.kind == "f" else array
 
 
 def bits(run):
