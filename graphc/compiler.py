@@ -299,8 +299,10 @@ class _Placing:
 
     def fused(self, graph: Graph, recomputes: bool, dumps: Dump) -> Graph:
         """The graph with groups of elementwise nodes as one, where that was asked for."""
-        name = "fuse-recomputed" if recomputes else "fuse"
-        return run_passes(graph, (name,), dumps) if self.fuses else graph
+        names = ("fuse", *(("fuse-reductions",) if self.device.kind == "cuda" else ()))
+        if recomputes:
+            names = tuple(f"{name}-recomputed" for name in names)
+        return run_passes(graph, names, dumps) if self.fuses else graph
 
     def planner(self, graph: Graph) -> OptimalPlanner:
         order = partial(with_least_peak, alignment=self.alignment, device=self.device)

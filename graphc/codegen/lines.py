@@ -67,10 +67,30 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Computed:
+    """A tensor over the whole frame that is computed where it is read, and in no memory.
+
+    The last of `expressions` is the tensor; the others are computed on the way. All have a dtype in
+    `locals`, to which they are rounded. `order` lists the axes from the outermost in memory to the
+    innermost, had it been stored: sums have the bits that they would have then.
+    """
+
+    name: str
+    order: tuple[int, ...]
+    expressions: Mapping[str, Expression]
+    locals: Mapping[str, DType]
+
+    @property
+    def dtype(self) -> DType:
+        return self.locals[self.name]
+
+
+@dataclass(frozen=True)
 class Lines:
     """What to compute along the lines of a frame.
 
-    Operands have strides over `shape`; the first input is the tensor that the frame is made for.
+    Operands have strides over `shape`; the tensor that the frame is made for is the one that is
+    `computed`, else the first input. Only reductions read what is computed.
     `per_line` and `per_element` give the expression of each output, stored when all stages are
     done; `constants` are names that stand for numbers.
     """
@@ -83,6 +103,12 @@ class Lines:
     per_line: Mapping[str, str] = field(default_factory=dict)
     per_element: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
+    computed: Computed | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """Of the tensor that the frame is made for."""
+        return self.inputs[0].dtype if self.computed is None else self.computed.dtype
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -106,11 +132,16 @@ class Lines:
 
     def in_memory_order(self) -> Lines:
         """The same program with the frame's axes in the order in which its tensors lie."""
-        order = order_of(self.shape, (*self.inputs, *self.outputs))
-        if order == tuple(range(len(order))):
+        axes, computed = tuple(range(len(self.shape))), self.computed
+        if computed is None:
+            order = order_of(self.shape, (*self.inputs, *self.outputs))
+        else:
+            order, computed = computed.order, replace(computed, order=axes)
+        if order == axes:
             return self
         return replace(
             self,
+            computed=computed,
             shape=tuple(self.shape[axis] for axis in order),
             reduced=tuple(i for i, axis in enumerate(order) if axis in self.reduced),
             inputs=tuple(o.permuted(order) for o in self.inputs),
@@ -288,6 +319,9 @@ class _Writer:
     ) -> list[str]:
         """A thread's loop over its packs of a line: loads what expressions read."""
         names = frozenset().union(*(e.names for e in expressions))
+        computed = self.program.computed
+        made = computed.expressions if computed is not None and computed.name in names else {}
+        names = names.union(*(e.names for e in made.values()))
         sources = [
             o for o in self.program.inputs
             if o.name in names and any(self.reduced_strides[o.name])
@@ -301,6 +335,9 @@ class _Writer:
         scalar = self.scalar.nested()
         for access in reads:
             scalar.declare(access.operand.name, access.operand.dtype, access.read())
+        if computed is not None:
+            for name, expression in made.items():
+                scalar.define(name, computed.locals[name], expression)
         element(scalar, writes)
         before = [*split, *(a.load() for a in reads), *(a.open() for a in writes)]
         after = [statement for access in writes for statement in access.close()]
@@ -346,7 +383,7 @@ def _group(program: Lines) -> int:
     """Elements of a line that one thread takes at a time; depends on shape and dtype only."""
     if not program.by_rows:
         return 1
-    group = min(WIDEST, ALIGNMENT // program.inputs[0].dtype.itemsize)
+    group = min(WIDEST, ALIGNMENT // program.dtype.itemsize)
     while program.length % group:
         group //= 2
     return group

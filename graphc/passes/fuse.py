@@ -60,15 +60,11 @@ class _Extent:
     """Whether a result may be written over them once nothing else reads them."""
 
 
-class _Grouping:
-    def __init__(self, graph: Graph, recomputes: bool) -> None:
-        self.graph = graph
-        self.recomputes = recomputes
-        self.uses = graph.uses
-        self.extents: dict[Value, _Extent] = {}
-        self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
-        self.shown = {*graph.outputs.values(), *graph.kept}
-        self.group_of: dict[Node, _Group] = {}
+class Lasting:
+    """How long the bytes of a graph's values last."""
+
+    def __init__(self, graph: Graph) -> None:
+        shown = {*graph.outputs.values(), *graph.kept}
         self.roots: dict[Value, Value] = {value: value for value in graph.sources}
         """Of views what they show; of other values themselves."""
         for node in graph.nodes:
@@ -78,13 +74,26 @@ class _Grouping:
         self.last: dict[Value, int] = {}
         """The last step that reads a root or a view of it."""
         for value, root in self.roots.items():
-            end = len(graph.nodes) if value in self.shown or isinstance(root, State) else -1
-            read = self.uses[value]
+            end = len(graph.nodes) if value in shown or isinstance(root, State) else -1
+            read = graph.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
         """Of every step how many nodes before it run a kernel."""
         for node in graph.nodes:
             self.others.append(self.others[-1] + (node.op.views is None))
+
+
+class _Grouping:
+    def __init__(self, graph: Graph, recomputes: bool) -> None:
+        self.graph = graph
+        self.recomputes = recomputes
+        self.uses = graph.uses
+        self.extents: dict[Value, _Extent] = {}
+        self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
+        self.shown = {*graph.outputs.values(), *graph.kept}
+        self.group_of: dict[Node, _Group] = {}
+        lasting = Lasting(graph)
+        self.roots, self.last, self.others = lasting.roots, lasting.last, lasting.others
 
     def run(self) -> list[_Group]:
         """All groups, also those of one member, by their first members."""
