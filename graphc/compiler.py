@@ -299,10 +299,11 @@ class _Placing:
 
     def fused(self, graph: Graph, recomputes: bool, dumps: Dump) -> Graph:
         """The graph with groups of elementwise nodes as one, where that was asked for."""
-        names = ("fuse", *(("fuse-reductions",) if self.device.kind == "cuda" else ()))
-        if recomputes:
-            names = tuple(f"{name}-recomputed" for name in names)
-        return run_passes(graph, names, dumps) if self.fuses else graph
+        suffix = "-recomputed" if recomputes else ""
+        names = [f"fuse{suffix}"]
+        if self.device.kind == "cuda":
+            names.append(f"fuse-reductions{suffix}")
+        return run_passes(graph, (*names, "inline-constants"), dumps) if self.fuses else graph
 
     def planner(self, graph: Graph) -> OptimalPlanner:
         order = partial(with_least_peak, alignment=self.alignment, device=self.device)
