@@ -64,7 +64,7 @@ def test_the_bits_are_those_of_separate_nodes(reduction, axes, keepdims, dtype):
         (PRODUCT, "sum", (0,), False, (1, 1), ShapeError, "order lists the axes"),
         (PRODUCT, "square_sum", (0,), False, (0, 1), GraphError, "reduces all axes"),
         (PRODUCT, "square_sum", (0, 1), True, (0, 1), GraphError, "keeps none"),
-        (("less(x0, x1)",), "max", (0,), False, (0, 1), DTypeError, r"a float tensor, got b1\[3,4\]"),
+        (("less(x0, x1)",), "max", (0,), False, (0, 1), DTypeError, "a float tensor, got b1"),
         ((), "sum", (0,), False, (0, 1), GraphError, "at least one member"),
         (("softmax(x0, axis=1)",), "sum", (0,), False, (0, 1), GraphError, "cannot be a member"),
     ],

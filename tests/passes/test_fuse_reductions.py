@@ -189,7 +189,16 @@ def maps(dtype="float64"):
     return g.mean(g.max(g.exp(g.conv2d(h * gate, 4, 1, name="b") * 0.1), (2, 3)))
 
 
+def mixed():
+    """An image, which is row-major, beside maps that lie channels-last."""
+    x = g.input("x", (2, 4, 9, 7))
+    t = g.tanh(x)
+    y = t + g.conv2d(x, 4, 3, padding=1, name="a")
+    return g.mean(g.exp(y) * g.sum(t, (0, 2, 3), keepdims=True))
+
+
 RUNS = {
+    "mixed": (mixed, {}),
     "mlp": (mlp, {}),
     "mlp, float32": (lambda: mlp("float32"), {}),
     "mlp, bf16, clipped": (lambda: mlp("float32"), {"precision": "bf16", "clip_norm": 0.1}),
