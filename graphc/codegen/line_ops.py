@@ -11,11 +11,12 @@ from graphc.codegen.layout import Operand, counter, on_frame, operand
 from graphc.codegen.lines import Computed, Lines, Numbers, Reduce, line_kernel
 from graphc.codegen.scalar import arithmetic_dtype
 from graphc.codegen.split import lines_kernels
+from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.ops.fused_reduce import OPERAND, FusedReduce
 from graphc.ir.ops.norm import Norm, NormParameterGradient
 from graphc.ir.ops.statistics import Frame
-from graphc.ir.types import TensorType, int64
+from graphc.ir.types import DType, TensorType, int64
 
 # --- reductions ---
 
@@ -46,12 +47,27 @@ def _fused_reduction(node: Node, places: Places) -> NodeCalls:
     assert isinstance(op, FusedReduce)
     shape = op.operand(node).shape
     program = op.scalar_program(given, tuple(value.type.dtype for value in node.inputs))
-    computed = Computed(OPERAND, given.order, program.expressions, program.locals)
+    computed: Computed | None = Computed(OPERAND, given.order, program.expressions, program.locals)
+    names = program.inputs
+    if not given.members:
+        computed, names = None, (OPERAND,)
     inputs = [
         operand(name, value, places[value], shape)
-        for name, value in zip(program.inputs, node.inputs, strict=True)
+        for name, value in zip(names, node.inputs, strict=True)
     ]
     return _reduced(node, places, given.reduction, shape, given.axes, inputs, computed)
+
+
+def _finish(node: Node, result: str) -> tuple[Expression, dict[str, tuple[DType, Expression]]]:
+    """What a fused reduction stores of a line, and what it computes for that of the result."""
+    op = node.op
+    if not isinstance(op, FusedReduce) or not node.attributes.after:
+        return parse(result), {}
+    program = op.program_behind(node)
+    made = {name: e.specialize({"x0": "result"}) for name, e in program.expressions.items()}
+    locals = {name: (program.locals[name], made[name]) for name in program.locals}
+    (y,) = program.outputs
+    return made[y], {"result": (op.result(node).dtype, parse(result)), **locals}
 
 
 def _reduced(
@@ -64,6 +80,7 @@ def _reduced(
     computed: Computed | None = None,
 ) -> NodeCalls:
     stage, result = REDUCTIONS[reduction]
+    stored, finish = _finish(node, result)
     y, kept = node.output, tuple(1 if i in axes else n for i, n in enumerate(shape))
     program = Lines(
         shape,
@@ -71,9 +88,10 @@ def _reduced(
         tuple(inputs),
         (on_frame("y", y, places[y], kept, shape),),
         (stage,),
-        per_line={"y": result},
+        per_line={"y": stored},
         constants={"count": float(math.prod(shape[axis] for axis in axes))},
         computed=computed,
+        finish=finish,
     )
     return lines_kernels(node.op.name, program)
 

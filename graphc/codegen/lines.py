@@ -92,7 +92,8 @@ class Lines:
     Operands have strides over `shape`; the tensor that the frame is made for is the one that is
     `computed`, else the first input. Only reductions read what is computed.
     `per_line` and `per_element` give the expression of each output, stored when all stages are
-    done; `constants` are names that stand for numbers.
+    done; `constants` are names that stand for numbers. `finish` is computed in front of `per_line`,
+    each rounded to its dtype.
     """
 
     shape: tuple[int, ...]
@@ -100,10 +101,11 @@ class Lines:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     stages: tuple[Reduce | Numbers, ...]
-    per_line: Mapping[str, str] = field(default_factory=dict)
+    per_line: Mapping[str, str | Expression] = field(default_factory=dict)
     per_element: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
     computed: Computed | None = None
+    finish: Mapping[str, tuple[DType, Expression]] = field(default_factory=dict)
 
     @property
     def dtype(self) -> DType:
@@ -148,9 +150,10 @@ class Lines:
             outputs=tuple(o.permuted(order) for o in self.outputs),
         )
 
-    def expression(self, source: str) -> Expression:
+    def expression(self, source: str | Expression) -> Expression:
         """Parsed, with the constants put in."""
-        return parse(source).specialize(self.constants)
+        parsed = parse(source) if isinstance(source, str) else source
+        return parsed.specialize(self.constants)
 
 
 def line_kernel(op: str, program: Lines, chunks: int = 1) -> Launch:
@@ -287,6 +290,8 @@ class _Writer:
         if not program.per_line:
             return
         scalar = self.scalar.nested()
+        for name, (dtype, each) in program.finish.items():
+            scalar.define(name, dtype, program.expression(each))
         for operand in program.outputs:
             if operand.name not in program.per_line:
                 continue

@@ -110,6 +110,7 @@ class _Splitter:
         return Lines(
             shape, (len(shape) - 1,), (*inputs, *earlier), tuple(outputs), (reduce, *own),
             {**stored, **per_line}, constants=self.program.constants,
+            finish={} if rest else self.program.finish,
         )  # fmt: skip
 
     def elements(self) -> Launch:

@@ -1,9 +1,10 @@
-"""Reductions take what computes their operand: on a GPU, one kernel in place of two, and the
-operand needs no bytes.
+"""Reductions take what computes their operand, and what follows: on a GPU, one kernel in place of
+two or three, and the operand needs no bytes.
 
 The pass runs behind `graphc.passes.fuse`. A sum, mean, maximum or sum of squares takes the
-elementwise node that makes its operand, or those members of a group that nothing else needs. The
-fused node stands where the operand was made, so nothing is read later than before.
+elementwise node that makes its operand, or those members of a group that nothing else needs; and
+a node or a group that reads nothing but its result, if nothing else reads that. The fused node
+stands where the first of them stood, so nothing is read later than before.
 
 Its sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to
 store it: plans for a CPU do without this pass.
@@ -42,7 +43,7 @@ DEVICE = find_device(DEFAULT_GPU)
 def fuse_reductions(graph: Graph, recomputes: bool = False) -> Graph:
     """The graph with reductions that compute their operands on the way, where this costs no bytes.
 
-    Most cannot cost any. The others are fused if the graph needs no more bytes at its peak; not so
+    Most cannot cost any. All are fused if the graph needs no more bytes at its peak; not so
     for a plan that `recomputes`, which has another one.
     """
     found = _Search(graph, recomputes).run()
@@ -89,18 +90,19 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Fusion:
-    """A reduction, the node that makes its operand, what stands for them, and the former's rest."""
+    """Nodes that become one, in their order; what stands for them; and what is left of a group."""
 
-    reduction: Node
-    maker: Node
+    nodes: tuple[Node, ...]
     fused: Node
+    operand: Value | None
+    """What is stored no longer."""
     rest: Node | None
     is_safe: bool
     """Whether it costs no bytes, whatever the rest of the graph is like."""
 
 
 class _Search:
-    """Finds reductions that may take what makes their operand."""
+    """Finds reductions that may take what makes their operand, or what follows them."""
 
     def __init__(self, graph: Graph, recomputes: bool) -> None:
         self.graph, self.recomputes = graph, recomputes
@@ -110,61 +112,112 @@ class _Search:
         self.strides = layouts(graph, DEVICE)
 
     def run(self) -> list[_Fusion]:
-        """All of them, no two of one maker."""
-        found: dict[Node, _Fusion] = {}
+        """All of them, no two of one node."""
+        found: list[_Fusion] = []
+        taken: set[Node] = set()
         for node in self.graph.nodes:
-            maker = node.inputs[0].node if node.op.name in REDUCTIONS else None
-            if maker is not None and maker not in found and self.may_join(node, maker):
-                fusion = self.fusion(node, maker)
-                if fusion is not None:
-                    found[maker] = fusion
-        return list(found.values())
+            if node.op.name not in REDUCTIONS:
+                continue
+            fusion = self.fusion(node, taken)
+            if fusion is not None:
+                found.append(fusion)
+                taken.update(fusion.nodes)
+        return found
+
+    def fusion(self, reduction: Node, taken: set[Node]) -> _Fusion | None:
+        """What stands for a reduction and its neighbours; None if it has none that may join."""
+        maker = reduction.inputs[0].node
+        if maker is None or maker in taken or not self.may_join(reduction, maker):
+            maker = None
+        part, rest = (None, None) if maker is None else self.parts(maker, reduction)
+        before = maker if part is not None else None
+        behind = self.behind(reduction)
+        if before is None and behind is None:
+            return None
+        fused = self.fused(reduction, part, behind)
+        nodes = tuple(node for node in (before, reduction, behind) if node is not None)
+        is_safe = behind is None or _aligned(behind.output.type) <= _aligned(reduction.output.type)
+        if before is not None:
+            is_safe = is_safe and self.is_safe(reduction, before, fused, rest)
+        operand = reduction.inputs[0] if before is not None else None
+        return _Fusion(nodes, fused, operand, rest, is_safe)
 
     def may_join(self, reduction: Node, maker: Node) -> bool:
-        """Whether one node may stand for both, as far as that can be told from outside."""
+        """Whether a reduction may take what makes its operand."""
         operand = reduction.inputs[0]
-        types = [value.type.dtype for value in (*maker.inputs, *maker.outputs)]
         return (
-            (is_fusible(maker.op) or isinstance(maker.op, Fused))
-            and share_arithmetic(types)
+            _is_elementwise(maker)
             and operand.type.dtype.kind == "float"
-            and self.graph.uses[operand] == [self.graph.position[reduction]]
-            and operand not in self.shown
             and reduction.output not in self.graph.kept
-            and all(self.stays_single(node) for node in (reduction, maker))
-            and _place(reduction) == _place(maker)
+            and self.is_only_read_by(operand, reduction)
             and not casts_a_parameter(maker)
         )
+
+    def is_only_read_by(self, value: Value, reader: Node) -> bool:
+        """Whether nothing else needs the value, and one node may stand for reader and maker."""
+        return (
+            self.graph.uses[value] == [self.graph.position[reader]]
+            and value not in self.shown
+            and self.stays_single(reader)
+            and self.stays_single(value.producer)
+            and _place(reader) == _place(value.producer)
+        )
+
+    def behind(self, reduction: Node) -> Node | None:
+        """The node that makes something of a reduction's result, and of nothing else."""
+        result = reduction.output
+        if result.type.dtype.kind != "float" or not self.graph.uses[result]:
+            return None
+        node = self.graph.nodes[self.graph.uses[result][0]]
+        may_join = (
+            _is_elementwise(node)
+            and {*node.inputs} == {result}
+            and len(node.outputs) == 1
+            and reduction.inputs[0].type.dtype.kind == "float"
+            and node.output not in self.graph.kept
+            and self.is_only_read_by(result, node)
+        )
+        return node if may_join else None
 
     def stays_single(self, node: Node) -> bool:
         """Whether the node is no copy, and has none."""
         return node.phase != "mirror" and node.copy_of is None and node not in self.originals
 
-    def fusion(self, reduction: Node, maker: Node) -> _Fusion | None:
-        """What stands for both; None if a value inside of a group would have to be stored."""
+    def parts(self, maker: Node, reduction: Node) -> tuple[_Group | None, Node | None]:
+        """The members that go to the reduction, and the others as a node.
+
+        None go if a value inside of a group would have to be stored.
+        """
         group, operand = _group_of(maker), reduction.inputs[0]
         number = group.results[operand.index]
         taken = _taken(group, number)
         left = [each for each in range(len(group.members)) if each not in taken]
         read = {
             int(name[1:])
-            for each in taken for name in group.members[each].operands if name[0] == "m"
+            for each in taken for name in group.members[each].names if name[0] == "m"
         }  # fmt: skip
         is_needed = any(f"m{number}" in group.members[each].operands for each in left)
         if is_needed or not read - {*taken} <= {*group.results}:
-            return None
+            return None, None
         rest, outputs = self.rest(maker, group, left)
         part = group.part(taken, outputs)
-        if len(part.inputs) > MOST_INPUTS:
-            return None
-        fused = _node(
-            FusedReduce.name,
-            part.inputs,
-            self.attributes(reduction, part),
-            (reduction.output.type,),
-            reduction,
+        return (part, rest) if len(part.inputs) <= MOST_INPUTS else (None, None)
+
+    def fused(self, reduction: Node, part: _Group | None, behind: Node | None) -> Node:
+        """The node that stands for all."""
+        operand, given = reduction.inputs[0], reduction.attributes
+        last = reduction if behind is None else behind
+        strides = self.strides.get(operand, contiguous_strides(operand.type))
+        attributes = FusedReduceAttributes(
+            () if part is None else part.calls,
+            reduction.op.name,
+            getattr(given, "axes", tuple(range(operand.type.rank))),
+            getattr(given, "keepdims", False),
+            axes_in_memory(operand.shape, strides),
+            () if behind is None else _group_of(behind).calls,
         )
-        return _Fusion(reduction, maker, fused, rest, self.is_safe(reduction, maker, fused, rest))
+        inputs = (operand,) if part is None else part.inputs
+        return _node(FusedReduce.name, inputs, attributes, (last.output.type,), last)
 
     def rest(
         self, maker: Node, group: _Group, left: Sequence[int]
@@ -183,18 +236,6 @@ class _Search:
             attributes = FusedAttributes(part.calls, part.results)
             rest = _node(Fused.name, part.inputs, attributes, types, maker)
         return rest, dict(zip(results, rest.outputs, strict=True))
-
-    def attributes(self, reduction: Node, part: _Group) -> FusedReduceAttributes:
-        operand = reduction.inputs[0]
-        rank, given = operand.type.rank, reduction.attributes
-        strides = self.strides.get(operand, contiguous_strides(operand.type))
-        return FusedReduceAttributes(
-            part.calls,
-            reduction.op.name,
-            getattr(given, "axes", tuple(range(rank))),
-            getattr(given, "keepdims", False),
-            axes_in_memory(operand.shape, strides),
-        )
 
     def is_safe(self, reduction: Node, maker: Node, fused: Node, rest: Node | None) -> bool:
         """Whether no step has more bytes live than with both apart."""
@@ -222,6 +263,12 @@ class _Search:
             for root in roots
             if self.lasting.last[root] <= step and not isinstance(root, State | Input)
         ]
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether a node is a group or may be a member of one."""
+    dtypes = [value.type.dtype for value in (*node.inputs, *node.outputs)]
+    return (is_fusible(node.op) or isinstance(node.op, Fused)) and share_arithmetic(dtypes)
 
 
 def _place(node: Node) -> tuple[str, int, str]:
@@ -274,8 +321,8 @@ def _node(
 
 def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
     """The graph with fused nodes where their operands were made."""
-    by_maker = {fusion.maker: fusion for fusion in fusions}
-    reductions = {fusion.reduction for fusion in fusions}
+    by_first = {fusion.nodes[0]: fusion for fusion in fusions}
+    later = {node for fusion in fusions for node in fusion.nodes[1:]}
     mapped: dict[Value, Value] = {}
     fresh: dict[Node, Node] = {}
     nodes: list[Node] = []
@@ -292,14 +339,14 @@ def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
         return made
 
     for node in graph.nodes:
-        fusion = by_maker.get(node)
+        fusion = by_first.get(node)
         if fusion is None:
-            if node not in reductions:
+            if node not in later:
                 add(node)
             continue
         if fusion.rest is not None:
-            kept = [v for v in node.outputs if v is not fusion.reduction.inputs[0]]
+            kept = [v for v in node.outputs if v is not fusion.operand]
             mapped.update(zip(kept, add(fusion.rest).outputs, strict=True))
-        mapped[fusion.reduction.output] = add(fusion.fused).output
+        mapped[fusion.nodes[-1].output] = add(fusion.fused).output
     outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
     return Graph(tuple(nodes), outputs, frozenset(mapped.get(v, v) for v in graph.kept))

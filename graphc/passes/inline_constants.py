@@ -65,6 +65,8 @@ def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
 
 def _inlined(node: Node, numbers: Mapping[Value, float]) -> Node:
     """The node with those of its inputs as constants that may be."""
+    if not _group(node).members:
+        return node
     members = members_of(_group(node))
     known = types_in(members, [value.type for value in node.inputs])
     constants = {f"x{i}": numbers[v] for i, v in enumerate(node.inputs) if v in numbers}

@@ -61,6 +61,7 @@ CHANNELS = norm.NormGradientAttributes((2, 5, 8200), (0, 2), (1,))
 PLACES = norm.NormGradientAttributes((2, 5, 13, 11), (0, 2, 3), (1,))
 MAPS, IMAGES, ROWS = (2, 5, 8200), (2, 5, 13, 11), (3, 2112)
 MEMBERS = ("add(x0, x1)", "relu(m0)", "mul(m1, x0)")
+AFTER = ("scale(x0, value=-0.5)", "exp(m0)")
 EPSILON = norm.EpsilonAttributes(1e-5)
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
 FLOAT = "float64"
@@ -143,7 +144,7 @@ LONG = [
     *[
         long(
             "fused_reduce",
-            direct(FusedReduce, FusedReduceAttributes(MEMBERS, "mean", axes, False, order)),
+            direct(FusedReduce, FusedReduceAttributes(MEMBERS, "mean", axes, False, order, AFTER)),
             (shape, (shape[-1],)),
         )
         for shape, axes, order in (

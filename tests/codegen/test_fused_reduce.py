@@ -74,13 +74,31 @@ def narrowed(dtype):
     return g.sum(g.cast(a * b, dtype), 1)
 
 
+def scaled(dtype):
+    """Rounded once as a mean, and at each step behind it."""
+    a, b = parameters((12, 3000), dtype)
+    return g.exp(g.mean(a * b, 1) * 0.3 + 0.7)
+
+
+def root_in_parts(dtype):
+    a, _ = parameters((3, 9002), dtype)
+    return g.power(square_sum(a), 0.5) * 1.1
+
+
+def bias(dtype):
+    """A bias's gradient in mixed precision, of maps that are stored anyway."""
+    a, _ = parameters((3, 5, 9, 7), dtype)
+    return g.cast(g.sum(a, (0, 2, 3)), "float32")
+
+
 NETWORKS = [
     *((make, dtype) for make in (rows, rows_in_parts, columns, columns_in_parts, everything, maps,
-                                 pooled, masked) for dtype in FLOATS),
-    *((make, dtype) for make in (widened, narrowed) for dtype in ("float16", "bfloat16")),
+                                 pooled, masked, scaled, root_in_parts) for dtype in FLOATS),
+    *((make, dtype) for make in (widened, narrowed, bias) for dtype in ("float16", "bfloat16")),
 ]  # fmt: skip
 IDS = [f"{make.__name__} {dtype}" for make, dtype in NETWORKS]
 MAPS = [(make, dtype) for make, dtype in NETWORKS if make in (maps, pooled)]
+BEHIND = [(make, dtype) for make, dtype in NETWORKS if make in (scaled, root_in_parts, bias)]
 
 
 def fused(graph, last=False):
@@ -140,6 +158,27 @@ def test_sums_follow_the_memory_of_maps(make, dtype, tmp_path):
     assert run([by_order], feeds, tmp_path).tobytes() == wanted
     if make is maps and dtype in ("float64", "float32"):
         assert run([fused(graph)], feeds, tmp_path, last=True).tobytes() != wanted
+
+
+@pytest.mark.parametrize(("make", "dtype"), BEHIND)
+def test_what_follows_is_computed_of_the_rounded_result(make, dtype, tmp_path):
+    graph = trace({"y": make(dtype)})
+    feeds, node = feeds_of(graph), fused(graph)
+    assert node.attributes.after != ()
+    for last in (False, True):
+        wanted = run(graph.nodes, feeds, tmp_path, last).tobytes()
+        assert run([node], feeds, tmp_path, last).tobytes() == wanted
+    if dtype == "bfloat16" and make is not root_in_parts:  # whose sums are float32
+
+        def edit(text):
+            assert "result_value = widen(result_narrow);" in text
+            total = "total_value / 3000.0f" if make is scaled else "total_value"
+            return text.replace("result_value = widen(result_narrow);", f"result_value = {total};")
+
+        assert (
+            run([node], feeds, tmp_path, edit=edit).tobytes()
+            != run([node], feeds, tmp_path).tobytes()
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

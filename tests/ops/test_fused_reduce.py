@@ -13,8 +13,8 @@ from graphc.ir.ops.reduce import square_sum
 PRODUCT = ("mul(x0, x1)", "relu(m0)")
 
 
-def reduced(members, reduction, axes, keepdims, order, inputs):
-    given = FusedReduceAttributes(members, reduction, axes, keepdims, order)
+def reduced(members, reduction, axes, keepdims, order, inputs, after=()):
+    given = FusedReduceAttributes(members, reduction, axes, keepdims, order, after)
     return apply(FusedReduce, *inputs, attributes=given)
 
 
@@ -65,7 +65,7 @@ def test_the_bits_are_those_of_separate_nodes(reduction, axes, keepdims, dtype):
         (PRODUCT, "square_sum", (0,), False, (0, 1), GraphError, "reduces all axes"),
         (PRODUCT, "square_sum", (0, 1), True, (0, 1), GraphError, "keeps none"),
         (("less(x0, x1)",), "max", (0,), False, (0, 1), DTypeError, "a float tensor, got b1"),
-        ((), "sum", (0,), False, (0, 1), GraphError, "at least one member"),
+        ((), "sum", (0,), False, (0, 1), GraphError, "one input is reduced, got 2"),
         (("softmax(x0, axis=1)",), "sum", (0,), False, (0, 1), GraphError, "cannot be a member"),
     ],
 )
@@ -77,6 +77,19 @@ def test_what_cannot_be_reduced_is_refused(
                 [g.input("a", (3, 4)), g.input("b", (4,))])  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("after", "error", "message"),
+    [
+        (("add(x0, x1)",), GraphError, "reads x1"),
+        (("softmax(x0, axis=0)",), GraphError, "cannot be a member"),
+        (("cast(x0, dtype=float64)",), DTypeError, "computes in one float type"),
+    ],
+)
+def test_what_cannot_follow_is_refused(after, error, message):
+    with pytest.raises(error, match=message):
+        reduced((), "sum", (0,), False, (0, 1), [g.input("a", (3, 4))], after)
+
+
 def test_there_is_no_gradient():
     x = g.input("x", (3,))
     y = reduced(("neg(x0)", "exp(m0)"), "sum", (0,), False, (0,), [x]).output
@@ -86,10 +99,12 @@ def test_there_is_no_gradient():
 
 def test_the_work_is_that_of_the_members_and_of_the_sum():
     a, b = g.input("a", (3, 4)), g.input("b", (4,))
-    node = reduced(PRODUCT, "sum", (0,), False, (0, 1), [a, b])
+    node = reduced(PRODUCT, "sum", (0,), False, (0, 1), [a, b], ("tanh(x0)", "neg(m0)"))
     product = g.mul(a, b).node
     nodes = [product, g.relu(product.output).node]
     nodes.append(g.sum(nodes[1].output, 0).node)
+    nodes.append(g.tanh(nodes[2].output).node)
+    nodes.append(g.neg(nodes[3].output).node)
     cost = node.op.cost(node)
     assert cost.flops == sum(each.op.cost(each).flops for each in nodes)
     assert (cost.bytes_read, cost.bytes_written) == (64, 16)

@@ -75,6 +75,37 @@ def test_a_group_of_which_one_member_is_left_is_that_node():
     assert reductions(graph)[0].inputs == (graph.outputs["y0"],)
 
 
+def test_what_follows_a_sum_is_part_of_it():
+    half = g.cast(made(), "bfloat16")
+    graph = fuse_reductions(fuse(traced(half, g.cast(g.sum(half, 0), "float32") * 2.0)))
+    (node,) = reductions(graph)
+    assert node.inputs == (graph.outputs["y0"],)
+    assert node.attributes.members == ()
+    assert node.attributes.after == ("cast(x0, dtype=float32)", "scale(m0, value=2.0)")
+    assert graph.outputs["y1"] is node.output
+    assert str(node.output.type) == "f32[6]"
+    assert node.label == "sum+cast+scale"
+
+
+def test_a_sum_takes_what_is_before_and_behind_it():
+    root = g.ir.ops.reduce.square_sum(g.tanh(X)) ** 0.5
+    (node,) = fuse_reductions(fuse(traced(root))).nodes
+    assert node.attributes.members == ("tanh(x0)",)
+    assert node.attributes.after == ("power(x0, value=0.5)",)
+
+
+def test_a_result_that_others_need_is_stored():
+    total = g.sum(X, 0)
+    assert found(total * 2.0, total) == []
+    assert found(total * 2.0, g.softmax(total, 0)) == []
+    assert found(total * ROW) == []
+    assert found(g.keep(total * 2.0)) == []
+    assert found(g.max(g.input("level", (4, 3), "int32"), 0) * 2) == []
+    with g.segment("one"):
+        total = g.sum(X, 0)
+    assert found(g.tanh(total)) == []
+
+
 def test_a_sum_is_made_where_its_operand_was():
     total = g.sum(g.tanh(X))
     graph = fuse_reductions(fuse(traced(g.softmax(X), total)))
@@ -144,6 +175,9 @@ def test_what_costs_bytes_stays_apart():
 REDUCE = [g.sum, g.mean, g.max, lambda x: g.sum(x, 0), lambda x: g.mean(x, -1, keepdims=True)]
 
 
+BEHIND = [lambda y: y, g.neg, lambda y: g.exp(y * 0.1) + 1.0, lambda y: y * y]
+
+
 @st.composite
 def reduced(draw):
     """Random elementwise graphs, of which some results are reduced."""
@@ -151,7 +185,9 @@ def reduced(draw):
     for name, value in list(outputs.items()):
         reduce = draw(st.sampled_from([None, *REDUCE]))
         if reduce is not None and value.shape:
-            outputs[name] = reduce(g.tanh(value) if draw(st.booleans()) else value)
+            outputs[name] = draw(st.sampled_from(BEHIND))(
+                reduce(g.tanh(value) if draw(st.booleans()) else value)
+            )
     return outputs
 
 

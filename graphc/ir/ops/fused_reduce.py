@@ -1,7 +1,8 @@
-"""A reduction of what a group of elementwise ops computes: the operand is never in memory on a GPU.
+"""A reduction with the elementwise ops before and behind it: on a GPU its operand is in no memory.
 
 `graphc.passes.fuse_reductions` makes such nodes, in plans for a GPU. Members are written as those
 of `graphc.ir.ops.fused`; the last one makes the operand, rounded to its dtype as if it were stored.
+Without members, the operand is the input. Ops in `after` are written alike, with the result as x0.
 The NumPy kernel stores it, in scratch: by tiles, NumPy's pairwise sums would have other bits. So
 the op saves nothing on a CPU, and no plan for one has it.
 """
@@ -38,7 +39,8 @@ class FusedReduceAttributes:
     """Members as calls, the name of the reduction's op, its axes and `keepdims`, and the axes of
     the operand from the outermost in memory to the innermost, were it there.
 
-    On a GPU, the order of additions follows that of the axes.
+    On a GPU, the order of additions follows that of the axes. Calls of `after` are applied to the
+    reduction's result, called x0 there.
     """
 
     members: tuple[str, ...]
@@ -46,11 +48,22 @@ class FusedReduceAttributes:
     axes: tuple[int, ...]
     keepdims: bool
     order: tuple[int, ...]
+    after: tuple[str, ...]
 
     @property
     def group(self) -> FusedAttributes:
         """The group of elementwise ops whose last result is reduced."""
         return FusedAttributes(self.members, (len(self.members) - 1,))
+
+    @property
+    def groups(self) -> tuple[FusedAttributes, FusedAttributes]:
+        """Those before and behind the reduction; one without members is none."""
+        return self.group, self.behind
+
+    @property
+    def behind(self) -> FusedAttributes:
+        """The group of what is applied to the result."""
+        return FusedAttributes(self.after, (len(self.after) - 1,))
 
 
 class FusedReduce(Op):
@@ -75,12 +88,15 @@ class FusedReduce(Op):
             attributes.keepdims,
         ):
             raise GraphError("square_sum reduces all axes and keeps none")
-        return _reduction(attributes, operand).output.type
+        result = _reduction(attributes, operand).output.type
+        return _result_of(attributes.behind, (result,))
 
     def scalar_program(
         self, attributes: FusedReduceAttributes, dtypes: tuple[DType, ...]
     ) -> ScalarProgram:
-        """What is computed of every element: all results are locals, the last one is `OPERAND`."""
+        """What members compute of every element: all are locals, the last one is `OPERAND`."""
+        if not attributes.members:
+            return ScalarProgram(("x0",), (), {OPERAND: parse("x0")}, {OPERAND: dtypes[0]})
         program = _fused().scalar_program(attributes.group, dtypes)
         (last,) = program.outputs
         operand = operand_type(attributes, tuple(TensorType((), dtype) for dtype in dtypes))
@@ -98,42 +114,74 @@ class FusedReduce(Op):
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
         operand = self.operand(node)
-        flops = sum(member.flops for member in members_of(node.attributes.group))
         reduction = _reduction(node.attributes, operand)
-        total = flops * operand.elements + reduction.op.cost(reduction).flops
+        total = _flops(node.attributes.group) * operand.elements
+        total += reduction.op.cost(reduction).flops
+        total += _flops(node.attributes.behind) * node.output.type.elements
         return Cost(total, moved.bytes_read, moved.bytes_written)
 
     def title(self, attributes: FusedReduceAttributes) -> str:
-        return f"{_fused().title(attributes.group)}+{attributes.reduction}"
+        names = [_fused().title(group) if group.members else "" for group in attributes.groups]
+        return "+".join(filter(None, (names[0], attributes.reduction, names[1])))
+
+    def result(self, node: Node) -> TensorType:
+        """The type of what the reduction gives."""
+        return _reduction(node.attributes, self.operand(node)).output.type
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The operand and the result, widened; what the reduction needs; registers."""
+        """The operand and the result, both widened, and the result as the separate op gives it;
+        registers before and behind; what the reduction needs."""
         wide = _wide(self.operand(node))
         reduction = _reduction(node.attributes, wide)
-        own = reduction.op.scratch(reduction, device)
-        registers = registers_type(self.lowering(node), wide)
-        return (wide, reduction.output.type, *own, *registers)
-
-    def lowering(self, node: Node) -> Lowering:
-        """What computes the operand, as NumPy steps."""
-        dtypes = tuple(value.type.dtype for value in node.inputs)
-        program = self.scalar_program(node.attributes, dtypes)
-        wide = _wide(self.operand(node))
-        return lower(
-            {**program.expressions, "wide": _OPERAND},
-            dict(zip(program.inputs, dtypes, strict=True)),
-            {"wide": wide.dtype},
-            program.locals,
+        before, behind = self.lowerings(node)
+        return (
+            wide,
+            reduction.output.type,
+            self.result(node),
+            *registers_type(before, wide),
+            *registers_type(behind, node.output.type),
+            *reduction.op.scratch(reduction, device),
         )
 
+    def lowerings(self, node: Node) -> tuple[Lowering, Lowering]:
+        """What computes the operand, and what is applied to the result, as NumPy steps."""
+        dtypes = tuple(value.type.dtype for value in node.inputs)
+        before = self.scalar_program(node.attributes, dtypes)
+        wide, result = _wide(self.operand(node)), self.result(node)
+        behind = self.program_behind(node)
+        return (
+            lower(
+                {**before.expressions, "wide": _OPERAND},
+                dict(zip(before.inputs, dtypes, strict=True)),
+                {"wide": wide.dtype},
+                before.locals,
+            ),
+            lower(
+                behind.expressions,
+                {"x0": result.dtype},
+                {"y0": node.output.type.dtype},
+                behind.locals,
+            ),
+        )
+
+    def program_behind(self, node: Node) -> ScalarProgram:
+        """What makes y0, the output, of x0, the reduction's result."""
+        dtypes = (self.result(node).dtype,)
+        if not node.attributes.after:
+            return ScalarProgram(("x0",), ("y0",), {"y0": parse("x0")})
+        return _fused().scalar_program(node.attributes.behind, dtypes)
+
     def kernel(self, record: Recorder, node: Node, *xs: Array, y: Array) -> None:
-        operand, result, *others = record.scratch
+        operand, wide, result, *others = record.scratch
+        before, behind = self.lowerings(node)
+        first = len(before.registers)
+        second = first + len(behind.registers)
         reduction = _reduction(node.attributes, _wide(self.operand(node)))
-        count = len(others) - len(self.lowering(node).registers)
-        record(evaluate(self.lowering(node), xs, [operand], others[count:]))
-        inner = _WithScratch(record, tuple(others[:count]))
-        reduction.op.kernel(inner, reduction, operand, y=result)  # type: ignore[attr-defined]
-        record(np.copyto, y, result, casting="same_kind")
+        record(evaluate(before, xs, [operand], others[:first]))
+        inner = _WithScratch(record, tuple(others[second:]))
+        reduction.op.kernel(inner, reduction, operand, y=wide)  # type: ignore[attr-defined]
+        record(np.copyto, result, wide, casting="same_kind")
+        record(evaluate(behind, [result], [y], others[first:second]))
 
 
 class _WithScratch:
@@ -148,8 +196,22 @@ class _WithScratch:
 
 def operand_type(attributes: FusedReduceAttributes, types: tuple[TensorType, ...]) -> TensorType:
     """The type of what is reduced."""
-    (operand,) = _fused().infer(attributes.group, *types)
-    return operand
+    return _result_of(attributes.group, types)
+
+
+def _result_of(group: FusedAttributes, types: tuple[TensorType, ...]) -> TensorType:
+    """The type of a group's only result; without members, of its only input."""
+    if group.members:
+        (result,) = _fused().infer(group, *types)
+        return result
+    if len(types) != 1:
+        raise GraphError(f"without members, one input is reduced, got {len(types)}")
+    return types[0]
+
+
+def _flops(group: FusedAttributes) -> int:
+    """Floating point operations an element."""
+    return sum(member.flops for member in members_of(group)) if group.members else 0
 
 
 def _fused() -> Fused:
