@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from graphc.codegen.access import Access, indented, parameters, starting_at
+from graphc.codegen.access import Access, indented, lanes, parameters, starting_at
 from graphc.codegen.calls import Launch
 from graphc.codegen.elementwise import floating
 from graphc.codegen.kernel import ENTRY, named
@@ -346,7 +346,7 @@ class _Writer:
         element(scalar, writes)
         before = [*split, *(a.load() for a in reads), *(a.open() for a in writes)]
         after = [statement for access in writes for statement in access.close()]
-        inner = _lanes(self.group, whole, before, scalar.statements, after)
+        inner = lanes(self.group, whole, before, scalar.statements, after)
         head = f"for (Index item = first + rank; item < last; item += {self.team}u) {{"
         return [f"{head}\n{indented(inner, 1)}\n}}"]
 
@@ -357,21 +357,6 @@ class _Writer:
         # packs start at any line, so all strides count for their alignment
         strides = (*kept, *reduced) if reduced else (*kept, 0)
         return Access(operand.on(strides), starting_at(operand, at), width)
-
-
-def _lanes(
-    group: int, whole: bool, before: list[str], lane: list[str], after: list[str]
-) -> list[str]:
-    """The statements of one pack: one access for all lanes, or each lane for itself."""
-    if group == 1:
-        return ["const Index place = item;", *before, *lane, *after]
-    head = f"#pragma unroll\nfor (int lane = 0; lane < {group}; ++lane) {{"
-    if whole:
-        inner = indented(lane, 1)
-        place = f"const Index place = item * {group}u;"
-        return [place, *before, f"{head}\n{inner}\n}}", *after]
-    inner = indented([f"const Index place = item * {group}u + lane;", *before, *lane, *after], 1)
-    return [f"{head}\n{inner}\n}}"]
 
 
 def _projected(
