@@ -307,8 +307,11 @@ class _Placing:
 
     def fused(self, graph: Graph, recomputes: bool, dumps: Dump) -> Graph:
         """The graph with groups of elementwise nodes as one, where that was asked for."""
-        name = "fuse-recomputed" if recomputes else "fuse"
-        return run_passes(graph, (name,), dumps) if self.fuses else graph
+        suffix = "-recomputed" if recomputes else ""
+        names = [f"fuse{suffix}"]
+        if self.device.kind == "cuda":
+            names.append(f"fuse-reductions{suffix}")
+        return run_passes(graph, (*names, "inline-constants"), dumps) if self.fuses else graph
 
     def planner(self, graph: Graph) -> OptimalPlanner:
         order = partial(with_least_peak, alignment=self.alignment, device=self.device)

@@ -89,3 +89,18 @@ def parameters(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> str:
 def indented(statements: Sequence[str], depth: int) -> str:
     """Statements as lines, four spaces a level."""
     return "\n".join(" " * 4 * depth + line for text in statements for line in text.split("\n"))
+
+
+def lanes(
+    group: int, whole: bool, before: list[str], lane: list[str], after: list[str]
+) -> list[str]:
+    """The statements of one pack: one access for all lanes, or each lane for itself."""
+    if group == 1:
+        return ["const Index place = item;", *before, *lane, *after]
+    head = f"#pragma unroll\nfor (int lane = 0; lane < {group}; ++lane) {{"
+    if whole:
+        inner = indented(lane, 1)
+        place = f"const Index place = item * {group}u;"
+        return [place, *before, f"{head}\n{inner}\n}}", *after]
+    inner = indented([f"const Index place = item * {group}u + lane;", *before, *lane, *after], 1)
+    return [f"{head}\n{inner}\n}}"]

@@ -110,9 +110,14 @@ def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, 
     long = {axis for axis, extent in enumerate(shape) if extent > 1}
     for each in operands:
         if each.buffer is not None and all(each.strides[axis] for axis in long):
-            ordered = iter(memory_order(shape, each.strides))
-            return tuple(next(ordered) if axis in long else axis for axis in range(len(shape)))
+            return axes_in_memory(shape, each.strides)
     return tuple(range(len(shape)))
+
+
+def axes_in_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """All axes, those with more than one element from the outermost in memory to the innermost."""
+    ordered = iter(memory_order(shape, strides))
+    return tuple(next(ordered) if n > 1 else axis for axis, n in enumerate(shape))
 
 
 def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:

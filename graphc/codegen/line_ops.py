@@ -8,34 +8,92 @@ from collections.abc import Mapping, Sequence
 from graphc.codegen.calls import NodeCalls, Scratch
 from graphc.codegen.elementwise_ops import Places, Rule
 from graphc.codegen.layout import Operand, counter, on_frame, operand
-from graphc.codegen.lines import Lines, Numbers, Reduce, line_kernel
+from graphc.codegen.lines import Computed, Lines, Numbers, Reduce, line_kernel
 from graphc.codegen.scalar import arithmetic_dtype
 from graphc.codegen.split import lines_kernels
+from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
+from graphc.ir.ops.fused_reduce import OPERAND, FusedReduce
 from graphc.ir.ops.norm import Norm, NormParameterGradient
 from graphc.ir.ops.statistics import Frame
-from graphc.ir.types import TensorType, int64
+from graphc.ir.types import DType, TensorType, int64
 
 # --- reductions ---
 
 
-def _reduction(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
-    def rule(node: Node, places: Places) -> NodeCalls:
-        (x,), y = node.inputs, node.output
-        axes = getattr(node.attributes, "axes", tuple(range(x.type.rank)))
-        kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-        program = Lines(
-            x.shape,
-            axes,
-            (operand("x", x, places[x], x.shape),),
-            (on_frame("y", y, places[y], kept, x.shape),),
-            tuple(stages),
-            per_line={"y": result},
-            constants={"count": float(math.prod(x.shape[axis] for axis in axes))},
-        )
-        return lines_kernels(node.op.name, program)
+PEAK = Reduce("Max", {"peak": "x"})
+SUM = Reduce("Sum", {"total": "x"})
+SQUARES = Reduce("Sum", {"total": "x * x"})
 
-    return rule
+REDUCTIONS: Mapping[str, tuple[Reduce, str]] = {
+    "max": (PEAK, "peak"),
+    "mean": (SUM, "total / count"),
+    "square_sum": (SQUARES, "total"),
+    "sum": (SUM, "total"),
+}
+"""What is combined along a line, and what is made of that."""
+
+
+def _reduction(node: Node, places: Places) -> NodeCalls:
+    (x,) = node.inputs
+    axes = getattr(node.attributes, "axes", tuple(range(x.type.rank)))
+    return _reduced(
+        node, places, node.op.name, x.shape, axes, (operand("x", x, places[x], x.shape),)
+    )
+
+
+def _fused_reduction(node: Node, places: Places) -> NodeCalls:
+    op, given = node.op, node.attributes
+    assert isinstance(op, FusedReduce)
+    shape = op.operand(node).shape
+    program = op.scalar_program(given, tuple(value.type.dtype for value in node.inputs))
+    computed: Computed | None = Computed(OPERAND, given.order, program.expressions, program.locals)
+    names = program.inputs
+    if not given.members:
+        computed, names = None, (OPERAND,)
+    inputs = [
+        operand(name, value, places[value], shape)
+        for name, value in zip(names, node.inputs, strict=True)
+    ]
+    return _reduced(node, places, given.reduction, shape, given.axes, inputs, computed)
+
+
+def _finish(node: Node, result: str) -> tuple[Expression, dict[str, tuple[DType, Expression]]]:
+    """What a fused reduction stores of a line, and what it computes for that of the result."""
+    op = node.op
+    if not isinstance(op, FusedReduce) or not node.attributes.after:
+        return parse(result), {}
+    program = op.program_behind(node)
+    made = {name: e.specialize({"x0": "result"}) for name, e in program.expressions.items()}
+    locals = {name: (program.locals[name], made[name]) for name in program.locals}
+    (y,) = program.outputs
+    return made[y], {"result": (op.result(node).dtype, parse(result)), **locals}
+
+
+def _reduced(
+    node: Node,
+    places: Places,
+    reduction: str,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    inputs: Sequence[Operand],
+    computed: Computed | None = None,
+) -> NodeCalls:
+    stage, result = REDUCTIONS[reduction]
+    stored, finish = _finish(node, result)
+    y, kept = node.output, tuple(1 if i in axes else n for i, n in enumerate(shape))
+    program = Lines(
+        shape,
+        axes,
+        tuple(inputs),
+        (on_frame("y", y, places[y], kept, shape),),
+        (stage,),
+        per_line={"y": stored},
+        constants={"count": float(math.prod(shape[axis] for axis in axes))},
+        computed=computed,
+        finish=finish,
+    )
+    return lines_kernels(node.op.name, program)
 
 
 # --- softmax ---
@@ -64,7 +122,6 @@ def _along_axis(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
     return rule
 
 
-PEAK = Reduce("Max", {"peak": "x"})
 TOTAL = Reduce("Sum", {"total": "exp(x - peak)"})
 
 
@@ -256,17 +313,14 @@ def _rms_norm(node: Node, places: Places) -> NodeCalls:
     return lines_kernels(node.op.name, program)
 
 
-SUM = Reduce("Sum", {"total": "x"})
-
 RULES: Mapping[str, Rule] = {
     "batch_norm": _norm,
     "causal_softmax": _causal_softmax,
+    "fused_reduce": _fused_reduction,
     "group_norm": _norm,
     "layer_norm": _norm,
     "log_softmax": _along_axis((PEAK, TOTAL), "x - peak - log(total)"),
     "log_softmax_gradient": _along_axis((Reduce("Sum", {"total": "dy"}),), "dy - exp(y) * total"),
-    "max": _reduction((PEAK,), "peak"),
-    "mean": _reduction((SUM,), "total / count"),
     "norm_bias_gradient": _norm_parameter_gradient("dy"),
     "norm_input_gradient": _norm_input_gradient,
     "norm_scale_gradient": _norm_parameter_gradient(f"{UNIT} * dy"),
@@ -274,7 +328,6 @@ RULES: Mapping[str, Rule] = {
     "softmax": _along_axis((PEAK, TOTAL), "exp(x - peak) / total"),
     "softmax_cross_entropy": _cross_entropy,
     "softmax_gradient": _along_axis((Reduce("Sum", {"along": "y * dy"}),), "(dy - along) * y"),
-    "square_sum": _reduction((Reduce("Sum", {"total": "x * x"}),), "total"),
-    "sum": _reduction((SUM,), "total"),
+    **dict.fromkeys(REDUCTIONS, _reduction),
 }
 """Ops whose elements belong together along lines."""

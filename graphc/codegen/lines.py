@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from graphc.codegen.access import Access, indented, parameters, starting_at
+from graphc.codegen.access import Access, indented, lanes, parameters, starting_at
 from graphc.codegen.calls import Launch
 from graphc.codegen.elementwise import floating
 from graphc.codegen.kernel import ENTRY, named
@@ -67,12 +67,33 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Computed:
+    """A tensor over the whole frame that is computed where it is read, and in no memory.
+
+    The last of `expressions` is the tensor; the others are computed on the way. All have a dtype in
+    `locals`, to which they are rounded. `order` lists the axes from the outermost in memory to the
+    innermost, had it been stored: sums have the bits that they would have then.
+    """
+
+    name: str
+    order: tuple[int, ...]
+    expressions: Mapping[str, Expression]
+    locals: Mapping[str, DType]
+
+    @property
+    def dtype(self) -> DType:
+        return self.locals[self.name]
+
+
+@dataclass(frozen=True)
 class Lines:
     """What to compute along the lines of a frame.
 
-    Operands have strides over `shape`; the first input is the tensor that the frame is made for.
+    Operands have strides over `shape`; the tensor that the frame is made for is the one that is
+    `computed`, else the first input. Only reductions read what is computed.
     `per_line` and `per_element` give the expression of each output, stored when all stages are
-    done; `constants` are names that stand for numbers.
+    done; `constants` are names that stand for numbers. `finish` is computed in front of `per_line`,
+    each rounded to its dtype.
     """
 
     shape: tuple[int, ...]
@@ -80,9 +101,16 @@ class Lines:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     stages: tuple[Reduce | Numbers, ...]
-    per_line: Mapping[str, str] = field(default_factory=dict)
+    per_line: Mapping[str, str | Expression] = field(default_factory=dict)
     per_element: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
+    computed: Computed | None = None
+    finish: Mapping[str, tuple[DType, Expression]] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> DType:
+        """Of the tensor that the frame is made for."""
+        return self.inputs[0].dtype if self.computed is None else self.computed.dtype
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -106,20 +134,26 @@ class Lines:
 
     def in_memory_order(self) -> Lines:
         """The same program with the frame's axes in the order in which its tensors lie."""
-        order = order_of(self.shape, (*self.inputs, *self.outputs))
-        if order == tuple(range(len(order))):
+        axes, computed = tuple(range(len(self.shape))), self.computed
+        if computed is None:
+            order = order_of(self.shape, (*self.inputs, *self.outputs))
+        else:
+            order, computed = computed.order, replace(computed, order=axes)
+        if order == axes:
             return self
         return replace(
             self,
+            computed=computed,
             shape=tuple(self.shape[axis] for axis in order),
             reduced=tuple(i for i, axis in enumerate(order) if axis in self.reduced),
             inputs=tuple(o.permuted(order) for o in self.inputs),
             outputs=tuple(o.permuted(order) for o in self.outputs),
         )
 
-    def expression(self, source: str) -> Expression:
+    def expression(self, source: str | Expression) -> Expression:
         """Parsed, with the constants put in."""
-        return parse(source).specialize(self.constants)
+        parsed = parse(source) if isinstance(source, str) else source
+        return parsed.specialize(self.constants)
 
 
 def line_kernel(op: str, program: Lines, chunks: int = 1) -> Launch:
@@ -256,6 +290,8 @@ class _Writer:
         if not program.per_line:
             return
         scalar = self.scalar.nested()
+        for name, (dtype, each) in program.finish.items():
+            scalar.define(name, dtype, program.expression(each))
         for operand in program.outputs:
             if operand.name not in program.per_line:
                 continue
@@ -288,6 +324,9 @@ class _Writer:
     ) -> list[str]:
         """A thread's loop over its packs of a line: loads what expressions read."""
         names = frozenset().union(*(e.names for e in expressions))
+        computed = self.program.computed
+        made = computed.expressions if computed is not None and computed.name in names else {}
+        names = names.union(*(e.names for e in made.values()))
         sources = [
             o for o in self.program.inputs
             if o.name in names and any(self.reduced_strides[o.name])
@@ -301,10 +340,13 @@ class _Writer:
         scalar = self.scalar.nested()
         for access in reads:
             scalar.declare(access.operand.name, access.operand.dtype, access.read())
+        if computed is not None:
+            for name, expression in made.items():
+                scalar.define(name, computed.locals[name], expression)
         element(scalar, writes)
         before = [*split, *(a.load() for a in reads), *(a.open() for a in writes)]
         after = [statement for access in writes for statement in access.close()]
-        inner = _lanes(self.group, whole, before, scalar.statements, after)
+        inner = lanes(self.group, whole, before, scalar.statements, after)
         head = f"for (Index item = first + rank; item < last; item += {self.team}u) {{"
         return [f"{head}\n{indented(inner, 1)}\n}}"]
 
@@ -315,21 +357,6 @@ class _Writer:
         # packs start at any line, so all strides count for their alignment
         strides = (*kept, *reduced) if reduced else (*kept, 0)
         return Access(operand.on(strides), starting_at(operand, at), width)
-
-
-def _lanes(
-    group: int, whole: bool, before: list[str], lane: list[str], after: list[str]
-) -> list[str]:
-    """The statements of one pack: one access for all lanes, or each lane for itself."""
-    if group == 1:
-        return ["const Index place = item;", *before, *lane, *after]
-    head = f"#pragma unroll\nfor (int lane = 0; lane < {group}; ++lane) {{"
-    if whole:
-        inner = indented(lane, 1)
-        place = f"const Index place = item * {group}u;"
-        return [place, *before, f"{head}\n{inner}\n}}", *after]
-    inner = indented([f"const Index place = item * {group}u + lane;", *before, *lane, *after], 1)
-    return [f"{head}\n{inner}\n}}"]
 
 
 def _projected(
@@ -346,7 +373,7 @@ def _group(program: Lines) -> int:
     """Elements of a line that one thread takes at a time; depends on shape and dtype only."""
     if not program.by_rows:
         return 1
-    group = min(WIDEST, ALIGNMENT // program.inputs[0].dtype.itemsize)
+    group = min(WIDEST, ALIGNMENT // program.dtype.itemsize)
     while program.length % group:
         group //= 2
     return group

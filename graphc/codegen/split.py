@@ -48,7 +48,7 @@ class _Splitter:
 
     def __init__(self, op: str, program: Lines, chunks: int) -> None:
         self.op, self.program, self.chunks = op, program, chunks
-        self.dtype = arithmetic_dtype(program.inputs[0].dtype)
+        self.dtype = arithmetic_dtype(program.dtype)
         self.kept_shape = tuple(program.shape[axis] for axis in program.kept)
         self.launches: list[Launch] = []
         self.scratch: list[TensorType] = []
@@ -82,6 +82,7 @@ class _Splitter:
             (stage,),
             {f"{name}_parts": name for name in stage.of},
             constants=program.constants,
+            computed=program.computed,
         )  # fmt: skip
         self.launches.append(line_kernel(self.op, parts, self.chunks))
         self.launches.append(line_kernel(self.op, self.finish(stage, own, partials, rest)))
@@ -109,6 +110,7 @@ class _Splitter:
         return Lines(
             shape, (len(shape) - 1,), (*inputs, *earlier), tuple(outputs), (reduce, *own),
             {**stored, **per_line}, constants=self.program.constants,
+            finish={} if rest else self.program.finish,
         )  # fmt: skip
 
     def elements(self) -> Launch:

@@ -18,7 +18,8 @@ from graphc.ir.types import TensorType, outer_axes
 
 ANY_STRIDES = frozenset({
     "adaptive_average_pool2d", "adaptive_average_pool2d_gradient", "average_pool2d",
-    "average_pool2d_gradient", "cast", "causal_softmax", "concat", "copy", "log_softmax",
+    "average_pool2d_gradient", "cast", "causal_softmax", "concat", "copy", "fused_reduce",
+    "log_softmax",
     "log_softmax_gradient", "max", "max_pool2d", "max_pool2d_gradient", "max_pool2d_select",
     "mean", "pad_slice", "rms_norm", "softmax", "softmax_gradient", "square_sum", "sum",
     "upsample_bilinear2d", "upsample_bilinear2d_gradient", "upsample_nearest2d",

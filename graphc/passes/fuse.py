@@ -13,10 +13,12 @@ import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graphc.ir.device import DEFAULT_GPU, find_device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.op import REGISTRY
 from graphc.ir.ops.fused import Fused, FusedAttributes, Member, is_fusible, share_arithmetic
+from graphc.passes.layout import layouts
 from graphc.passes.precision import casts_a_parameter
 
 MOST_MEMBERS = 16
@@ -28,11 +30,12 @@ MOST_OUTPUTS = 6
 def fuse(graph: Graph, recomputes: bool = False) -> Graph:
     """The graph with groups of elementwise nodes as one node each, the others in their order.
 
-    Members of a group have one shape and one float type to compute in, and belong to one phase,
-    mirror count and user's segment. Values that are kept, copies and what has copies stay apart.
-    What is also read outside of its group becomes a further output; but no forward group has one
-    where the graph is fused for a plan that `recomputes`: values that are made together cannot be
-    kept or dropped apart, and where one value would cut the network in two, two would have to.
+    Members of a group have one shape, one layout on a GPU and one float type to compute in, and
+    belong to one phase, mirror count and user's segment. Values that are kept, copies and what has
+    copies stay apart. What is also read outside of its group becomes a further output; but no
+    forward group has one where the graph is fused for a plan that `recomputes`: values that are
+    made together cannot be kept or dropped apart, and where one value would cut the network in two,
+    two would have to.
     """
     groups = [group for group in _Grouping(graph, recomputes).run() if len(group.steps) > 1]
     return _rebuilt(graph, groups) if groups else graph
@@ -60,15 +63,11 @@ class _Extent:
     """Whether a result may be written over them once nothing else reads them."""
 
 
-class _Grouping:
-    def __init__(self, graph: Graph, recomputes: bool) -> None:
-        self.graph = graph
-        self.recomputes = recomputes
-        self.uses = graph.uses
-        self.extents: dict[Value, _Extent] = {}
-        self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
-        self.shown = {*graph.outputs.values(), *graph.kept}
-        self.group_of: dict[Node, _Group] = {}
+class Lasting:
+    """How long the bytes of a graph's values last."""
+
+    def __init__(self, graph: Graph) -> None:
+        shown = {*graph.outputs.values(), *graph.kept}
         self.roots: dict[Value, Value] = {value: value for value in graph.sources}
         """Of views what they show; of other values themselves."""
         for node in graph.nodes:
@@ -78,13 +77,27 @@ class _Grouping:
         self.last: dict[Value, int] = {}
         """The last step that reads a root or a view of it."""
         for value, root in self.roots.items():
-            end = len(graph.nodes) if value in self.shown or isinstance(root, State) else -1
-            read = self.uses[value]
+            end = len(graph.nodes) if value in shown or isinstance(root, State) else -1
+            read = graph.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
         """Of every step how many nodes before it run a kernel."""
         for node in graph.nodes:
             self.others.append(self.others[-1] + (node.op.views is None))
+
+
+class _Grouping:
+    def __init__(self, graph: Graph, recomputes: bool) -> None:
+        self.graph = graph
+        self.recomputes = recomputes
+        self.uses = graph.uses
+        self.extents: dict[Value, _Extent] = {}
+        self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
+        self.shown = {*graph.outputs.values(), *graph.kept}
+        self.group_of: dict[Node, _Group] = {}
+        lasting = Lasting(graph)
+        self.roots, self.last, self.others = lasting.roots, lasting.last, lasting.others
+        self.strides = layouts(graph, find_device(DEFAULT_GPU))
 
     def run(self) -> list[_Group]:
         """All groups, also those of one member, by their first members."""
@@ -127,7 +140,8 @@ class _Grouping:
         if stays:
             return None
         wide = {compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"}
-        return (node.phase, node.mirror, node.segment, node.output.shape, *wide)
+        lies = self.strides.get(node.output)
+        return (node.phase, node.mirror, node.segment, node.output.shape, lies, *wide)
 
     def replaced(self, node: Node) -> Iterable[Value]:
         """The states that a node updates."""

@@ -16,6 +16,8 @@ from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.epilogues import fuse_epilogues
 from graphc.passes.fuse import fuse
+from graphc.passes.fuse_reductions import fuse_reductions
+from graphc.passes.inline_constants import inline_constants
 from graphc.passes.modes import number_streams
 from graphc.passes.precision import widen_products
 from graphc.passes.schedule import place_updates
@@ -33,6 +35,9 @@ PASSES: dict[str, Pass] = {
     "place-updates": place_updates,
     "fuse": fuse,
     "fuse-recomputed": functools.partial(fuse, recomputes=True),
+    "fuse-reductions": fuse_reductions,
+    "fuse-reductions-recomputed": functools.partial(fuse_reductions, recomputes=True),
+    "inline-constants": inline_constants,
     "fuse-epilogues": fuse_epilogues,
 }
 

@@ -31,6 +31,7 @@ from graphc.ir.ops import (
     shape,
     softmax,
 )
+from graphc.ir.ops.fused_reduce import FusedReduce, FusedReduceAttributes
 from graphc.ir.ops.reduce import square_sum
 from graphc.ir.types import channels_last_strides
 
@@ -59,6 +60,8 @@ LAYER = norm.NormGradientAttributes((3, 2112), (1,), (1,))
 CHANNELS = norm.NormGradientAttributes((2, 5, 8200), (0, 2), (1,))
 PLACES = norm.NormGradientAttributes((2, 5, 13, 11), (0, 2, 3), (1,))
 MAPS, IMAGES, ROWS = (2, 5, 8200), (2, 5, 13, 11), (3, 2112)
+MEMBERS = ("add(x0, x1)", "relu(m0)", "mul(m1, x0)")
+AFTER = ("scale(x0, value=-0.5)", "exp(m0)")
 EPSILON = norm.EpsilonAttributes(1e-5)
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
 FLOAT = "float64"
@@ -138,6 +141,18 @@ LONG = [
     long("maximum", g.maximum, ((4, 90), (90,)), ("int32", "int32")),
     long("mul", g.mul, ((4, 90), (4, 1)), ("uint8", "uint8")),
     long("square_sum", square_sum, ((20011,),)),
+    *[
+        long(
+            "fused_reduce",
+            direct(FusedReduce, FusedReduceAttributes(MEMBERS, "mean", axes, False, order, AFTER)),
+            (shape, (shape[-1],)),
+        )
+        for shape, axes, order in (
+            ((1025, 70), (0,), (0, 1)), ((3, 9001), (1,), (0, 1)),
+            ((3, 4, 9000), (0, 2), (0, 1, 2)), (IMAGES, (0, 2, 3), (0, 2, 3, 1)),
+            ((70, 65), (0, 1), (0, 1)),
+        )
+    ],
     long(
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)), ((4, 1030), (2,), ()),
         (FLOAT, "int64", "int64"),
@@ -297,6 +312,6 @@ def _dtypes(sample: Sample) -> tuple[str, ...]:
         return ("float64",)  # drawn as it is
     chained = REGISTRY[sample.op].has_effect and len(REGISTRY[sample.op].outputs) > 1
     # 16-bit results that are read later are rounded in between: float64 is no reference for them
-    if chained or sample.op == "fused":
+    if chained or sample.op in ("fused", "fused_reduce"):
         return ("float64", "float32")
     return ("float32", "bfloat16") if sample in LONG else DTYPES

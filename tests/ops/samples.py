@@ -36,6 +36,7 @@ from graphc.ir.ops import (
 )
 from graphc.ir.ops import softmax as softmax_ops
 from graphc.ir.ops.elementwise import scale, shift
+from graphc.ir.ops.fused_reduce import FusedReduce, FusedReduceAttributes
 from graphc.ir.ops.reduce import square_sum
 
 
@@ -437,6 +438,40 @@ GROUPS = [
 ]  # fmt: skip
 """Label, members, results, shapes, reference and dtypes of fused nodes."""
 
+MAPS = (2, 3, 4, 5)
+
+REDUCED_GROUPS = [
+    (
+        "sum", ("mul(x0, x1)", "relu(m0)"), ("sum", (0,), False, (0, 1), ()), (M, N),
+        lambda x, b: np.maximum(x * b, 0).sum(0), (),
+    ),
+    (
+        "mean", ("sub(x0, x1)", "mul(m0, m0)"), ("mean", (0, 2, 3), True, (0, 2, 3, 1), ()),
+        (MAPS, (3, 1, 1)), lambda x, b: ((x - b) ** 2).mean((0, 2, 3), keepdims=True), (),
+    ),
+    (
+        "max", ("less(x0, x1)", "neg(x1)", "where(m0, x0, m1)"), ("max", (1,), False, (1, 0), ()),
+        (M, M), lambda a, b: np.where(a < b, a, -b).max(1), (),
+    ),
+    (
+        "square_sum", ("scale(x0, value=0.5)",), ("square_sum", (0, 1), False, (0, 1), ()),
+        (M,), lambda x: (x**2).sum() / 4, (),
+    ),
+    (
+        "after", ("neg(x0)",), ("sum", (1,), True, (0, 1), ("scale(x0, value=0.5)", "mul(m0, x0)")),
+        (M,), lambda x: x.sum(1, keepdims=True) ** 2 / 2, (),
+    ),
+    (
+        "root", (), ("square_sum", (0, 1), False, (0, 1), ("sqrt(x0)", "maximum(m0, 1.5)")),
+        (M,), lambda x: np.maximum(np.sqrt((x**2).sum()), 1.5), (),
+    ),
+    (
+        "mask", ("where(x0, x1, x2)",), ("sum", (0, 1), False, (0, 1), ()), (M, M, ()),
+        lambda m, a, b: np.where(m, a, b).sum(), ("bool", "float64", "float64"),
+    ),
+]  # fmt: skip
+"""Label, members, how they are reduced, shapes, reference and dtypes of fused reductions."""
+
 SAMPLES = [
     # arithmetic
     Sample("add", g.add, (M, N), np.add, {"a": {"dy"}, "b": {"dy"}}),
@@ -525,6 +560,13 @@ SAMPLES = [
             reference, label=f" {label}", dtypes=dtypes,
         )
         for label, members, results, shapes, reference, dtypes in GROUPS
+    ),
+    *(
+        Sample(
+            "fused_reduce", direct(FusedReduce, FusedReduceAttributes(members, *reduction)), shapes,
+            reference, label=f" {label}", dtypes=dtypes,
+        )
+        for label, members, reduction, shapes, reference, dtypes in REDUCED_GROUPS
     ),
     # shape
     Sample("full", lambda: g.full((3, 2), 1.5, "float64"), (), lambda: np.full((3, 2), 1.5)),

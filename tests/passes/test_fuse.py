@@ -109,6 +109,14 @@ def test_other_shapes_stay_apart():
     assert apart(X * g.tanh(ROW)) == []
 
 
+def test_other_layouts_stay_apart():
+    """A map of a convolution lies channels-last on a GPU; what is made of an image does not."""
+    x = g.input("image", (2, 4, 6, 5))
+    t = g.tanh(x)
+    y = g.exp(t + g.conv2d(x, 4, 3, padding=1, name="layout"))
+    assert apart(y, t) == [("add(x0, x1)", "exp(m0)")]
+
+
 def test_other_arithmetic_stays_apart():
     assert apart(g.cast(g.tanh(X), "float64") * 2.0) == []
     assert apart(g.cast(g.less(X, Y), "int32") * 2) == []

@@ -2,7 +2,8 @@
 
 `graphc.passes.fuse` makes such nodes, behind the gradient. The members of a group are written as
 calls, ``mul(x0, x1)`` or ``scale(m0, value=0.5)``, where x0, x1, ... are the inputs of the node and
-m0, m1, ... the results of earlier members. Every member computes what its op computes alone: its
+m0, m1, ... the results of earlier members; a number, as in ``mul(x0, 0.5)``, is a constant of the
+dtype of the member's other floats. Every member computes what its op computes alone: its
 result is rounded to its own dtype, so a group gives the bits of the separate ops.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -37,7 +38,7 @@ class FusedAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An op of a group, the names of its operands in the group, and its attributes."""
+    """An op of a group, the names of its operands in the group or constants, and its attributes."""
 
     op: Op
     operands: tuple[str, ...]
@@ -48,9 +49,24 @@ class Member:
         named = (f"{key}={float(x)!r}" if _is_number(x) else f"{key}={x}" for key, x in items)
         return f"{self.op.name}({', '.join((*self.operands, *named))})"
 
-    def infer(self, types: Sequence[TensorType]) -> TensorType:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operands that are no constants."""
+        return tuple(operand for operand in self.operands if constant(operand) is None)
+
+    def types(self, known: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+        """The types of the operands, constants included."""
+        floats = [known[name].dtype for name in self.names if known[name].dtype.kind == "float"]
+        if len(self.names) < len(self.operands) and not floats:
+            raise GraphError(f"{self}: a constant stands beside an operand that is a float")
+        return tuple(
+            known[operand] if constant(operand) is None else TensorType((), floats[0])
+            for operand in self.operands
+        )
+
+    def infer(self, known: Mapping[str, TensorType]) -> TensorType:
         """The type of the result."""
-        (type,) = self.op.infer_types(self.attributes, tuple(types))
+        (type,) = self.op.infer_types(self.attributes, self.types(known))
         return type
 
     @property
@@ -60,8 +76,8 @@ class Member:
             return 0
         return sum(expression.flops for expression in self.op.parsed.values())
 
-    def expression(self, renamed: Sequence[str], dtypes: tuple[DType, ...]) -> Expression:
-        """What it computes of operands that are called like this."""
+    def expression(self, renamed: Sequence[str | float], dtypes: tuple[DType, ...]) -> Expression:
+        """What it computes of operands that are called like this, or are constants."""
         if not isinstance(self.op, Elementwise):
             return _IDENTITY.specialize({"x": renamed[0]})
         program = self.op.scalar_program(self.attributes, dtypes)
@@ -84,10 +100,7 @@ class Fused(Elementwise):
                 f"results are numbers of the {len(members)} members, ascending, the last one among "
                 f"them, got {results}"
             )
-        known = {f"x{index}": type for index, type in enumerate(types)}
-        for index, member in enumerate(members):
-            operands = [known[name] for name in _checked(member, known)]
-            known[f"m{index}"] = member.infer(operands)
+        known = types_in(members, types)
         inferred = [known[f"m{index}"] for index in range(len(members))]
         if any(type.shape != inferred[0].shape for type in inferred):
             listed = ", ".join(map(str, inferred))
@@ -106,9 +119,7 @@ class Fused(Elementwise):
         members = members_of(attributes)
         inputs = tuple(f"x{index}" for index in range(len(dtypes)))
         outputs = tuple(f"y{index}" for index in range(len(attributes.results)))
-        known = {name: TensorType((), dtype) for name, dtype in zip(inputs, dtypes, strict=True)}
-        for index, member in enumerate(members):
-            known[f"m{index}"] = member.infer([known[name] for name in member.operands])
+        known = types_in(members, tuple(TensorType((), dtype) for dtype in dtypes))
         written = {f"m{m}": y for m, y in zip(attributes.results, outputs, strict=True)}
         names = {
             m: y
@@ -117,8 +128,8 @@ class Fused(Elementwise):
         }
         expressions: dict[str, Expression] = {}
         for index, member in enumerate(members):
-            renamed = [names.get(name, name) for name in member.operands]
-            operands = tuple(known[name].dtype for name in member.operands)
+            renamed = [_renamed(operand, names) for operand in member.operands]
+            operands = tuple(type.dtype for type in member.types(known))
             name = f"m{index}"
             expressions[names.get(name, name)] = member.expression(renamed, operands)
         for m, y in written.items():
@@ -155,14 +166,31 @@ def _reads_later(
     )
 
 
-def _checked(member: Member, known: dict[str, TensorType]) -> tuple[str, ...]:
-    unknown = [name for name in member.operands if name not in known]
-    if unknown:
-        raise GraphError(
-            f"{member} reads {', '.join(unknown)}; a member reads inputs x0, x1, ... and results "
-            "m0, m1, ... of members before it"
-        )
-    return member.operands
+def types_in(members: Sequence[Member], types: Sequence[TensorType]) -> dict[str, TensorType]:
+    """The types of the inputs and of all members' results, by name."""
+    known = {f"x{index}": type for index, type in enumerate(types)}
+    for index, member in enumerate(members):
+        unknown = [name for name in member.names if name not in known]
+        if unknown:
+            raise GraphError(
+                f"{member} reads {', '.join(unknown)}; a member reads inputs x0, x1, ... and "
+                "results m0, m1, ... of members before it"
+            )
+        known[f"m{index}"] = member.infer(known)
+    return known
+
+
+def constant(operand: str) -> float | None:
+    """The number that an operand of a member is; None for a name."""
+    try:
+        return float(operand)
+    except ValueError:
+        return None
+
+
+def _renamed(operand: str, names: Mapping[str, str]) -> str | float:
+    number = constant(operand)
+    return names.get(operand, operand) if number is None else number
 
 
 def share_arithmetic(dtypes: Sequence[DType]) -> bool:

@@ -1,0 +1,234 @@
+"""Kernels of fused reductions give the bits of the separate kernels, in the order of memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_in
+
+import graphc as g
+from graphc.codegen.kernel import module_text
+from graphc.ir.builder import apply, trace
+from graphc.ir.ops.fused_reduce import FusedReduce
+from graphc.ir.ops.reduce import square_sum
+from graphc.passes.fuse import fuse
+from graphc.passes.fuse_reductions import fuse_reductions
+from graphc.runtime.gpu.nvrtc import compile_cubin
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+LAST = (0, 2, 3, 1)
+
+
+def parameters(shape, dtype):
+    return [g.parameter(name, shape, dtype) for name in "ab"]
+
+
+def rows(dtype):
+    a, b = parameters((7, 1040), dtype)
+    return g.mean(g.relu(a * b) * 0.5, 1)
+
+
+def rows_in_parts(dtype):
+    a, b = parameters((3, 9002), dtype)
+    return g.sum(g.tanh(a + b), 1, keepdims=True)
+
+
+def columns(dtype):
+    a, b = parameters((70, 33), dtype)
+    return g.sum(a * g.parameter("row", (33,), dtype) - b, 0)
+
+
+def columns_in_parts(dtype):
+    a, b = parameters((700, 5), dtype)
+    return g.max(g.where(g.less(a, b), a, b * 0.5), 0)
+
+
+def everything(dtype):
+    a, b = parameters((41, 203), dtype)
+    return square_sum(a - b)
+
+
+def maps(dtype):
+    a, b = parameters((3, 5, 9, 7), dtype)
+    return g.mean((a + g.parameter("channel", (5, 1, 1), dtype)) * b, (0, 2, 3))
+
+
+def pooled(dtype):
+    a, b = parameters((2, 12, 9, 8), dtype)
+    return g.mean(g.maximum(a, b), (2, 3))
+
+
+def masked(dtype):
+    mask = g.parameter("mask", (6, 50), "bool")
+    return g.sum(g.where(mask, g.parameter("a", (6, 50), dtype), g.parameter("c", (), dtype)))
+
+
+def widened(dtype):
+    """16-bit operands of a float32 sum: packs are those of float32."""
+    a, b = parameters((12, 3000), dtype)
+    return g.sum(g.cast(a, "float32") * g.cast(b, "float32"), 1)
+
+
+def narrowed(dtype):
+    a, b = parameters((12, 3000), "float32")
+    return g.sum(g.cast(a * b, dtype), 1)
+
+
+def scaled(dtype):
+    """Rounded once as a mean, and at each step behind it."""
+    a, b = parameters((12, 3000), dtype)
+    return g.exp(g.mean(a * b, 1) * 0.3 + 0.7)
+
+
+def root_in_parts(dtype):
+    a, _ = parameters((3, 9002), dtype)
+    return g.power(square_sum(a), 0.5) * 1.1
+
+
+def bias(dtype):
+    """A bias's gradient in mixed precision, of maps that are stored anyway."""
+    a, _ = parameters((3, 5, 9, 7), dtype)
+    return g.cast(g.sum(a, (0, 2, 3)), "float32")
+
+
+NETWORKS = [
+    *((make, dtype) for make in (rows, rows_in_parts, columns, columns_in_parts, everything, maps,
+                                 pooled, masked, scaled, root_in_parts) for dtype in FLOATS),
+    *((make, dtype) for make in (widened, narrowed, bias) for dtype in ("float16", "bfloat16")),
+]  # fmt: skip
+IDS = [f"{make.__name__} {dtype}" for make, dtype in NETWORKS]
+MAPS = [(make, dtype) for make, dtype in NETWORKS if make in (maps, pooled)]
+BEHIND = [(make, dtype) for make, dtype in NETWORKS if make in (scaled, root_in_parts, bias)]
+
+
+def fused(graph, last=False):
+    """The only node of the fused graph; `last` orders its sums as those of channels-last maps."""
+    (node,) = fuse_reductions(fuse(graph)).nodes
+    assert isinstance(node.op, FusedReduce)
+    if last:
+        given = replace(node.attributes, order=LAST)
+        node = apply(FusedReduce, *node.inputs, attributes=given)
+    return node
+
+
+def feeds_of(graph):
+    rng = np.random.default_rng(4)
+    return {
+        s: (rng.normal(size=s.shape) > 0).astype(s.type.dtype.numpy)
+        if s.type.dtype.kind == "bool"
+        else rng.normal(0.1, 1, s.shape).astype(s.type.dtype.numpy)
+        for s in graph.states
+    }
+
+
+def laid(array, last):
+    return channels_last(array) if last and array.ndim == 4 else aligned(array)
+
+
+def run(nodes, feeds, folder, last=False, edit=lambda text: text):
+    """The last node's output by generated kernels; `last` lays maps with their channels last."""
+    arrays = {value: laid(array, last) for value, array in feeds.items()}
+    for node in nodes:
+        for value in node.outputs:
+            arrays[value] = laid(np.full(value.shape, 77, value.type.dtype.numpy), last)
+    own = [{v: arrays[v] for v in (*node.inputs, *node.outputs)} for node in nodes]
+    found = [generated(node, each) for node, each in zip(nodes, own, strict=True)]
+    library = Library(kernels_in(found), folder, edit)
+    for each, its in zip(found, own, strict=True):
+        library.run(each, its)
+    return arrays[nodes[-1].output]
+
+
+@pytest.mark.parametrize(("make", "dtype"), NETWORKS, ids=IDS)
+def test_the_bits_are_those_of_separate_kernels(make, dtype, tmp_path):
+    graph = trace({"y": make(dtype)})
+    feeds = feeds_of(graph)
+    wanted = run(graph.nodes, feeds, tmp_path)
+    assert run([fused(graph)], feeds, tmp_path).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(("make", "dtype"), MAPS)
+def test_sums_follow_the_memory_of_maps(make, dtype, tmp_path):
+    graph = trace({"y": make(dtype)})
+    feeds = feeds_of(graph)
+    wanted = run(graph.nodes, feeds, tmp_path, last=True).tobytes()
+    by_order = fused(graph, last=True)
+    assert run([by_order], feeds, tmp_path, last=True).tobytes() == wanted
+    # the order is what counts, however the operands lie
+    assert run([by_order], feeds, tmp_path).tobytes() == wanted
+    if make is maps and dtype in ("float64", "float32"):
+        assert run([fused(graph)], feeds, tmp_path, last=True).tobytes() != wanted
+
+
+@pytest.mark.parametrize(("make", "dtype"), BEHIND)
+def test_what_follows_is_computed_of_the_rounded_result(make, dtype, tmp_path):
+    graph = trace({"y": make(dtype)})
+    feeds, node = feeds_of(graph), fused(graph)
+    assert node.attributes.after != ()
+    for last in (False, True):
+        wanted = run(graph.nodes, feeds, tmp_path, last).tobytes()
+        assert run([node], feeds, tmp_path, last).tobytes() == wanted
+    if make is bias:
+
+        def edit(text):
+            assert "result_value = widen(result_narrow);" in text
+            return text.replace("= widen(result_narrow);", "= total_value;")
+
+        wanted = run([node], feeds, tmp_path).tobytes()
+        assert run([node], feeds, tmp_path, edit=edit).tobytes() != wanted
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_results_on_the_way_are_rounded(dtype, tmp_path):
+    """A sum of few terms is that of NumPy, if every term is rounded to 16 bits."""
+    a, b = parameters((5, 4), dtype)
+    graph = trace({"y": g.sum(a * b * a, 1)})
+    feeds = feeds_of(graph)
+    found = run([fused(graph)], feeds, tmp_path)
+    x, y = (feeds[v].astype(np.float64) for v in (a, b))
+    kind = found.dtype
+    rounded = ((x * y).astype(kind).astype(np.float64) * x).astype(kind).astype(np.float64)
+    wanted = rounded.sum(1)
+    reach = float(np.abs(wanted - (x * y * x).sum(1)).max())
+    np.testing.assert_allclose(found.astype(np.float64), wanted.astype(kind).astype(np.float64),
+                               rtol=1e-6)  # fmt: skip
+    assert reach > 1e-4
+
+
+BREAKS = {
+    "products are not rounded": ("m0_value = widen(m0_narrow);", "m0_value = r0;"),
+    "what is summed is not rounded": ("m1_value = widen(m1_narrow);", "m1_value = r1;"),
+    "an element is left out": ("item = first + rank", "item = first + rank + 1"),
+    "a part is left out": ("const Index end = first", "const Index end = 0 * first"),
+    "other packs": ("item += 512u", "item += 256u"),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong"), BREAKS.values(), ids=BREAKS)
+def test_a_broken_kernel_is_found(right, wrong, tmp_path):
+    a, b = parameters((3, 9002), "bfloat16")
+    graph = trace({"y": g.sum(g.cast(a * b * a, "float32"), 1)})
+    feeds, node = feeds_of(graph), fused(graph)
+    wanted = run(graph.nodes, feeds, tmp_path).tobytes()
+    assert run([node], feeds, tmp_path).tobytes() == wanted
+    texts = []
+
+    def edit(text):
+        texts.append(text)
+        return text.replace(right, wrong)
+
+    assert run([node], feeds, tmp_path, edit=edit).tobytes() != wanted
+    assert right in texts[0]
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_fused_reductions_compile(architecture):
+    kernels = []
+    for make, dtype in NETWORKS:
+        node = fused(trace({"y": make(dtype)}))
+        values = (*node.inputs, *node.outputs)
+        arrays = {v: np.empty(v.shape, v.type.dtype.numpy) for v in values}
+        kernels += generated(node, arrays).kernels
+    text = module_text(list(dict.fromkeys(kernels)))
+    assert text.count("__global__") >= len(NETWORKS)
+    assert compile_cubin(text, architecture).startswith(b"\x7fELF")
