@@ -8,25 +8,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
-from graphc.ir.costs import Costs, load_costs
-from graphc.ir.device import Device, find_device, target_of
+from graphc.ir.costs import Costs
+from graphc.ir.device import Device
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.ops.shape import copy
 from graphc.ir.plan import (
     ALIGNMENT,
-    ALLOCATE,
     PRECISIONS,
     RECOMPUTE,
     Allocate,
     MemoryPlan,
     Precision,
     Recompute,
-    check_alignment,
 )
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
@@ -35,12 +32,11 @@ from graphc.passes.allocate import allocate as allocate_graph
 from graphc.passes.check_plan import check_plan
 from graphc.passes.cost import CostModel
 from graphc.passes.modes import to_inference
-from graphc.passes.order import reordered, with_least_peak
 from graphc.passes.pipeline import FORWARD, GPU, TRAINING, Dump, run_passes
 from graphc.passes.precision import to_mixed
-from graphc.passes.recompute import Goal, OptimalPlanner
+from graphc.passes.recompute import Goal
 from graphc.passes.recompute import recompute as recomputed
-from graphc.passes.updates_together import updates_together
+from graphc.placing import Placing
 from graphc.runtime.bind import bind, find
 from graphc.runtime.gpu.device import profile_of
 from graphc.runtime.program import Program
@@ -179,7 +175,7 @@ def plan(
             raise OptionError("budgets are for training steps; give an optimizer")
         recompute = "optimal"
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
+    placing = Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     dumps = Dump(Path(dump) if dump is not None else None)
 
     if placing.device.kind == "cpu" and precision == "tf32":
@@ -239,7 +235,7 @@ def frontier(
     Options are those of `compile`.
     """
     step = _step(optimizer, clip_norm, accumulate, precision)
-    placing = _Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
+    placing = Placing(allocate, alignment, costs, roofline, reorder, fuse, device)
     with _collection_paused():
         named = _named_outputs(loss, outputs)
         graph = _build(named, step, None, precision, placing.device, Dump(None))
@@ -270,83 +266,6 @@ class FrontierPoint:
     extra_flops_fraction: float
     extra_time_bound: float
     bound_bytes: int
-
-
-GPU_ALIGNMENT = 256
-
-
-class _Placing:
-    """How values are placed and what nodes cost, checked."""
-
-    def __init__(
-        self,
-        allocate: Allocate,
-        alignment: int,
-        costs: Costs | None,
-        roofline: str | None,
-        reorder: bool,
-        fuse: bool | None,
-        device: str | Device,
-    ) -> None:
-        choose("allocate", allocate, ALLOCATE)
-        self.allocate, self.alignment = allocate, check_alignment(alignment)
-        self.reorders = reorder and allocate == "packed"
-        measured = None if costs is None else load_costs(costs)
-        self.device = _target_of(device, roofline)
-        if self.device.kind == "cuda" and self.alignment % GPU_ALIGNMENT:
-            raise OptionError(
-                f"on a GPU alignment is a multiple of {GPU_ALIGNMENT}, as cuBLAS asks of its "
-                f"workspaces, got {alignment}"
-            )
-        if fuse is not None and not isinstance(fuse, bool):
-            raise OptionError(f"fuse is True, False or None, got {fuse!r}")
-        is_usual = self.device.kind == "cuda"
-        self.fuses = is_usual if fuse is None else fuse
-        self.settings = {"fuse": self.fuses} if self.fuses != is_usual else {}
-        self.costs = CostModel(find_device(roofline) if roofline else self.device, measured)
-
-    def fused(self, graph: Graph, recomputes: bool, dumps: Dump) -> Graph:
-        """The graph with groups of elementwise nodes as one, where that was asked for."""
-        suffix = "-recomputed" if recomputes else ""
-        names = [f"fuse{suffix}"]
-        if self.device.kind == "cuda":
-            names.append(f"fuse-reductions{suffix}")
-        return run_passes(graph, (*names, "inline-constants"), dumps) if self.fuses else graph
-
-    def planner(self, graph: Graph) -> OptimalPlanner:
-        order = partial(with_least_peak, alignment=self.alignment, device=self.device)
-        return OptimalPlanner(
-            graph,
-            self.costs,
-            self.allocate,
-            self.alignment,
-            order if self.reorders else None,
-            self.device,
-        )
-
-    def ordered(self, graph: Graph) -> Graph:
-        """The graph in the order to run, verified."""
-        if not self.reorders:
-            return graph
-        graph = reordered(graph, self.alignment, self.device)
-        verify(graph)
-        return graph
-
-    def with_updates_together(self, graph: Graph, goal: Goal | None) -> Graph:
-        """The graph as a GPU runs it with fewer launches, verified; a CPU has none to save."""
-        if self.device.kind == "cpu" or not self.reorders:
-            return graph
-        graph = updates_together(graph, self.alignment, self.device, goal)
-        verify(graph)
-        return graph
-
-
-def _target_of(device: str | Device, roofline: str | None) -> Device:
-    """What a plan is made for; ``auto`` is the GPU of this machine, or else the CPU."""
-    if device == "auto":
-        gpu = find("auto")
-        device = "cpu" if gpu is None else profile_of(gpu)
-    return target_of(device, roofline)
 
 
 def _step(
