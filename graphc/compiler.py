@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
@@ -132,9 +133,12 @@ def compile(
         device="cpu" if gpu is None else profile_of(gpu),
         dump=dump,
     )
+    for_gpu: dict[str, Any] = {"cuda_graph": cuda_graph, "streams": streams, "cudnn": cudnn}
+    if gpu is None and device == "auto":
+        for_gpu = {}
     return bind(
-        memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", cuda_graph=cuda_graph,
-        streams=streams, cudnn=cudnn, seed=seed, poison=poison, check_finite=check_finite,
+        memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", seed=seed, poison=poison,
+        check_finite=check_finite, **for_gpu,
     )  # fmt: skip
 
 

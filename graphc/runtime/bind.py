@@ -7,12 +7,15 @@ import os
 from graphc.errors import GpuUnavailable, OptionError
 from graphc.ir.device import gpu_number
 from graphc.ir.plan import MemoryPlan
+from graphc.ir.types import bfloat16
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cubins import cache_folder
 from graphc.runtime.gpu.cuda import CudaDevice
 from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn, read_record, write_record
 from graphc.runtime.gpu.device import Gpu, find_gpu
 from graphc.runtime.program import Program
+
+BFLOAT16_ARCHITECTURE = 80
 
 
 def bind(
@@ -43,6 +46,10 @@ def bind(
         if cudnn or streams != 1:
             raise OptionError("streams and cudnn are for GPUs; leave them out on the CPU")
         return Program(plan, seed=seed, poison=poison, check_finite=check_finite)
+    if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
+        raise OptionError(
+            f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
+        )
     accelerator = CudaDevice(gpu, cache_folder())
     library = _cudnn(accelerator, cudnn) if cudnn else None
     backend = GpuBackend(
@@ -52,6 +59,10 @@ def bind(
     if library is not None and not isinstance(cudnn, bool):
         write_record(cudnn, library.record)
     return Program(plan, seed=seed, poison=poison, check_finite=check_finite, backend=backend)
+
+
+def _uses_bfloat16(plan: MemoryPlan) -> bool:
+    return any(value.type.dtype == bfloat16 for value in plan.placements)
 
 
 def _cudnn(accelerator: CudaDevice, record: bool | str | os.PathLike[str]) -> Cudnn:

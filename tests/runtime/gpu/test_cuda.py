@@ -9,6 +9,7 @@ from runtime.gpu.networks import SEED, bits, branches, fed
 
 import graphc as g
 from graphc.errors import ArenaError
+from graphc.runtime import bind as bind_module
 from graphc.runtime.gpu import cuda
 from graphc.runtime.gpu.bind import bind, kernels_of
 from graphc.runtime.gpu.cubins import cache_folder
@@ -108,3 +109,16 @@ def test_handles_are_given_back_with_the_program(cupy):
     del program, device, handle
     gc.collect()
     assert sorted(closed) == ["_blas", "_lt"]
+
+
+def test_a_gpu_that_is_too_old_says_so(cupy, monkeypatch):
+    def properties(major):
+        return lambda n: {"name": b"Old GPU", "major": major, "minor": 0, "multiProcessorCount": 9}
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", properties(7))
+    with pytest.raises(g.GraphcError, match="Old GPU is sm_70; CUDA 13 compiles for sm_75"):
+        compiled(device="cuda")
+    monkeypatch.setattr(bind_module, "BFLOAT16_ARCHITECTURE", 100)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", properties(9))
+    with pytest.raises(g.GraphcError, match="sm_90, which has no bfloat16; choose precision fp16"):
+        compiled("float32", device="cuda", precision="bf16")

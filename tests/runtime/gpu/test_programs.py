@@ -251,6 +251,7 @@ def test_options_that_a_gpu_cannot_have():
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert g.plan(branches(), device="auto").device.kind == "cpu"
+    assert g.compile(branches(), device="auto", streams=2).plan.device.kind == "cpu"
     with pytest.raises(GpuUnavailable):
         g.bind(plan_of(), "auto")
 
