@@ -58,7 +58,7 @@ extern "C" int cublasGemmStridedBatchedEx_64(
     void *c, int c_type, int64_t ldc, int64_t stride_c, int64_t batch, int compute, int algorithm) {
     if (given != &handle || !workspace) return 1;
     if (lda < (transa ? k : m) || ldb < (transb ? n : k) || ldc < m) return 7;
-    if (a_type != b_type || algorithm != -1 || compute != (a_type == 1 ? 70 : 68)) return 15;
+    if (a_type != b_type || algorithm != -1 || (compute != (a_type == 1 ? 70 : 68) && !(compute == 77 && !a_type))) return 15;
     if (a_type == 1 ? c_type != 1 : c_type == 1) return 15;
     const bool is_double = compute == 70;
     const double scale = is_double ? *(const double *)alpha : *(const float *)alpha;
@@ -146,7 +146,8 @@ int refusal(const Object &o, const Object &a, const Object &b, const Object &c, 
     const bool types = is_double ? a.numbers[0] == 1 && d.numbers[0] == 1 : a.numbers[0] != 1 && d.numbers[0] != 1;
     if (!types || a.numbers[0] != b.numbers[0] || o.numbers[1] != is_double) return 15;
     if (is_double && epilogue != 1) return 15;
-    return o.numbers[0] == 68 || o.numbers[0] == 70 ? 0 : 8;
+    const bool tf32 = o.numbers[0] == 77 && a.numbers[0] == 0;
+    return o.numbers[0] == 68 || o.numbers[0] == 70 || tf32 ? 0 : 8;
 }
 }  // namespace
 
