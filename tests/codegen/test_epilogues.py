@@ -203,7 +203,7 @@ def test_only_the_workspace_is_written_beside_the_output(lt):
 
 @pytest.mark.parametrize(
     ("change", "status"),
-    [({"m": 9}, "INVALID_VALUE"), ({"compute": 70}, "NOT_SUPPORTED"), ({"compute": 77}, "ARCH")],
+    [({"m": 9}, "INVALID_VALUE"), ({"compute": 70}, "no algorithm"), ({"compute": 99}, "ARCH")],
 )
 def test_statuses_are_named(lt, change, status):
     call, arrays, *_ = linear_call(np.random.default_rng(11))

@@ -20,9 +20,12 @@ DEFAULT_ALGORITHM = -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 """cublasMath_t: partial sums of 16-bit products stay float32."""
 
+NOT_SUPPORTED = 15
+
 STATUS = {
     1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH",
-    11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED",
+    11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR",
+    NOT_SUPPORTED: "NOT_SUPPORTED",
 }  # fmt: skip
 
 
@@ -123,7 +126,12 @@ def check(library: ctypes.CDLL, function: str, *arguments: object) -> None:
     """Call a function of cuBLAS or cuBLASLt; raises `CublasError` for any status but success."""
     status = getattr(library, function)(*arguments)
     if status:
-        raise CublasError(f"{function}: {STATUS.get(status, f'status {status}')}")
+        raise CublasError(f"{function}: {status_name(status)}")
+
+
+def status_name(status: int) -> str:
+    """What a library calls its answer."""
+    return STATUS.get(status, f"status {status}")
 
 
 def located(matrix: Matrix, addresses: Mapping[Buffer, int]) -> tuple[int, int, int, int]:

@@ -16,7 +16,7 @@ from typing import Any
 from graphc.codegen.calls import Buffer, Epilogue, Gemm, Matrix
 from graphc.codegen.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.ir.types import DType, float32, float64
-from graphc.runtime.gpu.cublas import CublasError, check, located
+from graphc.runtime.gpu.cublas import NOT_SUPPORTED, CublasError, check, located, status_name
 
 EPILOGUES: Mapping[Epilogue, int] = {
     "none": 1, "relu": 2, "bias": 4, "bias_relu": 6, "gelu": 32, "bias_gelu": 36,
@@ -204,6 +204,8 @@ class LtProduct:
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             handle, operation, a, b, c, c, preference, 1, ctypes.byref(found), ctypes.byref(count)
         )
+        if status and status != NOT_SUPPORTED:
+            raise CublasError(f"cublasLtMatmulAlgoGetHeuristic: {status_name(status)}")
         if status or count.value < 1 or found.state:
             raise NoAlgorithm(
                 f"cuBLASLt has no algorithm for {_shown(call)} within a workspace of "
