@@ -116,14 +116,15 @@ class Plan {
     return value < 0 ? `workspace of ${this.nodeLabel(this.buffers.first[buffer])}` : this.values.name[value];
   }
 
-  // Values with a name or an origin that contains the text, in order of their steps.
+  // Values with a name or an origin that contains the text: first what nodes compute, in order.
   search(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return [];
     this.searched ??= this.values.name.map((name, value) => `${name} ${this.origin(value)}`.toLowerCase());
     const found = [];
     this.searched.forEach((words, value) => { if (words.includes(wanted)) found.push(value); });
-    return found;
+    const given = found.filter(value => this.values.node[value] < 0);
+    return found.slice(given.length).concat(given);  // inputs and states are the first values
   }
 
   // The step until which a value's bytes are needed, as the plan counts it.
