@@ -1,0 +1,37 @@
+"""Small plans that hold every kind of buffer and every way to get bytes."""
+
+import functools
+
+import graphc as g
+from graphc.models import lstm, mlp, resnet
+
+SMALL_RESNET = {"units": (1, 2, 1, 1), "batch": 2, "image": 32, "classes": 10}
+
+
+def small_resnet():
+    return resnet(**SMALL_RESNET)
+
+
+NETWORKS = {
+    "mlp": lambda: mlp(layers=4, hidden=32, inputs=16, batch=8),
+    "resnet": small_resnet,
+    "lstm": lambda: lstm(seq_len=4, layers=2, hidden=16, inputs=8, batch=4, classes=5),
+}
+
+
+@functools.cache
+def planned(network="resnet", **options):
+    return g.plan(NETWORKS[network](), optimizer=g.optim.Momentum(), **options)
+
+
+STRATEGIES = (
+    {"allocate": "none"},
+    {"allocate": "sharing"},
+    {},
+    {"recompute": "cheap"},
+    {"recompute": "sublinear"},
+)
+
+
+def every_plan():
+    return [planned(network, **options) for network in NETWORKS for options in STRATEGIES]
