@@ -5,7 +5,7 @@ import functools
 import graphc as g
 from graphc.models import lstm, mlp, resnet
 
-SMALL_RESNET = {"units": (1, 2, 1, 1), "batch": 2, "image": 32, "classes": 10}
+SMALL_RESNET = {"units": (1, 2, 1, 1), "batch": 8, "image": 64, "classes": 10}
 
 
 def small_resnet():

@@ -49,7 +49,9 @@ def test_nothing_comes_from_outside():
     text = page(TABS, "t")
     for _, attributes in Reader(text).elements:
         assert not attributes.keys() & {"src", "href", "srcset", "data", "action"}
-    assert not re.search(r"\w+://|url\(|@import|\bimport\b|fetch\(|XMLHttp|WebSocket|sendBeacon", text)
+    assert not re.search(
+        r"\w+://|url\(|@import|\bimport\b|fetch\(|XMLHttp|WebSocket|sendBeacon", text
+    )
     (policy,) = [a["content"] for _, a in Reader(text).elements if "http-equiv" in a]
     assert policy.startswith("default-src 'none';")
 
@@ -64,9 +66,9 @@ def test_names_cannot_leave_their_place():
     found = content(text)
     assert found["title"] == found["notes"][0] == found["plans"][0]["label"] == evil
     assert [tag for tag, _ in Reader(text).elements].count("script") == 2
-    assert "alert" not in re.sub(r'(?s)<script type="application/json".*?</script>', "", text).replace(
-        "&lt;/script&gt;&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;@script@", ""
-    )
+    assert "alert" not in re.sub(
+        r'(?s)<script type="application/json".*?</script>', "", text
+    ).replace("&lt;/script&gt;&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;@script@", "")
 
 
 def test_what_the_script_looks_for_is_there():

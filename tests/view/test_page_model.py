@@ -41,7 +41,7 @@ def test_rectangles_do_not_overlap_and_lie_in_the_arena(both):
     rows = list(zip(*(model["buffers"][name] for name in names), strict=True))
     for i, (first, last, offset, size) in enumerate(rows):
         assert 0 <= first < last <= len(plan.graph.nodes)
-        assert 0 <= offset
+        assert offset >= 0
         assert offset + size <= plan.arena_bytes
         for other_first, other_last, other_offset, other_size in rows[:i]:
             in_time = first < other_last and other_first < last
