@@ -259,6 +259,9 @@ def test_keys_move_zoom_and_reset(screen):
     assert screen.press("ArrowDown") == pytest.approx(near)
     assert screen.press("-", "-") == pytest.approx(whole)
     assert screen.press("+", "0") == whole
+    plan = PLANS["cheap"]
+    assert screen.press("4", "f") == [0, len(plan.graph.nodes), 0, plan.arena_bytes]
+    assert screen.press("0") == whole
     assert screen.press("ArrowLeft", "ArrowDown") == whole
     screen.press("m")
     assert screen.page.locator("#details h3").count() == 1
@@ -305,16 +308,18 @@ def pixel(screen, time, address):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_rectangles_have_the_colour_of_their_kind(browser, path, scheme):
-    screen, plan = Screen(browser, path, scheme), PLANS["packed"]
-    screen.press("3")
+def test_rectangles_have_the_colour_of_their_kind(browser, tmp_path, scheme):
+    path, plan = tmp_path / "plan.html", planned("wide mlp")
+    path.write_text(page({"packed": plan}, "colours"))
+    screen = Screen(browser, path, scheme)
     seen = set()
-    for buffer, step in large(plan, screen):
+    for buffer in plan.buffers:
         # Above the middle, where a text may stand; low rectangles are asked for elsewhere.
         high = buffer.bytes / screen.view()[3] * screen.box["height"]
-        if high < 30:
+        if high < 20:
             continue
-        red, green, blue, opaque = pixel(screen, step + 0.5, buffer.offset + 0.85 * buffer.bytes)
+        middle = (buffer.lifetime.first + min(buffer.lifetime.last, len(plan.graph.nodes))) / 2
+        red, green, blue, opaque = pixel(screen, middle, buffer.offset + 0.85 * buffer.bytes)
         assert opaque == 255
         css = screen.page.evaluate(
             "name => getComputedStyle(document.documentElement).getPropertyValue('--' + name)",
@@ -324,7 +329,7 @@ def test_rectangles_have_the_colour_of_their_kind(browser, path, scheme):
         for found, channel in zip((red, green, blue), wanted, strict=True):
             assert found == pytest.approx(channel, rel=0.1, abs=2)
         seen.add(buffer.kind)
-    assert {"state", "feature map"} <= seen
+    assert {"input", "feature map", "gradient"} <= seen
     screen.page.close()
 
 
@@ -374,8 +379,8 @@ def test_pages_of_large_networks(browser, tmp_path, request, network, scheme):
     path = tmp_path / "plan.html"
     path.write_text(page(plans, network))
     screen = Screen(browser, path, scheme)
-    screen.press(str(len(names)), "m", "0")
-    screen.page.mouse.move(*screen.place(screen.view()[1] * 0.3, screen.view()[3] * 0.02))
+    screen.press(str(len(names)), "m", "f")
+    screen.page.mouse.move(*screen.place(screen.view()[1] * 0.3, screen.view()[3] * 0.2))
     save(screen.page.screenshot(), f"page-{network}-{scheme}.png", request)
     screen.page.close()
     assert screen.complaints == []

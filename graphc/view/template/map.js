@@ -23,9 +23,12 @@ function palette(kinds) {
     return ((255 << 24) | (parts[2] << 16) | (parts[1] << 8) | parts[0]) >>> 0;
   };
   const names = kinds.map(kind => read(kind.replace(" ", "-")));
+  const brightness = text => [1, 3, 5].reduce(
+    (sum, at, i) => sum + [0.299, 0.587, 0.114][i] * parseInt(text.slice(at, at + 2), 16), 0);
   return {
     css: names,
     shades: names.map(name => [1, 0.93, 1.07].map(shade => pixel(name, shade))),
+    texts: names.map(name => (brightness(name) < 118 ? "#ffffff" : "#000000")),
     borders: names.map(name => pixel(name, 0.68)),
     ink: read("ink"), quiet: read("quiet"), line: read("line"), mark: read("mark"), page: read("page"),
   };
@@ -70,16 +73,17 @@ function drawMap(canvas, plan, view, shown, colours) {
     }
   });
   context.putImageData(image, 0, 0);
-  drawLabels(context, plan, labels.slice(0, 400), scale);
+  drawLabels(context, plan, labels.slice(0, 400), colours, scale);
 }
 
-function drawLabels(context, plan, labels, scale) {
+function drawLabels(context, plan, labels, colours, scale) {
   context.font = `${11 * scale}px system-ui, sans-serif`;
   context.textBaseline = "middle";
-  context.fillStyle = "#000000";
+  const { first, last, kind } = plan.buffers;
   for (const { buffer, left, right, top, bottom } of labels) {
-    const value = plan.valueAt(buffer, plan.buffers.first[buffer]);
-    const text = plan.origin(value) || plan.nameAt(buffer, plan.buffers.first[buffer]);
+    const step = (first[buffer] + last[buffer]) >> 1, value = plan.valueAt(buffer, step);
+    const text = value >= 0 && plan.origin(value) || plan.nameAt(buffer, step);
+    context.fillStyle = colours.texts[kind[buffer]];
     const most = Math.floor((right - left) / (6.2 * scale));
     context.fillText(text.length > most ? `${text.slice(0, most - 1)}…` : text, left + 4 * scale, (top + bottom) / 2);
   }

@@ -13,16 +13,24 @@ const shown = content.kinds.map(() => true);
 const view = { axis: "node", t0: 0, t1: 1, a0: 0, a1: 1 };
 let plan = plans[0], colours;
 let selected = null, hovered = null, pointerStep = null;  // selected and hovered: { buffer, value }
-let matches = [], match = -1, isPending = false;
+let matches = [], match = -1, isPending = false, isFitted = false;
 
 // All tabs have the same axes: the longest plan's time, the largest arena, the highest peak.
 const span = axis => Math.max(...plans.map(each => each.edges[axis][each.steps])) || 1;
 const height = Math.max(1, ...plans.map(each => each.arena_bytes));
 const most = Math.max(1, ...plans.map(each => each.live_bytes));
 
+const highest = () => (isFitted ? Math.max(1, plan.live_bytes) : most) * 1.08;
+
 function showWhole() {
+  isFitted = false;
   Object.assign(view, { t0: 0, t1: span(view.axis), a0: 0, a1: height });
   redraw();
+}
+
+function showThisPlan() {
+  isFitted = true;
+  look(0, plan.edges[view.axis][plan.steps], 0, Math.max(1, plan.arena_bytes));
 }
 
 function clamp(low, high, limit, least) {
@@ -70,9 +78,9 @@ function redraw() {
 function draw() {
   const start = performance.now();
   drawMap(element("map"), plan, view, shown, colours);
-  drawCurve(element("live"), plan, view, most * 1.08, shown, colours);
+  drawCurve(element("live"), plan, view, highest(), shown, colours);
   drawBytes(element("addresses"), view.a0, view.a1, "arena address", colours);
-  drawBytes(element("sizes"), 0, most * 1.08, "live", colours);
+  drawBytes(element("sizes"), 0, highest(), "live", colours);
   drawTimes(element("times"), view, colours);
   drawOver();
   Object.assign(element("map").dataset, view, {
@@ -86,7 +94,7 @@ function drawOver() {
   if (hovered) outlined.push({ buffer: hovered.buffer, colour: colours.ink });
   if (selected) outlined.push({ buffer: selected.buffer, colour: colours.mark });
   drawMarks(element("marks"), plan, view, outlined, pointerStep, colours);
-  drawPeak(element("live-marks"), plan, view, most * 1.08, pointerStep, colours);
+  drawPeak(element("live-marks"), plan, view, highest(), pointerStep, colours);
 }
 
 function showPlan(number) {
@@ -105,7 +113,7 @@ function showPlan(number) {
   fillKinds();
   fillPeak();
   find(element("search").value, false);
-  redraw();
+  if (isFitted) showThisPlan(); else redraw();
 }
 
 function select(found) {
@@ -318,7 +326,7 @@ function clear() {
 const KEYS = {
   ArrowLeft: () => move(-0.2, 0), ArrowRight: () => move(0.2, 0),
   ArrowUp: () => move(0, 0.2), ArrowDown: () => move(0, -0.2),
-  "+": () => zoom(1 / 1.4), "=": () => zoom(1 / 1.4), "-": () => zoom(1.4), 0: showWhole,
+  "+": () => zoom(1 / 1.4), "=": () => zoom(1 / 1.4), "-": () => zoom(1.4), 0: showWhole, f: showThisPlan,
   "/": () => element("search").select(), Escape: clear,
   n: () => showMatch(1), p: () => showMatch(-1),
   m: () => element("peak").querySelector("button")?.click(),
@@ -354,6 +362,7 @@ function listenToButtons() {
   element("tabs").hidden = plans.length < 2;
   element("time").addEventListener("click", KEYS.t);
   element("theme").addEventListener("click", KEYS.d);
+  element("fit").addEventListener("click", showThisPlan);
   element("whole").addEventListener("click", showWhole);
 }
 
