@@ -233,6 +233,28 @@ def test_tabs_have_common_axes_and_their_own_figures(screen):
         assert peak.endswith(f"at node {plan.peak_step}")
 
 
+def test_all_plans_side_by_side(screen):
+    screen.press("a")
+    assert not screen.page.locator("#map").is_visible()
+    buttons = screen.page.locator("#all button")
+    for told, plan in zip(buttons.all_inner_texts(), PLANS.values(), strict=True):
+        assert f"arena {plan.arena_bytes / 2**20:.1f} MiB" in told
+    painted = screen.page.evaluate(
+        "[...document.querySelectorAll('#all canvas')].map(c => c.getContext('2d')"
+        ".getImageData(0, 0, c.width, c.height).data.filter((_, i) => i % 4 === 3)"
+        ".reduce((n, a) => n + (a > 0), 0) / c.width / c.height)"
+    )
+    steps = max(len(plan.graph.nodes) for plan in PLANS.values())
+    height = max(plan.arena_bytes for plan in PLANS.values())
+    for share, plan in zip(painted, PLANS.values(), strict=True):
+        area = sum(plan.live_profile) / steps / height
+        assert share == pytest.approx(area, rel=0.15, abs=0.02)
+    buttons.nth(3).click()
+    selected = screen.page.locator("[role=tab][aria-selected=true]")
+    assert selected.all_inner_texts() == [NAMES[3]]
+    assert screen.page.locator("#map").is_visible()
+
+
 def test_a_selected_value_stays_selected_on_another_tab(screen):
     screen.page.fill("#search", "%x")
     screen.press("Tab")
@@ -382,5 +404,7 @@ def test_pages_of_large_networks(browser, tmp_path, request, network, scheme):
     screen.press(str(len(names)), "m", "f")
     screen.page.mouse.move(*screen.place(screen.view()[1] * 0.3, screen.view()[3] * 0.2))
     save(screen.page.screenshot(), f"page-{network}-{scheme}.png", request)
+    screen.press("a")
+    save(screen.page.screenshot(), f"all-{network}-{scheme}.png", request)
     screen.page.close()
     assert screen.complaints == []

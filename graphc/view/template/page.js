@@ -75,7 +75,26 @@ function redraw() {
   requestAnimationFrame(() => { isPending = false; draw(); });
 }
 
+// Every plan whole, on the axes of all: what a strategy saves is seen at once.
+function drawAll() {
+  const whole = { axis: view.axis, t0: 0, t1: span(view.axis), a0: 0, a1: height };
+  element("all").querySelectorAll("canvas").forEach((canvas, number) => {
+    drawMap(canvas, plans[number], whole, shown, colours);
+  });
+}
+
+function showAll(isShown) {
+  element("all").hidden = !isShown;
+  element("charts").hidden = isShown;
+  element("beside").setAttribute("aria-pressed", String(isShown));
+  redraw();
+}
+
 function draw() {
+  if (element("charts").hidden) {
+    drawAll();
+    return;
+  }
   const start = performance.now();
   drawMap(element("map"), plan, view, shown, colours);
   drawCurve(element("live"), plan, view, highest(), shown, colours);
@@ -98,6 +117,7 @@ function drawOver() {
 }
 
 function showPlan(number) {
+  showAll(false);
   const name = selected && selected.value >= 0 ? plan.values.name[selected.value] : null;
   plan = plans[number];
   [...element("tabs").children].forEach((tab, index) => {
@@ -139,6 +159,7 @@ function showMatch(step = 0) {
     const value = matches[match], buffer = plan.values.buffer[value];
     shown[plan.buffers.kind[buffer]] = true;
     fillKinds();
+    showAll(false);
     select({ buffer, value });
     moveTo(buffer);
   }
@@ -191,7 +212,11 @@ function fillPeak() {
     text.append(swatch, value < 0 ? name : `${name} ${plan.origin(value)}`);
     text.title = text.textContent;
     button.append(text, make("span", formatBytes(bytes[buffer])));
-    button.addEventListener("click", () => { select({ buffer, value }); moveTo(buffer); });
+    button.addEventListener("click", () => {
+      showAll(false);
+      select({ buffer, value });
+      moveTo(buffer);
+    });
     const row = make("li");
     row.append(button);
     return row;
@@ -327,6 +352,7 @@ const KEYS = {
   ArrowLeft: () => move(-0.2, 0), ArrowRight: () => move(0.2, 0),
   ArrowUp: () => move(0, 0.2), ArrowDown: () => move(0, -0.2),
   "+": () => zoom(1 / 1.4), "=": () => zoom(1 / 1.4), "-": () => zoom(1.4), 0: showWhole, f: showThisPlan,
+  a: () => showAll(plans.length > 1 && element("all").hidden),
   "/": () => element("search").select(), Escape: clear,
   n: () => showMatch(1), p: () => showMatch(-1),
   m: () => element("peak").querySelector("button")?.click(),
@@ -359,6 +385,15 @@ function listenToButtons() {
     tab.addEventListener("click", () => showPlan(number));
     return tab;
   }));
+  element("all").append(...plans.map((each, number) => {
+    const button = make("button"), title = make("div", `${each.label} `);
+    title.append(make("span", `arena ${formatBytes(each.arena_bytes)}, most live ${formatBytes(each.live_bytes)}`));
+    button.append(title, make("canvas"));
+    button.addEventListener("click", () => showPlan(number));
+    return button;
+  }));
+  element("beside").hidden = plans.length < 2;
+  element("beside").addEventListener("click", KEYS.a);
   element("tabs").hidden = plans.length < 2;
   element("time").addEventListener("click", KEYS.t);
   element("theme").addEventListener("click", KEYS.d);
@@ -377,4 +412,6 @@ setTheme(dark.matches ? "dark" : "light");
 dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
 showPlan(0);
 showWhole();
-new ResizeObserver(redraw).observe(element("charts"));
+const resized = new ResizeObserver(redraw);
+resized.observe(element("charts"));
+resized.observe(element("all"));
