@@ -6,7 +6,7 @@ EXTRAS ?= test
 BIN := $(VENV)/bin
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-NAMES benchmarks figures clean
+.PHONY: demo test browser lint nightly gpu benchmarks figures clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
