@@ -34,6 +34,21 @@ function palette(kinds) {
   };
 }
 
+// Of each line of pixels a span that is full: most thin rectangles lie inside such a one.
+class Spans {
+  constructor(lines) {
+    this.begin = new Int32Array(lines);
+    this.end = new Int32Array(lines);
+  }
+
+  // Whether a span is full already; if not, it is about to be.
+  holds(line, begin, end) {
+    if (this.begin[line] <= begin && end <= this.end[line]) return true;
+    if (end - begin > this.end[line] - this.begin[line]) [this.begin[line], this.end[line]] = [begin, end];
+    return false;
+  }
+}
+
 // Rectangles never overlap, so all of them together fill each pixel about once: that is why pixels
 // are written here, and no canvas calls made. What is thinner than a pixel fills only empty ones.
 function drawMap(canvas, plan, view, shown, colours) {
@@ -43,7 +58,7 @@ function drawMap(canvas, plan, view, shown, colours) {
   const edges = plan.edges[view.axis], { offset, bytes, first, last, kind } = plan.buffers;
   const perTime = width / (view.t1 - view.t0), perByte = height / (view.a1 - view.a0);
   const begin = plan.stepAt(view.axis, view.t0), end = plan.stepAt(view.axis, view.t1) + 1;
-  const labels = [];
+  const labels = [], rows = new Spans(height), columns = new Spans(width);
   plan.alive(begin, end, buffer => {
     if (!shown[kind[buffer]] || !bytes[buffer]) return;
     let left = Math.round((edges[first[buffer]] - view.t0) * perTime);
@@ -51,13 +66,14 @@ function drawMap(canvas, plan, view, shown, colours) {
     let bottom = Math.round(height - (offset[buffer] - view.a0) * perByte);
     let top = Math.round(height - (offset[buffer] + bytes[buffer] - view.a0) * perByte);
     if (right < 0 || left >= width || bottom <= 0 || top > height) return;
-    const isThin = right <= left || bottom <= top;
-    if (right <= left) right = left + 1;
-    if (bottom <= top) top = bottom - 1;
+    const isNarrow = right <= left, isLow = bottom <= top;
+    if (isNarrow) right = left + 1;
+    if (isLow) top = bottom - 1;
     left = Math.max(0, left); right = Math.min(width, right);
     top = Math.max(0, top); bottom = Math.min(height, bottom);
     const colour = colours.shades[kind[buffer]][buffer % 3];
-    if (isThin) {
+    if (isNarrow || isLow) {
+      if (isLow ? rows.holds(top, left, right) : columns.holds(left, top, bottom)) return;
       for (let y = top; y < bottom; y++) {
         for (let at = y * width + left; at < y * width + right; at++) if (!pixels[at]) pixels[at] = colour;
       }
