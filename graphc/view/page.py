@@ -13,8 +13,8 @@ from graphc.ir.plan import MemoryPlan
 from graphc.passes.cost import CostModel
 from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
 
-SCRIPTS = ("plan.js", "map.js", "page.js")
-"""In the order in which they use each other."""
+SCRIPTS = ("plan.js", "map.js", "panels.js", "page.js")
+"""One scope on the page; the last one sets all in motion."""
 
 
 def page(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 try:
     import matplotlib
@@ -149,18 +149,25 @@ def peak_bytes_by_kind(plan: MemoryPlan) -> dict[Kind, int]:
     return totals
 
 
-def frontier_picture(
-    points: Sequence[Any], policies: Mapping[str, MemoryPlan], bound_bytes: int, title: str
-) -> bytes:
-    """A PNG of arena bytes against extra time: a frontier's points, and the policies' plans.
+class Point(Protocol):
+    """What is drawn of a point of a frontier."""
 
-    `points` have `arena_bytes` and `extra_time_fraction`.
-    """
+    @property
+    def arena_bytes(self) -> int: ...
+
+    @property
+    def extra_time_fraction(self) -> float: ...
+
+
+def frontier_picture(
+    points: Sequence[Point], policies: Mapping[str, MemoryPlan], bound_bytes: int, title: str
+) -> bytes:
+    """A PNG of arena bytes against extra time: a frontier's points, and the policies' plans."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         figure = Figure(figsize=(8, 5))
-        axes = figure.subplots()
-        figure.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
+        axes = figure.add_axes((0.095, 0.105, 0.875, 0.745))
+        figure.suptitle(title, x=0.02, y=0.975, ha="left", fontsize=12, fontweight="bold")
         sizes = [point.arena_bytes for point in points]
         extra = [100 * point.extra_time_fraction for point in points]
         axes.plot(sizes, extra, "o-", color="#0072b2", markersize=4, linewidth=1.3,
@@ -173,12 +180,14 @@ def frontier_picture(
             axes.annotate(label, place, xytext=(6, 4), textcoords="offset points", fontsize=9)
         axes.set_xlabel("arena")
         axes.set_ylabel("extra time by the cost model, %")
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=min(0.0, *extra, 0.0) - 0.5)
         largest = max([*sizes, *(plan.arena_bytes for plan in policies.values())], default=1)
-        _byte_axis(axes, largest, which="x")
-        axes.legend(loc="upper right", frameon=False, fontsize=9)
-        figure.tight_layout(rect=(0, 0, 1, 0.98))
+        # Where nothing can be saved of most bytes, as of states, the axis begins near the bound.
+        begin = 0 if bound_bytes < largest / 2 else bound_bytes - (largest - bound_bytes) / 10
+        axes.set_xlim(begin, largest + (largest - begin) / 12)
+        axes.set_ylim(bottom=-max([1.0, *extra]) / 40)
+        _byte_axis(axes, largest - int(begin), which="x")
+        figure.legend(loc="upper left", bbox_to_anchor=(0.013, 0.938), ncols=2, frameon=False,
+                      fontsize=9)  # fmt: skip
         return _png(figure)
 
 
