@@ -147,7 +147,7 @@ class Plan {
       over: `over ${other}, which is read here for the last time`,
       view: `a view of ${other}: no bytes of its own`,
       part: `computed straight into its place in ${other}`,
-      state: `where the state ${other} lies`,
+      state: other ? `where the state ${other} lies` : "in the region of states",
     }[this.content.hows[how[value]]];
     const node = this.values.node[value];
     if (node < 0 || this.content.phases[this.nodes.phase[node]] !== "mirror") return told;
