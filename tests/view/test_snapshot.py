@@ -55,7 +55,7 @@ def test_a_replay_has_the_live_bytes_of_the_plan(plan):
 def test_the_viewers_reader_knows_every_opcode():
     content = snapshot(planned(recompute="sublinear"))
     assert {code.name for code, _, _ in pickletools.genops(content)} <= READ_BY_THE_VIEWER
-    assert pickletools.optimize(content)[1] == 4
+    assert content[:2] == b"\x80\x04"
 
 
 def test_frames_name_values_and_nodes():

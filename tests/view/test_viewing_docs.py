@@ -1,5 +1,6 @@
 """The commands of docs/viewing.md run, and what it shows and names is there."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -35,3 +36,13 @@ def test_keys_are_those_of_the_page():
     named = set(re.findall(r"`([^`])`", table)) | {"ArrowLeft", "ArrowRight", "ArrowUp"}
     assert {key for key in keys if len(key) == 1} - {"="} <= named
     assert {"m", "t", "d", "a", "f", "n", "p", "/"} <= keys
+
+
+def test_the_times_of_zooming_are_the_committed_ones():
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "page_zoom.json"
+    _, large, largest = json.loads(results.read_text())["rows"]
+    told = re.search(r"about (\d+) ms with ([\d,]+) buffers .*?took (\d+) ms with ([\d,]+),", TEXT)
+    median, buffers, limit, most = (int(found.replace(",", "")) for found in told.groups())
+    assert (median, buffers) == (round(large["median zoom ms"]), round(large["buffers"], -3))
+    assert largest["longest zoom ms"] < limit == 50
+    assert most <= largest["buffers"]
