@@ -105,7 +105,8 @@ def _nodes(graph: Graph, texts: Table[str], costs: CostModel) -> dict[str, list[
 def _values(plan: MemoryPlan) -> dict[str, Any]:
     """Columns of all values; -1 stands for no node, no operand and no original.
 
-    `readers` holds the steps of all readers, value after value, `reader_counts` how many each has.
+    `strides` are in bytes, of values that do not lie in one piece. `readers` holds the steps of all
+    readers, value after value, `reader_counts` how many each has.
     """
     graph = plan.graph
     number = {value: index for index, value in enumerate(graph.values)}
@@ -119,6 +120,7 @@ def _values(plan: MemoryPlan) -> dict[str, Any]:
         "types": [(str(t), list(t.shape), t.dtype.name, t.bytes) for t in types],
         "buffer": [place.buffer for place in places],
         "offset": [place.offset for place in places],
+        "strides": {number[value]: list(strides) for value, strides in plan.strided.items()},
         "how": [HOWS.index(place.how) for place in places],
         "over": [-1 if place.over is None else number[place.over] for place in places],
         "node": [_position(graph, value.node) for value in graph.values],

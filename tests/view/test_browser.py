@@ -132,6 +132,28 @@ def test_hover_over_a_state_that_was_not_updated_yet(screen):
     assert "in the region of states" in told
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_hover_over_parts_of_a_concatenation(browser, tmp_path, axis):
+    """Parts lie in one buffer, in two pieces or row by row; each byte has its own value."""
+    x = g.input("x", (4, 2**16))
+    parts = [g.tanh(x), g.relu(x)]
+    plan = g.plan(outputs=[g.exp(g.concat(parts, axis))], reorder=False)
+    places = {v.node.op.name: (v, p) for v, p in plan.placements.items() if p.how == "part"}
+    assert set(places) == {"tanh", "relu"}
+    path = tmp_path / "plan.html"
+    path.write_text(page({"parts": plan}, "parts"))
+    screen = Screen(browser, path)
+    step = max(plan.graph.position[v.node] for v, _ in places.values())
+    assert plan.graph.nodes[step + 1].op.name == "concat"
+    for value, place in places.values():
+        strides = place.strides or (4 * 2**16, 4)
+        for row in range(4):
+            address = plan.address(value) + row * strides[0] + 2**15 * strides[1]
+            assert screen.hover(step + 0.5, address).split()[0] == plan.graph.names[value]
+    screen.page.close()
+    assert screen.complaints == []
+
+
 def test_hover_over_nothing(screen):
     free = max(each.arena_bytes for each in PLANS.values())
     screen.press("3")

@@ -62,6 +62,8 @@ def test_every_value_has_its_place_type_producer_and_readers(both):
         )  # fmt: skip
         address = model["buffers"]["offset"][columns["buffer"][index]] + columns["offset"][index]
         assert address == plan.address(value)
+        strides = columns["strides"].get(str(index))
+        assert strides == (list(plan.strided[value]) if value in plan.strided else None)
         place = plan.placements[value]
         assert HOWS[columns["how"][index]] == place.how
         assert columns["over"][index] == (-1 if place.over is None else number[place.over])

@@ -197,7 +197,7 @@ function pointAt(event) {
 function hover(event) {
   const { step, address } = pointAt(event);
   const buffer = step === null ? -1 : plan.bufferAt(step, address, shown);
-  hovered = buffer < 0 ? null : { buffer, value: plan.valueAt(buffer, step) };
+  hovered = buffer < 0 ? null : { buffer, value: plan.valueAt(buffer, step, address) };
   pointerStep = step;
   drawOver();
   const tooltip = element("tooltip");

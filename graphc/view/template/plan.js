@@ -91,12 +91,28 @@ class Plan {
     return found;
   }
 
-  // The value whose bytes a buffer holds at a step: the one written last; -1 for a workspace.
-  valueAt(buffer, step) {
+  // Whether one of a value's elements has that byte of its buffer.
+  holds(value, place) {
+    const { offset, types, type, strides } = this.values, [, shape, , size] = types[type[value]];
+    let rest = place - offset[value];
+    if (rest < 0 || !strides[value]) return rest >= 0 && rest < size;
+    const steps = strides[value].map((stride, axis) => [stride, shape[axis]]).filter(([stride]) => stride > 0);
+    for (const [stride, extent] of steps.sort((a, b) => b[0] - a[0])) {
+      rest -= Math.min(Math.floor(rest / stride), extent - 1) * stride;
+    }
+    return rest < size / shape.reduce((a, b) => a * b, 1);
+  }
+
+  // The value whose bytes a buffer holds at a step: the one written last, at an address where one is
+  // given; -1 for a workspace. Parts of a concatenation share a buffer before it is complete.
+  valueAt(buffer, step, address = null) {
     const { node, how } = this.values, view = this.content.hows.indexOf("view");
+    const written = this.residents[buffer].filter(value => node[value] <= step);
+    const place = address - this.buffers.offset[buffer];
+    const there = address === null ? [] : written.filter(value => this.holds(value, place));
     let found = -1;
-    for (const value of this.residents[buffer]) {
-      if (node[value] <= step && (found < 0 || how[value] !== view && node[value] >= node[found])) found = value;
+    for (const value of there.length ? there : written) {
+      if (found < 0 || how[value] !== view && node[value] >= node[found]) found = value;
     }
     return found;
   }
