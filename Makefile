@@ -6,7 +6,7 @@ EXTRAS ?= test
 BIN := $(VENV)/bin
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test lint nightly gpu benchmarks figures clean
+.PHONY: demo test browser lint nightly gpu benchmarks figures clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -16,13 +16,19 @@ demo: $(VENV)/.installed-$(EXTRAS)
 	@$(BIN)/graphc train digits
 
 test: $(VENV)/.installed-$(EXTRAS)
-	$(BIN)/python -m pytest -n auto -m "not slow and not peers and not gpu"
+	$(BIN)/python -m pytest -n auto -m "not slow and not peers and not gpu and not browser and not perfetto"
 
 nightly: $(VENV)/.installed-$(EXTRAS)
 	$(BIN)/python -m pytest -n auto
 
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
 	$(BIN)/python -m pytest tests/gpu -m gpu
+
+# Chromium is Debian's, or any on the path; Playwright is only its driver.
+browser: $(VENV)/.installed-$(EXTRAS),browser,perfetto
+	command -v chromium || command -v google-chrome || \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium; }
+	$(BIN)/python -m pytest tests/view -m "browser or perfetto"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

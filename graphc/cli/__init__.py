@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from graphc.cli import compare, devices, ops, pack, plan, profile, remat, train
+from graphc.cli import compare, devices, explain, ops, pack, plan, profile, remat, train, view
 from graphc.errors import GraphcError
 
 
@@ -41,6 +41,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="graphc", description="Plan every byte of a training step before it runs."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (plan, compare, train, profile, remat, pack, ops, devices):
+    for command in (plan, compare, view, explain, train, profile, remat, pack, ops, devices):
         command.add(commands)
     return parser

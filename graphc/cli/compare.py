@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from graphc.cli.arguments import add_costs, add_device, add_order, add_recipe
+from graphc.cli.arguments import add_costs, add_device, add_order, add_recipe, check_writable
 from graphc.cli.models import add_model
 from graphc.cli.plan import DEFAULT, PLANNED_FOR, make_plan
-from graphc.ir.plan import ALLOCATE
+from graphc.errors import OptionError
+from graphc.files import write_atomically
+from graphc.ir.plan import ALLOCATE, MemoryPlan
 from graphc.ir.types import format_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ def add(commands: Commands) -> None:
     add_device(parser, PLANNED_FOR)
     add_order(parser)
     parser.add_argument("--json", action="store_true", help="a list of plan objects")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.png", help="bars by strategy, split by kind (matplotlib)"
+    )
     parser.set_defaults(run=run, dump=None, steps=10_000)
 
 
@@ -45,9 +51,13 @@ one arena, and the fewest bytes within about one more forward pass."""
 
 def run(options: argparse.Namespace) -> None:
     """Plan the model under every strategy without recomputation, then under every policy."""
+    if options.output:
+        check_writable(options.output)
     trains = options.optimizer != "none"
     choices = POLICIES if trains else POLICIES[: len(ALLOCATE)]
     plans = [make_plan(options, **choice) for choice in choices]
+    if options.output:
+        _draw(options, plans)
     if options.json:
         print(json.dumps([found.summary(options.model) for found in plans]))
         return
@@ -65,3 +75,15 @@ def run(options: argparse.Namespace) -> None:
             f"{found.planning_seconds:.2f}",
         )
     Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def _draw(options: argparse.Namespace, plans: Sequence[MemoryPlan]) -> None:
+    from graphc.view.picture import compare_picture  # needs matplotlib, an extra
+
+    # The first plans differ in how they place values, the others in what they compute again.
+    bars = [
+        (found.allocate if row < len(ALLOCATE) else found.recompute, found)
+        for row, found in enumerate(plans)
+    ]
+    picture = compare_picture(bars, f"{options.model}: arena by strategy")
+    write_atomically(options.output, picture, OptionError)

@@ -17,10 +17,10 @@ from graphc.ir.graph import Value
 from graphc.models import MODELS
 
 
-def add_model(parser: argparse.ArgumentParser, *others: str) -> None:
+def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool = False) -> None:
     """MODEL and its sizes; `others` says what else may stand there."""
     kinds = "; or ".join([f"one of {', '.join(MODELS)}, or file.py:function", *others])
-    parser.add_argument("model", metavar="MODEL", help=kinds)
+    parser.add_argument("model", metavar="MODEL", nargs="?" if is_optional else None, help=kinds)
     parser.add_argument("settings", nargs="*", metavar="key=value", help="arguments of the model")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ from rich.text import Text
 
 from graphc.cli.arguments import add_device, add_recipe, add_strategy, check_writable, recipe
 from graphc.cli.models import add_model, build
-from graphc.compiler import frontier, plan
+from graphc.compiler import FrontierPoint, frontier, plan
 from graphc.errors import OptionError, whole_number
+from graphc.files import write_atomically
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.plan_text import (
     STEP_COLUMNS,
@@ -40,6 +42,12 @@ PLANNED_FOR = "cpu, or cuda: the GPU that --roofline names, h200 if none"
 SUFFIX = ".json"
 """Of a MODEL that is a plan."""
 
+PICTURE = ".png"
+"""Of an output that is a chart."""
+
+MARKED = ("none", "cheap", "sublinear", "recursive")
+"""Policies on the chart of a frontier."""
+
 SHOWING = ("model", "settings", "output", "json", "text", "run")
 """Options that say what to do with a plan, not which one to make."""
 
@@ -59,8 +67,9 @@ def add(commands: Commands) -> None:
         "--frontier", action="store_true", help="plans for all budgets: bytes against extra time"
     )
     parser.add_argument(
-        "--output", metavar="FILE", help="write the plan as JSON, to run or print it later"
-    )
+        "-o", "--output", metavar="FILE",
+        help="write the plan as JSON, to run or print it later; with --frontier FILE.png, a chart",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--text", action="store_true", help="plain text with every step")
     parser.set_defaults(run=partial(run, parser))
@@ -71,7 +80,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.output:
         check_writable(options.output)
     if options.model.endswith(SUFFIX):
-        _check_alone(parser, options)
+        check_alone(parser, options)
         memory_plan = load_plan(options.model)
     elif options.frontier:
         _show_frontier(options)
@@ -88,11 +97,15 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         _show_plan(memory_plan)
 
 
-def _check_alone(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def check_alone(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    showing: Collection[str] = SHOWING,
+) -> None:
     """Raise `OptionError` for an option that a plan from a file cannot follow."""
     given = vars(options)
     names = [
-        name for name in given if name not in SHOWING and given[name] != parser.get_default(name)
+        name for name in given if name not in showing and given[name] != parser.get_default(name)
     ]
     if options.settings or names:
         told = [f"--{name.replace('_', '-')}" for name in names if name != "settings"]
@@ -123,12 +136,15 @@ def _show_frontier(options: argparse.Namespace) -> None:
         raise OptionError("a frontier is of a training step; leave out --optimizer none")
     chosen = _plan_options(options)
     decided = ("recompute", "budget", "feature_map_budget", "max_extra_flops", "dump", "output")
-    chosen["output"] = options.output
+    is_drawn = (options.output or "").endswith(PICTURE)
+    chosen["output"] = None if is_drawn else options.output
     given = [name for name in decided if chosen.pop(name) not in (None, "none")]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise OptionError(f"--frontier shows plans for all budgets; leave out {names}")
     points = frontier(build(options.model, options.settings), **chosen)
+    if is_drawn:
+        _draw_frontier(options, points)
     if options.json:
         print(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
         return
@@ -145,6 +161,16 @@ def _show_frontier(options: argparse.Namespace) -> None:
             f"{point.extra_flops_fraction:.2%}",
         )
     Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def _draw_frontier(options: argparse.Namespace, points: Sequence[FrontierPoint]) -> None:
+    """The trade-off as a chart, with the paper's policies marked."""
+    from graphc.view.picture import frontier_picture  # needs matplotlib, an extra
+
+    marked = {name: make_plan(options, recompute=name) for name in MARKED}
+    title = f"{options.model}: arena against extra time"
+    picture = frontier_picture(points, marked, points[0].bound_bytes, title)
+    write_atomically(options.output, picture, OptionError)
 
 
 def _show_plan(memory_plan: MemoryPlan) -> None:

@@ -233,6 +233,13 @@ class Graph:
         """Nodes that replace a state; they stay, whether or not their outputs are read."""
         return tuple(node for node in self.nodes if node.op.has_effect)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: counts, and a picture of bytes by node."""
+        # The page imports this module; a graph has to show itself all the same.
+        from graphc.ir.plan_html import graph_html
+
+        return graph_html(self)
+
     def to_networkx(self) -> networkx.MultiDiGraph[Node]:
         """Nodes are `Node` objects with ``op`` and ``scope``; each edge carries its ``value``."""
         graph: networkx.MultiDiGraph[Node] = networkx.MultiDiGraph()

@@ -254,6 +254,12 @@ class MemoryPlan:
 
         return format_plan(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the summary, and a picture of the arena."""
+        from graphc.ir.plan_html import plan_html
+
+        return plan_html(self)
+
 
 def kind_of(value: Value) -> Kind:
     """What the bytes of a value count as."""

@@ -1,0 +1,109 @@
+"""graphc explain: why a value is kept or computed again, or what makes the peak, in sentences."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from graphc.cli.arguments import add_device, add_recipe, add_strategy, parse_settings
+from graphc.cli.models import add_model
+from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, make_plan
+from graphc.errors import GraphcError, OptionError
+from graphc.ir.plan import MemoryPlan
+from graphc.ir.types import format_bytes
+from graphc.plan_file import load_plan
+from graphc.view.explain import explain_peak, explain_value
+from graphc.view.matching import find_value
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+SHOWING = ("model", "settings", "peak", "value", "run", "steps")
+"""Options that say what to do with a plan, not which one to make."""
+
+ALTERNATIVES = ("cheap", "sublinear", "recursive")
+"""Policies that may lower a peak."""
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("explain", help="why a value is kept, or what makes the peak")
+    add_model(parser, "FILE.json, a plan; a word behind it without = is the VALUE")
+    parser.add_argument(
+        "--value", metavar="VALUE", help="the same as VALUE behind MODEL: a name, or scope and op"
+    )
+    parser.add_argument("--peak", action="store_true", help="what makes the peak, and lowers it")
+    add_strategy(parser)
+    add_device(parser, PLANNED_FOR)
+    add_recipe(parser, DEFAULT, ("none",))
+    parser.set_defaults(run=partial(run, parser), steps=10_000)
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Print sentences, one a line."""
+    words = [entry for entry in options.settings if "=" not in entry]
+    words += [options.value] if options.value is not None else []
+    options.settings = [entry for entry in options.settings if "=" in entry]
+    if len(words) + options.peak != 1:
+        raise OptionError("explain one thing: give one VALUE, such as %12, or --peak")
+    is_file = options.model.endswith(SUFFIX)
+    if is_file:
+        check_alone(parser, options, SHOWING)
+    plan = load_plan(options.model) if is_file else make_plan(options)
+    if words:
+        lines = explain_value(plan, find_value(plan, words[0]))
+    else:
+        lines = explain_peak(plan)
+        lines += _what_lowers(options, plan) if not is_file else []
+    print("\n".join(lines))
+
+
+def _what_lowers(options: argparse.Namespace, plan: MemoryPlan) -> list[str]:
+    """Plans of the same model that need less, by bytes."""
+    found = [
+        (other, label)
+        for label, other in _alternatives(options, plan)
+        if other.arena_bytes < plan.arena_bytes
+    ]
+    if not found:
+        return ["None of the policies, and no other order, lowers the arena."]
+    found.sort(key=lambda entry: entry[0].arena_bytes)
+    return ["What lowers the arena:", *(f"  {_line(plan, other, how)}" for other, how in found)]
+
+
+def _line(plan: MemoryPlan, other: MemoryPlan, how: str) -> str:
+    saved = plan.arena_bytes - other.arena_bytes
+    extra = other.recomputation.extra_time_fraction - plan.recomputation.extra_time_fraction
+    time = f", {extra:+.1%} time by the cost model" if abs(extra) >= 0.0005 else ""
+    return f"{format_bytes(other.arena_bytes)}, {format_bytes(saved)} less{time}: {how}"
+
+
+def _alternatives(
+    options: argparse.Namespace, plan: MemoryPlan
+) -> Iterator[tuple[str, MemoryPlan]]:
+    """Keep less, place better, reorder, a smaller batch; what cannot be planned is left out."""
+    if options.allocate != "packed":
+        yield "--allocate packed", make_plan(options, allocate="packed")
+    if not options.reorder:
+        yield "without --keep-order", make_plan(options, reorder=True)
+    if plan.recompute == "none" and options.optimizer != "none":
+        for policy in ALTERNATIVES:
+            yield f"--recompute {policy}", make_plan(options, recompute=policy)
+        yield "--max-extra-flops 0.33", make_plan(options, max_extra_flops=0.33)
+    batch = parse_settings(options.settings).get("batch", _default_batch(plan))
+    if isinstance(batch, int) and batch > 1:
+        smaller = argparse.Namespace(**vars(options))
+        smaller.settings = [e for e in options.settings if not e.startswith("batch=")]
+        smaller.settings.append(f"batch={batch // 2}")
+        try:
+            yield f"batch={batch // 2}, half of it", make_plan(smaller)
+        except GraphcError:  # a model of the user's own may have no setting of that name
+            return
+
+
+def _default_batch(plan: MemoryPlan) -> int | None:
+    """The first axis that all inputs have; None where they differ."""
+    extents = {value.shape[0] for value in plan.graph.inputs if value.shape}
+    return extents.pop() if len(extents) == 1 else None

@@ -1,0 +1,169 @@
+"""graphc view: a plan as a page, a picture, a trace, or a snapshot for PyTorch's viewer."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphc.cli.arguments import add_device, add_recipe, add_strategy, check_writable
+from graphc.cli.models import add_model
+from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, make_plan
+from graphc.errors import OptionError, choose
+from graphc.files import write_atomically
+from graphc.ir.costs import load_costs
+from graphc.ir.plan import ALLOCATE, RECOMPUTE, MemoryPlan
+from graphc.passes.cost import CostModel
+from graphc.plan_file import load_plan
+from graphc.view.difference import differences
+from graphc.view.page import page
+from graphc.view.snapshot import snapshot
+from graphc.view.trace import trace
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+SHOWING = ("model", "settings", "output", "strategies", "diff", "costs", "run", "steps")
+"""Options that say what to do with a plan, not which one to make."""
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("view", help="a plan as a page, a picture or a trace")
+    add_model(parser, "FILE.json, a plan that `graphc plan --output` has written", is_optional=True)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE",
+        help="ends in " + ", ".join(WRITERS) + " (default: plan.html; with --diff: none)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--strategies", metavar="S,S,...",
+        help="a tab of the page each: allocations or recomputations, such as "
+        "none,sharing,packed,cheap,sublinear",
+    )  # fmt: skip
+    parser.add_argument(
+        "--diff", nargs=2, metavar=("A.json", "B.json"), help="what differs from plan A to plan B"
+    )
+    add_strategy(parser)
+    add_device(parser, PLANNED_FOR)
+    add_recipe(parser, DEFAULT, ("none",))
+    parser.set_defaults(run=partial(run, parser), steps=10_000)
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Make the plans, write the file, and say what differs where that was asked for."""
+    output = options.output or (None if options.diff else "plan.html")
+    write = None
+    if output is not None:
+        check_writable(output)
+        write = _writer(output)
+    plans = _plans(parser, options)
+    notes: list[str] = []
+    if options.diff:
+        notes = differences(*plans.values())
+        print("\n".join(notes))
+    if output is not None and write is not None:
+        content = write(plans, options, notes)
+        write_atomically(output, content, OptionError)
+        print(f"written to {output}")
+
+
+def _plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
+    """What stands on a tab → its plan."""
+    if options.diff:
+        if options.strategies:
+            raise OptionError("--diff shows two plans from files; leave out --strategies")
+        if options.model is not None:
+            raise OptionError(f"--diff shows two plans from files; leave out {options.model!r}")
+        check_alone(parser, options, SHOWING)
+        paths: list[str] = options.diff
+        labels = [Path(path).stem for path in paths]
+        if labels[0] == labels[1]:
+            labels = [f"{path} ({number})" for number, path in enumerate(paths, 1)]
+        return dict(zip(labels, map(load_plan, paths), strict=True))
+    if options.model is None:
+        raise OptionError("give a MODEL or a plan to look at, or two plans with --diff")
+    if options.model.endswith(SUFFIX):
+        if options.strategies:
+            raise OptionError(
+                f"{options.model!r} is a plan already; leave out --strategies, or give the model"
+            )
+        check_alone(parser, options, SHOWING)
+        return {Path(options.model).stem: load_plan(options.model)}
+    if options.strategies is None:
+        found = make_plan(options)
+        return {f"{found.recompute}, {found.allocate}": found}
+    names = [name.strip() for name in options.strategies.split(",")]
+    return {name: make_plan(options, **strategy(name)) for name in names}
+
+
+def strategy(name: str) -> dict[str, Any]:
+    """Keyword arguments of `graphc.plan` for a name; ``none`` is that of allocations."""
+    choose("strategy", name, tuple(dict.fromkeys((*ALLOCATE, *RECOMPUTE))))
+    if name in ALLOCATE:
+        return {"allocate": name, "recompute": "none"}
+    return {"recompute": name}
+
+
+Writer = Callable[[Mapping[str, MemoryPlan], argparse.Namespace, list[str]], bytes]
+
+
+def _writer(output: str) -> Writer:
+    for suffix, write in WRITERS.items():
+        if output.endswith(suffix):
+            return write
+    raise OptionError(f"cannot tell what {output!r} is; end it in one of: {', '.join(WRITERS)}")
+
+
+def _title(options: argparse.Namespace) -> str:
+    if options.diff:
+        return " and ".join(options.diff)
+    return " ".join([options.model, *options.settings])
+
+
+def _page(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: list[str]) -> bytes:
+    costs = None
+    if options.costs:
+        device = next(iter(plans.values())).device
+        costs = CostModel(device, load_costs(options.costs))
+    return page(plans, _title(options), costs, notes).encode("utf-8")
+
+
+def _picture(
+    plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: list[str]
+) -> bytes:
+    from graphc.view.picture import plan_picture  # needs matplotlib, an extra
+
+    label, found = _only(plans)
+    return plan_picture(found, f"{_title(options)}: {label}")
+
+
+def _trace(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: list[str]) -> bytes:
+    _, found = _only(plans)
+    clocks = {"planned": CostModel(found.device)}
+    if options.costs:
+        clocks["measured"] = CostModel(found.device, load_costs(options.costs))
+    return trace(found, clocks).encode("ascii")
+
+
+def _snapshot(
+    plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: list[str]
+) -> bytes:
+    _, found = _only(plans)
+    return snapshot(found)
+
+
+def _only(plans: Mapping[str, MemoryPlan]) -> tuple[str, MemoryPlan]:
+    if len(plans) > 1:
+        raise OptionError("only a page, FILE.html, holds several plans; choose one of them")
+    return next(iter(plans.items()))
+
+
+WRITERS: dict[str, Writer] = {
+    ".html": _page,
+    ".png": _picture,
+    ".trace.json": _trace,
+    ".snapshot.pickle": _snapshot,
+}
+"""What is written, by how the file's name ends."""

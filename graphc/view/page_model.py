@@ -1,0 +1,151 @@
+"""What a page shows of a plan, as columns of numbers: the page's JSON, and a base for other views.
+
+A column holds one property of all buffers, values or nodes, in their order. Columns are about a
+tenth of the text that one object a value would take.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator
+from typing import Any, Generic, TypeVar, get_args
+
+from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.plan import Buffer, How, Kind, MemoryPlan, align
+from graphc.ir.plan_text import summary_rows
+from graphc.passes.cost import CostModel
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+HOWS: tuple[How, ...] = get_args(How)
+PHASES = ("forward", "gradient", "mirror", "update")
+
+AT_PEAK = 40
+"""The largest buffers that are listed at the peak."""
+
+FIGURES = 4
+"""Digits of seconds: a cost model has no more."""
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class Table(Generic[Item]):
+    """Things that occur often, each once, and the number of each."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Item, int] = {}
+
+    def number(self, item: Item) -> int:
+        """The number of an item, the next one where it is new."""
+        return self._numbers.setdefault(item, len(self._numbers))
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._numbers)
+
+
+def page_model(plan: MemoryPlan, label: str, costs: CostModel | None = None) -> dict[str, Any]:
+    """One plan of a page; `label` stands on its tab.
+
+    `costs` gives the seconds of nodes, by default the roofline of the plan's device.
+    """
+    graph, texts = plan.graph, Table[str]()
+    costs = costs or CostModel(plan.device)
+    return {
+        "label": label,
+        "allocate": plan.allocate,
+        "recompute": plan.recompute,
+        "summary": summary_rows(plan),
+        "arena_bytes": plan.arena_bytes,
+        "live_bytes": plan.live_bytes,
+        "peak_step": plan.peak_step,
+        "alignment": plan.alignment,
+        "live": plan.live_profile,
+        "peak": [buffer.index for buffer in plan.live_at(plan.peak_step)[:AT_PEAK]],
+        "bytes_by_kind": plan.bytes_by_kind,
+        "buffers": _buffers(plan),
+        "nodes": _nodes(graph, texts, costs),
+        "values": _values(plan),
+        "outputs": _outputs(graph),
+        "texts": list(texts),  # last, when all columns have been made
+    }
+
+
+def lifetime_end(plan: MemoryPlan, buffer: Buffer) -> int:
+    """The step before which a buffer is free again, at most the number of steps.
+
+    States, and outputs until they are copied out, live for longer than the last step.
+    """
+    return min(buffer.lifetime.last, max(1, len(plan.graph.nodes)))
+
+
+def origin(value: Value) -> str:
+    """Scope and op of what computes a value; empty for inputs and states."""
+    return value.node.label if value.node is not None else ""
+
+
+def _buffers(plan: MemoryPlan) -> dict[str, list[int]]:
+    kinds = {kind: number for number, kind in enumerate(KINDS)}
+    return {
+        "offset": [buffer.offset for buffer in plan.buffers],
+        "bytes": [buffer.bytes for buffer in plan.buffers],
+        "first": [buffer.lifetime.first for buffer in plan.buffers],
+        "last": [lifetime_end(plan, buffer) for buffer in plan.buffers],
+        "kind": [kinds[buffer.kind] for buffer in plan.buffers],
+    }
+
+
+def _nodes(graph: Graph, texts: Table[str], costs: CostModel) -> dict[str, list[Any]]:
+    return {
+        "scope": [texts.number(node.scope) for node in graph.nodes],
+        "op": [texts.number(node.op.title(node.attributes)) for node in graph.nodes],
+        "phase": [PHASES.index(node.phase) for node in graph.nodes],
+        "seconds": [float(f"{costs.seconds(node):.{FIGURES}g}") for node in graph.nodes],
+    }
+
+
+def _values(plan: MemoryPlan) -> dict[str, Any]:
+    """Columns of all values; -1 stands for no node, no operand and no original.
+
+    `strides` are in bytes, of values that do not lie in one piece. `readers` holds the steps of all
+    readers, value after value, `reader_counts` how many each has.
+    """
+    graph = plan.graph
+    number = {value: index for index, value in enumerate(graph.values)}
+    places = [plan.placements[value] for value in graph.values]
+    types = Table[Any]()
+    type_numbers = [types.number(value.type) for value in graph.values]
+    readers = [graph.uses[value] for value in graph.values]
+    return {
+        "name": [graph.names[value] for value in graph.values],
+        "type": type_numbers,
+        "types": [(str(t), list(t.shape), t.dtype.name, t.bytes) for t in types],
+        "buffer": [place.buffer for place in places],
+        "offset": [place.offset for place in places],
+        "strides": {number[value]: list(strides) for value, strides in plan.strided.items()},
+        "how": [HOWS.index(place.how) for place in places],
+        "over": [-1 if place.over is None else number[place.over] for place in places],
+        "node": [_position(graph, value.node) for value in graph.values],
+        "copy_of": [_original(value, number) for value in graph.values],
+        "reader_counts": [len(steps) for steps in readers],
+        "readers": list(itertools.chain.from_iterable(readers)),
+    }
+
+
+def _position(graph: Graph, node: Node | None) -> int:
+    return -1 if node is None else graph.position[node]
+
+
+def _original(value: Value, number: dict[Value, int]) -> int:
+    """The number of the value that this one is a recomputed copy of."""
+    if value.node is None or value.node.copy_of is None:
+        return -1
+    return number.get(value.node.copy_of.outputs[value.index], -1)
+
+
+def _outputs(graph: Graph) -> dict[str, str]:
+    """Output name → the text form's name of its value."""
+    return {name: graph.names[value] for name, value in graph.outputs.items()}
+
+
+def aligned_bytes(plan: MemoryPlan, buffer: Buffer) -> int:
+    """What a buffer counts for in `MemoryPlan.live_profile`."""
+    return align(buffer.bytes, plan.alignment)

@@ -1,0 +1,219 @@
+"""Plans as pictures, by matplotlib: the only file that draws. Equal plans give equal bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+except ImportError as error:
+    from graphc.errors import DependencyError
+
+    raise DependencyError(
+        "pictures need matplotlib, which the extra `view` brings: pip install 'graphc[view]'"
+    ) from error
+
+from graphc.ir.plan import Kind, MemoryPlan
+from graphc.ir.plan_html import COLOURS
+from graphc.ir.types import format_bytes
+from graphc.view.page_model import KINDS, aligned_bytes, lifetime_end
+
+LIGHTNESS = (1.0, 0.9, 1.1)
+
+
+def _shades(colour: str) -> tuple[tuple[float, ...], ...]:
+    """Three of a colour, so that neighbours of one kind differ."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return tuple(tuple(min(1.0, c * lightness) for c in channels) for lightness in LIGHTNESS)
+
+
+SHADES = {kind: _shades(colour) for kind, colour in COLOURS.items()}
+
+MARK, QUIET, GRID = "#d00000", "#555555", "#e3e3e3"
+
+TICKS = 8
+"""About as many labels on an axis of bytes."""
+
+DOTS_PER_INCH = 160
+
+
+def plan_picture(plan: MemoryPlan, title: str) -> bytes:
+    """A PNG of arena address against node, above the curve of live bytes with its peak."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        figure = Figure(figsize=(9, 6))
+        figure.suptitle(title, x=0.105, y=0.975, ha="left", fontsize=12, fontweight="bold")
+        addresses, live = figure.subplots(
+            2, 1, sharex=True,
+            gridspec_kw={"height_ratios": (3.2, 1), "hspace": 0.09, "left": 0.105, "right": 0.985,
+                         "top": 0.885, "bottom": 0.085},
+        )  # fmt: skip
+        _draw_map(addresses, plan)
+        _draw_live(live, plan)
+        shown = [kind for kind in KINDS if any(b.kind == kind for b in plan.buffers)]
+        _legend(figure, shown, 0.098, 0.945)
+        return _png(figure)
+
+
+def _legend(figure: Figure, kinds: Sequence[Kind], left: float, top: float) -> None:
+    figure.legend(
+        handles=[Patch(color=COLOURS[kind], label=kind) for kind in kinds], ncols=len(kinds),
+        loc="upper left", bbox_to_anchor=(left, top), frameon=False, fontsize=9, handlelength=1.0,
+        columnspacing=1.4,
+    )  # fmt: skip
+
+
+def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
+    corners, colours = [], []
+    for buffer in plan.buffers:
+        left, right = buffer.lifetime.first, lifetime_end(plan, buffer)
+        low, high = buffer.offset, buffer.offset + buffer.bytes
+        corners.append(((left, low), (right, low), (right, high), (left, high)))
+        colours.append(SHADES[buffer.kind][buffer.index % len(LIGHTNESS)])
+    # The line keeps what is thinner than a pixel visible.
+    axes.add_collection(
+        PolyCollection(corners, facecolors=colours, edgecolors=colours, linewidth=0.2)
+    )
+    axes.set_xlim(0, len(plan.live_profile))
+    axes.set_ylim(0, max(1, plan.arena_bytes))
+    axes.set_ylabel("arena address")
+    _byte_axis(axes, plan.arena_bytes)
+
+
+def _draw_live(axes: Axes, plan: MemoryPlan) -> None:
+    steps = list(range(len(plan.live_profile) + 1))
+    profile = [*plan.live_profile, plan.live_profile[-1]]
+    axes.fill_between(steps, profile, step="post", color="#c9d3da", linewidth=0)
+    axes.step(steps, profile, where="post", color="#1c2024", linewidth=0.8)
+    axes.plot([plan.peak_step + 0.5], [plan.live_bytes], "o", color=MARK, markersize=4)
+    is_left = plan.peak_step < 0.6 * len(plan.live_profile)
+    axes.annotate(
+        f"peak {format_bytes(plan.live_bytes)}, node {plan.peak_step}",
+        (plan.peak_step + 0.5, plan.live_bytes), xytext=(7 if is_left else -7, 3),
+        textcoords="offset points", ha="left" if is_left else "right", color=MARK, fontsize=9,
+        annotation_clip=False,
+    )  # fmt: skip
+    axes.set_ylim(0, plan.live_bytes * 1.2 or 1)
+    axes.set_xlabel("node")
+    axes.set_ylabel("live bytes")
+    _byte_axis(axes, plan.live_bytes, TICKS // 2)
+
+
+def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> bytes:
+    """A PNG of one bar a plan: its live bytes at the peak, split by kind, and what its arena adds.
+
+    The parts of a bar add up to the arena.
+    """
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        tall = 1.45 + 0.42 * len(plans)
+        figure = Figure(figsize=(9, tall))
+        axes = figure.add_axes((0.24, 0.6 / tall, 0.73, 0.42 * len(plans) / tall))
+        figure.suptitle(title, x=0.02, y=1 - 0.12 / tall, ha="left", fontsize=12, fontweight="bold")
+        _legend(figure, KINDS, 0.013, 1 - 0.36 / tall)
+        for row, (_, plan) in enumerate(plans):
+            left = 0
+            for kind, size in peak_bytes_by_kind(plan).items():
+                axes.barh(row, size, left=left, color=COLOURS[kind], height=0.68)
+                left += size
+            spare = plan.arena_bytes - left
+            if spare > 0:
+                axes.barh(row, spare, left=left, facecolor="none", edgecolor=QUIET, hatch="////",
+                          linewidth=0.5, height=0.68)  # fmt: skip
+            axes.annotate(
+                f"{format_bytes(plan.arena_bytes)}", (max(left, plan.arena_bytes), row),
+                xytext=(5, 0), textcoords="offset points", va="center", fontsize=9,
+            )  # fmt: skip
+        axes.set_yticks(range(len(plans)), [label for label, _ in plans])
+        axes.invert_yaxis()
+        largest = max((plan.arena_bytes for _, plan in plans), default=1)
+        axes.set_xlim(0, largest * 1.13)
+        axes.set_xlabel("bytes of the arena: live at the peak by kind; hatched, not used there")
+        _byte_axis(axes, largest, which="x")
+        return _png(figure)
+
+
+def peak_bytes_by_kind(plan: MemoryPlan) -> dict[Kind, int]:
+    """The live bytes at the peak, split by kind; they add up to `live_bytes`."""
+    totals = dict.fromkeys(KINDS, 0)
+    for buffer in plan.live_at(plan.peak_step):
+        totals[buffer.kind] += aligned_bytes(plan, buffer)
+    return totals
+
+
+class Point(Protocol):
+    """What is drawn of a point of a frontier."""
+
+    @property
+    def arena_bytes(self) -> int: ...
+
+    @property
+    def extra_time_fraction(self) -> float: ...
+
+
+def frontier_picture(
+    points: Sequence[Point], policies: Mapping[str, MemoryPlan], bound_bytes: int, title: str
+) -> bytes:
+    """A PNG of arena bytes against extra time: a frontier's points, and the policies' plans."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        figure = Figure(figsize=(8, 5))
+        axes = figure.add_axes((0.095, 0.105, 0.875, 0.745))
+        figure.suptitle(title, x=0.02, y=0.975, ha="left", fontsize=12, fontweight="bold")
+        sizes = [point.arena_bytes for point in points]
+        extra = [100 * point.extra_time_fraction for point in points]
+        axes.plot(sizes, extra, "o-", color="#0072b2", markersize=4, linewidth=1.3,
+                  label="plans by budget", drawstyle="steps-post")  # fmt: skip
+        axes.axvline(bound_bytes, color=QUIET, linestyle=(0, (4, 2)), linewidth=1,
+                     label=f"no plan below {format_bytes(bound_bytes)}")  # fmt: skip
+        for label, plan in policies.items():
+            place = (plan.arena_bytes, 100 * plan.recomputation.extra_time_fraction)
+            axes.plot(*place, "D", color="#d55e00", markersize=5)
+            axes.annotate(label, place, xytext=(6, 4), textcoords="offset points", fontsize=9)
+        axes.set_xlabel("arena")
+        axes.set_ylabel("extra time by the cost model, %")
+        largest = max([*sizes, *(plan.arena_bytes for plan in policies.values())], default=1)
+        # Where nothing can be saved of most bytes, as of states, the axis begins near the bound.
+        begin = 0 if bound_bytes < largest / 2 else bound_bytes - (largest - bound_bytes) / 10
+        axes.set_xlim(begin, largest + (largest - begin) / 12)
+        axes.set_ylim(bottom=-max([1.0, *extra]) / 40)
+        _byte_axis(axes, largest - int(begin), which="x")
+        figure.legend(loc="upper left", bbox_to_anchor=(0.013, 0.938), ncols=2, frameon=False,
+                      fontsize=9)  # fmt: skip
+        return _png(figure)
+
+
+def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -> None:
+    """Labels at multiples of a power of two, as sizes are; frame and grid stay in the back."""
+    step = 1
+    while step * ticks < largest:
+        step *= 2
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_locator(MultipleLocator(step))
+    axis.set_major_formatter(FuncFormatter(lambda size, _: _short(size)))
+    axes.grid(color=GRID, linewidth=0.6, axis="y" if which == "y" else "both")
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#b0b0b0")
+
+
+def _short(size: float) -> str:
+    figure, unit = format_bytes(int(size)).split()
+    return f"{float(figure):g} {unit}"
+
+
+def _png(figure: Figure) -> bytes:
+    FigureCanvasAgg(figure)
+    stream = io.BytesIO()
+    # By default matplotlib's version stands in the file, and would change an equal picture's bytes.
+    figure.savefig(stream, dpi=DOTS_PER_INCH, format="png", metadata={"Software": None})
+    return stream.getvalue()

@@ -1,0 +1,118 @@
+"""A plan as a memory snapshot of PyTorch's form, for the viewer at pytorch.org/memory_viz.
+
+The form is a pickled dictionary of plain lists, numbers and strings; `torch.cuda.memory._snapshot`
+documents it. A plan becomes one segment, the arena, and a trace of events: at each node first what
+is free from there on, then what begins there. A frame's name is a value, its file the node's scope
+and op, its line the node. The form has no time, only an order of events, and nothing for the bytes
+that several values share: a buffer is one block, named by the value that it begins with.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from graphc.ir.plan import Buffer, MemoryPlan
+from graphc.view.page_model import aligned_bytes, lifetime_end, origin
+
+PROTOCOL = 4
+"""The newest that the viewer's own reader takes."""
+
+Event = dict[str, Any]
+
+
+def snapshot(plan: MemoryPlan) -> bytes:
+    """The pickled snapshot of a step under the plan."""
+    return pickle.dumps(snapshot_object(plan), protocol=PROTOCOL)
+
+
+def snapshot_object(plan: MemoryPlan) -> dict[str, Any]:
+    """What is pickled: one device with one segment, and its events."""
+    used = [buffer for buffer in plan.buffers if buffer.bytes]
+    steps = len(plan.live_profile)
+    begins: list[list[Buffer]] = [[] for _ in range(steps + 1)]
+    ends: list[list[Buffer]] = [[] for _ in range(steps + 1)]
+    for buffer in used:
+        begins[buffer.lifetime.first].append(buffer)
+        if buffer.kind != "state":
+            ends[lifetime_end(plan, buffer)].append(buffer)
+    events: list[Event] = []
+    for begun, ended in zip(begins, ends, strict=True):
+        for buffer in ended:
+            events.append(_event(plan, "free_requested", buffer))
+            events.append(_event(plan, "free_completed", buffer))
+        events += [_event(plan, "alloc", buffer) for buffer in begun]
+    # The viewer wants a category "unknown" wherever there are categories, or it stops.
+    events.append({"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [],
+                   "category": "unknown"})  # fmt: skip
+    return {"segments": [_segment(plan)], "device_traces": [events]}
+
+
+def _event(plan: MemoryPlan, action: str, buffer: Buffer) -> Event:
+    return {
+        "action": action,
+        "addr": buffer.offset,
+        "size": aligned_bytes(plan, buffer),
+        "stream": 0,
+        "frames": _frames(plan, buffer),
+        "category": buffer.kind,
+    }
+
+
+def _frames(plan: MemoryPlan, buffer: Buffer) -> list[dict[str, Any]]:
+    """The values of a buffer, the first one innermost."""
+    step = buffer.lifetime.first
+    values = plan.residents.get(buffer.index, [])
+    if not values:
+        return [{"name": "workspace", "filename": plan.graph.nodes[step].label, "line": step}]
+    return [
+        {
+            "name": f"{plan.graph.names[value]} {value.type}",
+            "filename": origin(value) or buffer.kind,
+            "line": plan.graph.position[value.node] if value.node is not None else 0,
+        }
+        for value in values
+    ]
+
+
+def _segment(plan: MemoryPlan) -> dict[str, Any]:
+    """The arena after the step, when only the states hold bytes."""
+    blocks: list[dict[str, Any]] = []
+    end = 0
+    states = (b for b in plan.buffers if b.kind == "state" and b.bytes)
+    for buffer in sorted(states, key=lambda buffer: buffer.offset):
+        if buffer.offset > end:
+            blocks.append(_free_block(end, buffer.offset))
+        size = aligned_bytes(plan, buffer)
+        blocks.append(
+            {
+                "address": buffer.offset,
+                "size": size,
+                "requested_size": buffer.bytes,
+                "state": "active_allocated",
+                "frames": _frames(plan, buffer),
+            }
+        )
+        end = buffer.offset + size
+    if end < plan.arena_bytes:
+        blocks.append(_free_block(end, plan.arena_bytes))
+    in_use = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+    return {
+        "device": 0,
+        "address": 0,
+        "total_size": plan.arena_bytes,
+        "allocated_size": in_use,
+        "active_size": in_use,
+        "requested_size": sum(block["requested_size"] for block in blocks),
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def _free_block(begin: int, end: int) -> dict[str, Any]:
+    return {"address": begin, "size": end - begin, "requested_size": 0, "state": "inactive",
+            "frames": []}  # fmt: skip

@@ -1,0 +1,243 @@
+// Drawing: the map of rectangles as pixels, the curve of live bytes, and the axes.
+
+const LABEL = { width: 64, height: 15 };  // the least rectangle with a text on it, in CSS pixels
+
+function fit(canvas) {
+  const scale = window.devicePixelRatio || 1;
+  const width = Math.max(1, Math.round(canvas.clientWidth * scale));
+  const height = Math.max(1, Math.round(canvas.clientHeight * scale));
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+  const context = canvas.getContext("2d");
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return { context, width, height, scale };
+}
+
+// Colours of the style sheet as numbers: each kind in three shades, so that neighbours differ.
+function palette(kinds) {
+  const style = getComputedStyle(document.documentElement);
+  const read = name => style.getPropertyValue(`--${name}`).trim();
+  const pixel = (text, shade) => {
+    const parts = [1, 3, 5].map(at => Math.min(255, Math.round(parseInt(text.slice(at, at + 2), 16) * shade)));
+    return ((255 << 24) | (parts[2] << 16) | (parts[1] << 8) | parts[0]) >>> 0;
+  };
+  const names = kinds.map(kind => read(kind.replace(" ", "-")));
+  const brightness = text => [1, 3, 5].reduce(
+    (sum, at, i) => sum + [0.299, 0.587, 0.114][i] * parseInt(text.slice(at, at + 2), 16), 0);
+  return {
+    css: names,
+    shades: names.map(name => [1, 0.93, 1.07].map(shade => pixel(name, shade))),
+    texts: names.map(name => (brightness(name) < 118 ? "#ffffff" : "#000000")),
+    borders: names.map(name => pixel(name, 0.68)),
+    ink: read("ink"), quiet: read("quiet"), line: read("line"), mark: read("mark"), page: read("page"),
+  };
+}
+
+// Of each line of pixels a span that is full: most thin rectangles lie inside such a one.
+class Spans {
+  constructor(lines) {
+    this.begin = new Int32Array(lines);
+    this.end = new Int32Array(lines);
+  }
+
+  // Whether a span is full already; if not, it is about to be.
+  holds(line, begin, end) {
+    if (this.begin[line] <= begin && end <= this.end[line]) return true;
+    if (end - begin > this.end[line] - this.begin[line]) [this.begin[line], this.end[line]] = [begin, end];
+    return false;
+  }
+}
+
+// Rectangles never overlap, so all of them together fill each pixel about once: that is why pixels
+// are written here, and no canvas calls made. What is thinner than a pixel fills only empty ones.
+function drawMap(canvas, plan, view, shown, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const edges = plan.edges[view.axis], { offset, bytes, first, last, kind } = plan.buffers;
+  const perTime = width / (view.t1 - view.t0), perByte = height / (view.a1 - view.a0);
+  const begin = plan.stepAt(view.axis, view.t0), end = plan.stepAt(view.axis, view.t1) + 1;
+  const labels = [], rows = new Spans(height), columns = new Spans(width);
+  plan.alive(begin, end, buffer => {
+    if (!shown[kind[buffer]] || !bytes[buffer]) return;
+    let left = Math.round((edges[first[buffer]] - view.t0) * perTime);
+    let right = Math.round((edges[last[buffer]] - view.t0) * perTime);
+    let bottom = Math.round(height - (offset[buffer] - view.a0) * perByte);
+    let top = Math.round(height - (offset[buffer] + bytes[buffer] - view.a0) * perByte);
+    if (right < 0 || left >= width || bottom <= 0 || top > height) return;
+    const isNarrow = right <= left, isLow = bottom <= top;
+    if (isNarrow) right = left + 1;
+    if (isLow) top = bottom - 1;
+    left = Math.max(0, left); right = Math.min(width, right);
+    top = Math.max(0, top); bottom = Math.min(height, bottom);
+    const colour = colours.shades[kind[buffer]][buffer % 3];
+    if (isNarrow || isLow) {
+      if (isLow ? rows.holds(top, left, right) : columns.holds(left, top, bottom)) return;
+      for (let y = top; y < bottom; y++) {
+        for (let at = y * width + left; at < y * width + right; at++) if (!pixels[at]) pixels[at] = colour;
+      }
+      return;
+    }
+    for (let y = top; y < bottom; y++) pixels.fill(colour, y * width + left, y * width + right);
+    if (right - left < 4 || bottom - top < 4) return;
+    const border = colours.borders[kind[buffer]];
+    pixels.fill(border, (bottom - 1) * width + left, (bottom - 1) * width + right);
+    for (let y = top; y < bottom; y++) pixels[y * width + left] = border;
+    if (right - left > LABEL.width * scale && bottom - top > LABEL.height * scale) {
+      labels.push({ buffer, left, right, top, bottom });
+    }
+  });
+  context.putImageData(image, 0, 0);
+  drawLabels(context, plan, labels.slice(0, 400), colours, scale);
+}
+
+function drawLabels(context, plan, labels, colours, scale) {
+  context.font = `${11 * scale}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  const { first, last, kind } = plan.buffers;
+  for (const { buffer, left, right, top, bottom } of labels) {
+    const step = (first[buffer] + last[buffer]) >> 1, value = plan.valueAt(buffer, step);
+    const text = value >= 0 && plan.origin(value) || plan.nameAt(buffer, step);
+    context.fillStyle = colours.texts[kind[buffer]];
+    const most = Math.floor((right - left) / (6.2 * scale));
+    context.fillText(text.length > most ? `${text.slice(0, most - 1)}…` : text, left + 4 * scale, (top + bottom) / 2);
+  }
+}
+
+// Outlines of buffers, and the step under the pointer.
+function drawMarks(canvas, plan, view, outlined, step, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const edges = plan.edges[view.axis];
+  const across = time => (time - view.t0) / (view.t1 - view.t0) * width;
+  const down = address => height - (address - view.a0) / (view.a1 - view.a0) * height;
+  if (step !== null) {
+    context.fillStyle = colours.quiet;
+    context.globalAlpha = 0.5;
+    context.fillRect(Math.round(across((edges[step] + edges[step + 1]) / 2)), 0, scale, height);
+    context.globalAlpha = 1;
+  }
+  for (const { buffer, colour } of outlined) {
+    const { offset, bytes, first, last } = plan.buffers;
+    const left = across(edges[first[buffer]]), right = across(edges[last[buffer]]);
+    const top = down(offset[buffer] + bytes[buffer]), bottom = down(offset[buffer]);
+    context.strokeStyle = colour;
+    context.lineWidth = 2 * scale;
+    context.strokeRect(left, top, Math.max(2 * scale, right - left), Math.max(2 * scale, bottom - top));
+  }
+}
+
+// Live bytes by kind, stacked; a column of pixels shows its step of most bytes.
+function drawCurve(canvas, plan, view, most, shown, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const perTime = (view.t1 - view.t0) / width;
+  const totals = [];
+  for (let x = 0; x < width; x++) {
+    const begin = plan.stepAt(view.axis, view.t0 + x * perTime);
+    const end = plan.stepAt(view.axis, view.t0 + (x + 1) * perTime);
+    if (view.t0 + x * perTime >= plan.edges[view.axis][plan.steps]) break;
+    let best = begin, highest = -1;
+    for (let step = begin; step <= Math.max(begin, end - 1); step++) {
+      if (plan.live[step] > highest) [best, highest] = [step, plan.live[step]];
+    }
+    let bottom = 0;
+    plan.liveByKind.forEach((live, kind) => {
+      if (!shown[kind]) return;
+      const size = live[best] / most * height;
+      context.fillStyle = colours.css[kind];
+      context.fillRect(x, height - bottom - size, 1, size);
+      bottom += size;
+    });
+    totals.push(highest / most * height);
+  }
+  context.beginPath();
+  totals.forEach((total, x) => context.lineTo(x + 0.5, height - total));
+  context.strokeStyle = colours.ink;
+  context.lineWidth = scale;
+  context.stroke();
+}
+
+function drawPeak(canvas, plan, view, most, step, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const edges = plan.edges[view.axis];
+  const middle = at => ((edges[at] + edges[at + 1]) / 2 - view.t0) / (view.t1 - view.t0) * width;
+  const x = middle(plan.peak_step), y = height - plan.live_bytes / most * height;
+  if (step !== null) {
+    context.fillStyle = colours.quiet;
+    context.fillRect(Math.round(middle(step)), 0, scale, height);
+  }
+  if (x < 0 || x > width) return;
+  context.fillStyle = context.strokeStyle = colours.mark;
+  context.setLineDash([4 * scale, 3 * scale]);
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(x, height);
+  context.stroke();
+  context.beginPath();
+  context.arc(x, y, 4 * scale, 0, 7);
+  context.fill();
+  context.font = `600 ${11 * scale}px system-ui, sans-serif`;
+  const text = `peak ${formatBytes(plan.live_bytes)} at node ${plan.peak_step}`;
+  const room = context.measureText(text).width + 10 * scale;
+  const left = x + room < width ? x + 8 * scale : x - room;
+  const base = Math.max(12 * scale, y + 4 * scale);
+  context.strokeStyle = colours.page;
+  context.setLineDash([]);
+  context.lineWidth = 4 * scale;
+  context.strokeText(text, left, base);
+  context.fillText(text, left, base);
+}
+
+// A gutter of byte labels; steps are powers of two, as sizes are.
+function drawBytes(canvas, low, high, title, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const wanted = (high - low) / Math.max(2, height / (44 * scale));
+  const step = 2 ** Math.ceil(Math.log2(Math.max(1, wanted)));
+  context.fillStyle = colours.quiet;
+  context.font = `${11 * scale}px system-ui, sans-serif`;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step) {
+    const y = height - (at - low) / (high - low) * height;
+    context.fillRect(width - 4 * scale, y, 4 * scale, scale);
+    if (y > 4 * scale && y < height - 5 * scale) context.fillText(formatBytes(at), width - 7 * scale, y);
+  }
+  context.translate(9 * scale, height / 2);
+  context.rotate(-Math.PI / 2);
+  context.textAlign = "center";
+  context.fillText(title, 0, 0);
+}
+
+function drawTimes(canvas, view, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const span = view.t1 - view.t0, wanted = span / Math.max(2, width / (90 * scale));
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  let step = power * [1, 2, 5, 10].find(factor => factor * power >= wanted);
+  if (view.axis === "node") step = Math.max(1, step);
+  context.fillStyle = colours.quiet;
+  context.font = `${11 * scale}px system-ui, sans-serif`;
+  context.textAlign = "center";
+  context.textBaseline = "top";
+  for (let at = Math.ceil(view.t0 / step) * step; at <= view.t1; at += step) {
+    const x = (at - view.t0) / span * width;
+    context.fillRect(x, 0, scale, 4 * scale);
+    const text = view.axis === "node" ? String(Math.round(at)) : formatSeconds(at, step);
+    if (x > 12 * scale && x < width - 14 * scale) context.fillText(text, x, 6 * scale);
+  }
+  const title = view.axis === "node" ? "node" : "seconds by the cost model";
+  context.fillText(title, width / 2, height - 13 * scale);
+}
+
+function formatBytes(count) {
+  let size = count, unit = 0;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  while (Math.abs(size) >= 1024 && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
+  return `${unit && size % 1 ? size.toFixed(size < 10 ? 2 : 1) : size} ${units[unit]}`;
+}
+
+function formatSeconds(seconds, step) {
+  if (!seconds) return "0";
+  const [factor, unit] = step >= 1 ? [1, "s"] : step >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
+  const digits = Math.max(0, -Math.floor(Math.log10(step * factor)));
+  return `${(seconds * factor).toFixed(Math.min(digits, 6))} ${unit}`;
+}

@@ -1,0 +1,326 @@
+// The page: what is shown, and what the reader does.
+
+const content = JSON.parse(document.getElementById("content").textContent);
+const plans = content.plans.map(model => new Plan(model, content));
+const element = id => document.getElementById(id);
+const make = (tag, text = "", attributes = {}) => {
+  const made = Object.assign(document.createElement(tag), attributes);
+  made.textContent = text;
+  return made;
+};
+
+const shown = content.kinds.map(() => true);
+const view = { axis: "node", t0: 0, t1: 1, a0: 0, a1: 1 };
+let plan = plans[0], colours;
+let selected = null, hovered = null, pointerStep = null;  // selected and hovered: { buffer, value }
+let matches = [], match = -1, isPending = false, isFitted = false;
+
+// All tabs have the same axes: the longest plan's time, the largest arena, the highest peak.
+const span = axis => Math.max(...plans.map(each => each.edges[axis][each.steps])) || 1;
+const height = Math.max(1, ...plans.map(each => each.arena_bytes));
+const most = Math.max(1, ...plans.map(each => each.live_bytes));
+
+const highest = () => (isFitted ? Math.max(1, plan.live_bytes) : most) * 1.08;
+
+function showWhole() {
+  isFitted = false;
+  Object.assign(view, { t0: 0, t1: span(view.axis), a0: 0, a1: height });
+  redraw();
+}
+
+function showThisPlan() {
+  isFitted = true;
+  look(0, plan.edges[view.axis][plan.steps], 0, Math.max(1, plan.arena_bytes));
+}
+
+function clamp(low, high, limit, least) {
+  const size = Math.min(limit, Math.max(least, high - low));
+  const start = Math.min(Math.max(0, (low + high - size) / 2), limit - size);
+  return [start, start + size];
+}
+
+function look(t0, t1, a0, a1) {
+  const whole = span(view.axis);
+  [view.t0, view.t1] = clamp(t0, t1, whole, view.axis === "node" ? Math.min(4, whole) : whole / 1e6);
+  [view.a0, view.a1] = clamp(a0, a1, height, Math.min(4096, height));
+  redraw();
+}
+
+function zoom(factor, x = 0.5, y = 0.5, times = true, addresses = true) {
+  const across = times ? factor : 1, up = addresses ? factor : 1;
+  const time = view.t0 + x * (view.t1 - view.t0), address = view.a0 + y * (view.a1 - view.a0);
+  look(time - (time - view.t0) * across, time + (view.t1 - time) * across,
+    address - (address - view.a0) * up, address + (view.a1 - address) * up);
+}
+
+function move(across, up) {
+  const time = across * (view.t1 - view.t0), address = up * (view.a1 - view.a0);
+  look(view.t0 + time, view.t1 + time, view.a0 + address, view.a1 + address);
+}
+
+// A buffer in the middle, with what lies around it.
+function moveTo(buffer) {
+  const edges = plan.edges[view.axis], { offset, bytes, first, last } = plan.buffers;
+  const begin = edges[first[buffer]], end = edges[last[buffer]];
+  const times = Math.max((end - begin) * 0.75, span(view.axis) / 200);
+  const addresses = Math.max(bytes[buffer] * 2.5, height / 60);
+  const time = (begin + end) / 2, address = offset[buffer] + bytes[buffer] / 2;
+  look(time - times, time + times, address - addresses, address + addresses);
+}
+
+// Many events may ask between two frames of the screen; it is drawn once.
+function redraw() {
+  if (isPending) return;
+  isPending = true;
+  requestAnimationFrame(() => { isPending = false; draw(); });
+}
+
+// Every plan whole, on the axes of all: what a strategy saves is seen at once.
+function drawAll() {
+  const whole = { axis: view.axis, t0: 0, t1: span(view.axis), a0: 0, a1: height };
+  element("all").querySelectorAll("canvas").forEach((canvas, number) => {
+    drawMap(canvas, plans[number], whole, shown, colours);
+  });
+}
+
+function showAll(isShown) {
+  element("all").hidden = !isShown;
+  element("charts").hidden = isShown;
+  element("beside").setAttribute("aria-pressed", String(isShown));
+  redraw();
+}
+
+function draw() {
+  if (element("charts").hidden) {
+    drawAll();
+    return;
+  }
+  const start = performance.now();
+  drawMap(element("map"), plan, view, shown, colours);
+  drawCurve(element("live"), plan, view, highest(), shown, colours);
+  drawBytes(element("addresses"), view.a0, view.a1, "arena address", colours);
+  drawBytes(element("sizes"), 0, highest(), "live", colours);
+  drawTimes(element("times"), view, colours);
+  drawOver();
+  Object.assign(element("map").dataset, view, {
+    milliseconds: performance.now() - start,
+    draws: Number(element("map").dataset.draws || 0) + 1,
+  });
+}
+
+function drawOver() {
+  const outlined = [];
+  if (hovered) outlined.push({ buffer: hovered.buffer, colour: colours.ink });
+  if (selected) outlined.push({ buffer: selected.buffer, colour: colours.mark });
+  drawMarks(element("marks"), plan, view, outlined, pointerStep, colours);
+  drawPeak(element("live-marks"), plan, view, highest(), pointerStep, colours);
+}
+
+function showPlan(number) {
+  showAll(false);
+  const name = selected && selected.value >= 0 ? plan.values.name[selected.value] : null;
+  plan = plans[number];
+  [...element("tabs").children].forEach((tab, index) => {
+    tab.setAttribute("aria-selected", String(index === number));
+    tab.tabIndex = index === number ? 0 : -1;
+  });
+  hovered = null;
+  pointerStep = null;
+  element("tooltip").hidden = true;
+  const value = name === null ? -1 : plan.values.name.indexOf(name);
+  select(value < 0 ? null : { buffer: plan.values.buffer[value], value });
+  fillSummary();
+  fillKinds();
+  fillPeak();
+  find(element("search").value, false);
+  if (isFitted) showThisPlan(); else redraw();
+}
+
+function select(found) {
+  selected = found;
+  fillDetails();
+  redraw();
+}
+
+function find(text, moves = true) {
+  matches = plan.search(text);
+  match = matches.length ? 0 : -1;
+  if (moves) showMatch(); else tellMatches();
+}
+
+function tellMatches() {
+  const asked = element("search").value.trim();
+  element("found").textContent = matches.length ? `${match + 1} of ${matches.length}` : asked ? "no match" : "";
+}
+
+function showMatch(step = 0) {
+  if (matches.length) {
+    match = (match + step + matches.length) % matches.length;
+    const value = matches[match], buffer = plan.values.buffer[value];
+    shown[plan.buffers.kind[buffer]] = true;
+    fillKinds();
+    showAll(false);
+    select({ buffer, value });
+    moveTo(buffer);
+  }
+  tellMatches();
+}
+
+function setAxis(axis) {
+  const before = plan.edges[view.axis], after = plan.edges[axis];
+  const steps = [view.t0, view.t1].map(time => plan.stepAt(view.axis, time));
+  const isWhole = view.t0 <= 0 && view.t1 >= span(view.axis);
+  element("time").textContent = axis === "node" ? "time: nodes" : "time: seconds";
+  if (before === after) return;
+  view.axis = axis;
+  if (isWhole) showWhole(); else look(after[steps[0]], after[steps[1] + 1] ?? span(axis), view.a0, view.a1);
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  element("theme").textContent = theme === "dark" ? "light" : "dark";
+  colours = palette(content.kinds);
+  fillKinds();
+  fillPeak();
+  redraw();
+}
+
+function pointAt(event) {
+  const box = element("map").getBoundingClientRect();
+  const x = (event.clientX - box.left) / box.width, y = 1 - (event.clientY - box.top) / box.height;
+  const time = view.t0 + x * (view.t1 - view.t0);
+  const address = view.a0 + y * (view.a1 - view.a0);
+  const isInside = time < plan.edges[view.axis][plan.steps];
+  return { x, y, step: isInside ? plan.stepAt(view.axis, time) : null, address };
+}
+
+function hover(event) {
+  const { step, address } = pointAt(event);
+  const buffer = step === null ? -1 : plan.bufferAt(step, address, shown);
+  hovered = buffer < 0 ? null : { buffer, value: plan.valueAt(buffer, step, address) };
+  pointerStep = step;
+  drawOver();
+  const tooltip = element("tooltip");
+  tooltip.hidden = !hovered;
+  if (!hovered) return;
+  const { value } = hovered;
+  const title = make("b", value < 0 ? plan.nameAt(buffer, step) : plan.values.name[value]);
+  const lines = [[title, ` ${plan.origin(value)}`]];
+  if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);
+  const { bytes, first, last, kind } = plan.buffers;
+  lines.push([make("span", `${content.kinds[kind[buffer]]}, ${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`)]);
+  lines.push([make("span", `node ${step}: ${plan.nodeLabel(step)}`)]);
+  tooltip.replaceChildren(...lines.map(parts => { const line = make("div"); line.append(...parts); return line; }));
+  const frame = element("charts").getBoundingClientRect();
+  const left = event.clientX - frame.left + 14, top = event.clientY - frame.top + 14;
+  tooltip.style.left = `${Math.min(left, frame.width - tooltip.offsetWidth - 8)}px`;
+  tooltip.style.top = `${Math.min(top, frame.height - tooltip.offsetHeight - 8)}px`;
+}
+
+function listenToPointer() {
+  const map = element("map");
+  let dragged = null;
+  map.addEventListener("wheel", event => {
+    event.preventDefault();
+    const { x, y } = pointAt(event);
+    const turn = event.deltaY || event.deltaX;  // browsers turn the wheel sideways while Shift is down
+    zoom(Math.exp(Math.max(-1, Math.min(1, turn / 300))), x, y, !event.altKey, !event.shiftKey);
+  }, { passive: false });
+  map.addEventListener("pointerdown", event => {
+    dragged = { x: event.clientX, y: event.clientY, hasMoved: false };
+    map.setPointerCapture(event.pointerId);
+  });
+  map.addEventListener("pointermove", event => {
+    if (!dragged) return hover(event);
+    const across = event.clientX - dragged.x, down = event.clientY - dragged.y;
+    if (!dragged.hasMoved && Math.hypot(across, down) < 4) return undefined;
+    element("tooltip").hidden = true;
+    move(-across / map.clientWidth, down / map.clientHeight);
+    dragged = { x: event.clientX, y: event.clientY, hasMoved: true };
+    return undefined;
+  });
+  map.addEventListener("pointerup", event => {
+    if (dragged && !dragged.hasMoved) { hover(event); select(hovered); }
+    dragged = null;
+  });
+  map.addEventListener("pointerleave", () => {
+    hovered = pointerStep = null;
+    element("tooltip").hidden = true;
+    drawOver();
+  });
+}
+
+function clear() {
+  element("search").value = "";
+  find("");
+  select(null);
+  element("map").focus();
+}
+
+const KEYS = {
+  ArrowLeft: () => move(-0.2, 0), ArrowRight: () => move(0.2, 0),
+  ArrowUp: () => move(0, 0.2), ArrowDown: () => move(0, -0.2),
+  "+": () => zoom(1 / 1.4), "=": () => zoom(1 / 1.4), "-": () => zoom(1.4), 0: showWhole, f: showThisPlan,
+  a: () => showAll(plans.length > 1 && element("all").hidden),
+  "/": () => element("search").select(), Escape: clear,
+  n: () => showMatch(1), p: () => showMatch(-1),
+  m: () => element("peak").querySelector("button")?.click(),
+  t: () => setAxis(view.axis === "node" ? "seconds" : "node"),
+  d: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+};
+
+function listenToKeys() {
+  const search = element("search");
+  document.addEventListener("keydown", event => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target === search) {
+      if (event.key === "Enter") showMatch(event.shiftKey ? -1 : 1);
+      else if (event.key === "Escape") clear();
+      return;
+    }
+    const number = Number(event.key);
+    if (number >= 1 && number <= plans.length) showPlan(number - 1);
+    else if (KEYS[event.key]) KEYS[event.key]();
+    else return;
+    event.preventDefault();
+  });
+  search.addEventListener("input", () => find(search.value));
+}
+
+function listenToButtons() {
+  element("tabs").append(...plans.map((each, number) => {
+    const tab = make("button", each.label, { title: `key ${number + 1}` });
+    tab.setAttribute("role", "tab");
+    tab.addEventListener("click", () => showPlan(number));
+    return tab;
+  }));
+  element("all").append(...plans.map((each, number) => {
+    const button = make("button"), title = make("div", `${each.label} `);
+    title.append(make("span", `arena ${formatBytes(each.arena_bytes)}, most live ${formatBytes(each.live_bytes)}`));
+    button.append(title, make("canvas"));
+    button.addEventListener("click", () => showPlan(number));
+    return button;
+  }));
+  element("beside").hidden = plans.length < 2;
+  element("beside").addEventListener("click", KEYS.a);
+  element("tabs").hidden = plans.length < 2;
+  element("time").addEventListener("click", KEYS.t);
+  element("theme").addEventListener("click", KEYS.d);
+  element("fit").addEventListener("click", showThisPlan);
+  element("whole").addEventListener("click", showWhole);
+}
+
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+element("title").textContent = content.title;
+element("notes").hidden = !content.notes.length;
+element("note-list").append(...content.notes.map(note => make("li", note)));
+listenToButtons();
+listenToPointer();
+listenToKeys();
+setTheme(dark.matches ? "dark" : "light");
+dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
+showPlan(0);
+showWhole();
+const resized = new ResizeObserver(redraw);
+resized.observe(element("charts"));
+resized.observe(element("all"));

@@ -1,0 +1,172 @@
+// One plan: columns of numbers, which buffers are alive when, and which values they hold.
+
+const BLOCK = 64;  // buffers whose lifetimes are skipped together
+
+class Plan {
+  constructor(model, content) {
+    Object.assign(this, model);
+    this.content = content;
+    this.steps = Math.max(1, model.nodes.op.length);
+    this.edges = { node: Float64Array.from({ length: this.steps + 1 }, (_, step) => step), seconds: this.clock() };
+    this.unpackReaders();
+    this.findResidents();
+    this.indexLifetimes();
+    this.addUpKinds();
+  }
+
+  // When each step begins, by the cost model, and when the last one ends.
+  clock() {
+    const edges = new Float64Array(this.steps + 1);
+    for (let step = 0; step < this.steps; step++) edges[step + 1] = edges[step] + (this.nodes.seconds[step] || 0);
+    return edges;
+  }
+
+  unpackReaders() {
+    const { reader_counts: counts, readers } = this.values;
+    let start = 0;
+    this.readers = counts.map(count => readers.slice(start, start += count));
+  }
+
+  findResidents() {
+    this.residents = this.buffers.offset.map(() => []);
+    this.values.buffer.forEach((buffer, value) => this.residents[buffer].push(value));
+  }
+
+  // Buffers in order of `first`; of each block of them the latest `last`.
+  indexLifetimes() {
+    const { first, last } = this.buffers;
+    this.order = Uint32Array.from(first.keys()).sort((a, b) => first[a] - first[b] || a - b);
+    this.latest = new Float64Array(Math.ceil(this.order.length / BLOCK));
+    this.order.forEach((buffer, rank) => {
+      const block = Math.floor(rank / BLOCK);
+      this.latest[block] = Math.max(this.latest[block], last[buffer]);
+    });
+  }
+
+  // Live bytes of each kind at each step, rounded up as the plan counts them.
+  addUpKinds() {
+    const { first, last, bytes, kind } = this.buffers;
+    this.liveByKind = this.content.kinds.map(() => new Float64Array(this.steps + 1));
+    first.forEach((step, buffer) => {
+      const size = Math.ceil(bytes[buffer] / this.alignment) * this.alignment;
+      this.liveByKind[kind[buffer]][step] += size;
+      this.liveByKind[kind[buffer]][last[buffer]] -= size;
+    });
+    for (const live of this.liveByKind) for (let step = 1; step <= this.steps; step++) live[step] += live[step - 1];
+  }
+
+  // Calls `use` with each buffer that is alive at some step of [begin, end).
+  alive(begin, end, use) {
+    const { first, last } = this.buffers;
+    for (let block = 0; block < this.latest.length; block++) {
+      const start = block * BLOCK;
+      if (first[this.order[start]] >= end) return;
+      if (this.latest[block] <= begin) continue;
+      const stop = Math.min(start + BLOCK, this.order.length);
+      for (let rank = start; rank < stop; rank++) {
+        const buffer = this.order[rank];
+        if (first[buffer] < end && last[buffer] > begin) use(buffer);
+      }
+    }
+  }
+
+  // The step that runs at a time of an axis.
+  stepAt(axis, time) {
+    const edges = this.edges[axis];
+    let low = 0, high = this.steps - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (edges[middle] <= time) low = middle; else high = middle - 1;
+    }
+    return low;
+  }
+
+  // The buffer at a step and an address, or -1.
+  bufferAt(step, address, shown) {
+    const { offset, bytes, kind } = this.buffers;
+    let found = -1;
+    this.alive(step, step + 1, buffer => {
+      if (shown[kind[buffer]] && offset[buffer] <= address && address < offset[buffer] + bytes[buffer]) found = buffer;
+    });
+    return found;
+  }
+
+  // Whether one of a value's elements has that byte of its buffer.
+  holds(value, place) {
+    const { offset, types, type, strides } = this.values, [, shape, , size] = types[type[value]];
+    let rest = place - offset[value];
+    if (rest < 0 || !strides[value]) return rest >= 0 && rest < size;
+    const steps = strides[value].map((stride, axis) => [stride, shape[axis]]).filter(([stride]) => stride > 0);
+    for (const [stride, extent] of steps.sort((a, b) => b[0] - a[0])) {
+      rest -= Math.min(Math.floor(rest / stride), extent - 1) * stride;
+    }
+    return rest < size / shape.reduce((a, b) => a * b, 1);
+  }
+
+  // The value whose bytes a buffer holds at a step: the one written last, at an address where one is
+  // given; -1 for a workspace. Parts of a concatenation share a buffer before it is complete.
+  valueAt(buffer, step, address = null) {
+    const { node, how } = this.values, view = this.content.hows.indexOf("view");
+    const written = this.residents[buffer].filter(value => node[value] <= step);
+    const place = address - this.buffers.offset[buffer];
+    const there = address === null ? [] : written.filter(value => this.holds(value, place));
+    let found = -1;
+    for (const value of there.length ? there : written) {
+      if (found < 0 || how[value] !== view && node[value] >= node[found]) found = value;
+    }
+    return found;
+  }
+
+  nodeLabel(step) {
+    const scope = this.texts[this.nodes.scope[step]], op = this.texts[this.nodes.op[step]];
+    return scope ? `${scope}/${op}` : op;
+  }
+
+  origin(value) {
+    return this.values.node[value] < 0 ? "" : this.nodeLabel(this.values.node[value]);
+  }
+
+  // What people call what a buffer holds at a step.
+  nameAt(buffer, step) {
+    const value = this.valueAt(buffer, step);
+    return value < 0 ? `workspace of ${this.nodeLabel(this.buffers.first[buffer])}` : this.values.name[value];
+  }
+
+  // Values with a name or an origin that contains the text: first what nodes compute, in order.
+  search(text) {
+    const wanted = text.trim().toLowerCase();
+    if (!wanted) return [];
+    this.searched ??= this.values.name.map((name, value) => `${name} ${this.origin(value)}`.toLowerCase());
+    const found = [];
+    this.searched.forEach((words, value) => { if (words.includes(wanted)) found.push(value); });
+    const given = found.filter(value => this.values.node[value] < 0);
+    return found.slice(given.length).concat(given);  // inputs and states are the first values
+  }
+
+  // The step until which a value's bytes are needed, as the plan counts it.
+  until(value) {
+    const readers = this.readers[value], born = Math.max(0, this.values.node[value]);
+    if (this.values.name[value].startsWith("@") || this.isOutput(value)) return this.steps;
+    return (readers.length ? readers[readers.length - 1] : born) + 1;
+  }
+
+  isOutput(value) {
+    return Object.values(this.outputs).includes(this.values.name[value]);
+  }
+
+  why(value) {
+    const { how, over, copy_of: copies, name } = this.values;
+    const other = over[value] < 0 ? "" : name[over[value]];
+    const told = {
+      new: "a place that nothing used before",
+      reuse: "a place whose earlier tenants are dead",
+      over: `over ${other}, which is read here for the last time`,
+      view: `a view of ${other}: no bytes of its own`,
+      part: `computed straight into its place in ${other}`,
+      state: other ? `where the state ${other} lies` : "in the region of states",
+    }[this.content.hows[how[value]]];
+    const node = this.values.node[value];
+    if (node < 0 || this.content.phases[this.nodes.phase[node]] !== "mirror") return told;
+    return `computed again${copies[value] < 0 ? "" : `, a copy of ${name[copies[value]]}`}; ${told}`;
+  }
+}

@@ -1,0 +1,155 @@
+"""graphc view and graphc explain, and what compare and plan draw."""
+
+import json
+import pickle
+import re
+
+import pytest
+from cli.running import run
+
+import graphc as g
+
+SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
+
+
+def content(path):
+    return json.loads(
+        re.search(r'application/json"[^>]*>(.*?)</script>', path.read_text()).group(1)
+    )
+
+
+def test_a_page_with_a_tab_a_strategy(capsys, tmp_path):
+    path = tmp_path / "plan.html"
+    code, out, _ = run(
+        capsys, "view", "mlp", *SMALL, "--strategies", "none,sharing,packed,cheap,optimal",
+        "-o", str(path),
+    )  # fmt: skip
+    assert (code, out) == (0, f"written to {path}\n")
+    found = content(path)
+    assert found["title"] == "mlp " + " ".join(SMALL)
+    assert [(p["label"], p["recompute"], p["allocate"]) for p in found["plans"]] == [
+        ("none", "none", "none"),
+        ("sharing", "none", "sharing"),
+        ("packed", "none", "packed"),
+        ("cheap", "cheap", "packed"),
+        ("optimal", "optimal", "packed"),
+    ]
+
+
+@pytest.mark.parametrize(("suffix", "start"), [
+    (".html", b"<!doctype html>"), (".png", b"\x89PNG"), (".trace.json", b"{"),
+    (".snapshot.pickle", b"\x80\x04"),
+])  # fmt: skip
+def test_what_is_written_follows_the_name(capsys, tmp_path, suffix, start):
+    if suffix == ".png":
+        pytest.importorskip("matplotlib")
+    path = tmp_path / f"plan{suffix}"
+    assert run(capsys, "view", "mlp", *SMALL, "-o", str(path))[0] == 0
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_plan_from_a_file(capsys, tmp_path):
+    plan = g.plan(g.mean(g.relu(g.linear(g.input("x", (4, 3)), 5))), optimizer=g.optim.SGD())
+    saved, written = tmp_path / "small.json", tmp_path / "small.snapshot.pickle"
+    g.save_plan(plan, saved)
+    assert run(capsys, "view", str(saved), "-o", str(written))[0] == 0
+    (segment,) = pickle.loads(written.read_bytes())["segments"]
+    assert segment["total_size"] == plan.arena_bytes
+    code, _, err = run(capsys, "view", str(saved), "--recompute", "cheap", "-o", str(written))
+    assert code == 2
+    assert "leave out --recompute" in err
+
+
+def test_measured_times_are_a_clock_of_their_own(capsys, tmp_path):
+    costs, path = tmp_path / "costs.json", tmp_path / "plan.trace.json"
+    run(capsys, "profile", "mlp", *SMALL, "--repeat", "1", "--output", str(costs))
+    run(capsys, "view", "mlp", *SMALL, "--costs", str(costs), "-o", str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert [name.split(":")[0] for name in names] == ["planned", "measured"]
+    assert "measured on" in names[1]
+    assert run(capsys, "view", "mlp", *SMALL, "--costs", str(costs),
+               "-o", str(tmp_path / "plan.html"))[0] == 0  # fmt: skip
+
+
+def test_the_difference_of_two_plans(capsys, tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for path, policy in zip(paths, ("none", "cheap"), strict=True):
+        run(capsys, "plan", "mlp", *SMALL, "--recompute", policy, "--output", path)
+    code, out, _ = run(capsys, "view", "--diff", *paths)
+    assert code == 0
+    assert "computed again only in the second" in out
+    page = tmp_path / "diff.html"
+    code, told, _ = run(capsys, "view", "--diff", *paths, "-o", str(page))
+    assert told == out + f"written to {page}\n"
+    found = content(page)
+    assert found["notes"] == out.splitlines()
+    assert [plan["label"] for plan in found["plans"]] == ["a", "b"]
+    code, _, err = run(capsys, "view", "--diff", *paths, "-o", str(tmp_path / "diff.trace.json"))
+    assert (code, "only a page" in err) == (2, True)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["mlp", "-o", "plan.gif"], "end it in one of: .html, .png"),
+    (["mlp", "-o", "missing/plan.html"], "cannot save"),
+    (["mlp", "--strategies", "packed,best"], "unknown strategy 'best'"),
+    ([], "give a MODEL or a plan"),
+    (["mlp", "--diff", "a.json", "b.json"], "leave out 'mlp'"),
+    (["--diff", "a.json", "b.json", "--strategies", "none"], "leave out --strategies"),
+    (["a.json", "--strategies", "none"], "leave out --strategies"),
+    (["--diff", "a.json", "b.json"], "there is no file 'a.json'"),
+])  # fmt: skip
+def test_mistakes(capsys, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, "view", *arguments)
+    assert code == 2
+    assert said in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_explain_a_value(capsys):
+    code, out, _ = run(capsys, "explain", "mlp", "layer1/relu", *SMALL)
+    assert code == 0
+    assert out.startswith("%3 is f32[4,16]")
+    assert run(capsys, "explain", "mlp", *SMALL, "%3")[1] == out
+    assert run(capsys, "explain", "mlp", *SMALL, "--value", "%3")[1] == out
+
+
+def test_explain_the_peak_and_what_lowers_it(capsys):
+    wide = ["layers=8", "hidden=64", "inputs=8", "batch=512"]
+    code, out, _ = run(capsys, "explain", "mlp", *wide, "--allocate", "none", "--peak")
+    assert code == 0
+    lines = out.split("What lowers the arena:\n")[1].splitlines()
+    said = {line.split(": ")[1] for line in lines}
+    assert {"--allocate packed", "batch=256, half of it"} <= said
+    sizes = []
+    for line in lines:
+        figure, unit = line.split(",")[0].split()
+        sizes.append(float(figure) * {"KiB": 1, "MiB": 1024}[unit])
+    assert sizes == sorted(sizes)
+    packed = json.loads(run(capsys, "plan", "mlp", *wide, "--json")[1])["arena_bytes"]
+    told = next(line for line in lines if line.endswith("--allocate packed")).split(",")[0]
+    assert told.split()[0] == f"{packed / 2**20:.2f}"
+
+
+@pytest.mark.parametrize("arguments", [["mlp"], ["mlp", "%3", "--peak"], ["mlp", "%3", "%4"]])
+def test_explain_one_thing(capsys, arguments):
+    code, _, err = run(capsys, "explain", *arguments)
+    assert (code, "explain one thing" in err) == (2, True)
+
+
+def test_explain_a_plan_from_a_file(capsys, tmp_path):
+    path = str(tmp_path / "plan.json")
+    run(capsys, "plan", "mlp", *SMALL, "--output", path)
+    assert run(capsys, "explain", path, "%3")[1] == run(capsys, "explain", "mlp", *SMALL, "%3")[1]
+    assert "What lowers" not in run(capsys, "explain", path, "--peak")[1]
+
+
+def test_charts_of_compare_and_of_a_frontier(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    for command in (["compare"], ["plan", "--frontier"]):
+        path = tmp_path / f"{command[0]}.png"
+        code, out, _ = run(capsys, command[0], "mlp", *SMALL, *command[1:], "-o", str(path))
+        assert code == 0
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert out == run(capsys, command[0], "mlp", *SMALL, *command[1:])[1] or "seconds" in out

@@ -1,0 +1,116 @@
+"""The columns of a page against the plan, worked out again one value at a time."""
+
+import json
+
+import pytest
+from view.networks import every_plan, planned
+
+from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
+
+PLANS = every_plan()
+
+
+@pytest.fixture(params=PLANS, ids=[f"{i}-{p.recompute}-{p.allocate}" for i, p in enumerate(PLANS)])
+def both(request):
+    """A plan, and what came through the JSON of its page."""
+    return request.param, json.loads(json.dumps(page_model(request.param, "tab")))
+
+
+def test_sizes_are_those_of_the_plan(both):
+    plan, model = both
+    assert model["label"] == "tab"
+    assert model["arena_bytes"] == plan.arena_bytes
+    assert model["live"] == list(plan.live_profile)
+    assert max(model["live"]) == model["live_bytes"] == plan.live_bytes
+    assert model["live"][model["peak_step"]] == plan.live_bytes
+    assert len(model["nodes"]["op"]) == len(plan.graph.nodes)
+
+
+def test_the_rectangles_add_up_to_the_live_bytes(both):
+    plan, model = both
+    columns = model["buffers"]
+    rectangles = list(zip(*(columns[name] for name in ("first", "last", "bytes")), strict=True))
+    unit = model["alignment"]
+    for step, live in enumerate(plan.live_profile):
+        assert live == sum(-(-size // unit) * unit for a, b, size in rectangles if a <= step < b)
+
+
+def test_rectangles_do_not_overlap_and_lie_in_the_arena(both):
+    plan, model = both
+    names = ("first", "last", "offset", "bytes")
+    rows = list(zip(*(model["buffers"][name] for name in names), strict=True))
+    for i, (first, last, offset, size) in enumerate(rows):
+        assert 0 <= first < last <= len(plan.graph.nodes)
+        assert offset >= 0
+        assert offset + size <= plan.arena_bytes
+        for other_first, other_last, other_offset, other_size in rows[:i]:
+            in_time = first < other_last and other_first < last
+            in_place = offset < other_offset + other_size and other_offset < offset + size
+            assert not (in_time and in_place and size and other_size)
+
+
+def test_every_value_has_its_place_type_producer_and_readers(both):
+    plan, model = both
+    graph, columns = plan.graph, model["values"]
+    assert columns["name"] == [graph.names[value] for value in graph.values]
+    starts = [sum(columns["reader_counts"][:i]) for i in range(len(graph.values))]
+    number = {value: index for index, value in enumerate(graph.values)}
+    for index, value in enumerate(graph.values):
+        text, shape, dtype, size = columns["types"][columns["type"][index]]
+        assert (text, tuple(shape), dtype, size) == (
+            str(value.type), value.shape, value.type.dtype.name, value.type.bytes
+        )  # fmt: skip
+        address = model["buffers"]["offset"][columns["buffer"][index]] + columns["offset"][index]
+        assert address == plan.address(value)
+        strides = columns["strides"].get(str(index))
+        assert strides == (list(plan.strided[value]) if value in plan.strided else None)
+        place = plan.placements[value]
+        assert HOWS[columns["how"][index]] == place.how
+        assert columns["over"][index] == (-1 if place.over is None else number[place.over])
+        readers = columns["readers"][starts[index] :][: columns["reader_counts"][index]]
+        assert readers == [s for s, node in enumerate(graph.nodes) if value in node.inputs]
+        step = columns["node"][index]
+        assert (graph.nodes[step] if step >= 0 else None) is value.node
+
+
+def test_nodes_say_scope_op_phase_and_seconds(both):
+    plan, model = both
+    columns, texts = model["nodes"], model["texts"]
+    assert len(texts) == len(set(texts))
+    for step, node in enumerate(plan.graph.nodes):
+        scope, op = texts[columns["scope"][step]], texts[columns["op"][step]]
+        assert node.label == (f"{scope}/{op}" if scope else op)
+        assert PHASES[columns["phase"][step]] == node.phase
+        assert columns["seconds"][step] >= 0
+    assert sum(columns["seconds"]) > 0
+
+
+def test_kinds_of_buffers(both):
+    plan, model = both
+    assert [KINDS[number] for number in model["buffers"]["kind"]] == [b.kind for b in plan.buffers]
+
+
+def test_copies_name_what_they_copy():
+    plan = planned("mlp", recompute="cheap")
+    model = page_model(plan, "")
+    copies = [i for i, original in enumerate(model["values"]["copy_of"]) if original >= 0]
+    assert copies
+    for index in copies:
+        name = model["values"]["name"][index]
+        assert name.rsplit(".m", 1)[0] == model["values"]["name"][model["values"]["copy_of"][index]]
+
+
+def test_the_peak_lists_what_is_alive_there_largest_first(both):
+    plan, model = both
+    sizes = [model["buffers"]["bytes"][buffer] for buffer in model["peak"]]
+    assert sizes == sorted(sizes, reverse=True)
+    for buffer in model["peak"]:
+        first, last = model["buffers"]["first"][buffer], model["buffers"]["last"][buffer]
+        assert first <= plan.peak_step < last
+
+
+def test_all_kinds_and_ways_are_in_these_plans():
+    """Else the tests above would say less than they seem to."""
+    assert {b.kind for plan in PLANS for b in plan.buffers} == set(KINDS)
+    hows = {place.how for plan in PLANS for place in plan.placements.values()}
+    assert hows >= {"new", "reuse", "over", "view", "state"}

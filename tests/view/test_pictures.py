@@ -1,0 +1,117 @@
+"""Pictures: the same bytes for the same plan, the colours of what is in it, and true parts."""
+
+import io
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from view.networks import every_plan, planned
+
+import graphc as g
+from graphc.ir.plan_html import COLOURS, RECTANGLES
+from graphc.view.page import _template
+
+picture = pytest.importorskip("graphc.view.picture", exc_type=g.GraphcError)
+
+
+def pixels(png):
+    image = pytest.importorskip("PIL.Image")
+    return np.asarray(image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+
+
+def share(image, colour):
+    """Of the pixels near a colour."""
+    wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return (np.abs(image - wanted).max(axis=2) <= 24).mean()
+
+
+def test_a_picture_shows_the_kinds_and_is_the_same_every_time():
+    plan = planned(recompute="cheap")
+    png = picture.plan_picture(plan, "small")
+    assert png == picture.plan_picture(plan, "small")
+    image = pixels(png)
+    for kind in ("state", "feature map", "mirror", "gradient"):
+        assert share(image, COLOURS[kind]) > 0.002
+    assert share(pixels(picture.plan_picture(planned(), "small")), COLOURS["mirror"]) < 0.002
+
+
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_the_parts_of_a_bar_are_the_live_bytes(plan):
+    parts = picture.peak_bytes_by_kind(plan)
+    assert sum(parts.values()) == plan.live_bytes <= plan.arena_bytes
+    assert parts["state"] == plan.state_bytes
+
+
+def test_bars_and_frontier():
+    plans = [("packed", planned()), ("cheap", planned(recompute="cheap"))]
+    bars = picture.compare_picture(plans, "two")
+    assert bars == picture.compare_picture(plans, "two")
+    assert share(pixels(bars), COLOURS["feature map"]) > 0.01
+    points = g.frontier(g.mean(g.relu(g.linear(g.input("x", (64, 8)), 8))),
+                        optimizer=g.optim.SGD())  # fmt: skip
+    drawn = picture.frontier_picture(points, dict(plans), points[0].bound_bytes, "bytes")
+    assert drawn.startswith(b"\x89PNG")
+    assert share(pixels(drawn), "#d55e00") > 0
+
+
+def test_the_picture_in_the_documents(request):
+    """`--update-golden` writes it; other versions of matplotlib draw other bytes."""
+    from graphc.models import resnet
+
+    plan = g.plan(resnet(), optimizer=g.optim.SGD(), recompute="sublinear")
+    png = picture.plan_picture(plan, "ResNet-50, batch 32, recompute=sublinear")
+    path = Path(__file__).parents[2] / "docs" / "pictures" / "plan-resnet50.png"
+    if request.config.getoption("--update-golden"):
+        path.write_bytes(png)
+    assert pixels(path.read_bytes()).shape == pixels(png).shape
+
+
+def test_pages_and_pictures_have_the_same_colours():
+    style = _template("page.css").split('[data-theme="dark"]')[0]
+    for kind, colour in COLOURS.items():
+        assert f"--{kind.replace(' ', '-')}: {colour};" in style
+
+
+def test_a_missing_matplotlib_is_told():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from graphc.cli import main\n"
+        "sys.exit(main(['view', 'mlp', 'layers=2', '-o', 'plan.png']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'graphc[view]'" in done.stderr
+
+
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_a_notebook_shows_the_plan_true_to_scale(plan):
+    text = plan._repr_html_()
+    tree = ElementTree.fromstring(text.replace("&emsp;", " "))
+    drawing, curve = tree.iter("svg")
+    width, height = float(drawing.get("width")), float(drawing.get("height"))
+    rectangles = list(drawing.iter("rect"))
+    assert len(rectangles) == min(RECTANGLES, len(plan.buffers))
+    area = sum(float(r.get("width")) * float(r.get("height")) for r in rectangles)
+    steps = len(plan.graph.nodes)
+    wanted = sum(
+        (min(b.lifetime.last, steps) - b.lifetime.first) * b.bytes for b in plan.buffers
+    ) / (steps * plan.arena_bytes)
+    assert area / (width * height) == pytest.approx(wanted, abs=0.02)
+    assert f"{plan.arena_bytes} bytes" in text
+    assert f"node {plan.peak_step}" in text
+    assert "://" not in text
+    assert curve.find("polygon") is not None
+
+
+def test_a_notebook_shows_a_graph():
+    graph = planned().graph
+    text = graph._repr_html_()
+    tree = ElementTree.fromstring(text)
+    assert f"{len(graph.nodes)}: " in text
+    assert len(list(tree.iter("svg"))) == 1
+    assert g.plan(outputs=[g.input("x", (4,))])._repr_html_().startswith("<div>")
+    assert g.plan(outputs=[g.input("x", (4,))]).graph._repr_html_().startswith("<div>")

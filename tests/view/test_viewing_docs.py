@@ -1,0 +1,48 @@
+"""The commands of docs/viewing.md run, and what it shows and names is there."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from cli.running import run
+
+from graphc.view.page import _template
+
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "viewing.md").read_text()
+
+
+def test_the_commands_run(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL):
+        for line in block.splitlines():
+            program, *arguments = shlex.split(line)
+            code, _, err = run(capsys, *arguments)
+            assert (program, code, err) == ("graphc", 0, "")
+
+
+def test_pictures_are_there():
+    for name in re.findall(r"!\[.*?\]\((.*?)\)", TEXT):
+        assert (DOCS / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_keys_are_those_of_the_page():
+    script = _template("page.js").split("const KEYS = {")[1].split("\n};")[0]
+    keys = set(re.findall(r'(?:^|, |\{ ?|\n\s+)"?([\w/+=-]+)"?: (?:\(\)|\w+)', script))
+    table = "".join(line for line in TEXT.splitlines() if line.startswith("| "))
+    named = set(re.findall(r"`([^`])`", table)) | {"ArrowLeft", "ArrowRight", "ArrowUp"}
+    assert {key for key in keys if len(key) == 1} - {"="} <= named
+    assert {"m", "t", "d", "a", "f", "n", "p", "/"} <= keys
+
+
+def test_the_times_of_zooming_are_the_committed_ones():
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "page_zoom.json"
+    rows = json.loads(results.read_text())["rows"][1:]
+    told = [int(number.replace(",", "")) for number in re.findall(
+        r"in ([\d,]+) ms with ([\d,]+) buffers .*? in ([\d,]+) ms with ([\d,]+), .*?"
+        r"took ([\d,]+) ms\nand ([\d,]+) ms", TEXT)[0]]  # fmt: skip
+    medians = [(round(row["median zoom ms"]), row["buffers"]) for row in rows]
+    assert told == [*medians[0], *medians[1], *(round(row["longest zoom ms"]) for row in rows)]
