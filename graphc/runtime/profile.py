@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphc.errors import whole_number
+from graphc.errors import OptionError, whole_number
 from graphc.ir.costs import MeasuredCosts, Measurement, node_key
 from graphc.ir.graph import Node
 from graphc.ir.plan import MemoryPlan
@@ -23,14 +23,26 @@ REPEAT = 5
 
 
 def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCosts:
+    """The mean time of the nodes of each key, by `node_seconds`, which says what may be raised."""
+    best = node_seconds(plan, repeat, seed)
+    device = {"name": plan.device.name, "machine": machine(), "numpy": np.__version__}
+    return MeasuredCosts(device, _by_key(plan.graph.nodes, best))
+
+
+def node_seconds(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> list[float]:
     """Run whole steps on random inputs, and time every node in each of them.
 
     Caches are thus as warm as a real step leaves them. Of `repeat` steps, after one that is not
-    timed, a node's best counts, and the mean of these over the nodes of one key. `seed` is that of
-    states and inputs. Raises `OptionError` for a `repeat` below 1 or a wrong seed, and `ArenaError`
-    where the plan does not fit into memory.
+    timed, a node's best counts. `seed` is that of states and inputs. Raises `OptionError` for a
+    `repeat` below 1, a wrong seed or a plan for a GPU, and `ArenaError` where the plan does not fit
+    into memory.
     """
     repeat, seed = whole_number("repeat", repeat), check_seed(seed)
+    if plan.device.kind != "cpu":
+        raise OptionError(
+            f"nodes are timed on the CPU, and the plan is for {plan.device.name}; plan it with "
+            "device='cpu'"
+        )
     graph, arena = plan.graph, Arena(plan)
     arrays = arrays_of(plan, arena)
     steps = [calls_of(node, plan, arena, arrays) for node in graph.nodes]
@@ -45,8 +57,7 @@ def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCo
             found = [_timed(calls) for calls in steps]
         if run:
             best = [min(pair) for pair in zip(best, found, strict=True)]
-    device = {"name": plan.device.name, "machine": machine(), "numpy": np.__version__}
-    return MeasuredCosts(device, _by_key(graph.nodes, best))
+    return best
 
 
 def _timed(calls: Sequence[Call]) -> float:

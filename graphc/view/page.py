@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from graphc.ir.plan import MemoryPlan
-from graphc.passes.cost import CostModel
+from graphc.view.clock import Clock
 from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
 
 SCRIPTS = ("plan.js", "map.js", "panels.js", "page.js")
@@ -20,21 +22,22 @@ SCRIPTS = ("plan.js", "map.js", "panels.js", "page.js")
 def page(
     plans: Mapping[str, MemoryPlan],
     title: str,
-    costs: CostModel | None = None,
+    clocks: Mapping[str, Clock] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
     """The page of one plan or of several, a tab each, on common axes.
 
-    `plans` maps what stands on a tab to its plan; `notes` are sentences shown beside the map;
-    `costs` gives the axis of seconds, by default the roofline of each plan's device.
+    `plans` maps what stands on a tab to its plan, and `clocks` to how long its nodes take, by
+    default by the roofline of its device; `notes` are sentences shown beside the map.
     """
+    clocks = clocks or {}
     content = {
         "title": title,
         "kinds": KINDS,
         "hows": HOWS,
         "phases": PHASES,
         "notes": list(notes),
-        "plans": [page_model(plan, label, costs) for label, plan in plans.items()],
+        "plans": [page_model(plan, label, clocks.get(label)) for label, plan in plans.items()],
     }
     parts = {
         "title": html.escape(title),
@@ -52,6 +55,6 @@ def _template(name: str) -> str:
 
 
 def _embedded(content: Any) -> str:
-    """JSON for a script element, which a name such as ``</script>`` must not end."""
+    """JSON, compressed to about a fifth; in base64, no name in it can end the script element."""
     text = json.dumps(content, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii")

@@ -13,17 +13,14 @@ from typing import Any, Generic, TypeVar, get_args
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.plan import Buffer, How, Kind, MemoryPlan, align
 from graphc.ir.plan_text import summary_rows
-from graphc.passes.cost import CostModel
+from graphc.view.clock import Clock, estimated
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HOWS: tuple[How, ...] = get_args(How)
 PHASES = ("forward", "gradient", "mirror", "update")
 
-AT_PEAK = 40
-"""The largest buffers that are listed at the peak."""
-
 FIGURES = 4
-"""Digits of seconds: a cost model has no more."""
+"""Digits of seconds: no clock has more."""
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -42,13 +39,13 @@ class Table(Generic[Item]):
         return iter(self._numbers)
 
 
-def page_model(plan: MemoryPlan, label: str, costs: CostModel | None = None) -> dict[str, Any]:
+def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict[str, Any]:
     """One plan of a page; `label` stands on its tab.
 
-    `costs` gives the seconds of nodes, by default the roofline of the plan's device.
+    `clock` gives the seconds of nodes, by default the roofline of the plan's device.
     """
     graph, texts = plan.graph, Table[str]()
-    costs = costs or CostModel(plan.device)
+    clock = clock or estimated(plan)
     return {
         "label": label,
         "allocate": plan.allocate,
@@ -59,10 +56,10 @@ def page_model(plan: MemoryPlan, label: str, costs: CostModel | None = None) -> 
         "peak_step": plan.peak_step,
         "alignment": plan.alignment,
         "live": plan.live_profile,
-        "peak": [buffer.index for buffer in plan.live_at(plan.peak_step)[:AT_PEAK]],
         "bytes_by_kind": plan.bytes_by_kind,
         "buffers": _buffers(plan),
-        "nodes": _nodes(graph, texts, costs),
+        "clock": clock.source,
+        "nodes": _nodes(graph, texts, clock),
         "values": _values(plan),
         "outputs": _outputs(graph),
         "texts": list(texts),  # last, when all columns have been made
@@ -93,12 +90,12 @@ def _buffers(plan: MemoryPlan) -> dict[str, list[int]]:
     }
 
 
-def _nodes(graph: Graph, texts: Table[str], costs: CostModel) -> dict[str, list[Any]]:
+def _nodes(graph: Graph, texts: Table[str], clock: Clock) -> dict[str, list[Any]]:
     return {
         "scope": [texts.number(node.scope) for node in graph.nodes],
         "op": [texts.number(node.op.title(node.attributes)) for node in graph.nodes],
         "phase": [PHASES.index(node.phase) for node in graph.nodes],
-        "seconds": [float(f"{costs.seconds(node):.{FIGURES}g}") for node in graph.nodes],
+        "seconds": [float(f"{seconds:.{FIGURES}g}") for seconds in clock.seconds],
     }
 
 
@@ -149,3 +146,18 @@ def _outputs(graph: Graph) -> dict[str, str]:
 def aligned_bytes(plan: MemoryPlan, buffer: Buffer) -> int:
     """What a buffer counts for in `MemoryPlan.live_profile`."""
     return align(buffer.bytes, plan.alignment)
+
+
+def live_by_kind(plan: MemoryPlan) -> list[dict[Kind, int]]:
+    """Live bytes of each kind at each step, rounded as `live_profile` is, and adding up to it."""
+    changes: list[dict[Kind, int]] = [{} for _ in range(len(plan.live_profile) + 1)]
+    for buffer in plan.buffers:
+        size = aligned_bytes(plan, buffer)
+        for step, sign in (buffer.lifetime.first, 1), (lifetime_end(plan, buffer), -1):
+            changes[step][buffer.kind] = changes[step].get(buffer.kind, 0) + sign * size
+    live: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+    found = []
+    for change in changes[:-1]:
+        live = {kind: size + change.get(kind, 0) for kind, size in live.items()}
+        found.append(live)
+    return found

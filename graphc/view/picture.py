@@ -24,18 +24,22 @@ except ImportError as error:
 from graphc.ir.plan import Kind, MemoryPlan
 from graphc.ir.plan_html import COLOURS
 from graphc.ir.types import format_bytes
-from graphc.view.page_model import KINDS, aligned_bytes, lifetime_end
+from graphc.view.page_model import KINDS, lifetime_end, live_by_kind
 
-LIGHTNESS = (1.0, 0.9, 1.1)
-
-
-def _shades(colour: str) -> tuple[tuple[float, ...], ...]:
-    """Three of a colour, so that neighbours of one kind differ."""
-    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    return tuple(tuple(min(1.0, c * lightness) for c in channels) for lightness in LIGHTNESS)
+LIGHTNESS = (1.0, 0.93, 1.07)
 
 
-SHADES = {kind: _shades(colour) for kind, colour in COLOURS.items()}
+def _shade(colour: str, lightness: float) -> tuple[float, ...]:
+    return tuple(min(1.0, int(colour[at : at + 2], 16) / 255 * lightness) for at in (1, 3, 5))
+
+
+SHADES = {kind: [_shade(colour, each) for each in LIGHTNESS] for kind, colour in COLOURS.items()}
+"""Three of a colour, so that neighbours of one kind differ."""
+
+BORDERS = {kind: _shade(colour, 0.68) for kind, colour in COLOURS.items()}
+
+BORDERED = 1 / 150
+"""The part of the map's width and height from which a rectangle has a border."""
 
 MARK, QUIET, GRID = "#d00000", "#555555", "#e3e3e3"
 
@@ -72,18 +76,21 @@ def _legend(figure: Figure, kinds: Sequence[Kind], left: float, top: float) -> N
 
 
 def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
-    corners, colours = [], []
+    corners, colours, edges = [], [], []
+    steps, arena = len(plan.live_profile), max(1, plan.arena_bytes)
     for buffer in plan.buffers:
         left, right = buffer.lifetime.first, lifetime_end(plan, buffer)
         low, high = buffer.offset, buffer.offset + buffer.bytes
         corners.append(((left, low), (right, low), (right, high), (left, high)))
         colours.append(SHADES[buffer.kind][buffer.index % len(LIGHTNESS)])
+        is_large = min((right - left) / steps, (high - low) / arena) >= BORDERED
+        edges.append(BORDERS[buffer.kind] if is_large else colours[-1])
     # The line keeps what is thinner than a pixel visible.
     axes.add_collection(
-        PolyCollection(corners, facecolors=colours, edgecolors=colours, linewidth=0.2)
+        PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidth=0.3)
     )
-    axes.set_xlim(0, len(plan.live_profile))
-    axes.set_ylim(0, max(1, plan.arena_bytes))
+    axes.set_xlim(0, steps)
+    axes.set_ylim(0, arena)
     axes.set_ylabel("arena address")
     _byte_axis(axes, plan.arena_bytes)
 
@@ -91,7 +98,12 @@ def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
 def _draw_live(axes: Axes, plan: MemoryPlan) -> None:
     steps = list(range(len(plan.live_profile) + 1))
     profile = [*plan.live_profile, plan.live_profile[-1]]
-    axes.fill_between(steps, profile, step="post", color="#c9d3da", linewidth=0)
+    by_kind, below = live_by_kind(plan), [0] * len(steps)
+    for kind in KINDS:
+        sizes = [step[kind] for step in (*by_kind, by_kind[-1])]
+        above = [low + size for low, size in zip(below, sizes, strict=True)]
+        axes.fill_between(steps, below, above, step="post", color=COLOURS[kind], linewidth=0)
+        below = above
     axes.step(steps, profile, where="post", color="#1c2024", linewidth=0.8)
     axes.plot([plan.peak_step + 0.5], [plan.live_bytes], "o", color=MARK, markersize=4)
     is_left = plan.peak_step < 0.6 * len(plan.live_profile)
@@ -143,10 +155,7 @@ def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> byte
 
 def peak_bytes_by_kind(plan: MemoryPlan) -> dict[Kind, int]:
     """The live bytes at the peak, split by kind; they add up to `live_bytes`."""
-    totals = dict.fromkeys(KINDS, 0)
-    for buffer in plan.live_at(plan.peak_step):
-        totals[buffer.kind] += aligned_bytes(plan, buffer)
-    return totals
+    return live_by_kind(plan)[plan.peak_step]
 
 
 class Point(Protocol):
@@ -198,7 +207,7 @@ def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -
         step *= 2
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_locator(MultipleLocator(step))
-    axis.set_major_formatter(FuncFormatter(lambda size, _: _short(size)))
+    axis.set_major_formatter(FuncFormatter(lambda size, _: _in_unit_of(step, size)))
     axes.grid(color=GRID, linewidth=0.6, axis="y" if which == "y" else "both")
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9)
@@ -206,9 +215,10 @@ def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -
     axes.spines[["left", "bottom"]].set_color("#b0b0b0")
 
 
-def _short(size: float) -> str:
-    figure, unit = format_bytes(int(size)).split()
-    return f"{float(figure):g} {unit}"
+def _in_unit_of(step: int, size: float) -> str:
+    """A label in the unit of the axis' steps, so that all labels have the same one."""
+    figure, unit = format_bytes(step).split()
+    return f"{size / step * float(figure):g} {unit}" if size else "0"
 
 
 def _png(figure: Figure) -> bytes:

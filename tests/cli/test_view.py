@@ -2,20 +2,14 @@
 
 import json
 import pickle
-import re
 
 import pytest
 from cli.running import run
+from view.reading import content
 
 import graphc as g
 
 SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
-
-
-def content(path):
-    return json.loads(
-        re.search(r'application/json"[^>]*>(.*?)</script>', path.read_text()).group(1)
-    )
 
 
 def test_a_page_with_a_tab_a_strategy(capsys, tmp_path):
@@ -25,7 +19,7 @@ def test_a_page_with_a_tab_a_strategy(capsys, tmp_path):
         "-o", str(path),
     )  # fmt: skip
     assert (code, out) == (0, f"written to {path}\n")
-    found = content(path)
+    found = content(path.read_text())
     assert found["title"] == "mlp " + " ".join(SMALL)
     assert [(p["label"], p["recompute"], p["allocate"]) for p in found["plans"]] == [
         ("none", "none", "none"),
@@ -60,16 +54,37 @@ def test_a_plan_from_a_file(capsys, tmp_path):
     assert "leave out --recompute" in err
 
 
-def test_measured_times_are_a_clock_of_their_own(capsys, tmp_path):
+def test_measured_times_are_clocks_of_their_own(capsys, tmp_path):
     costs, path = tmp_path / "costs.json", tmp_path / "plan.trace.json"
     run(capsys, "profile", "mlp", *SMALL, "--repeat", "1", "--output", str(costs))
-    run(capsys, "view", "mlp", *SMALL, "--costs", str(costs), "-o", str(path))
+    timed = ["view", "mlp", *SMALL, "--costs", str(costs), "--measure", "2", "-o"]
+    assert run(capsys, *timed, str(path))[0] == 0
     events = json.loads(path.read_text())["traceEvents"]
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
-    assert [name.split(":")[0] for name in names] == ["planned", "measured"]
-    assert "measured on" in names[1]
-    assert run(capsys, "view", "mlp", *SMALL, "--costs", str(costs),
-               "-o", str(tmp_path / "plan.html"))[0] == 0  # fmt: skip
+    assert [name.split(":")[0] for name in names] == ["planned", "profiled", "measured"]
+    assert "measured on cpu" in names[1]
+    assert "best of 2 steps on " in names[2]
+    nodes = [[e["name"] for e in events if e["ph"] == "X" and e["pid"] == pid] for pid in (1, 2, 3)]
+    assert nodes[0] == nodes[1] == nodes[2]
+    counts = [[e["args"]["bytes"] for e in events if e["name"] == "live" and e["pid"] == pid]
+              for pid in (1, 2, 3)]  # fmt: skip
+    assert counts[0] == counts[1] == counts[2]
+    page = tmp_path / "plan.html"
+    assert run(capsys, *timed, str(page))[0] == 0
+    (found,) = content(page.read_text())["plans"]
+    assert found["clock"].startswith("best of 2 steps on ")
+    assert 0 < sum(found["nodes"]["seconds"]) < 60
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    (["--measure", "0"], "--measure is a whole number from 1 up, got 0"),
+    (["--measure", "1", "--device", "cuda", "--roofline", "h100"], "nodes are timed on the CPU"),
+])  # fmt: skip
+def test_steps_that_cannot_be_measured(capsys, tmp_path, given, told):
+    path = tmp_path / "plan.trace.json"
+    code, _, err = run(capsys, "view", "mlp", *SMALL, *given, "-o", str(path))
+    assert (code, path.exists()) == (2, False)
+    assert told in err
 
 
 def test_the_difference_of_two_plans(capsys, tmp_path):
@@ -82,7 +97,7 @@ def test_the_difference_of_two_plans(capsys, tmp_path):
     page = tmp_path / "diff.html"
     code, told, _ = run(capsys, "view", "--diff", *paths, "-o", str(page))
     assert told == out + f"written to {page}\n"
-    found = content(page)
+    found = content(page.read_text())
     assert found["notes"] == out.splitlines()
     assert [plan["label"] for plan in found["plans"]] == ["a", "b"]
     code, _, err = run(capsys, "view", "--diff", *paths, "-o", str(tmp_path / "diff.trace.json"))

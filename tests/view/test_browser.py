@@ -263,10 +263,86 @@ def test_tabs_have_common_axes_and_their_own_figures(screen):
         selected = screen.page.locator("[role=tab][aria-selected=true]")
         assert selected.all_inner_texts() == [name]
         assert f"{plan.arena_bytes} bytes" in screen.page.locator("#summary").inner_text()
-        sizes = [buffer.bytes for buffer in plan.live_at(plan.peak_step)]
-        assert screen.page.locator("#peak button").count() == min(40, len(sizes))
-        peak = screen.page.locator("#peak-title").inner_text().lower()
-        assert peak.endswith(f"at node {plan.peak_step}")
+        check_moment(screen, plan, plan.peak_step)
+        title = screen.page.locator("#moment-title").inner_text().lower()
+        assert title.startswith("peak")
+
+
+def check_moment(screen, plan, step):
+    """The panel lists the largest buffers that are live at a step, and what they are."""
+    title = screen.page.locator("#moment-title").inner_text().lower()
+    assert title.endswith(f"at node {step}")
+    alive = sorted(plan.live_at(step), key=lambda buffer: -buffer.bytes)[:40]
+    rows = screen.page.locator("#moment button").all_inner_texts()
+    assert len(rows) == len(alive)
+    for row, buffer in zip(rows, alive, strict=True):
+        name, size = row.split("\n")[0].split()[0], row.split("\n")[-1]
+        residents = {plan.graph.names[v] for v, p in plan.placements.items()
+                     if plan.buffers[p.buffer].bytes == buffer.bytes}  # fmt: skip
+        assert name in residents | {"workspace"}
+        figure, unit = size.split()
+        scale = 1024 ** ["B", "KiB", "MiB", "GiB"].index(unit)
+        assert float(figure) * scale == pytest.approx(buffer.bytes, rel=0.01)
+
+
+def test_what_is_live_at_another_node(screen):
+    plan = PLANS["packed"]
+    screen.press("3")
+    curve = screen.page.locator("#curve").bounding_box()
+    t0, t1, _, _ = screen.view()
+    step = len(plan.graph.nodes) // 4
+    place = (curve["x"] + (step + 0.5 - t0) / (t1 - t0) * curve["width"], curve["y"] + 5)
+    screen.page.mouse.move(*place)
+    told = screen.page.locator("#tooltip").inner_text()
+    assert f"node {step}: {plan.graph.nodes[step].label}" in told
+    assert "state " in told
+    screen.page.mouse.click(*place)
+    check_moment(screen, plan, step)
+    assert screen.page.locator("#moment-title").inner_text().lower().startswith("live")
+    screen.press(".")
+    check_moment(screen, plan, step + 1)
+    screen.press(",", ",")
+    check_moment(screen, plan, step - 1)
+    screen.page.locator("#to-peak").click()
+    check_moment(screen, plan, plan.peak_step)
+    screen.press(".", *"," * (plan.peak_step + 5))
+    check_moment(screen, plan, 0)
+    screen.press("m")
+    check_moment(screen, plan, plan.peak_step)
+    assert screen.page.locator("#details h3").count() == 1
+
+
+def test_what_is_related_to_a_value_is_one_click_away(screen):
+    plan = PLANS["cheap"]
+    screen.press("4")
+    graph = plan.graph
+    copy = next(v for v in graph.values if v.node and v.node.copy_of and v.node.level == 1)
+    original = copy.node.copy_of.outputs[copy.index]
+    screen.page.fill("#search", graph.names[original])
+    heading = screen.page.locator("#details h3")
+    assert heading.inner_text().split()[0] == graph.names[original]
+    at = graph.position[copy.node]
+    screen.page.get_by_role("button", name=f"node {at}, {graph.names[copy]} ").click()
+    assert heading.inner_text().split()[0] == graph.names[copy]
+    t0, t1, _, _ = screen.view()
+    assert t0 <= at < t1
+    screen.page.get_by_role("button", name=f"{graph.names[original]} {original.node.label}").click()
+    assert heading.inner_text().split()[0] == graph.names[original]
+    reader = graph.uses[original][0]
+    named = f"node {reader}, {graph.nodes[reader].label}"
+    screen.page.get_by_role("button", name=named, exact=True).click()
+    assert heading.inner_text().split()[0] == graph.names[graph.nodes[reader].outputs[0]]
+
+
+def test_arrows_turn_tabs(screen):
+    screen.page.locator("[role=tab]").nth(1).click()
+    selected = screen.page.locator("[role=tab][aria-selected=true]")
+    before = screen.view()
+    for key, name in (("ArrowRight", "packed"), ("ArrowLeft", "sharing"), ("ArrowLeft", "none"),
+                      ("ArrowLeft", "sublinear"), ("ArrowRight", "none")):  # fmt: skip
+        assert screen.press(key) == before
+        assert selected.all_inner_texts() == [name]
+        assert screen.page.evaluate("document.activeElement.textContent") == name
 
 
 def test_all_plans_side_by_side(screen):

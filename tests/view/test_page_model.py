@@ -5,7 +5,7 @@ import json
 import pytest
 from view.networks import every_plan, planned
 
-from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
+from graphc.view.page_model import HOWS, KINDS, PHASES, live_by_kind, page_model
 
 PLANS = every_plan()
 
@@ -100,13 +100,15 @@ def test_copies_name_what_they_copy():
         assert name.rsplit(".m", 1)[0] == model["values"]["name"][model["values"]["copy_of"][index]]
 
 
-def test_the_peak_lists_what_is_alive_there_largest_first(both):
+def test_live_bytes_of_each_kind_add_up(both):
     plan, model = both
-    sizes = [model["buffers"]["bytes"][buffer] for buffer in model["peak"]]
-    assert sizes == sorted(sizes, reverse=True)
-    for buffer in model["peak"]:
-        first, last = model["buffers"]["first"][buffer], model["buffers"]["last"][buffer]
-        assert first <= plan.peak_step < last
+    unit = model["alignment"]
+    found = live_by_kind(plan)
+    assert [sum(sizes.values()) for sizes in found] == list(plan.live_profile)
+    for step in (0, plan.peak_step, len(plan.live_profile) - 1):
+        for kind in KINDS:
+            alive = [b.bytes for b in plan.live_at(step) if b.kind == kind]
+            assert found[step][kind] == sum(-(-size // unit) * unit for size in alive)
 
 
 def test_all_kinds_and_ways_are_in_these_plans():

@@ -7,6 +7,7 @@ from view.networks import every_plan, planned
 
 import graphc as g
 from graphc.passes.cost import CostModel
+from graphc.view.clock import Clock, estimated, measured
 from graphc.view.page_model import KINDS
 from graphc.view.trace import trace
 
@@ -22,10 +23,10 @@ def events(text, phase, name=None, process=1):
 @pytest.mark.parametrize("plan", every_plan(), ids=repr)
 def test_the_counter(plan):
     text = trace(plan)
-    counts = [event["args"]["bytes"] for event in events(text, "C", "live bytes")]
+    counts = [event["args"]["bytes"] for event in events(text, "C", "live")]
     assert max(counts) == plan.live_bytes == json.loads(text)["otherData"]["live_bytes"]
-    assert counts[:-1] == list(plan.live_profile)
-    kinds = [event["args"] for event in events(text, "C", "live bytes by kind")]
+    assert counts == [*plan.live_profile, plan.state_bytes]
+    kinds = [event["args"] for event in events(text, "C", "live bytes of")]
     assert all(list(each) == list(KINDS) for each in kinds)
     assert [sum(each.values()) for each in kinds] == list(plan.live_profile)
 
@@ -36,41 +37,34 @@ def test_nodes_run_one_after_another_for_the_seconds_of_the_cost_model():
     spans = events(trace(plan), "X")
     assert [event["name"] for event in spans] == [node.label for node in plan.graph.nodes]
     for event, node in zip(spans, plan.graph.nodes, strict=True):
-        assert event["ts"] == pytest.approx(time * 1e6, abs=1e-6)
-        assert event["dur"] == pytest.approx(costs.seconds(node) * 1e6, abs=1e-6)
+        assert event["ts"] == pytest.approx(time * 1e6, abs=1e-3)
+        assert event["dur"] == pytest.approx(costs.seconds(node) * 1e6, abs=2e-3)
         assert event["cat"] == node.phase
         time += costs.seconds(node)
 
 
+@pytest.mark.parametrize("length", [1e-9, 1.001e-6, 0.1, 3.3333e-7])
+def test_times_stay_apart_where_a_reader_cuts_off_below_nanoseconds(length):
+    """Perfetto does so, and drops a node that overlaps with the one before it."""
+    plan = planned()
+    clock = Clock("all alike", (length,) * len(plan.graph.nodes))
+    spans = events(trace(plan, {"planned": clock}), "X")
+    begins = [int(span["ts"] * 1000) for span in spans]
+    ends = [begin + int(span["dur"] * 1000) for begin, span in zip(begins, spans, strict=True)]
+    assert ends[:-1] == begins[1:]
+    assert ends[-1] == round(length * len(spans) * 1e9)
+
+
 def test_clocks_are_processes_side_by_side():
     plan = planned("mlp")
-    text = trace(plan, {"planned": CostModel(plan.device), "again": CostModel(plan.device)})
+    text = trace(plan, {"planned": estimated(plan), "measured": measured(plan, 2)})
     names = [events(text, "M", "process_name", pid)[0]["args"]["name"] for pid in (1, 2)]
-    assert names == ["planned: roofline of cpu", "again: roofline of cpu"]
+    assert names[0] == "planned: roofline of cpu"
+    assert names[1].startswith("measured: best of 2 steps on ")
     assert len(events(text, "X", process=1)) == len(events(text, "X", process=2)) > 0
+    assert sum(event["dur"] for event in events(text, "X", process=2)) > 0
 
 
 def test_a_plan_without_nodes():
     plan = g.plan(outputs=[g.input("x", (4,))])
     assert [e["args"]["bytes"] for e in events(trace(plan), "C")] == [plan.live_bytes]
-
-
-@pytest.mark.perfetto
-def test_perfetto_loads_it(tmp_path):
-    """Its trace processor is a program of its own, which its package may have to fetch."""
-    processor = pytest.importorskip("perfetto.trace_processor")
-    plan = planned()
-    path = tmp_path / "plan.trace.json"
-    path.write_text(trace(plan))
-    try:
-        opened = processor.TraceProcessor(trace=str(path))
-    except Exception as error:  # whatever its download raises
-        pytest.skip(f"no trace processor: {error}")
-    with opened:
-        (row,) = opened.query(
-            "select max(value) as most from counter join counter_track on track_id = "
-            "counter_track.id where counter_track.name like 'live bytes%bytes'"
-        )
-        assert row.most == plan.live_bytes
-        (row,) = opened.query("select count(*) as spans from slice")
-        assert row.spans == len(plan.graph.nodes)

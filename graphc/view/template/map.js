@@ -105,18 +105,18 @@ function drawLabels(context, plan, labels, colours, scale) {
   }
 }
 
-// Outlines of buffers, and the step under the pointer.
-function drawMarks(canvas, plan, view, outlined, step, colours) {
+// Outlines of buffers, and lines at steps.
+function drawMarks(canvas, plan, view, outlined, lines, colours) {
   const { context, width, height, scale } = fit(canvas);
   const edges = plan.edges[view.axis];
   const across = time => (time - view.t0) / (view.t1 - view.t0) * width;
   const down = address => height - (address - view.a0) / (view.a1 - view.a0) * height;
-  if (step !== null) {
-    context.fillStyle = colours.quiet;
-    context.globalAlpha = 0.5;
+  context.globalAlpha = 0.5;
+  for (const { step, colour } of lines) {
+    context.fillStyle = colour;
     context.fillRect(Math.round(across((edges[step] + edges[step + 1]) / 2)), 0, scale, height);
-    context.globalAlpha = 1;
   }
+  context.globalAlpha = 1;
   for (const { buffer, colour } of outlined) {
     const { offset, bytes, first, last } = plan.buffers;
     const left = across(edges[first[buffer]]), right = across(edges[last[buffer]]);
@@ -157,13 +157,14 @@ function drawCurve(canvas, plan, view, most, shown, colours) {
   context.stroke();
 }
 
-function drawPeak(canvas, plan, view, most, step, colours) {
+// The peak, and lines at steps, over the curve.
+function drawPeak(canvas, plan, view, most, lines, colours) {
   const { context, width, height, scale } = fit(canvas);
   const edges = plan.edges[view.axis];
   const middle = at => ((edges[at] + edges[at + 1]) / 2 - view.t0) / (view.t1 - view.t0) * width;
   const x = middle(plan.peak_step), y = height - plan.live_bytes / most * height;
-  if (step !== null) {
-    context.fillStyle = colours.quiet;
+  for (const { step, colour } of lines) {
+    context.fillStyle = colour;
     context.fillRect(Math.round(middle(step)), 0, scale, height);
   }
   if (x < 0 || x > width) return;
@@ -200,7 +201,7 @@ function drawBytes(canvas, low, high, title, colours) {
   for (let at = Math.ceil(low / step) * step; at <= high; at += step) {
     const y = height - (at - low) / (high - low) * height;
     context.fillRect(width - 4 * scale, y, 4 * scale, scale);
-    if (y > 4 * scale && y < height - 5 * scale) context.fillText(formatBytes(at), width - 7 * scale, y);
+    if (y > 4 * scale && y < height - 5 * scale) context.fillText(formatBytes(at, step), width - 7 * scale, y);
   }
   context.translate(9 * scale, height / 2);
   context.rotate(-Math.PI / 2);
@@ -208,7 +209,7 @@ function drawBytes(canvas, low, high, title, colours) {
   context.fillText(title, 0, 0);
 }
 
-function drawTimes(canvas, view, colours) {
+function drawTimes(canvas, view, clock, colours) {
   const { context, width, height, scale } = fit(canvas);
   const span = view.t1 - view.t0, wanted = span / Math.max(2, width / (90 * scale));
   const power = 10 ** Math.floor(Math.log10(wanted));
@@ -224,14 +225,15 @@ function drawTimes(canvas, view, colours) {
     const text = view.axis === "node" ? String(Math.round(at)) : formatSeconds(at, step);
     if (x > 12 * scale && x < width - 14 * scale) context.fillText(text, x, 6 * scale);
   }
-  const title = view.axis === "node" ? "node" : "seconds by the cost model";
+  const title = view.axis === "node" ? "node" : `seconds: ${clock}`;
   context.fillText(title, width / 2, height - 13 * scale);
 }
 
-function formatBytes(count) {
+// A size in the largest unit that it fills; labels of an axis in that of their step.
+function formatBytes(count, step = count) {
   let size = count, unit = 0;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  while (Math.abs(size) >= 1024 && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
+  for (; Math.abs(step) >= 1024 && unit < units.length - 1; step /= 1024) [size, unit] = [size / 1024, unit + 1];
   return `${unit && size % 1 ? size.toFixed(size < 10 ? 2 : 1) : size} ${units[unit]}`;
 }
 

@@ -1,6 +1,6 @@
 // The page: what is shown, and what the reader does.
 
-const content = JSON.parse(document.getElementById("content").textContent);
+const content = await unpack(document.getElementById("content").textContent);
 const plans = content.plans.map(model => new Plan(model, content));
 const element = id => document.getElementById(id);
 const make = (tag, text = "", attributes = {}) => {
@@ -13,6 +13,7 @@ const shown = content.kinds.map(() => true);
 const view = { axis: "node", t0: 0, t1: 1, a0: 0, a1: 1 };
 let plan = plans[0], colours;
 let selected = null, hovered = null, pointerStep = null;  // selected and hovered: { buffer, value }
+let moment = null;  // the step whose live buffers are listed; null for the peak
 let matches = [], match = -1, isPending = false, isFitted = false;
 
 // All tabs have the same axes: the longest plan's time, the largest arena, the highest peak.
@@ -100,7 +101,7 @@ function draw() {
   drawCurve(element("live"), plan, view, highest(), shown, colours);
   drawBytes(element("addresses"), view.a0, view.a1, "arena address", colours);
   drawBytes(element("sizes"), 0, highest(), "live", colours);
-  drawTimes(element("times"), view, colours);
+  drawTimes(element("times"), view, plan.clock, colours);
   drawOver();
   Object.assign(element("map").dataset, view, {
     milliseconds: performance.now() - start,
@@ -112,8 +113,10 @@ function drawOver() {
   const outlined = [];
   if (hovered) outlined.push({ buffer: hovered.buffer, colour: colours.ink });
   if (selected) outlined.push({ buffer: selected.buffer, colour: colours.mark });
-  drawMarks(element("marks"), plan, view, outlined, pointerStep, colours);
-  drawPeak(element("live-marks"), plan, view, highest(), pointerStep, colours);
+  const steps = [{ step: pointerStep, colour: colours.quiet }, { step: moment, colour: colours.mark }];
+  const lines = steps.filter(({ step }) => step !== null);
+  drawMarks(element("marks"), plan, view, outlined, lines, colours);
+  drawPeak(element("live-marks"), plan, view, highest(), lines, colours);
 }
 
 function showPlan(number) {
@@ -124,14 +127,13 @@ function showPlan(number) {
     tab.setAttribute("aria-selected", String(index === number));
     tab.tabIndex = index === number ? 0 : -1;
   });
-  hovered = null;
-  pointerStep = null;
+  hovered = pointerStep = moment = null;
   element("tooltip").hidden = true;
   const value = name === null ? -1 : plan.values.name.indexOf(name);
   select(value < 0 ? null : { buffer: plan.values.buffer[value], value });
   fillSummary();
   fillKinds();
-  fillPeak();
+  fillMoment();
   find(element("search").value, false);
   if (isFitted) showThisPlan(); else redraw();
 }
@@ -139,6 +141,22 @@ function showPlan(number) {
 function select(found) {
   selected = found;
   fillDetails();
+  redraw();
+}
+
+// Select a value, and move to its buffer.
+function goTo(buffer, value) {
+  shown[plan.buffers.kind[buffer]] = true;
+  fillKinds();
+  showAll(false);
+  select({ buffer, value });
+  moveTo(buffer);
+}
+
+function setMoment(step) {
+  const inside = step === null ? plan.peak_step : Math.min(plan.steps - 1, Math.max(0, step));
+  moment = inside === plan.peak_step ? null : inside;
+  fillMoment();
   redraw();
 }
 
@@ -156,12 +174,7 @@ function tellMatches() {
 function showMatch(step = 0) {
   if (matches.length) {
     match = (match + step + matches.length) % matches.length;
-    const value = matches[match], buffer = plan.values.buffer[value];
-    shown[plan.buffers.kind[buffer]] = true;
-    fillKinds();
-    showAll(false);
-    select({ buffer, value });
-    moveTo(buffer);
+    goTo(plan.values.buffer[matches[match]], matches[match]);
   }
   tellMatches();
 }
@@ -181,10 +194,11 @@ function setTheme(theme) {
   element("theme").textContent = theme === "dark" ? "light" : "dark";
   colours = palette(content.kinds);
   fillKinds();
-  fillPeak();
+  fillMoment();
   redraw();
 }
 
+// Time, address and step under the pointer; below the map, over the curve, the address is none.
 function pointAt(event) {
   const box = element("map").getBoundingClientRect();
   const x = (event.clientX - box.left) / box.width, y = 1 - (event.clientY - box.top) / box.height;
@@ -200,16 +214,40 @@ function hover(event) {
   hovered = buffer < 0 ? null : { buffer, value: plan.valueAt(buffer, step, address) };
   pointerStep = step;
   drawOver();
-  const tooltip = element("tooltip");
-  tooltip.hidden = !hovered;
-  if (!hovered) return;
-  const { value } = hovered;
+  showTooltip(event, hovered ? wordsOf(hovered, step) : []);
+}
+
+function hoverCurve(event) {
+  const { step } = pointAt(event);
+  hovered = null;
+  pointerStep = step;
+  drawOver();
+  showTooltip(event, step === null ? [] : wordsOfStep(step));
+}
+
+// Lines of a tooltip: texts and elements.
+function wordsOf({ buffer, value }, step) {
   const title = make("b", value < 0 ? plan.nameAt(buffer, step) : plan.values.name[value]);
   const lines = [[title, ` ${plan.origin(value)}`]];
   if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);
   const { bytes, first, last, kind } = plan.buffers;
   lines.push([make("span", `${content.kinds[kind[buffer]]}, ${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`)]);
   lines.push([make("span", `node ${step}: ${plan.nodeLabel(step)}`)]);
+  return lines;
+}
+
+function wordsOfStep(step) {
+  const kinds = content.kinds.map((kind, number) => [kind, plan.liveByKind[number][step]]);
+  const parts = kinds.filter(([, size]) => size).map(([kind, size]) => `${kind} ${formatBytes(size)}`);
+  return [
+    [make("b", `${formatBytes(plan.live[step])} live`)], [parts.join(", ")],
+    [make("span", `node ${step}: ${plan.nodeLabel(step)}`)],
+  ];
+}
+
+function showTooltip(event, lines) {
+  const tooltip = element("tooltip");
+  tooltip.hidden = !lines.length;
   tooltip.replaceChildren(...lines.map(parts => { const line = make("div"); line.append(...parts); return line; }));
   const frame = element("charts").getBoundingClientRect();
   const left = event.clientX - frame.left + 14, top = event.clientY - frame.top + 14;
@@ -243,11 +281,16 @@ function listenToPointer() {
     if (dragged && !dragged.hasMoved) { hover(event); select(hovered); }
     dragged = null;
   });
-  map.addEventListener("pointerleave", () => {
-    hovered = pointerStep = null;
-    element("tooltip").hidden = true;
-    drawOver();
-  });
+  const curve = element("curve");
+  curve.addEventListener("pointermove", hoverCurve);
+  curve.addEventListener("click", event => setMoment(pointAt(event).step));
+  for (const place of [map, curve]) {
+    place.addEventListener("pointerleave", () => {
+      hovered = pointerStep = null;
+      element("tooltip").hidden = true;
+      drawOver();
+    });
+  }
 }
 
 function clear() {
@@ -264,10 +307,18 @@ const KEYS = {
   a: () => showAll(plans.length > 1 && element("all").hidden),
   "/": () => element("search").select(), Escape: clear,
   n: () => showMatch(1), p: () => showMatch(-1),
-  m: () => element("peak").querySelector("button")?.click(),
+  m: () => { setMoment(null); element("moment").querySelector("button")?.click(); },
+  ",": () => setMoment((moment ?? plan.peak_step) - 1), ".": () => setMoment((moment ?? plan.peak_step) + 1),
   t: () => setAxis(view.axis === "node" ? "seconds" : "node"),
   d: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
 };
+
+// Arrows on a tab, as people who do without a pointer expect of tabs.
+function turnTabs(turn) {
+  const number = (plans.indexOf(plan) + turn + plans.length) % plans.length;
+  showPlan(number);
+  element("tabs").children[number].focus();
+}
 
 function listenToKeys() {
   const search = element("search");
@@ -278,8 +329,9 @@ function listenToKeys() {
       else if (event.key === "Escape") clear();
       return;
     }
-    const number = Number(event.key);
-    if (number >= 1 && number <= plans.length) showPlan(number - 1);
+    const number = Number(event.key), turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (turn && event.target.getAttribute?.("role") === "tab") turnTabs(turn);
+    else if (number >= 1 && number <= plans.length) showPlan(number - 1);
     else if (KEYS[event.key]) KEYS[event.key]();
     else return;
     event.preventDefault();
@@ -308,6 +360,7 @@ function listenToButtons() {
   element("theme").addEventListener("click", KEYS.d);
   element("fit").addEventListener("click", showThisPlan);
   element("whole").addEventListener("click", showWhole);
+  element("to-peak").addEventListener("click", () => setMoment(null));
 }
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");

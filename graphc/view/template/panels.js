@@ -17,21 +17,21 @@ function fillKinds() {
   }));
 }
 
-function fillPeak() {
-  const { bytes, kind } = plan.buffers, step = plan.peak_step;
-  element("peak-title").textContent = `peak: ${formatBytes(plan.live_bytes)} at node ${step}`;
-  element("peak").replaceChildren(...plan.peak.map(buffer => {
+const LISTED = 40;  // of the buffers that are alive at a step
+
+function fillMoment() {
+  const { bytes, kind } = plan.buffers, step = moment ?? plan.peak_step;
+  element("moment-title").textContent =
+    `${moment === null ? "peak" : "live"}: ${formatBytes(plan.live[step])} at node ${step}`;
+  element("to-peak").hidden = moment === null;
+  element("moment").replaceChildren(...plan.largestAt(step, LISTED).map(buffer => {
     const value = plan.valueAt(buffer, step), name = plan.nameAt(buffer, step);
     const text = make("div"), swatch = make("i"), button = make("button");
     swatch.style.background = colours.css[kind[buffer]];
     text.append(swatch, value < 0 ? name : `${name} ${plan.origin(value)}`);
     text.title = text.textContent;
     button.append(text, make("span", formatBytes(bytes[buffer])));
-    button.addEventListener("click", () => {
-      showAll(false);
-      select({ buffer, value });
-      moveTo(buffer);
-    });
+    button.addEventListener("click", () => goTo(buffer, value));
     const row = make("li");
     row.append(button);
     return row;
@@ -65,28 +65,40 @@ function fillDetails() {
   const { buffer, value } = selected;
   const list = make("dl");
   for (const [label, text] of describe(buffer, value)) list.append(make("dt", label), make("dd", text));
-  const parts = [make("h3", heading(buffer, value)), list];
-  if (value >= 0) {
-    const readers = plan.readers[value].map(step => make("li", `node ${step}, ${plan.nodeLabel(step)}`));
-    if (plan.isOutput(value)) readers.push(make("li", "the caller: an output"));
-    parts.push(make("h2", `readers: ${readers.length}`));
-    parts.push(Object.assign(make("ul"), { className: "reads" }));
-    parts.at(-1).append(...readers.slice(0, 100));
-  }
-  const others = plan.residents[buffer].filter(other => other !== value);
-  if (others.length) {
-    parts.push(make("h2", `also in this buffer: ${others.length}`));
-    parts.push(Object.assign(make("div"), { className: "reads" }));
-    parts.at(-1).append(...others.slice(0, 100).map(other => {
-      const button = make("button", `${plan.values.name[other]} ${plan.origin(other)}`);
-      button.addEventListener("click", () => select({ buffer, value: other }));
-      return button;
-    }));
-  }
-  panel.replaceChildren(...parts);
+  panel.replaceChildren(make("h3", heading(buffer, value)), list, ...related(buffer, value));
 }
 
+// Lists of what else to look at: what reads a value, what it was copied from, what shares its bytes.
+function related(buffer, value) {
+  const others = plan.residents[buffer].filter(other => other !== value);
+  const inBuffer = listed("also in this buffer", others.map(other => toValue(other, called(other))));
+  if (value < 0) return inBuffer;
+  const readers = plan.readers[value].map(step => toValue(plan.written[step], `node ${step}, ${plan.nodeLabel(step)}`));
+  if (plan.isOutput(value)) readers.push(make("div", "the caller: an output"));
+  const copies = plan.copies.get(value) ?? [], original = plan.values.copy_of[value];
+  return [
+    ...listed("readers", readers, true),
+    ...listed("computed again", copies.map(copy => toValue(copy, `node ${plan.values.node[copy]}, ${called(copy)}`))),
+    ...listed("a copy of", original < 0 ? [] : [toValue(original, called(original))]),
+    ...inBuffer,
+  ];
+}
+
+function listed(title, rows, isAlways = false) {
+  if (!rows.length && !isAlways) return [];
+  const list = make("div", "", { className: "related" });
+  list.append(...rows.slice(0, 100));
+  return [make("h2", `${title}: ${rows.length}`), list];
+}
+
+function toValue(value, text) {
+  const button = make("button", text);
+  button.addEventListener("click", () => goTo(plan.values.buffer[value], value));
+  return button;
+}
+
+const called = value => `${plan.values.name[value]} ${plan.origin(value)}`;
+
 function heading(buffer, value) {
-  if (value < 0) return plan.nameAt(buffer, plan.buffers.first[buffer]);
-  return `${plan.values.name[value]} ${plan.origin(value)}`;
+  return value < 0 ? plan.nameAt(buffer, plan.buffers.first[buffer]) : called(value);
 }

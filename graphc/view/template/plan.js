@@ -2,20 +2,28 @@
 
 const BLOCK = 64;  // buffers whose lifetimes are skipped together
 
+// The JSON that the page holds compressed.
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
 class Plan {
   constructor(model, content) {
     Object.assign(this, model);
     this.content = content;
     this.steps = Math.max(1, model.nodes.op.length);
-    this.edges = { node: Float64Array.from({ length: this.steps + 1 }, (_, step) => step), seconds: this.clock() };
+    this.edges = { node: Float64Array.from({ length: this.steps + 1 }, (_, step) => step), seconds: this.addUpSeconds() };
     this.unpackReaders();
     this.findResidents();
+    this.findRelations();
     this.indexLifetimes();
     this.addUpKinds();
   }
 
-  // When each step begins, by the cost model, and when the last one ends.
-  clock() {
+  // When each step begins by the clock, and when the last one ends.
+  addUpSeconds() {
     const edges = new Float64Array(this.steps + 1);
     for (let step = 0; step < this.steps; step++) edges[step + 1] = edges[step] + (this.nodes.seconds[step] || 0);
     return edges;
@@ -30,6 +38,17 @@ class Plan {
   findResidents() {
     this.residents = this.buffers.offset.map(() => []);
     this.values.buffer.forEach((buffer, value) => this.residents[buffer].push(value));
+  }
+
+  // Of each node the first value it writes, of each value its recomputed copies.
+  findRelations() {
+    this.written = new Int32Array(this.steps).fill(-1);
+    this.copies = new Map();
+    this.values.node.forEach((step, value) => {
+      if (step >= 0 && this.written[step] < 0) this.written[step] = value;
+      const original = this.values.copy_of[value];
+      if (original >= 0) this.copies.set(original, [...(this.copies.get(original) ?? []), value]);
+    });
   }
 
   // Buffers in order of `first`; of each block of them the latest `last`.
@@ -68,6 +87,13 @@ class Plan {
         if (first[buffer] < end && last[buffer] > begin) use(buffer);
       }
     }
+  }
+
+  // The largest buffers that are alive at a step.
+  largestAt(step, count) {
+    const { bytes } = this.buffers, found = [];
+    this.alive(step, step + 1, buffer => found.push(buffer));
+    return found.sort((a, b) => bytes[b] - bytes[a] || a - b).slice(0, count);
   }
 
   // The step that runs at a time of an axis.
