@@ -56,7 +56,6 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
         "peak_step": plan.peak_step,
         "alignment": plan.alignment,
         "live": plan.live_profile,
-        "bytes_by_kind": plan.bytes_by_kind,
         "buffers": _buffers(plan),
         "clock": clock.source,
         "nodes": _nodes(graph, texts, clock),

@@ -216,9 +216,9 @@ def _byte_axis(axes: Axes, largest: int, ticks: int = TICKS, which: str = "y") -
 
 
 def _in_unit_of(step: int, size: float) -> str:
-    """A label in the unit of the axis' steps, so that all labels have the same one."""
-    figure, unit = format_bytes(step).split()
-    return f"{size / step * float(figure):g} {unit}" if size else "0"
+    """A label in a unit of which the axis' step is a quarter or more, so that all have the same."""
+    figure, unit = format_bytes(4 * step).split()
+    return f"{size / (4 * step) * float(figure):g} {unit}" if size else "0"
 
 
 def _png(figure: Figure) -> bytes:

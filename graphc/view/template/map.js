@@ -23,15 +23,21 @@ function palette(kinds) {
     return ((255 << 24) | (parts[2] << 16) | (parts[1] << 8) | parts[0]) >>> 0;
   };
   const names = kinds.map(kind => read(kind.replace(" ", "-")));
-  const brightness = text => [1, 3, 5].reduce(
-    (sum, at, i) => sum + [0.299, 0.587, 0.114][i] * parseInt(text.slice(at, at + 2), 16), 0);
   return {
     css: names,
     shades: names.map(name => [1, 0.93, 1.07].map(shade => pixel(name, shade))),
-    texts: names.map(name => (brightness(name) < 118 ? "#ffffff" : "#000000")),
+    texts: names.map(textColour),
     borders: names.map(name => pixel(name, 0.68)),
     ink: read("ink"), quiet: read("quiet"), line: read("line"), mark: read("mark"), page: read("page"),
   };
+}
+
+// Black or white, whichever has more contrast on a colour by WCAG's measure.
+function textColour(background) {
+  const light = [1, 3, 5].map(at => parseInt(background.slice(at, at + 2), 16) / 255)
+    .map(part => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  const luminance = 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2];
+  return (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) ? "#000000" : "#ffffff";
 }
 
 // Of each line of pixels a span that is full: most thin rectangles lie inside such a one.
@@ -229,11 +235,11 @@ function drawTimes(canvas, view, clock, colours) {
   context.fillText(title, width / 2, height - 13 * scale);
 }
 
-// A size in the largest unit that it fills; labels of an axis in that of their step.
-function formatBytes(count, step = count) {
+// A size in the largest unit that it fills; labels of an axis in one of which their step is a quarter.
+function formatBytes(count, step = count / 4) {
   let size = count, unit = 0;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  for (; Math.abs(step) >= 1024 && unit < units.length - 1; step /= 1024) [size, unit] = [size / 1024, unit + 1];
+  for (; Math.abs(step) >= 256 && unit < units.length - 1; step /= 1024) [size, unit] = [size / 1024, unit + 1];
   return `${unit && size % 1 ? size.toFixed(size < 10 ? 2 : 1) : size} ${units[unit]}`;
 }
 

@@ -156,6 +156,7 @@ function goTo(buffer, value) {
 function setMoment(step) {
   const inside = step === null ? plan.peak_step : Math.min(plan.steps - 1, Math.max(0, step));
   moment = inside === plan.peak_step ? null : inside;
+  fillKinds();
   fillMoment();
   redraw();
 }

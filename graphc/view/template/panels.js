@@ -6,13 +6,15 @@ function fillSummary() {
 }
 
 function fillKinds() {
+  const step = moment ?? plan.peak_step;
+  element("kinds-title").textContent = `kinds: live at node ${step}`;
   element("kinds").replaceChildren(...content.kinds.map((kind, number) => {
     const box = make("input", "", { type: "checkbox", checked: shown[number], name: kind });
     box.addEventListener("change", () => { shown[number] = box.checked; redraw(); });
     const swatch = make("i");
     swatch.style.background = colours.css[number];
     const label = make("label");
-    label.append(box, swatch, kind, make("span", formatBytes(plan.bytes_by_kind[kind])));
+    label.append(box, swatch, kind, make("span", formatBytes(plan.liveByKind[number][step])));
     return label;
   }));
 }

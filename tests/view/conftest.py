@@ -1,0 +1,29 @@
+"""A browser, and a page of small plans that is open in it."""
+
+import pytest
+from view.chromium import opened
+from view.screen import PLANS, Screen
+
+from graphc.view.page import page
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with opened() as found:
+        yield found
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "plan.html"
+    path.write_text(page(PLANS, "a small network"))
+    return path
+
+
+@pytest.fixture
+def screen(browser, path):
+    found = Screen(browser, path)
+    yield found
+    found.page.close()
+    assert found.complaints == []
+    assert found.requests == [path.as_uri()]
