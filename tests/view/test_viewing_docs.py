@@ -24,9 +24,13 @@ def test_the_commands_run(capsys, tmp_path, monkeypatch):
             assert (program, code, err) == ("graphc", 0, "")
 
 
-def test_pictures_are_there():
-    for name in re.findall(r"!\[.*?\]\((.*?)\)", TEXT):
+def test_pictures_are_there_and_all_are_shown():
+    shown = set()
+    for document in (TEXT, (DOCS / "pictures.md").read_text()):
+        shown |= set(re.findall(r"!\[.*?\]\((.*?)\)", document))
+    for name in shown:
         assert (DOCS / name).read_bytes().startswith(b"\x89PNG")
+    assert {DOCS / name for name in shown} == set((DOCS / "pictures").iterdir())
 
 
 def test_keys_are_those_of_the_page():
