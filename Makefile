@@ -24,10 +24,11 @@ nightly: $(VENV)/.installed-$(EXTRAS)
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
 	$(BIN)/python -m pytest tests/gpu -m gpu
 
-# Chromium is Debian's, or any on the path; Playwright is only its driver.
-browser: $(VENV)/.installed-$(EXTRAS),browser,perfetto
+# Chromium is any on the path, else Debian's, else Playwright's own.
+browser: $(VENV)/.installed-$(EXTRAS),view,browser,perfetto
 	command -v chromium || command -v google-chrome || \
-		{ apt-get update && apt-get install -y --no-install-recommends chromium; }
+		{ apt-get update && apt-get install --yes --no-install-recommends chromium; } || \
+		$(BIN)/playwright install chromium
 	$(BIN)/python -m pytest tests/view -m "browser or perfetto"
 
 lint: $(VENV)/.installed-dev

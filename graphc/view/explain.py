@@ -13,6 +13,12 @@ from graphc.view.page_model import lifetime_end, origin
 READERS = 6
 """Readers that are listed; of more, the first ones and the last."""
 
+KEPT = 40
+"""Values of the forward pass that are listed."""
+
+BEHIND = ("gradient", "mirror")
+"""Phases of nodes for which the forward pass keeps values."""
+
 AT_PEAK = 10
 """Values that are listed at the peak."""
 
@@ -81,7 +87,7 @@ def _why_kept(plan: MemoryPlan, value: Value) -> Iterator[str]:
         yield "No node reads it, so its bytes are free after the node that writes it."
         return
     last = readers[-1]
-    backward = [node for node in readers if node.phase in ("gradient", "mirror")]
+    backward = [graph.nodes[step] for step in _steps_behind(plan, value)]
     is_forward = value.node is None or value.node.phase == "forward"
     if is_forward and backward:
         yield (
@@ -170,6 +176,38 @@ def _place(plan: MemoryPlan, value: Value) -> Iterator[str]:
         yield f"The buffer also holds {listed}{more}."
 
 
+def explain_kept(plan: MemoryPlan) -> list[str]:
+    """Sentences: what the forward pass keeps for the gradient and for recomputation, largest first.
+
+    Values that share their bytes, such as a view and what it views, count once.
+    """
+    kept: dict[int, tuple[Value, list[int]]] = {}
+    for value in plan.graph.values:
+        steps = _steps_behind(plan, value)
+        if steps:
+            kept.setdefault(plan.address(value), (value, steps))
+    found = sorted(kept.values(), key=lambda entry: -entry[0].type.bytes)
+    total = format_bytes(sum(value.type.bytes for value, _ in found))
+    told = [
+        f"The forward pass keeps {len(found)} values, {total} together, for the gradient and "
+        f"recomputation; recomputation is {plan.recompute}."
+    ]
+    for value, steps in found[:KEPT]:
+        first, last = (_at(plan, plan.graph.nodes[step]) for step in (steps[0], steps[-1]))
+        readers = f"for {first}" if first == last else f"for {first} to {last}"
+        told.append(f"  {format_bytes(value.type.bytes)}, {_name(plan, value)}: {readers}")
+    rest = [value.type.bytes for value, _ in found[KEPT:]]
+    return told + ([f"  {format_bytes(sum(rest))} in {len(rest)} smaller values"] if rest else [])
+
+
+def _steps_behind(plan: MemoryPlan, value: Value) -> list[int]:
+    """Steps of the gradient and of recomputation that read a value of the forward pass."""
+    if isinstance(value, State) or (value.node is not None and value.node.phase != "forward"):
+        return []
+    nodes = plan.graph.nodes
+    return [step for step in plan.graph.uses[value] if nodes[step].phase in BEHIND]
+
+
 def explain_peak(plan: MemoryPlan) -> list[str]:
     """Sentences: where the peak is, its kinds, its largest values and who holds them."""
     step = plan.peak_step
@@ -238,9 +276,8 @@ def _by_op(plan: MemoryPlan, step: int) -> list[str]:
         return []
     step_seconds = sum(costs.seconds(node) for node in plan.graph.nodes) or 1.0
     ordered = sorted(totals.items(), key=lambda entry: (-entry[1][0], entry[0]))[:READERS]
-    listed = ", ".join(
-        f"{op} {format_bytes(size)} ({seconds / step_seconds:.1%} of the step's seconds to compute "
-        "again)"
+    lines = [
+        f"  {format_bytes(size)} of {op}: {seconds / step_seconds:.1%} of the step's seconds"
         for op, (size, seconds) in ordered
-    )
-    return [f"Values of the forward pass there by op: {listed}."]
+    ]
+    return ["Values of the forward pass there by op, and what they cost to compute again:", *lines]

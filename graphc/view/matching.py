@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from difflib import get_close_matches
 
 from graphc.errors import OptionError
 from graphc.ir.graph import Graph, Value
@@ -58,10 +59,12 @@ def find_value(plan: MemoryPlan, text: str) -> Value:
     if len(near) == 1:
         return near[0]
     if not near:
+        known = dict.fromkeys(part for value in names for part in (names[value], origin(value)))
+        alike = get_close_matches(text, known, LISTED)
         raise OptionError(
-            f"the plan has no value {text!r}; give a name such as "
-            f"{next(iter(names.values()), '%0')}, or scope and op, as `graphc plan --text` prints "
-            "them"
+            f"the plan has no value {text!r}; "
+            + (f"close to it are {', '.join(alike)}" if alike else "none is called alike")
+            + "; `graphc plan --text` prints all, by name and by scope and op"
         )
     listed = ", ".join(called(plan, value) for value in near[:LISTED])
     more = f" and {len(near) - LISTED} more" if len(near) > LISTED else ""

@@ -8,10 +8,10 @@ from view.networks import every_plan, planned
 
 import graphc as g
 from graphc.errors import OptionError
-from graphc.ir.graph import State
+from graphc.ir.graph import Input, State
 from graphc.ir.types import format_bytes
 from graphc.view.difference import differences
-from graphc.view.explain import explain_peak, explain_value, resident_at
+from graphc.view.explain import explain_kept, explain_peak, explain_value, resident_at
 from graphc.view.matching import find_value, pairs
 
 
@@ -70,8 +70,31 @@ def test_values_are_found_by_name_and_by_place():
     assert found.node.label == "stem/relu"
     with pytest.raises(OptionError, match=r"fits \d+ values; choose one of: .* and \d+ more"):
         find_value(plan, "stage1")
-    with pytest.raises(OptionError, match="the plan has no value 'nothing'"):
-        find_value(plan, "nothing")
+    with pytest.raises(OptionError, match="no value '#'; none is called alike"):
+        find_value(plan, "#")
+    with pytest.raises(OptionError, match="no value 'stem/rulu'; close to it are stem/relu"):
+        find_value(plan, "stem/rulu")
+
+
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_what_is_kept(plan):
+    graph = plan.graph
+    wanted = {}
+    for step, node in enumerate(graph.nodes):
+        if node.phase in ("gradient", "mirror"):
+            for value in node.inputs:
+                given = isinstance(value, Input)
+                if given or (value.node is not None and value.node.phase == "forward"):
+                    wanted.setdefault(plan.address(value), (value.type.bytes, []))[1].append(step)
+    first, *lines = explain_kept(plan)
+    total = format_bytes(sum(size for size, _ in wanted.values()))
+    assert first.startswith(f"The forward pass keeps {len(wanted)} values, {total} together")
+    sizes = sorted((format_bytes(size) for size, _ in wanted.values()), reverse=True)
+    if len(wanted) <= 40:
+        assert sorted((line.split(",")[0].strip() for line in lines), reverse=True) == sizes
+    for line in lines[:40]:
+        steps = [int(number) for number in re.findall(r"node (\d+)", line)]
+        assert any(steps in ([s[0], s[-1]], s[:1]) for _, s in wanted.values())
 
 
 @pytest.mark.parametrize("plan", every_plan(), ids=repr)
