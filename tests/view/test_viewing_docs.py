@@ -45,8 +45,11 @@ def test_keys_are_those_of_the_page():
 def test_the_times_of_zooming_are_the_committed_ones():
     results = Path(__file__).parents[2] / "benchmarks" / "results" / "page_zoom.json"
     rows = json.loads(results.read_text())["rows"][1:]
-    told = [int(number.replace(",", "")) for number in re.findall(
-        r"in ([\d,]+) ms with ([\d,]+) buffers .*? in ([\d,]+) ms with ([\d,]+), .*?"
-        r"took ([\d,]+) ms\nand ([\d,]+) ms", TEXT)[0]]  # fmt: skip
-    medians = [(round(row["median zoom ms"]), row["buffers"]) for row in rows]
-    assert told == [*medians[0], *medians[1], *(round(row["longest zoom ms"]) for row in rows)]
+    (told,) = re.findall(
+        r"in (\d+) ms with ([\d,]+) buffers .*? in (\d+) ms with ([\d,]+), .*?"
+        r"took (\d+) ms and (\d+) ms\. .*? has ([\d.]+) MB and is written in ([\d.]+) s",
+        TEXT, re.DOTALL,
+    )  # fmt: skip
+    wanted = [f"{row[name]:,.0f}" for row in rows for name in ("median zoom ms", "buffers")]
+    wanted += [f"{row['longest since wheel ms']:.0f}" for row in rows]
+    assert list(told) == [*wanted, f"{rows[0]['page MB']:.1f}", f"{rows[0]['write seconds']:.1f}"]
