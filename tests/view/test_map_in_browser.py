@@ -202,6 +202,15 @@ def test_light_and_dark(browser, path):
         assert screen.complaints == []
 
 
+def test_a_browser_that_is_too_old_says_so(browser, path):
+    page = browser.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(path.as_uri())
+    page.wait_for_function("document.querySelector('main').textContent.includes('2023')")
+    assert "DecompressionStream is not defined" in page.inner_text("main")
+    page.close()
+
+
 def test_a_narrow_window_and_a_plan_without_nodes(browser, tmp_path):
     path = tmp_path / "empty.html"
     path.write_text(page({"only": g.plan(outputs=[g.input("x", (4,))])}, "an input alone"))
