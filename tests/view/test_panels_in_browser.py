@@ -84,6 +84,7 @@ def check_moment(screen, plan, step):
         residents = {plan.graph.names[v] for v, p in plan.placements.items()
                      if plan.buffers[p.buffer].bytes == buffer.bytes}  # fmt: skip
         assert name in residents | {"workspace"}
+        assert name.startswith("@") == (buffer.kind == "state")
         figure, unit = size.split()
         scale = 1024 ** ["B", "KiB", "MiB", "GiB"].index(unit)
         assert float(figure) * scale == pytest.approx(buffer.bytes, rel=0.01)

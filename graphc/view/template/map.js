@@ -103,8 +103,8 @@ function drawLabels(context, plan, labels, colours, scale) {
   context.textBaseline = "middle";
   const { first, last, kind } = plan.buffers;
   for (const { buffer, left, right, top, bottom } of labels) {
-    const step = (first[buffer] + last[buffer]) >> 1, value = plan.valueAt(buffer, step);
-    const text = value >= 0 && plan.origin(value) || plan.nameAt(buffer, step);
+    const step = (first[buffer] + last[buffer]) >> 1, value = plan.holder(buffer, step);
+    const text = value < 0 ? plan.workspaceName(buffer) : plan.origin(value) || plan.values.name[value];
     context.fillStyle = colours.texts[kind[buffer]];
     const most = Math.floor((right - left) / (6.2 * scale));
     context.fillText(text.length > most ? `${text.slice(0, most - 1)}…` : text, left + 4 * scale, (top + bottom) / 2);

@@ -228,7 +228,7 @@ function hoverCurve(event) {
 
 // Lines of a tooltip: texts and elements.
 function wordsOf({ buffer, value }, step) {
-  const title = make("b", value < 0 ? plan.nameAt(buffer, step) : plan.values.name[value]);
+  const title = make("b", value < 0 ? plan.workspaceName(buffer) : plan.values.name[value]);
   const lines = [[title, ` ${plan.origin(value)}`]];
   if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);
   const { bytes, first, last, kind } = plan.buffers;

@@ -27,10 +27,10 @@ function fillMoment() {
     `${moment === null ? "peak" : "live"}: ${formatBytes(plan.live[step])} at node ${step}`;
   element("to-peak").hidden = moment === null;
   element("moment").replaceChildren(...plan.largestAt(step, LISTED).map(buffer => {
-    const value = plan.valueAt(buffer, step), name = plan.nameAt(buffer, step);
+    const value = plan.holder(buffer, step);
     const text = make("div"), swatch = make("i"), button = make("button");
     swatch.style.background = colours.css[kind[buffer]];
-    text.append(swatch, value < 0 ? name : `${name} ${plan.origin(value)}`);
+    text.append(swatch, value < 0 ? plan.workspaceName(buffer) : called(value));
     text.title = text.textContent;
     button.append(text, make("span", formatBytes(bytes[buffer])));
     button.addEventListener("click", () => goTo(buffer, value));
@@ -102,5 +102,5 @@ function toValue(value, text) {
 const called = value => `${plan.values.name[value]} ${plan.origin(value)}`;
 
 function heading(buffer, value) {
-  return value < 0 ? plan.nameAt(buffer, plan.buffers.first[buffer]) : called(value);
+  return value < 0 ? plan.workspaceName(buffer) : called(value);
 }

@@ -143,6 +143,12 @@ class Plan {
     return found;
   }
 
+  // What a buffer is listed as at a step: a state's bytes are the state's, updated or not.
+  holder(buffer, step) {
+    const first = this.residents[buffer][0];
+    return this.content.kinds[this.buffers.kind[buffer]] === "state" ? first : this.valueAt(buffer, step);
+  }
+
   nodeLabel(step) {
     const scope = this.texts[this.nodes.scope[step]], op = this.texts[this.nodes.op[step]];
     return scope ? `${scope}/${op}` : op;
@@ -152,10 +158,8 @@ class Plan {
     return this.values.node[value] < 0 ? "" : this.nodeLabel(this.values.node[value]);
   }
 
-  // What people call what a buffer holds at a step.
-  nameAt(buffer, step) {
-    const value = this.valueAt(buffer, step);
-    return value < 0 ? `workspace of ${this.nodeLabel(this.buffers.first[buffer])}` : this.values.name[value];
+  workspaceName(buffer) {
+    return `workspace of ${this.nodeLabel(this.buffers.first[buffer])}`;
   }
 
   // Values with a name or an origin that contains the text: first what nodes compute, in order.
