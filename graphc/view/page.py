@@ -15,7 +15,7 @@ from graphc.ir.plan import MemoryPlan
 from graphc.view.clock import Clock
 from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
 
-SCRIPTS = ("plan.js", "map.js", "panels.js", "page.js")
+SCRIPTS = ("plan.js", "map.js", "panels.js", "pointer.js", "page.js")
 """One scope on the page; the last one sets all in motion."""
 
 

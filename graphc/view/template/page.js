@@ -15,9 +15,15 @@ let plan = plans[0], colours;
 let selected = null, hovered = null, pointerStep = null;  // selected and hovered: { buffer, value }
 let moment = null;  // the step whose live buffers are listed; null for the peak
 let matches = [], match = -1, isPending = false, isFitted = false;
+let turned = null;  // how the view was on the other axis of time
 
-// All tabs have the same axes: the longest plan's time, the largest arena, the highest peak.
-const span = axis => Math.max(...plans.map(each => each.edges[axis][each.steps])) || 1;
+// All tabs have the same axes: the longest plan's time, the largest arena, the highest peak. Only
+// seconds of one device are comparable: beside those of a CPU, a GPU's would be a line.
+function span(axis, of = plan) {
+  const alike = plans.filter(each => axis === "node" || each.device === of.device);
+  return Math.max(...alike.map(each => each.edges[axis][each.steps])) || 1;
+}
+
 const height = Math.max(1, ...plans.map(each => each.arena_bytes));
 const most = Math.max(1, ...plans.map(each => each.live_bytes));
 
@@ -40,9 +46,10 @@ function clamp(low, high, limit, least) {
   return [start, start + size];
 }
 
+// Less than some nodes and bytes is not shown, but where turning time had led to fewer nodes.
 function look(t0, t1, a0, a1) {
-  const whole = span(view.axis);
-  [view.t0, view.t1] = clamp(t0, t1, whole, view.axis === "node" ? Math.min(4, whole) : whole / 1e6);
+  const whole = span(view.axis), least = view.axis === "node" ? Math.min(4, whole) : whole / 1e6;
+  [view.t0, view.t1] = clamp(t0, t1, whole, Math.min(least, view.t1 - view.t0));
   [view.a0, view.a1] = clamp(a0, a1, height, Math.min(4096, height));
   redraw();
 }
@@ -78,16 +85,21 @@ function redraw() {
 
 // Every plan whole, on the axes of all: what a strategy saves is seen at once.
 function drawAll() {
-  const whole = { axis: view.axis, t0: 0, t1: span(view.axis), a0: 0, a1: height };
   element("all").querySelectorAll("canvas").forEach((canvas, number) => {
+    const whole = { axis: view.axis, t0: 0, t1: span(view.axis, plans[number]), a0: 0, a1: height };
     drawMap(canvas, plans[number], whole, shown, colours);
   });
 }
 
+// What hides takes the focus along; it goes to what is shown instead.
 function showAll(isShown) {
-  element("all").hidden = !isShown;
-  element("charts").hidden = isShown;
+  const [appears, hides] = isShown ? [element("all"), element("charts")] : [element("charts"), element("all")];
+  const isFocused = hides.contains(document.activeElement);
+  appears.hidden = false;
+  hides.hidden = true;
   element("beside").setAttribute("aria-pressed", String(isShown));
+  if (isShown) leave();
+  if (isFocused) (isShown ? element("all").children[plans.indexOf(plan)] : element("map")).focus();
   redraw();
 }
 
@@ -102,6 +114,7 @@ function draw() {
   drawBytes(element("addresses"), view.a0, view.a1, "arena address", colours);
   drawBytes(element("sizes"), 0, highest(), "live", colours);
   drawTimes(element("times"), view, plan.clock, colours);
+  hoverAgain();
   drawOver();
   Object.assign(element("map").dataset, view, {
     milliseconds: performance.now() - start,
@@ -122,13 +135,16 @@ function drawOver() {
 function showPlan(number) {
   showAll(false);
   const name = selected && selected.value >= 0 ? plan.values.name[selected.value] : null;
+  const before = span(view.axis);
   plan = plans[number];
+  const scale = span(view.axis) / before;  // the part of the axis that is seen stays
+  Object.assign(view, { t0: view.t0 * scale, t1: view.t1 * scale });
   [...element("tabs").children].forEach((tab, index) => {
     tab.setAttribute("aria-selected", String(index === number));
     tab.tabIndex = index === number ? 0 : -1;
   });
+  if (plans.length > 1) element("charts").setAttribute("aria-labelledby", element("tabs").children[number].id);
   hovered = pointerStep = moment = null;
-  element("tooltip").hidden = true;
   const value = name === null ? -1 : plan.values.name.indexOf(name);
   select(value < 0 ? null : { buffer: plan.values.buffer[value], value });
   fillSummary();
@@ -180,14 +196,23 @@ function showMatch(step = 0) {
   tellMatches();
 }
 
+// What is seen stays. Nodes that take no time have no width in seconds: turning back at once
+// restores them, as no arithmetic could.
 function setAxis(axis) {
-  const before = plan.edges[view.axis], after = plan.edges[axis];
-  const steps = [view.t0, view.t1].map(time => plan.stepAt(view.axis, time));
-  const isWhole = view.t0 <= 0 && view.t1 >= span(view.axis);
+  const { t0, t1 } = view;
+  const isBack = turned && turned.plan === plan && turned.became.t0 === t0 && turned.became.t1 === t1;
+  Object.assign(view, { axis }, isBack ? turned.was : timesOn(axis));
+  turned = { plan, was: { t0, t1 }, became: { t0: view.t0, t1: view.t1 } };
   element("time").textContent = axis === "node" ? "time: nodes" : "time: seconds";
-  if (before === after) return;
-  view.axis = axis;
-  if (isWhole) showWhole(); else look(after[steps[0]], after[steps[1] + 1] ?? span(axis), view.a0, view.a1);
+  redraw();
+}
+
+// The times that are seen, on another axis.
+function timesOn(axis) {
+  const spans = { [view.axis]: span(view.axis), [axis]: span(axis) };
+  if (view.t0 <= 0 && view.t1 >= spans[view.axis]) return { t0: 0, t1: spans[axis] };
+  const [t0, t1] = [view.t0, view.t1].map(time => plan.convert(time, view.axis, axis, spans));
+  return { t0, t1: Math.max(t1, t0 + spans[axis] / 1e6) };
 }
 
 function setTheme(theme) {
@@ -197,101 +222,6 @@ function setTheme(theme) {
   fillKinds();
   fillMoment();
   redraw();
-}
-
-// Time, address and step under the pointer; below the map, over the curve, the address is none.
-function pointAt(event) {
-  const box = element("map").getBoundingClientRect();
-  const x = (event.clientX - box.left) / box.width, y = 1 - (event.clientY - box.top) / box.height;
-  const time = view.t0 + x * (view.t1 - view.t0);
-  const address = view.a0 + y * (view.a1 - view.a0);
-  const isInside = time < plan.edges[view.axis][plan.steps];
-  return { x, y, step: isInside ? plan.stepAt(view.axis, time) : null, address };
-}
-
-function hover(event) {
-  const { step, address } = pointAt(event);
-  const buffer = step === null ? -1 : plan.bufferAt(step, address, shown);
-  hovered = buffer < 0 ? null : { buffer, value: plan.valueAt(buffer, step, address) };
-  pointerStep = step;
-  drawOver();
-  showTooltip(event, hovered ? wordsOf(hovered, step) : []);
-}
-
-function hoverCurve(event) {
-  const { step } = pointAt(event);
-  hovered = null;
-  pointerStep = step;
-  drawOver();
-  showTooltip(event, step === null ? [] : wordsOfStep(step));
-}
-
-// Lines of a tooltip: texts and elements.
-function wordsOf({ buffer, value }, step) {
-  const title = make("b", value < 0 ? plan.workspaceName(buffer) : plan.values.name[value]);
-  const lines = [[title, ` ${plan.origin(value)}`]];
-  if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);
-  const { bytes, first, last, kind } = plan.buffers;
-  lines.push([make("span", `${content.kinds[kind[buffer]]}, ${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`)]);
-  lines.push([make("span", `node ${step}: ${plan.nodeLabel(step)}`)]);
-  return lines;
-}
-
-function wordsOfStep(step) {
-  const kinds = content.kinds.map((kind, number) => [kind, plan.liveByKind[number][step]]);
-  const parts = kinds.filter(([, size]) => size).map(([kind, size]) => `${kind} ${formatBytes(size)}`);
-  return [
-    [make("b", `${formatBytes(plan.live[step])} live`)], [parts.join(", ")],
-    [make("span", `node ${step}: ${plan.nodeLabel(step)}`)],
-  ];
-}
-
-function showTooltip(event, lines) {
-  const tooltip = element("tooltip");
-  tooltip.hidden = !lines.length;
-  tooltip.replaceChildren(...lines.map(parts => { const line = make("div"); line.append(...parts); return line; }));
-  const frame = element("charts").getBoundingClientRect();
-  const left = event.clientX - frame.left + 14, top = event.clientY - frame.top + 14;
-  tooltip.style.left = `${Math.min(left, frame.width - tooltip.offsetWidth - 8)}px`;
-  tooltip.style.top = `${Math.min(top, frame.height - tooltip.offsetHeight - 8)}px`;
-}
-
-function listenToPointer() {
-  const map = element("map");
-  let dragged = null;
-  map.addEventListener("wheel", event => {
-    event.preventDefault();
-    const { x, y } = pointAt(event);
-    const turn = event.deltaY || event.deltaX;  // browsers turn the wheel sideways while Shift is down
-    zoom(Math.exp(Math.max(-1, Math.min(1, turn / 300))), x, y, !event.altKey, !event.shiftKey);
-  }, { passive: false });
-  map.addEventListener("pointerdown", event => {
-    dragged = { x: event.clientX, y: event.clientY, hasMoved: false };
-    map.setPointerCapture(event.pointerId);
-  });
-  map.addEventListener("pointermove", event => {
-    if (!dragged) return hover(event);
-    const across = event.clientX - dragged.x, down = event.clientY - dragged.y;
-    if (!dragged.hasMoved && Math.hypot(across, down) < 4) return undefined;
-    element("tooltip").hidden = true;
-    move(-across / map.clientWidth, down / map.clientHeight);
-    dragged = { x: event.clientX, y: event.clientY, hasMoved: true };
-    return undefined;
-  });
-  map.addEventListener("pointerup", event => {
-    if (dragged && !dragged.hasMoved) { hover(event); select(hovered); }
-    dragged = null;
-  });
-  const curve = element("curve");
-  curve.addEventListener("pointermove", hoverCurve);
-  curve.addEventListener("click", event => setMoment(pointAt(event).step));
-  for (const place of [map, curve]) {
-    place.addEventListener("pointerleave", () => {
-      hovered = pointerStep = null;
-      element("tooltip").hidden = true;
-      drawOver();
-    });
-  }
 }
 
 function clear() {
@@ -342,8 +272,9 @@ function listenToKeys() {
 
 function listenToButtons() {
   element("tabs").append(...plans.map((each, number) => {
-    const tab = make("button", each.label, { title: `key ${number + 1}` });
+    const tab = make("button", each.label, { title: `key ${number + 1}`, id: `tab-${number + 1}` });
     tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-controls", "charts");
     tab.addEventListener("click", () => showPlan(number));
     return tab;
   }));
@@ -357,6 +288,7 @@ function listenToButtons() {
   element("beside").hidden = plans.length < 2;
   element("beside").addEventListener("click", KEYS.a);
   element("tabs").hidden = plans.length < 2;
+  if (plans.length > 1) element("charts").setAttribute("role", "tabpanel");
   element("time").addEventListener("click", KEYS.t);
   element("theme").addEventListener("click", KEYS.d);
   element("fit").addEventListener("click", showThisPlan);
@@ -368,6 +300,7 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 element("title").textContent = content.title;
 element("notes").hidden = !content.notes.length;
 element("note-list").append(...content.notes.map(note => make("li", note)));
+listKinds();
 listenToButtons();
 listenToPointer();
 listenToKeys();

@@ -1,32 +1,43 @@
 // The panels beside the map: they read what page.js keeps, and ask it to show another buffer.
 
 function fillSummary() {
+  element("plan-title").textContent = plans.length > 1 ? `plan: ${plan.label}` : "plan";
   const rows = plan.summary.flatMap(([label, figure]) => [make("dt", label), make("dd", figure)]);
   element("summary").replaceChildren(...rows);
 }
 
+function listKinds() {
+  element("kinds").append(...content.kinds.map((kind, number) => {
+    const box = make("input", "", { type: "checkbox", name: kind });
+    box.addEventListener("change", () => { shown[number] = box.checked; redraw(); });
+    const label = make("label");
+    label.append(box, make("i"), kind, make("span"));
+    return label;
+  }));
+}
+
+// The rows stay, and with them the focus; what they tell changes.
 function fillKinds() {
   const step = moment ?? plan.peak_step;
   element("kinds-title").textContent = `kinds: live at node ${step}`;
-  element("kinds").replaceChildren(...content.kinds.map((kind, number) => {
-    const box = make("input", "", { type: "checkbox", checked: shown[number], name: kind });
-    box.addEventListener("change", () => { shown[number] = box.checked; redraw(); });
-    const swatch = make("i");
+  [...element("kinds").children].forEach((row, number) => {
+    const [box, swatch, size] = row.children;
+    box.checked = shown[number];
     swatch.style.background = colours.css[number];
-    const label = make("label");
-    label.append(box, swatch, kind, make("span", formatBytes(plan.liveByKind[number][step])));
-    return label;
-  }));
+    size.textContent = formatBytes(plan.liveByKind[number][step]);
+  });
 }
 
 const LISTED = 40;  // of the buffers that are alive at a step
 
 function fillMoment() {
   const { bytes, kind } = plan.buffers, step = moment ?? plan.peak_step;
-  element("moment-title").textContent =
-    `${moment === null ? "peak" : "live"}: ${formatBytes(plan.live[step])} at node ${step}`;
-  element("to-peak").hidden = moment === null;
-  element("moment").replaceChildren(...plan.largestAt(step, LISTED).map(buffer => {
+  const title = element("moment-title"), back = element("to-peak"), list = element("moment");
+  title.textContent = `${moment === null ? "peak" : "live"}: ${formatBytes(plan.live[step])} at node ${step}`;
+  const focused = [...list.querySelectorAll("button")].indexOf(document.activeElement);
+  if (moment === null && document.activeElement === back) title.focus();
+  back.hidden = moment === null;
+  list.replaceChildren(...plan.largestAt(step, LISTED).map(buffer => {
     const value = plan.holder(buffer, step);
     const text = make("div"), swatch = make("i"), button = make("button");
     swatch.style.background = colours.css[kind[buffer]];
@@ -38,6 +49,7 @@ function fillMoment() {
     row.append(button);
     return row;
   }));
+  if (focused >= 0) ([...list.querySelectorAll("button")].slice(0, focused + 1).at(-1) ?? title).focus();
 }
 
 function describe(buffer, value) {
@@ -46,28 +58,29 @@ function describe(buffer, value) {
   const rows = [];
   if (value >= 0) {
     const [, shape, dtype, size] = plan.values.types[plan.values.type[value]];
-    const born = plan.values.node[value], until = plan.until(value);
+    const born = plan.values.node[value], until = plan.needed[value];
     rows.push(["shape", shape.length ? shape.join(" × ") : "scalar"], ["dtype", dtype],
       ["bytes", `${formatBytes(size)}${formatBytes(size).endsWith(" B") ? "" : ` (${size})`}`],
       ["lives", `nodes ${Math.max(0, born)} to ${until - 1}`],
       ["made by", born < 0 ? "given from outside the step" : `node ${born}, ${plan.nodeLabel(born)}`],
       ["why here", plan.why(value)]);
   }
-  rows.push(["kind", content.kinds[kind[buffer]]], ["buffer", `${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`],
+  rows.push(["kind", content.kinds[kind[buffer]]],
+    ["buffer", `${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`],
     ["address", `${hex(offset[buffer])} to ${hex(end)}`]);
   return rows;
 }
 
 function fillDetails() {
-  const panel = element("details");
-  if (!selected) {
-    panel.replaceChildren(make("p", "Click a rectangle."));
-    return;
-  }
-  const { buffer, value } = selected;
+  const panel = element("details"), isFocused = panel.contains(document.activeElement);
+  panel.replaceChildren(...(selected ? tellAll(selected) : [make("p", "Click a rectangle.")]));
+  if (isFocused) (panel.querySelector("h3") ?? panel).focus();
+}
+
+function tellAll({ buffer, value }) {
   const list = make("dl");
   for (const [label, text] of describe(buffer, value)) list.append(make("dt", label), make("dd", text));
-  panel.replaceChildren(make("h3", heading(buffer, value)), list, ...related(buffer, value));
+  return [make("h3", heading(buffer, value), { tabIndex: -1 }), list, ...related(buffer, value)];
 }
 
 // Lists of what else to look at: what reads a value, what it was copied from, what shares its bytes.
@@ -75,13 +88,18 @@ function related(buffer, value) {
   const others = plan.residents[buffer].filter(other => other !== value);
   const inBuffer = listed("also in this buffer", others.map(other => toValue(other, called(other))));
   if (value < 0) return inBuffer;
-  const readers = plan.readers[value].map(step => toValue(plan.written[step], `node ${step}, ${plan.nodeLabel(step)}`));
+  const nodes = plan.readers[value];
+  const readers = nodes.map(step => toValue(plan.written[step], `node ${step}, ${plan.nodeLabel(step)}`));
   if (plan.isOutput(value)) readers.push(make("div", "the caller: an output"));
-  const copies = plan.copies.get(value) ?? [], original = plan.values.copy_of[value];
+  const copies = plan.copies.get(value) ?? [], views = plan.views.get(value) ?? [];
+  const withNode = other => toValue(other, `node ${plan.values.node[other]}, ${called(other)}`);
+  const one = other => (other < 0 ? [] : [toValue(other, called(other))]);
   return [
     ...listed("readers", readers, true),
-    ...listed("computed again", copies.map(copy => toValue(copy, `node ${plan.values.node[copy]}, ${called(copy)}`))),
-    ...listed("a copy of", original < 0 ? [] : [toValue(original, called(original))]),
+    ...listed("views of it", views.map(withNode)),
+    ...listed("a part of", one(plan.whole(value))),
+    ...listed("computed again", copies.map(withNode)),
+    ...listed("a copy of", one(plan.values.copy_of[value])),
     ...inBuffer,
   ];
 }

@@ -14,10 +14,12 @@ class Plan {
     Object.assign(this, model);
     this.content = content;
     this.steps = Math.max(1, model.nodes.op.length);
-    this.edges = { node: Float64Array.from({ length: this.steps + 1 }, (_, step) => step), seconds: this.addUpSeconds() };
+    const nodes = Float64Array.from({ length: this.steps + 1 }, (_, step) => step);
+    this.edges = { node: nodes, seconds: this.addUpSeconds() };
     this.unpackReaders();
     this.findResidents();
     this.findRelations();
+    this.findNeeds();
     this.indexLifetimes();
     this.addUpKinds();
   }
@@ -40,15 +42,43 @@ class Plan {
     this.values.buffer.forEach((buffer, value) => this.residents[buffer].push(value));
   }
 
-  // Of each node the first value it writes, of each value its recomputed copies.
+  // Of each node the first value it writes, of each value its recomputed copies and its views.
   findRelations() {
+    const { node, over, copy_of: copies } = this.values;
     this.written = new Int32Array(this.steps).fill(-1);
     this.copies = new Map();
-    this.values.node.forEach((step, value) => {
+    this.views = new Map();
+    const add = (map, key, value) => map.set(key, [...(map.get(key) ?? []), value]);
+    node.forEach((step, value) => {
       if (step >= 0 && this.written[step] < 0) this.written[step] = value;
-      const original = this.values.copy_of[value];
-      if (original >= 0) this.copies.set(original, [...(this.copies.get(original) ?? []), value]);
+      if (copies[value] >= 0) add(this.copies, copies[value], value);
+      if (this.how(value) === "view") add(this.views, over[value], value);
     });
+  }
+
+  // Of each value the step until which its bytes are needed: by its own readers, by those of its
+  // views, and by those of what it is a part of. Views and wholes come after it, so one turn does.
+  findNeeds() {
+    const { node, over, name } = this.values, results = new Set(Object.values(this.outputs));
+    this.needed = node.map((step, value) => {
+      if (name[value].startsWith("@") || this.how(value) === "state" || results.has(name[value])) return this.steps;
+      return (this.readers[value].at(-1) ?? Math.max(0, step)) + 1;
+    });
+    for (let value = node.length - 1; value >= 0; value--) {
+      const how = this.how(value), other = over[value];
+      if (how === "part") this.needed[value] = Math.max(this.needed[value], this.needed[other]);
+      if (how === "view") this.needed[other] = Math.max(this.needed[other], this.needed[value]);
+    }
+  }
+
+  // How a value gets its bytes.
+  how(value) {
+    return this.content.hows[this.values.how[value]];
+  }
+
+  // What a value is a part of, or -1.
+  whole(value) {
+    return this.how(value) === "part" ? this.values.over[value] : -1;
   }
 
   // Buffers in order of `first`; of each block of them the latest `last`.
@@ -107,12 +137,26 @@ class Plan {
     return low;
   }
 
+  // A time of one axis on the other: the same step, and the same fraction of it. `spans` are the
+  // ends of both axes, which may be those of longer plans.
+  convert(time, from, to, spans) {
+    const before = this.edges[from], after = this.edges[to], end = before[this.steps];
+    if (time >= end) {
+      const beyond = spans[from] > end ? (time - end) / (spans[from] - end) : 0;
+      return after[this.steps] + beyond * (spans[to] - after[this.steps]);
+    }
+    const step = this.stepAt(from, time);
+    const fraction = (time - before[step]) / (before[step + 1] - before[step]);
+    return after[step] + fraction * (after[step + 1] - after[step]);
+  }
+
   // The buffer at a step and an address, or -1.
   bufferAt(step, address, shown) {
     const { offset, bytes, kind } = this.buffers;
     let found = -1;
     this.alive(step, step + 1, buffer => {
-      if (shown[kind[buffer]] && offset[buffer] <= address && address < offset[buffer] + bytes[buffer]) found = buffer;
+      const isThere = offset[buffer] <= address && address < offset[buffer] + bytes[buffer];
+      if (isThere && shown[kind[buffer]]) found = buffer;
     });
     return found;
   }
@@ -132,13 +176,13 @@ class Plan {
   // The value whose bytes a buffer holds at a step: the one written last, at an address where one is
   // given; -1 for a workspace. Parts of a concatenation share a buffer before it is complete.
   valueAt(buffer, step, address = null) {
-    const { node, how } = this.values, view = this.content.hows.indexOf("view");
+    const { node } = this.values;
     const written = this.residents[buffer].filter(value => node[value] <= step);
     const place = address - this.buffers.offset[buffer];
     const there = address === null ? [] : written.filter(value => this.holds(value, place));
     let found = -1;
     for (const value of there.length ? there : written) {
-      if (found < 0 || how[value] !== view && node[value] >= node[found]) found = value;
+      if (found < 0 || this.how(value) !== "view" && node[value] >= node[found]) found = value;
     }
     return found;
   }
@@ -149,13 +193,15 @@ class Plan {
     return this.content.kinds[this.buffers.kind[buffer]] === "state" ? first : this.valueAt(buffer, step);
   }
 
+  // Scope and op of a node; a plan without nodes has a step all the same.
   nodeLabel(step) {
+    if (step >= this.nodes.op.length) return "start";
     const scope = this.texts[this.nodes.scope[step]], op = this.texts[this.nodes.op[step]];
     return scope ? `${scope}/${op}` : op;
   }
 
   origin(value) {
-    return this.values.node[value] < 0 ? "" : this.nodeLabel(this.values.node[value]);
+    return this.values.node[value] >= 0 ? this.nodeLabel(this.values.node[value]) : "";
   }
 
   workspaceName(buffer) {
@@ -173,19 +219,12 @@ class Plan {
     return found.slice(given.length).concat(given);  // inputs and states are the first values
   }
 
-  // The step until which a value's bytes are needed, as the plan counts it.
-  until(value) {
-    const readers = this.readers[value], born = Math.max(0, this.values.node[value]);
-    if (this.values.name[value].startsWith("@") || this.isOutput(value)) return this.steps;
-    return (readers.length ? readers[readers.length - 1] : born) + 1;
-  }
-
   isOutput(value) {
     return Object.values(this.outputs).includes(this.values.name[value]);
   }
 
   why(value) {
-    const { how, over, copy_of: copies, name } = this.values;
+    const { over, copy_of: copies, name } = this.values;
     const other = over[value] < 0 ? "" : name[over[value]];
     const told = {
       new: "a place that nothing used before",
@@ -194,7 +233,7 @@ class Plan {
       view: `a view of ${other}: no bytes of its own`,
       part: `computed straight into its place in ${other}`,
       state: other ? `where the state ${other} lies` : "in the region of states",
-    }[this.content.hows[how[value]]];
+    }[this.how(value)];
     const node = this.values.node[value];
     if (node < 0 || this.content.phases[this.nodes.phase[node]] !== "mirror") return told;
     return `computed again${copies[value] < 0 ? "" : `, a copy of ${name[copies[value]]}`}; ${told}`;

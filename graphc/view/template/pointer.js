@@ -1,0 +1,111 @@
+// The pointer: what lies under it, the tooltip, clicks, dragging and the wheel.
+
+// Time, address and step under the pointer; below the map, over the curve, the address is none.
+function pointAt(event) {
+  const box = element("map").getBoundingClientRect();
+  const x = (event.clientX - box.left) / box.width, y = 1 - (event.clientY - box.top) / box.height;
+  const time = view.t0 + x * (view.t1 - view.t0);
+  const address = view.a0 + y * (view.a1 - view.a0);
+  const isInside = time < plan.edges[view.axis][plan.steps];
+  return { x, y, step: isInside ? plan.stepAt(view.axis, time) : null, address };
+}
+
+let resting = null;  // where the pointer was last seen, and what tells what is there
+
+function hover(event, tell) {
+  resting = { event, tell };
+  tell(event);
+  drawOver();
+}
+
+// The view has changed under a pointer that rests.
+function hoverAgain() {
+  if (resting) resting.tell(resting.event);
+}
+
+function leave() {
+  resting = hovered = pointerStep = null;
+  element("tooltip").hidden = true;
+}
+
+function tellMap(event) {
+  const { step, address } = pointAt(event);
+  const buffer = step === null ? -1 : plan.bufferAt(step, address, shown);
+  hovered = buffer < 0 ? null : { buffer, value: plan.valueAt(buffer, step, address) };
+  pointerStep = step;
+  showTooltip(event, hovered ? wordsOf(hovered, step) : []);
+}
+
+function tellCurve(event) {
+  const { step } = pointAt(event);
+  hovered = null;
+  pointerStep = step;
+  showTooltip(event, step === null ? [] : wordsOfStep(step));
+}
+
+// Lines of a tooltip: texts and elements.
+function wordsOf({ buffer, value }, step) {
+  const title = make("b", value < 0 ? plan.workspaceName(buffer) : plan.values.name[value]);
+  const lines = [[title, value < 0 ? "" : ` ${plan.origin(value)}`]];
+  if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);
+  const { bytes, first, last, kind } = plan.buffers;
+  const nodes = `nodes ${first[buffer]} to ${last[buffer] - 1}`;
+  lines.push([make("span", `${content.kinds[kind[buffer]]}, ${formatBytes(bytes[buffer])}, ${nodes}`)]);
+  lines.push([make("span", `node ${step}: ${plan.nodeLabel(step)}`)]);
+  return lines;
+}
+
+function wordsOfStep(step) {
+  const kinds = content.kinds.map((kind, number) => [kind, plan.liveByKind[number][step]]);
+  const parts = kinds.filter(([, size]) => size).map(([kind, size]) => `${kind} ${formatBytes(size)}`);
+  return [
+    [make("b", `${formatBytes(plan.live[step])} live`)], [parts.join(", ")],
+    [make("span", `node ${step}: ${plan.nodeLabel(step)}`)],
+  ];
+}
+
+function showTooltip(event, lines) {
+  const tooltip = element("tooltip");
+  tooltip.hidden = !lines.length;
+  tooltip.replaceChildren(...lines.map(parts => { const line = make("div"); line.append(...parts); return line; }));
+  const frame = element("charts").getBoundingClientRect();
+  const left = event.clientX - frame.left + 14, top = event.clientY - frame.top + 14;
+  tooltip.style.left = `${Math.min(left, frame.width - tooltip.offsetWidth - 8)}px`;
+  tooltip.style.top = `${Math.min(top, frame.height - tooltip.offsetHeight - 8)}px`;
+}
+
+function listenToPointer() {
+  const map = element("map");
+  let dragged = null;
+  map.addEventListener("wheel", event => {
+    event.preventDefault();
+    const { x, y } = pointAt(event);
+    const turn = event.deltaY || event.deltaX;  // browsers turn the wheel sideways while Shift is down
+    zoom(Math.exp(Math.max(-1, Math.min(1, turn / 300))), x, y, !event.altKey, !event.shiftKey);
+  }, { passive: false });
+  map.addEventListener("pointerdown", event => {
+    if (event.button !== 0) return;
+    dragged = { x: event.clientX, y: event.clientY, hasMoved: false };
+    map.setPointerCapture(event.pointerId);
+  });
+  map.addEventListener("pointermove", event => {
+    if (!dragged) return hover(event, tellMap);
+    const across = event.clientX - dragged.x, down = event.clientY - dragged.y;
+    if (!dragged.hasMoved && Math.hypot(across, down) < 4) return undefined;
+    leave();
+    move(-across / map.clientWidth, down / map.clientHeight);
+    dragged = { x: event.clientX, y: event.clientY, hasMoved: true };
+    return undefined;
+  });
+  map.addEventListener("pointerup", event => {
+    if (dragged && !dragged.hasMoved) { hover(event, tellMap); select(hovered); }
+    dragged = null;
+  });
+  map.addEventListener("pointercancel", () => { dragged = null; });
+  const curve = element("curve");
+  curve.addEventListener("pointermove", event => hover(event, tellCurve));
+  curve.addEventListener("click", event => setMoment(pointAt(event).step));
+  for (const place of [map, curve]) {
+    place.addEventListener("pointerleave", () => { leave(); drawOver(); });
+  }
+}
