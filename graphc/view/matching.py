@@ -1,39 +1,84 @@
-"""Values of two plans of one network that are the same value, and values by what people call them.
+"""Values of several plans of one network that are the same value, and values by their names.
 
 Numbers such as ``%12`` follow the order of nodes and differ between plans, so values are matched by
-what computes them: scope, op, phase, which copy, and its rank among those.
+what computes them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from graphc.errors import OptionError
-from graphc.ir.graph import Graph, Value
+from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.plan import MemoryPlan
-from graphc.view.page_model import origin
+from graphc.view.page_model import Table, origin
 
 LISTED = 8
 """Values that an error lists."""
 
 
+def identities(graphs: Sequence[Graph]) -> list[dict[Value, int]]:
+    """Of each graph, the numbers of its values: equal in two graphs for the same value.
+
+    A value is the same where the same op with the same attributes, in the same scope and phase,
+    computes it from the same operands; those alike are told apart by their order. A copy is an
+    operand as good as what it copies, and a value of its own by its level.
+    """
+    table = Table[Hashable]()
+    return [_numbers(graph, table) for graph in graphs]
+
+
+def _numbers(graph: Graph, table: Table[Hashable]) -> dict[Value, int]:
+    contents: dict[Value, int] = {}
+    numbers: dict[Value, int] = {}
+    seen: Counter[Hashable] = Counter()
+    for value in graph.values:
+        node = value.node
+        if node is None:
+            contents[value] = numbers[value] = table.number(graph.names[value])
+            continue
+        copied = node.copy_of.outputs[value.index] if node.copy_of is not None else None
+        if copied is not None and copied in contents:
+            contents[value] = contents[copied]
+        else:
+            operands = tuple(contents[operand] for operand in node.inputs)
+            key: Hashable = (*_computation(node), value.index, value.type, operands)
+            contents[value] = table.number((key, seen[key]))
+            seen[key] += 1
+        is_copy = copied is not None
+        numbers[value] = table.number((contents[value], node.level)) if is_copy else contents[value]
+    return numbers
+
+
+def _computation(node: Node) -> tuple[Hashable, ...]:
+    """What a node does; a copy does what the node does that it copies."""
+    phase = node.copy_of.phase if node.copy_of is not None else node.phase
+    return (node.label, phase, repr(node.attributes))
+
+
 def pairs(before: Graph, after: Graph) -> Iterator[tuple[Value | None, Value | None]]:
-    """Every value of both graphs once, beside its match in the other graph or None."""
-    first, second = _by_key(before), _by_key(after)
-    for key, value in first.items():
-        yield value, second.get(key)
-    for key, value in second.items():
-        if key not in first:
-            yield None, value
+    """Every value of both graphs once, beside its match in the other graph or None.
+
+    What `identities` leaves alone is matched by scope, op, phase, level and type, in its order.
+    """
+    first, second = identities((before, after))
+    by_number = {number: value for value, number in second.items()}
+    matched = {value: by_number.pop(number, None) for value, number in first.items()}
+    rest = _by_place(by_number.values())
+    for key, value in _by_place(v for v, match in matched.items() if match is None).items():
+        matched[value] = rest.pop(key, None)
+    yield from matched.items()
+    for value in rest.values():
+        yield None, value
 
 
-def _by_key(graph: Graph) -> dict[Hashable, Value]:
+def _by_place(values: Iterable[Value]) -> dict[Hashable, Value]:
     seen: Counter[Hashable] = Counter()
     found: dict[Hashable, Value] = {}
-    for value in graph.values:
-        key: Hashable = graph.names[value]
+    for value in values:
+        key: Hashable = value
         if value.node is not None:
             node = value.node
             key = (node.label, node.phase, node.level, value.index, value.type)
@@ -43,12 +88,16 @@ def _by_key(graph: Graph) -> dict[Hashable, Value]:
 
 
 def find_value(plan: MemoryPlan, text: str) -> Value:
-    """The value of that name, such as ``%12`` or ``@layer0/weight``, or from that scope and op.
+    """The value of that name (``%12``, ``@layer0/weight``, an output's), or of that scope and op.
 
     Where several values come from there, the first node's counts, unless the text is only a part
     of what they are called. Raises `OptionError` with what there is.
     """
     names = plan.graph.names
+    if not text:
+        raise OptionError("give the name of a value, such as %0, or scope and op; got nothing")
+    if text in plan.graph.outputs:
+        return plan.graph.outputs[text]
     for value, name in names.items():
         if text in (name, name[1:]):
             return value

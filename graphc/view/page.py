@@ -13,6 +13,7 @@ from typing import Any
 
 from graphc.ir.plan import MemoryPlan
 from graphc.view.clock import Clock
+from graphc.view.matching import identities
 from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
 
 SCRIPTS = ("plan.js", "map.js", "panels.js", "pointer.js", "page.js")
@@ -30,14 +31,13 @@ def page(
     `plans` maps what stands on a tab to its plan, and `clocks` to how long its nodes take, by
     default by the roofline of its device; `notes` are sentences shown beside the map.
     """
-    clocks = clocks or {}
     content = {
         "title": title,
         "kinds": KINDS,
         "hows": HOWS,
         "phases": PHASES,
         "notes": list(notes),
-        "plans": [page_model(plan, label, clocks.get(label)) for label, plan in plans.items()],
+        "plans": _models(plans, clocks or {}),
     }
     parts = {
         "title": html.escape(title),
@@ -48,6 +48,17 @@ def page(
     pieces = re.split(r"@(\w+)@", _template("page.html"))
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
     return "".join(pieces)
+
+
+def _models(plans: Mapping[str, MemoryPlan], clocks: Mapping[str, Clock]) -> list[dict[str, Any]]:
+    """A model a plan, with numbers that are the same for what is the same value in all of them."""
+    models = []
+    same = identities([plan.graph for plan in plans.values()])
+    for (label, plan), numbers in zip(plans.items(), same, strict=True):
+        model = page_model(plan, label, clocks.get(label))
+        model["values"]["same"] = list(numbers.values())
+        models.append(model)
+    return models
 
 
 def _template(name: str) -> str:

@@ -50,6 +50,7 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
         "label": label,
         "allocate": plan.allocate,
         "recompute": plan.recompute,
+        "device": plan.device.name,
         "summary": summary_rows(plan),
         "arena_bytes": plan.arena_bytes,
         "live_bytes": plan.live_bytes,
