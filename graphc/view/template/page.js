@@ -134,8 +134,7 @@ function drawOver() {
 
 function showPlan(number) {
   showAll(false);
-  const name = selected && selected.value >= 0 ? plan.values.name[selected.value] : null;
-  const before = span(view.axis);
+  const same = plan.values.same[selected?.value ?? -1], before = span(view.axis);
   plan = plans[number];
   const scale = span(view.axis) / before;  // the part of the axis that is seen stays
   Object.assign(view, { t0: view.t0 * scale, t1: view.t1 * scale });
@@ -145,7 +144,7 @@ function showPlan(number) {
   });
   if (plans.length > 1) element("charts").setAttribute("aria-labelledby", element("tabs").children[number].id);
   hovered = pointerStep = moment = null;
-  const value = name === null ? -1 : plan.values.name.indexOf(name);
+  const value = same === undefined ? -1 : plan.values.same.indexOf(same);
   select(value < 0 ? null : { buffer: plan.values.buffer[value], value });
   fillSummary();
   fillKinds();
