@@ -27,3 +27,20 @@ def screen(browser, path):
     found.page.close()
     assert found.complaints == []
     assert found.requests == [path.as_uri()]
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Open a page of plans; it must not have complained when the test ends."""
+    opened = []
+
+    def open_page(plans, scheme="light", **options):
+        path = tmp_path / f"page{len(opened)}.html"
+        path.write_text(page(plans, "plans"))
+        opened.append(Screen(browser, path, scheme, **options))
+        return opened[-1]
+
+    yield open_page
+    for screen in opened:
+        screen.page.close()
+        assert screen.complaints == []
