@@ -52,7 +52,7 @@ def check_times(screen, low, high, units, title):
 def test_labels_of_axes_stand_where_their_values_are(show, scale):
     screen = show(PLANS, device_scale_factor=scale)
     most = MARGIN * max(plan.live_bytes for plan in PLANS.values())
-    for keys in [("3",), ("ArrowUp",), *[("+",)] * 8, ("ArrowUp",), ("ArrowRight",)]:
+    for keys in [("3",), ("ArrowUp",), *[("+",)] * 17, ("ArrowUp",), ("ArrowRight",)]:
         t0, t1, a0, a1 = screen.press(*keys)
         check_bytes(screen, "addresses", a0, a1)
         check_bytes(screen, "sizes", 0, most)

@@ -235,12 +235,14 @@ function drawTimes(canvas, view, clock, colours) {
   context.fillText(title, width / 2, height - 13 * scale);
 }
 
-// A size in the largest unit that it fills; labels of an axis in one of which their step is a quarter.
+// A size in the largest unit that it fills; labels of an axis in one of which their step is at least
+// a quarter, and with the digits that tells them apart.
 function formatBytes(count, step = count / 4) {
   let size = count, unit = 0;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   for (; Math.abs(step) >= 256 && unit < units.length - 1; step /= 1024) [size, unit] = [size / 1024, unit + 1];
-  return `${unit && size % 1 ? size.toFixed(size < 10 ? 2 : 1) : size} ${units[unit]}`;
+  const digits = size < 10 || step < 1 ? 2 : 1;
+  return `${unit && size % 1 ? size.toFixed(digits) : size} ${units[unit]}`;
 }
 
 function formatSeconds(seconds, step) {
