@@ -1,5 +1,6 @@
 """Axes, the curve and the peak, by pixels and by the texts that are written on canvases."""
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 
@@ -130,6 +131,19 @@ def test_the_curve_is_as_high_as_what_is_live_and_stacked_by_kind(show):
             assert not any(opaque for *_, opaque in column[: int(tall - bottom) - 2])
             assert column[min(tall - 1, round(tall - bottom))][3] > 0
     assert seen >= {"input", "feature map", "gradient", "mirror"}
+
+
+def test_a_column_of_several_nodes_shows_the_highest(show):
+    plan = planned("lstm", recompute="recursive")
+    screen = show({"recursive": plan}, viewport={"width": 260, "height": 900})
+    wide, tall = screen.size("live")
+    nodes = len(plan.graph.nodes)
+    assert nodes > 2.5 * wide
+    rows = screen.pixels("live", 0, 0, wide, tall)
+    for x in range(wide):
+        first, end = math.ceil(x / wide * nodes), math.floor((x + 1) / wide * nodes)
+        highest = max(plan.live_profile[first:end]) / plan.live_bytes / MARGIN * tall
+        assert all(rows[y][x][3] > 128 for y in range(math.ceil(tall - highest) + 1, tall))
 
 
 def test_a_kind_that_is_not_shown_leaves_the_curve(show):

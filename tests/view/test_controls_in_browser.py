@@ -234,6 +234,8 @@ def test_a_window_of_1024_pixels(screen):
         box = screen.page.locator(name).bounding_box()
         assert box["x"] + box["width"] <= 1024
         assert box["y"] + box["height"] <= 700
+    is_cut = "tabs => tabs.scrollWidth > tabs.clientWidth"
+    assert not screen.page.locator("#tabs").evaluate(is_cut)
     buttons = screen.page.locator("header button:visible, #search, #found, h1")
     boxes = [buttons.nth(at).bounding_box() for at in range(buttons.count())]
     boxes.sort(key=lambda box: box["x"])
