@@ -243,3 +243,20 @@ def test_seconds_of_another_device_have_their_own_axis(show):
     filled = screen.page.evaluate(f"[...document.querySelectorAll('#all canvas')].map({share})")
     wanted = [ends["sharing"] / on_cpu, ends["recursive"] / on_cpu, 1]
     assert filled == pytest.approx(wanted, abs=0.02)
+
+
+def test_turning_time_back_restores_nodes_that_take_no_time(show):
+    plan = variants()["sharing"]
+    costs = CostModel(plan.device)
+    quick = [step for step, node in enumerate(plan.graph.nodes) if not costs.seconds(node)]
+    assert quick
+    screen = show({"sharing": plan})
+    screen.press(*["+"] * 12, *["ArrowLeft"] * 99)
+    starts = 0
+    for _ in range(100):
+        before = screen.press("ArrowRight")
+        if int(before[0]) in quick and before[0] % 1:
+            screen.press("t")
+            assert screen.press("t") == before
+            starts += 1
+    assert starts
