@@ -74,11 +74,6 @@ def lifetime_end(plan: MemoryPlan, buffer: Buffer) -> int:
     return min(buffer.lifetime.last, max(1, len(plan.graph.nodes)))
 
 
-def origin(value: Value) -> str:
-    """Scope and op of what computes a value; empty for inputs and states."""
-    return value.node.label if value.node is not None else ""
-
-
 def _buffers(plan: MemoryPlan) -> dict[str, list[int]]:
     kinds = {kind: number for number, kind in enumerate(KINDS)}
     return {

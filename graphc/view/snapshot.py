@@ -13,7 +13,8 @@ import pickle
 from typing import Any
 
 from graphc.ir.plan import Buffer, MemoryPlan
-from graphc.view.page_model import aligned_bytes, lifetime_end, origin
+from graphc.view.names import origin
+from graphc.view.page_model import aligned_bytes, lifetime_end
 
 PROTOCOL = 4
 """The newest that the viewer's own reader takes."""

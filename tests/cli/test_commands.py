@@ -240,7 +240,8 @@ def test_mistakes_with_plan_files(capsys, tmp_path):
         ([str(path), "--frontier"], "is a plan already; leave out --frontier"),
         ([str(path), "batch=3"], "is a plan already; leave out batch=3"),
         (["mlp", "--output", "/no/folder/p.json"], "cannot save to"),
-        (["mlp", "--frontier", "--output", str(path)], "leave out --output"),
+        (["mlp", "--frontier", "--output", str(path)], "a chart as PNG; end its name in .png"),
+        (["mlp", "--output", str(tmp_path / "p.png")], "a plan as JSON; end its name in .json"),
     ):
         code, out, err = run(capsys, "plan", *arguments)
         assert (code, out) == (2, "")
