@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from graphc.cli.arguments import add_device, add_recipe, add_strategy
+from graphc.cli.arguments import add_device, add_recipe, add_steps, add_strategy
 from graphc.cli.models import add_model, setting
 from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, cost_model, make_plan
 from graphc.errors import GraphcError, OptionError
@@ -21,7 +21,7 @@ from graphc.view.peak import explain_kept, explain_peak
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
-SHOWING = ("model", "settings", "peak", "kept", "value", "costs", "roofline", "run", "steps")
+SHOWING = ("model", "settings", "peak", "kept", "value", "costs", "roofline", "run")
 """Options that say what to do with a plan, not which one to make."""
 
 GOALS = ("budget", "feature_map_budget", "max_extra_flops")
@@ -47,7 +47,8 @@ def add(commands: Commands) -> None:
     add_strategy(parser)
     add_device(parser, PLANNED_FOR)
     add_recipe(parser, DEFAULT, ("none",))
-    parser.set_defaults(run=partial(run, parser), steps=10_000, takes_word=True)
+    add_steps(parser)
+    parser.set_defaults(run=partial(run, parser), takes_word=True)
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

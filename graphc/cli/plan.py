@@ -14,7 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphc.cli.arguments import add_device, add_recipe, add_strategy, check_writable, recipe
+from graphc.cli.arguments import (
+    add_device,
+    add_recipe,
+    add_steps,
+    add_strategy,
+    check_writable,
+    recipe,
+)
 from graphc.cli.models import add_model, build
 from graphc.compiler import FrontierPoint, frontier, plan
 from graphc.errors import OptionError, whole_number
@@ -65,10 +72,7 @@ def add(commands: Commands) -> None:
     add_strategy(parser)
     add_device(parser, PLANNED_FOR)
     add_recipe(parser, DEFAULT, ("none",))
-    parser.add_argument(
-        "--steps", type=int, default=10_000, metavar="N",
-        help="steps of the run that a schedule is for (default: 10000)",
-    )  # fmt: skip
+    add_steps(parser)
     parser.add_argument(
         "--frontier", action="store_true", help="plans for all budgets: bytes against extra time"
     )

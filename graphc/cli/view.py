@@ -8,7 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.arguments import add_device, add_recipe, add_strategy, check_writable
+from graphc.cli.arguments import (
+    add_device,
+    add_recipe,
+    add_steps,
+    add_strategy,
+    check_writable,
+)
 from graphc.cli.models import add_model
 from graphc.cli.plan import (
     DEFAULT,
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
 TIMES = ("costs", "roofline", "measure")
 """Options that say how long nodes take."""
 
-SHOWING = ("model", "settings", "output", "strategies", "diff", *TIMES, "run", "steps")
+SHOWING = ("model", "settings", "output", "strategies", "diff", *TIMES, "run")
 """Options that say what to do with a plan, not which one to make."""
 
 
@@ -64,7 +70,8 @@ def add(commands: Commands) -> None:
     add_strategy(parser)
     add_device(parser, PLANNED_FOR)
     add_recipe(parser, DEFAULT, ("none",))
-    parser.set_defaults(run=partial(run, parser), steps=10_000)
+    add_steps(parser)
+    parser.set_defaults(run=partial(run, parser))
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
