@@ -10,7 +10,6 @@ from graphc.ir.types import format_bytes
 from graphc.passes.cost import CostModel
 from graphc.view.aliases import Aliases, Reader, is_forward
 from graphc.view.names import called, count, listed, node_at, node_of
-from graphc.view.page_model import lifetime_end
 
 READERS = 6
 """Readers that are listed; of more, the first ones and the last."""
@@ -186,7 +185,7 @@ def _place(plan: MemoryPlan, value: Value) -> Iterator[str]:
     yield (
         f"Its bytes begin at {begin:#x} of the arena, {how}. They are in a buffer of "
         f"{format_bytes(buffer.bytes)} that lives from node {buffer.lifetime.first} to node "
-        f"{lifetime_end(plan, buffer) - 1}."
+        f"{plan.lifetime_end(buffer) - 1}."
     )
     others = [called(plan, v) for v in plan.residents[buffer.index] if v is not value]
     if others:

@@ -11,7 +11,7 @@ from graphc.passes.cost import CostModel
 from graphc.view.aliases import Aliases, is_forward
 from graphc.view.explain import BEHIND
 from graphc.view.names import called, count, node_at
-from graphc.view.page_model import lifetime_end, live_by_kind
+from graphc.view.page_model import live_by_kind
 
 KEPT = 40
 """Values of the forward pass that are listed."""
@@ -99,7 +99,7 @@ def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
     reads = [(plan.graph.uses[v][-1], v) for v in written if plan.graph.uses[v]]
     last, holder = max(reads, key=lambda read: read[0], default=(-1, value))
     if last < step:
-        end = lifetime_end(plan, plan.buffers[buffer]) - 1
+        end = plan.lifetime_end(plan.buffers[buffer]) - 1
         return f"its buffer is held until {node_at(plan, end)}"
     if last == step:
         return "read by the node itself"

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -262,3 +263,13 @@ def test_plans_of_groups(capsys, tmp_path, options, fused):
     code, _, error = run(capsys, "plan", path, "--fuse")
     assert code != 0
     assert "leave out --fuse" in error
+
+
+def test_every_way_to_get_bytes_has_a_colour_on_a_terminal(capsys, monkeypatch):
+    """A plan of concatenations has parts, which smaller networks have not."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run(capsys, "plan", "densenet121", "batch=1", "image=32", "blocks=(2,2)")
+    assert code == 0
+    assert "\x1b[" in out
+    assert " part %" in re.sub(r"\x1b\[[\d;]*m", "", out)
