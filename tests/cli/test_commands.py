@@ -265,12 +265,16 @@ def test_plans_of_groups(capsys, tmp_path, options, fused):
     assert "leave out --fuse" in error
 
 
-def test_every_way_to_get_bytes_has_a_colour_on_a_terminal(capsys, monkeypatch):
-    """A plan of concatenations has parts, which smaller networks have not."""
+def test_parts_of_concatenations_have_a_colour_on_a_terminal(capsys, monkeypatch, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import graphc as g\n"
+        "def build():\n"
+        "    x = g.input('x', (4, 4096))\n"
+        "    return g.mean(g.exp(g.concat([g.tanh(x), g.relu(x)], 0)))\n"
+    )
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    dense = ["densenet121", "batch=1", "image=32", "blocks=(2,2)", "--optimizer", "none"]
-    code, out, _ = run(capsys, "plan", *dense)
+    code, out, _ = run(capsys, "plan", f"{tmp_path}/net.py:build", "--optimizer", "none")
     assert code == 0
     assert "\x1b[" in out
     assert " part %" in re.sub(r"\x1b\[[\d;]*m", "", out)
