@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 on success, 2 with a message on stderr for a user's mistake."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    if rest and not (hasattr(options, "settings") and all(_is_setting(entry) for entry in rest)):
+    if rest and not (hasattr(options, "settings") and all(_may_follow(e, options) for e in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.settings += rest
@@ -31,9 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _is_setting(entry: str) -> bool:
-    """key=value may stand behind options, too."""
-    return "=" in entry and not entry.startswith("-")
+def _may_follow(entry: str, options: argparse.Namespace) -> bool:
+    """key=value may stand behind options, too, and so may the word of a command that takes one."""
+    is_taken = "=" in entry or getattr(options, "takes_word", False)
+    return is_taken and not entry.startswith("-")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -122,6 +122,14 @@ def add_recipe(
     )  # fmt: skip
 
 
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """How long a run is that is only planned."""
+    parser.add_argument(
+        "--steps", type=int, default=10_000, metavar="N",
+        help="steps of the run that a schedule is for (default: 10000)",
+    )  # fmt: skip
+
+
 def recipe(options: argparse.Namespace) -> Recipe:
     """The recipe that the user asked for."""
     names = (

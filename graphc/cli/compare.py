@@ -13,7 +13,7 @@ from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_device, add_order, add_recipe, check_writable
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, PLANNED_FOR, make_plan
+from graphc.cli.plan import DEFAULT, PICTURE, PLANNED_FOR, check_suffix, make_plan
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.plan import ALLOCATE, MemoryPlan
@@ -51,12 +51,13 @@ one arena, and the fewest bytes within about one more forward pass."""
 
 def run(options: argparse.Namespace) -> None:
     """Plan the model under every strategy without recomputation, then under every policy."""
-    if options.output:
+    if options.output is not None:
         check_writable(options.output)
+        check_suffix(options.output, PICTURE)
     trains = options.optimizer != "none"
     choices = POLICIES if trains else POLICIES[: len(ALLOCATE)]
     plans = [make_plan(options, **choice) for choice in choices]
-    if options.output:
+    if options.output is not None:
         _draw(options, plans)
     if options.json:
         print(json.dumps([found.summary(options.model) for found in plans]))

@@ -7,20 +7,21 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from graphc.cli.arguments import add_device, add_recipe, add_strategy, parse_settings
-from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, make_plan
+from graphc.cli.arguments import add_device, add_recipe, add_steps, add_strategy
+from graphc.cli.models import add_model, setting
+from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, cost_model, make_plan
 from graphc.errors import GraphcError, OptionError
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import format_bytes
 from graphc.plan_file import load_plan
-from graphc.view.explain import explain_kept, explain_peak, explain_value
+from graphc.view.explain import explain_value
 from graphc.view.matching import find_value
+from graphc.view.peak import explain_kept, explain_peak
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
-SHOWING = ("model", "settings", "peak", "kept", "value", "run", "steps")
+SHOWING = ("model", "settings", "peak", "kept", "value", "costs", "roofline", "run")
 """Options that say what to do with a plan, not which one to make."""
 
 GOALS = ("budget", "feature_map_budget", "max_extra_flops")
@@ -46,7 +47,8 @@ def add(commands: Commands) -> None:
     add_strategy(parser)
     add_device(parser, PLANNED_FOR)
     add_recipe(parser, DEFAULT, ("none",))
-    parser.set_defaults(run=partial(run, parser), steps=10_000)
+    add_steps(parser)
+    parser.set_defaults(run=partial(run, parser), takes_word=True)
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -60,27 +62,27 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if is_file:
         check_alone(parser, options, SHOWING)
     plan = load_plan(options.model) if is_file else make_plan(options)
+    costs = cost_model(plan, options.roofline, options.costs)
     if words:
-        lines = explain_value(plan, find_value(plan, words[0]))
+        lines = explain_value(plan, find_value(plan, words[0]), costs)
     elif options.kept:
         lines = explain_kept(plan)
     else:
-        lines = explain_peak(plan)
+        lines = explain_peak(plan, costs)
         lines += _what_lowers(options, plan) if not is_file else []
     print("\n".join(lines))
 
 
 def _what_lowers(options: argparse.Namespace, plan: MemoryPlan) -> list[str]:
     """Plans of the same model that need less, by bytes."""
-    found = [
-        (other, label)
-        for label, other in _alternatives(options, plan)
-        if other.arena_bytes < plan.arena_bytes
-    ]
-    if not found:
-        return ["None of the policies, and no other order, lowers the arena."]
+    tried = list(_alternatives(options, plan))
+    found = [(other, how) for how, other in tried if other.arena_bytes < plan.arena_bytes]
     found.sort(key=lambda entry: entry[0].arena_bytes)
-    return ["What lowers the arena:", *(f"  {_line(plan, other, how)}" for other, how in found)]
+    if found:
+        return ["What lowers the arena:", *(f"  {_line(plan, other, how)}" for other, how in found)]
+    if tried:
+        return [f"The arena is not lowered by {', '.join(how for how, _ in tried)}."]
+    return []
 
 
 def _line(plan: MemoryPlan, other: MemoryPlan, how: str) -> str:
@@ -96,30 +98,25 @@ def _line(plan: MemoryPlan, other: MemoryPlan, how: str) -> str:
 def _alternatives(
     options: argparse.Namespace, plan: MemoryPlan
 ) -> Iterator[tuple[str, MemoryPlan]]:
-    """Keep less, place better, reorder, a smaller batch; what cannot be planned is left out."""
+    """Place better, reorder, keep less, a smaller batch; what cannot be planned is left out."""
+    make = partial(make_plan, dump=None)
     if options.allocate != "packed":
-        yield "--allocate packed", make_plan(options, allocate="packed")
+        yield "--allocate packed", make(options, allocate="packed")
     if not options.reorder:
-        yield "without --keep-order", make_plan(options, reorder=True)
+        yield "leaving out --keep-order", make(options, reorder=True)
     has_goal = any(getattr(options, goal) is not None for goal in GOALS)
     if options.optimizer != "none" and not has_goal:
         for policy in ALTERNATIVES:
             if policy != plan.recompute:
-                yield f"--recompute {policy}", make_plan(options, recompute=policy)
+                yield f"--recompute {policy}", make(options, recompute=policy)
         goal = {"recompute": "optimal", "max_extra_flops": 0.33}
-        yield "--recompute optimal --max-extra-flops 0.33", make_plan(options, **goal)
-    batch = parse_settings(options.settings).get("batch", _default_batch(plan))
+        yield "--recompute optimal --max-extra-flops 0.33", make(options, **goal)
+    batch = setting(options.model, options.settings, "batch")
     if isinstance(batch, int) and batch > 1:
         smaller = argparse.Namespace(**vars(options))
         smaller.settings = [e for e in options.settings if not e.startswith("batch=")]
         smaller.settings.append(f"batch={batch // 2}")
         try:
-            yield f"batch={batch // 2}, half of it", make_plan(smaller)
-        except GraphcError:  # a model of the user's own may have no setting of that name
+            yield f"batch={batch // 2}, half of it", make(smaller)
+        except GraphcError:  # a budget, or a model of the user's own, may not allow it
             return
-
-
-def _default_batch(plan: MemoryPlan) -> int | None:
-    """The first axis that all inputs have; None where they differ."""
-    extents = {value.shape[0] for value in plan.graph.inputs if value.shape}
-    return extents.pop() if len(extents) == 1 else None

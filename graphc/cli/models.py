@@ -35,6 +35,15 @@ def build(model: str, entries: Sequence[str]) -> Value:
     return loss
 
 
+def setting(model: str, entries: Sequence[str], name: str) -> Any:
+    """What an argument of the model's function is: as given, its default, or None."""
+    settings = parse_settings(entries)
+    if name in settings:
+        return settings[name]
+    parameter = inspect.signature(_find_model(model, settings)).parameters.get(name)
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
 def _find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     if model in MODELS:
         return MODELS[model]

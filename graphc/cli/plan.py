@@ -14,11 +14,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphc.cli.arguments import add_device, add_recipe, add_strategy, check_writable, recipe
+from graphc.cli.arguments import (
+    add_device,
+    add_recipe,
+    add_steps,
+    add_strategy,
+    check_writable,
+    recipe,
+)
 from graphc.cli.models import add_model, build
 from graphc.compiler import FrontierPoint, frontier, plan
 from graphc.errors import OptionError, whole_number
 from graphc.files import write_atomically
+from graphc.ir.costs import load_costs
+from graphc.ir.device import find_device
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.plan_text import (
     STEP_COLUMNS,
@@ -29,6 +38,7 @@ from graphc.ir.plan_text import (
     summary_rows,
 )
 from graphc.ir.types import format_bytes
+from graphc.passes.cost import CostModel
 from graphc.plan_file import load_plan, save_plan
 from graphc.training.recipe import PLANNING, Recipe
 
@@ -45,6 +55,9 @@ SUFFIX = ".json"
 PICTURE = ".png"
 """Of an output that is a chart."""
 
+FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
+"""What is written, by how the file's name ends."""
+
 MARKED = ("none", "cheap", "sublinear", "recursive")
 """Policies on the chart of a frontier."""
 
@@ -59,10 +72,7 @@ def add(commands: Commands) -> None:
     add_strategy(parser)
     add_device(parser, PLANNED_FOR)
     add_recipe(parser, DEFAULT, ("none",))
-    parser.add_argument(
-        "--steps", type=int, default=10_000, metavar="N",
-        help="steps of the run that a schedule is for (default: 10000)",
-    )  # fmt: skip
+    add_steps(parser)
     parser.add_argument(
         "--frontier", action="store_true", help="plans for all budgets: bytes against extra time"
     )
@@ -77,8 +87,9 @@ def add(commands: Commands) -> None:
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Print the plan, or the whole trade-off."""
-    if options.output:
+    if options.output is not None:
         check_writable(options.output)
+        check_suffix(options.output, PICTURE if options.frontier else SUFFIX)
     if options.model.endswith(SUFFIX):
         check_alone(parser, options)
         memory_plan = load_plan(options.model)
@@ -101,8 +112,12 @@ def check_alone(
     parser: argparse.ArgumentParser,
     options: argparse.Namespace,
     showing: Collection[str] = SHOWING,
+    what: str | None = None,
 ) -> None:
-    """Raise `OptionError` for an option that a plan from a file cannot follow."""
+    """Raise `OptionError` for an option that a plan from a file cannot follow.
+
+    `what` begins the message, by default that the model is a plan.
+    """
     given = vars(options)
     names = [
         name for name in given if name not in showing and given[name] != parser.get_default(name)
@@ -110,7 +125,8 @@ def check_alone(
     if options.settings or names:
         told = [f"--{name.replace('_', '-')}" for name in names if name != "settings"]
         raise OptionError(
-            f"{options.model!r} is a plan already; leave out {', '.join(told + options.settings)}"
+            f"{what or repr(options.model) + ' is a plan already'}; leave out "
+            f"{', '.join(told + options.settings)}"
         )
 
 
@@ -118,6 +134,18 @@ def make_plan(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
     """The plan that the options and the strategy ask for; optimizer ``none`` plans inference."""
     loss = build(options.model, options.settings)
     return plan(loss, **{**_plan_options(options), **strategy})
+
+
+def check_suffix(path: str, suffix: str) -> None:
+    """Raise `OptionError` where a file's name does not say what will be in it."""
+    if not path.endswith(suffix):
+        raise OptionError(f"{path!r} would hold {FORMS[suffix]}; end its name in {suffix}")
+
+
+def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None) -> CostModel:
+    """What --roofline and --costs say of a plan's nodes, else the roofline of its device."""
+    device = find_device(roofline) if roofline else memory_plan.device
+    return CostModel(device, load_costs(costs) if costs else None)
 
 
 def _plan_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -135,15 +163,13 @@ def _show_frontier(options: argparse.Namespace) -> None:
     if options.optimizer == "none":
         raise OptionError("a frontier is of a training step; leave out --optimizer none")
     chosen = _plan_options(options)
-    decided = ("recompute", "budget", "feature_map_budget", "max_extra_flops", "dump", "output")
-    is_drawn = (options.output or "").endswith(PICTURE)
-    chosen["output"] = None if is_drawn else options.output
+    decided = ("recompute", "budget", "feature_map_budget", "max_extra_flops", "dump")
     given = [name for name in decided if chosen.pop(name) not in (None, "none")]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise OptionError(f"--frontier shows plans for all budgets; leave out {names}")
     points = frontier(build(options.model, options.settings), **chosen)
-    if is_drawn:
+    if options.output is not None:
         _draw_frontier(options, points)
     if options.json:
         print(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
@@ -187,7 +213,8 @@ def _show_plan(memory_plan: MemoryPlan) -> None:
     steps = Table(box=None)
     for column in STEP_COLUMNS:
         steps.add_column(column, justify="right" if column in ("step", "bytes", "live") else "left")
-    colours = {"new": "red", "reuse": "green", "over": "green", "view": "blue", "state": "dim"}
+    colours = {"new": "red", "reuse": "green", "over": "green", "part": "green"}
+    colours |= {"view": "blue", "state": "dim"}
     for row in step_rows(memory_plan, shown_steps(memory_plan, 60)):
         how = row[STEP_COLUMNS.index("how")]
         cells = [Text(cell) for cell in row]

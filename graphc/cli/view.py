@@ -8,14 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.arguments import add_device, add_recipe, add_strategy, check_writable
+from graphc.cli.arguments import (
+    add_device,
+    add_recipe,
+    add_steps,
+    add_strategy,
+    check_writable,
+)
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, make_plan
+from graphc.cli.plan import (
+    DEFAULT,
+    PLANNED_FOR,
+    SUFFIX,
+    check_alone,
+    cost_model,
+    make_plan,
+)
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import write_atomically
-from graphc.ir.costs import load_costs
 from graphc.ir.plan import ALLOCATE, RECOMPUTE, MemoryPlan
-from graphc.passes.cost import CostModel
 from graphc.plan_file import load_plan
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.difference import differences
@@ -26,8 +37,14 @@ from graphc.view.trace import trace
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
-SHOWING = ("model", "settings", "output", "strategies", "diff", "costs", "measure", "run", "steps")
+TIMES = ("costs", "roofline", "measure")
+"""Options that say how long nodes take."""
+
+SHOWING = ("model", "settings", "output", "strategies", "diff", *TIMES, "run")
 """Options that say what to do with a plan, not which one to make."""
+
+
+Writer = Callable[[Mapping[str, MemoryPlan], argparse.Namespace, list[str]], bytes]
 
 
 def add(commands: Commands) -> None:
@@ -53,44 +70,52 @@ def add(commands: Commands) -> None:
     add_strategy(parser)
     add_device(parser, PLANNED_FOR)
     add_recipe(parser, DEFAULT, ("none",))
-    parser.set_defaults(run=partial(run, parser), steps=10_000)
+    add_steps(parser)
+    parser.set_defaults(run=partial(run, parser))
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Make the plans, write the file, and say what differs where that was asked for."""
-    output = options.output or (None if options.diff else "plan.html")
-    write = None
+    output = "plan.html" if options.output is None and not options.diff else options.output
+    write = None if output is None else _writer(output)
+    _check_times(options, write)
     if output is not None:
         check_writable(output)
-        write = _writer(output)
     plans = _plans(parser, options)
     notes: list[str] = []
     if options.diff:
         notes = differences(*plans.values())
         print("\n".join(notes))
-    if output is not None and write is not None:
+    if write is not None:
         content = write(plans, options, notes)
         write_atomically(output, content, OptionError)
         print(f"written to {output}")
 
 
+def _check_times(options: argparse.Namespace, write: Writer | None) -> None:
+    """Raise `OptionError` for times that nothing would show."""
+    if options.measure is not None:
+        whole_number("--measure", options.measure)
+    if write in (_page, _trace):
+        return
+    is_planned = not options.diff and not (options.model or "").endswith(SUFFIX)
+    given = [f"--{name}" for name in TIMES if getattr(options, name) is not None]
+    unused = given if not is_planned else [name for name in given if name == "--measure"]
+    if unused:
+        raise OptionError(
+            f"{', '.join(unused)}: times are shown by a page, -o FILE.html, and a trace, "
+            "-o FILE.trace.json"
+        )
+
+
 def _plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
     """What stands on a tab → its plan."""
     if options.diff:
-        if options.strategies:
-            raise OptionError("--diff shows two plans from files; leave out --strategies")
-        if options.model is not None:
-            raise OptionError(f"--diff shows two plans from files; leave out {options.model!r}")
-        check_alone(parser, options, SHOWING)
-        paths: list[str] = options.diff
-        labels = [Path(path).stem for path in paths]
-        if labels[0] == labels[1]:
-            labels = [f"{path} ({number})" for number, path in enumerate(paths, 1)]
-        return dict(zip(labels, map(load_plan, paths), strict=True))
+        return _two_plans(parser, options)
     if options.model is None:
         raise OptionError("give a MODEL or a plan to look at, or two plans with --diff")
     if options.model.endswith(SUFFIX):
-        if options.strategies:
+        if options.strategies is not None:
             raise OptionError(
                 f"{options.model!r} is a plan already; leave out --strategies, or give the model"
             )
@@ -99,8 +124,39 @@ def _plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict
     if options.strategies is None:
         found = make_plan(options)
         return {f"{found.recompute}, {found.allocate}": found}
+    return _tabs(parser, options)
+
+
+def _two_plans(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> dict[str, MemoryPlan]:
+    rule = "--diff shows two plans from files"
+    if options.strategies is not None:
+        raise OptionError(f"{rule}; leave out --strategies")
+    if options.model is not None:
+        raise OptionError(f"{rule}; leave out {options.model!r}")
+    check_alone(parser, options, SHOWING, rule)
+    paths: list[str] = options.diff
+    labels = [Path(path).stem for path in paths]
+    if labels[0] == labels[1]:
+        labels = [f"{path} ({number})" for number, path in enumerate(paths, 1)]
+    return dict(zip(labels, map(load_plan, paths), strict=True))
+
+
+def _tabs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
+    """A plan for each name under --strategies."""
     names = [name.strip() for name in options.strategies.split(",")]
-    return {name: make_plan(options, **strategy(name)) for name in names}
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise OptionError(f"--strategies names a tab each; {twice[0]!r} stands there twice")
+    for name in ("allocate", "recompute", "dump"):
+        if getattr(options, name) != parser.get_default(name):
+            raise OptionError(
+                f"--strategies says how each of several plans is made; leave out --{name}, or "
+                "--strategies"
+            )
+    chosen = {name: strategy(name) for name in names}
+    return {name: make_plan(options, **each) for name, each in chosen.items()}
 
 
 def strategy(name: str) -> dict[str, Any]:
@@ -109,9 +165,6 @@ def strategy(name: str) -> dict[str, Any]:
     if name in ALLOCATE:
         return {"allocate": name, "recompute": "none"}
     return {"recompute": name}
-
-
-Writer = Callable[[Mapping[str, MemoryPlan], argparse.Namespace, list[str]], bytes]
 
 
 def _writer(output: str) -> Writer:
@@ -134,11 +187,12 @@ def _page(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: l
 
 def _clocks(plan: MemoryPlan, options: argparse.Namespace) -> dict[str, Clock]:
     """By name, how long nodes take: as planned, and as measured where that was asked for."""
-    clocks = {"planned": estimated(plan)}
-    if options.costs:
-        clocks["profiled"] = estimated(plan, CostModel(plan.device, load_costs(options.costs)))
+    clocks = {"planned": estimated(plan, cost_model(plan, options.roofline, None))}
+    if options.costs is not None:
+        costs = cost_model(plan, options.roofline, options.costs)
+        clocks["profiled"] = estimated(plan, costs)
     if options.measure is not None:
-        clocks["measured"] = measured(plan, whole_number("--measure", options.measure))
+        clocks["measured"] = measured(plan, options.measure)
     return clocks
 
 

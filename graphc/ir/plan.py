@@ -173,12 +173,19 @@ class MemoryPlan:
         for buffer in self.buffers:
             size = align(buffer.bytes, self.alignment)
             change[buffer.lifetime.first] += size
-            change[min(buffer.lifetime.last, steps)] -= size
+            change[self.lifetime_end(buffer)] -= size
         live, profile = 0, []
         for step in range(steps):
             live += change[step]
             profile.append(live)
         return tuple(profile)
+
+    def lifetime_end(self, buffer: Buffer) -> int:
+        """The step before which a buffer is free again, at most the number of steps.
+
+        States, and outputs until they are copied out, live for longer than the last step.
+        """
+        return min(buffer.lifetime.last, max(1, len(self.graph.nodes)))
 
     @cached_property
     def live_bytes(self) -> int:

@@ -91,7 +91,7 @@ def _svg(height: int, title: str, shapes: Iterable[str]) -> str:
 def _map(plan: MemoryPlan) -> str:
     steps, names = len(plan.live_profile), plan.graph.names
     across, up = WIDTH / steps, MAP_HEIGHT / max(1, plan.arena_bytes)
-    spans = [(min(b.lifetime.last, steps) - b.lifetime.first, b) for b in plan.buffers]
+    spans = [(plan.lifetime_end(b) - b.lifetime.first, b) for b in plan.buffers]
     spans.sort(key=lambda entry: (-entry[0] * entry[1].bytes, entry[1].index))
     shapes = []
     for span, buffer in spans[:RECTANGLES]:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from graphc.ir.graph import Value
 from graphc.ir.plan import Buffer, MemoryPlan
 from graphc.ir.types import format_bytes
-from graphc.view.matching import called, pairs
+from graphc.view.aliases import Aliases
+from graphc.view.matching import pairs
+from graphc.view.names import called, count, node_at, node_label
+from graphc.view.page_model import live_by_kind
 
 LARGEST = 5
 """Values listed of each sort."""
@@ -18,6 +21,7 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
     matched = list(pairs(before.graph, after.graph))
     both = [(a, b) for a, b in matched if a is not None and b is not None]
     told = [
+        *_other_networks(matched, len(both)),
         _change("the arena", before.arena_bytes, after.arena_bytes),
         _change("the most live bytes", before.live_bytes, after.live_bytes),
         _peaks(before, after),
@@ -31,8 +35,16 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
         (len([a for a, b in matched if b is None and not _is_copy(a)]), "first"),
         (len([b for a, b in matched if a is None and not _is_copy(b)]), "second"),
     ]
-    told += [f"{count} values are only in the {which} plan" for count, which in others if count]
+    told += [
+        f"{count(number, 'value')} only in the {which} plan" for number, which in others if number
+    ]
     return told
+
+
+def _other_networks(matched: Sequence[object], both: int) -> list[str]:
+    if 2 * both >= len(matched):
+        return []
+    return [f"these are plans of different networks: of {len(matched)} values {both} are in both"]
 
 
 def _change(what: str, before: int, after: int) -> str:
@@ -46,31 +58,20 @@ def _change(what: str, before: int, after: int) -> str:
 
 def _peaks(before: MemoryPlan, after: MemoryPlan) -> str:
     places = [
-        f"node {plan.peak_step} of {len(plan.graph.nodes)}, {_node_label(plan, plan.peak_step)}"
-        for plan in (before, after)
+        f"{node_at(plan, plan.peak_step)} of {len(plan.graph.nodes)}" for plan in (before, after)
     ]
     if places[0] == places[1]:
         return f"the peak: at {places[0]}, in both"
     return f"the peak: from {places[0]}, to {places[1]}"
 
 
-def _node_label(plan: MemoryPlan, step: int) -> str:
-    return plan.graph.nodes[step].label if plan.graph.nodes else "start"
-
-
 def _by_kind(before: MemoryPlan, after: MemoryPlan) -> list[str]:
     """Bytes live at each plan's own peak, for kinds in which they differ."""
-    totals = []
-    for plan in (before, after):
-        alive: dict[str, int] = {}
-        for buffer in plan.live_at(plan.peak_step):
-            alive[buffer.kind] = alive.get(buffer.kind, 0) + buffer.bytes
-        totals.append(alive)
-    first, second = totals
+    first, second = (live_by_kind(plan)[plan.peak_step] for plan in (before, after))
     return [
-        _change(f"{kind} bytes at the peak", first.get(kind, 0), second.get(kind, 0))
-        for kind in sorted(first | second)
-        if first.get(kind, 0) != second.get(kind, 0)
+        _change(f"{kind} bytes at the peak", size, second[kind])
+        for kind, size in first.items()
+        if size != second[kind]
     ]
 
 
@@ -85,7 +86,7 @@ def _copies(what: str, plan: MemoryPlan, alone: Sequence[Value | None]) -> list[
     total = format_bytes(sum(value.type.bytes for value in found))
     largest = sorted(found, key=lambda value: -value.type.bytes)[:LARGEST]
     listed = ", ".join(f"{called(plan, v)} ({format_bytes(v.type.bytes)})" for v in largest)
-    return [f"{what}: {len(found)} values of {total} together, the largest {listed}"]
+    return [f"{what}: {count(len(found), 'value')} of {total} together, the largest {listed}"]
 
 
 def _buffer(plan: MemoryPlan, value: Value) -> Buffer:
@@ -93,40 +94,39 @@ def _buffer(plan: MemoryPlan, value: Value) -> Buffer:
 
 
 def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]) -> list[str]:
-    """Values whose own readers come to an end earlier or later, as parts of the step."""
-    found: dict[str, list[tuple[int, str]]] = {"earlier": [], "later": []}
+    """Values whose bytes another node reads last, earlier or later as parts of the step."""
+    found: dict[str, list[tuple[int, str]]] = {"an earlier": [], "a later": []}
+    aliases = Aliases(before), Aliases(after)
     for a, b in both:
-        ends = [_last_reader(plan, value) for plan, value in ((before, a), (after, b))]
-        labels = [_node_label(plan, end) for plan, end in zip((before, after), ends, strict=True)]
+        first, second = (_end(each, value) for each, value in zip(aliases, (a, b), strict=True))
+        labels = node_label(before, first), node_label(after, second)
         if labels[0] == labels[1]:
             continue
-        parts = [
-            end / len(plan.graph.nodes) for plan, end in zip((before, after), ends, strict=True)
-        ]
+        is_earlier = second * len(before.live_profile) < first * len(after.live_profile)
         text = (
             f"{called(before, a)} ({format_bytes(a.type.bytes)}, "
             f"last read by {labels[0]} → {labels[1]})"
         )
-        found["earlier" if parts[1] < parts[0] else "later"].append((a.type.bytes, text))
+        found["an earlier" if is_earlier else "a later"].append((a.type.bytes, text))
     told = []
     for which, values in found.items():
         values.sort(key=lambda entry: -entry[0])
         if values:
             total = format_bytes(sum(size for size, _ in values))
-            listed = ", ".join(text for _, text in values[:LARGEST])
+            largest = ", ".join(text for _, text in values[:LARGEST])
             told.append(
-                f"needed no longer than an {which} node: {len(values)} values of {total}, {listed}"
-                if which == "earlier"
-                else f"needed until a later node: {len(values)} values of {total}, {listed}"
+                f"read for the last time in {which} part of the step: "
+                f"{count(len(values), 'value')} of {total}, {largest}"
             )
     return told
 
 
-def _last_reader(plan: MemoryPlan, value: Value) -> int:
-    uses = plan.graph.uses[value]
-    if uses:
-        return uses[-1]
-    return plan.graph.position[value.node] if value.node is not None else 0
+def _end(aliases: Aliases, value: Value) -> int:
+    """The last step that reads a value's bytes; where none does, the one that writes them."""
+    readers = aliases.readers(value)
+    if readers:
+        return readers[-1].step
+    return aliases.graph.position[value.node] if value.node is not None else 0
 
 
 def _moved(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]) -> list[str]:

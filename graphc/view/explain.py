@@ -1,4 +1,4 @@
-"""Why a value is kept or computed again, who holds it, and what makes the peak: in sentences."""
+"""Why a value is kept or computed again, until when, who holds it, and where: in sentences."""
 
 from __future__ import annotations
 
@@ -8,38 +8,28 @@ from graphc.ir.graph import Input, Node, State, Value
 from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import format_bytes
 from graphc.passes.cost import CostModel
-from graphc.view.page_model import lifetime_end, origin
+from graphc.view.aliases import Aliases, Reader, is_forward
+from graphc.view.names import called, count, listed, node_at, node_of
 
 READERS = 6
 """Readers that are listed; of more, the first ones and the last."""
 
-KEPT = 40
-"""Values of the forward pass that are listed."""
-
 BEHIND = ("gradient", "mirror")
 """Phases of nodes for which the forward pass keeps values."""
 
-AT_PEAK = 10
-"""Values that are listed at the peak."""
 
+def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None) -> list[str]:
+    """Sentences: what it is, why it is there that long, who reads it, and where its bytes lie.
 
-def explain_value(plan: MemoryPlan, value: Value) -> list[str]:
-    """Sentences: what it is, why it is there that long, who reads it, and where its bytes lie."""
+    `costs` says what computing it again takes, by default the roofline of the plan's device.
+    """
+    aliases = Aliases(plan)
     return [
         _what(plan, value),
-        *_why_kept(plan, value),
+        *_why_kept(plan, value, aliases, costs or CostModel(plan.device)),
         *_readers(plan, value),
         *_place(plan, value),
     ]
-
-
-def _name(plan: MemoryPlan, value: Value) -> str:
-    label = origin(value)
-    return f"{plan.graph.names[value]} ({label})" if label else plan.graph.names[value]
-
-
-def _at(plan: MemoryPlan, node: Node) -> str:
-    return f"node {plan.graph.position[node]} ({node.label})"
 
 
 def _what(plan: MemoryPlan, value: Value) -> str:
@@ -49,7 +39,7 @@ def _what(plan: MemoryPlan, value: Value) -> str:
     elif isinstance(value, Input):
         made = "an input, fed anew at every step"
     else:
-        made = f"computed by {_at(plan, value.producer)} in the {_pass_of(value.producer)}"
+        made = f"computed by {node_of(plan, value.producer)} in the {_pass_of(value.producer)}"
     return f"{name} is {value.type}, {size}, {made}."
 
 
@@ -58,7 +48,7 @@ def _pass_of(node: Node) -> str:
             "mirror": "recomputation"}[node.phase]  # fmt: skip
 
 
-def _why_kept(plan: MemoryPlan, value: Value) -> Iterator[str]:
+def _why_kept(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) -> Iterator[str]:
     graph = plan.graph
     if isinstance(value, State):
         yield "A state has its bytes in every step and between steps; nothing else may have them."
@@ -66,39 +56,38 @@ def _why_kept(plan: MemoryPlan, value: Value) -> Iterator[str]:
     if value.node is not None and value.node.op.has_effect:
         yield "It is a state's new content, and lies where the state lies, for the next step."
         return
-    names = [name for name, output in graph.outputs.items() if output is value]
-    if names:
-        yield f"It is kept to the end of the step: it is the output {names[0]!r}."
     if value in graph.kept:
         yield "It is never dropped: the program says `graphc.keep`."
-    copies = _copies_of(plan, value)
-    if value.node is not None and value.node.copy_of is not None:
-        yield from _why_computed_again(plan, value.node.copy_of, value)
-    elif copies:
-        first = copies[0].producer
+    readers = aliases.readers(value)
+    yield from _copies(plan, value, aliases, costs)
+    backward = [reader for reader in readers if graph.nodes[reader.step].phase in BEHIND]
+    if is_forward(value) and backward:
+        what = "it" if all(reader.value is value for reader in backward) else "its bytes"
         yield (
-            f"It is not kept but computed again, {_times(len(copies))}, first by "
-            f"{_at(plan, first)}: what reads it from there on reads the copy."
+            f"It is kept from the forward pass because {count(len(backward), 'node')} of the "
+            f"gradient and recomputation {'reads' if len(backward) == 1 else 'read'} {what}: the "
+            f"first is {node_at(plan, backward[0].step)}{_through(plan, value, backward[0])}."
         )
-    if names:
-        return
-    readers = [graph.nodes[step] for step in graph.uses[value]]
-    if not readers:
-        yield "No node reads it, so its bytes are free after the node that writes it."
-        return
-    last = readers[-1]
-    backward = [graph.nodes[step] for step in _steps_behind(plan, value)]
-    is_forward = value.node is None or value.node.phase == "forward"
-    if is_forward and backward:
-        yield (
-            f"It is kept from the forward pass because {len(backward)} "
-            f"{'node' if len(backward) == 1 else 'nodes'} of the gradient and recomputation "
-            f"{'reads' if len(backward) == 1 else 'read'} it: the first is "
-            f"{_at(plan, backward[0])}."
-        )
-    elif is_forward and not copies:
+    elif is_forward(value) and not _copies_of(plan, value):
         yield "No gradient reads it, so it need not be kept for one."
-    yield f"It lives until {_at(plan, last)}, its last reader{_operand(last, value)}."
+    outputs = aliases.output_names(value)
+    if outputs:
+        yield f"It is kept to the end of the step: it is the output {outputs[0]!r}."
+    elif readers:
+        last = readers[-1]
+        how = _through(plan, value, last) or _operand(graph.nodes[last.step], value)
+        yield f"It lives until {node_at(plan, last.step)}, its last reader{how}."
+    else:
+        yield "No node reads it, so its bytes are free after the node that writes it."
+
+
+def _through(plan: MemoryPlan, value: Value, reader: Reader) -> str:
+    """What a node reads instead of the value itself."""
+    if reader.value is value:
+        return ""
+    other = called(plan, reader.value)
+    is_whole = reader.value.type.bytes > value.type.bytes
+    return f", by {other}, of which it is a part" if is_whole else f", by {other}, a view"
 
 
 def _operand(node: Node, value: Value) -> str:
@@ -107,10 +96,6 @@ def _operand(node: Node, value: Value) -> str:
         if operand is value or (isinstance(operand, tuple) and value in operand):
             return f", as its operand {name}"
     return ""
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _copies_of(plan: MemoryPlan, value: Value) -> list[Value]:
@@ -122,39 +107,72 @@ def _copies_of(plan: MemoryPlan, value: Value) -> list[Value]:
     ]
 
 
-def _why_computed_again(plan: MemoryPlan, copied: Node, value: Value) -> Iterator[str]:
-    graph, original = plan.graph, copied.outputs[value.index]
+def _copies(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) -> Iterator[str]:
+    """Whether a value is computed again, or is what is computed again, and what for."""
+    node, position = value.node, plan.graph.position
+    if node is not None and node.copy_of is not None:
+        yield from _why_computed_again(plan, node.copy_of, value, aliases, costs)
+        return
+    copies = _copies_of(plan, value)
+    if not copies:
+        return
+    first, readers = copies[0].producer, aliases.readers(value)
+    times = "once" if len(copies) == 1 else f"{len(copies)} times"
+    if not readers or readers[-1].step < position[first]:
+        yield (
+            f"It is not kept but computed again, {times}, first by {node_of(plan, first)}: what "
+            "reads it from there on reads the copy."
+        )
+    else:
+        yield (
+            f"Its node runs again, {times}, first by {node_of(plan, first)}, but the value itself "
+            "is still read after that."
+        )
+
+
+def _why_computed_again(
+    plan: MemoryPlan, copied: Node, value: Value, aliases: Aliases, costs: CostModel
+) -> Iterator[str]:
+    position, original = plan.graph.position, copied.outputs[value.index]
     # A graph may hold a copy without what it copies, where nothing reads that.
-    if copied not in graph.position:
+    if copied not in position:
         yield "It is computed again; the graph no longer holds the first one."
         return
-    begin = graph.position[value.producer]
-    uses = graph.uses[original]
-    end = uses[-1] if uses else graph.position[copied]
-    seconds = CostModel(plan.device).seconds(value.producer)
-    yield (
-        f"It is a copy of {_name(plan, original)}, computed again so that those "
-        f"{format_bytes(original.type.bytes)} need not be kept from node {end} to node {begin}: "
-        f"recomputation is {plan.recompute}. This node takes {seconds:.2g} seconds by the cost "
-        "model."
-    )
+    begin = position[value.producer]
+    earlier = [v for v in (original, *_copies_of(plan, original)) if position[v.producer] < begin]
+    # Copies run in the order of their list; an original may run after all of them.
+    before = earlier[-1] if earlier else original
+    reads = aliases.readers(before)
+    end = reads[-1].step if reads else position[before.producer]
+    name = f"It is a copy of {called(plan, original)}"
+    seconds = f"Its node takes {costs.seconds(value.producer):.2g} seconds by the cost model."
+    if not aliases.readers(value):
+        yield f"{name} that nothing reads: its node runs again for what else it gives. {seconds}"
+    elif end < begin:
+        source = "" if before is original else f", as {called(plan, before)},"
+        yield (
+            f"{name}, computed again so that those {format_bytes(original.type.bytes)} need not be "
+            f"kept{source} from node {end} to node {begin}: recomputation is {plan.recompute}. "
+            f"{seconds}"
+        )
+    else:
+        yield f"{name}; {called(plan, before)} is still read after it, by node {end}. {seconds}"
 
 
 def _readers(plan: MemoryPlan, value: Value) -> Iterator[str]:
-    nodes = [plan.graph.nodes[step] for step in plan.graph.uses[value]]
-    if not nodes:
+    steps = plan.graph.uses[value]
+    if not steps:
         return
-    listed = [_at(plan, node) for node in nodes]
-    if len(listed) > READERS:
-        left_out = len(listed) - READERS
-        listed = [*listed[: READERS - 1], f"{left_out} more", listed[-1]]
-    yield f"It is read by {', '.join(listed)}."
+    nodes = [node_at(plan, step) for step in steps]
+    if len(nodes) > READERS:
+        nodes = [*nodes[: READERS - 1], f"{len(nodes) - READERS} more", nodes[-1]]
+    yield f"It is read by {', '.join(nodes)}."
 
 
 def _place(plan: MemoryPlan, value: Value) -> Iterator[str]:
     placement = plan.placements[value]
     buffer = plan.buffers[placement.buffer]
-    over = "" if placement.over is None else _name(plan, placement.over)
+    over = "" if placement.over is None else called(plan, placement.over)
     how = {
         "new": "in a place that nothing used before",
         "reuse": "in a place whose earlier tenants are dead",
@@ -167,117 +185,8 @@ def _place(plan: MemoryPlan, value: Value) -> Iterator[str]:
     yield (
         f"Its bytes begin at {begin:#x} of the arena, {how}. They are in a buffer of "
         f"{format_bytes(buffer.bytes)} that lives from node {buffer.lifetime.first} to node "
-        f"{lifetime_end(plan, buffer) - 1}."
+        f"{plan.lifetime_end(buffer) - 1}."
     )
-    others = [other for other in plan.residents[buffer.index] if other is not value]
+    others = [called(plan, v) for v in plan.residents[buffer.index] if v is not value]
     if others:
-        listed = ", ".join(_name(plan, other) for other in others[:READERS])
-        more = f" and {len(others) - READERS} more" if len(others) > READERS else ""
-        yield f"The buffer also holds {listed}{more}."
-
-
-def explain_kept(plan: MemoryPlan) -> list[str]:
-    """Sentences: what the forward pass keeps for the gradient and for recomputation, largest first.
-
-    Values that share their bytes, such as a view and what it views, count once.
-    """
-    kept: dict[int, tuple[Value, list[int]]] = {}
-    for value in plan.graph.values:
-        steps = _steps_behind(plan, value)
-        if steps:
-            kept.setdefault(plan.address(value), (value, steps))
-    found = sorted(kept.values(), key=lambda entry: -entry[0].type.bytes)
-    total = format_bytes(sum(value.type.bytes for value, _ in found))
-    told = [
-        f"The forward pass keeps {len(found)} values, {total} together, for the gradient and "
-        f"recomputation; recomputation is {plan.recompute}."
-    ]
-    for value, steps in found[:KEPT]:
-        first, last = (_at(plan, plan.graph.nodes[step]) for step in (steps[0], steps[-1]))
-        readers = f"for {first}" if first == last else f"for {first} to {last}"
-        told.append(f"  {format_bytes(value.type.bytes)}, {_name(plan, value)}: {readers}")
-    rest = [value.type.bytes for value, _ in found[KEPT:]]
-    return told + ([f"  {format_bytes(sum(rest))} in {len(rest)} smaller values"] if rest else [])
-
-
-def _steps_behind(plan: MemoryPlan, value: Value) -> list[int]:
-    """Steps of the gradient and of recomputation that read a value of the forward pass."""
-    if isinstance(value, State) or (value.node is not None and value.node.phase != "forward"):
-        return []
-    nodes = plan.graph.nodes
-    return [step for step in plan.graph.uses[value] if nodes[step].phase in BEHIND]
-
-
-def explain_peak(plan: MemoryPlan) -> list[str]:
-    """Sentences: where the peak is, its kinds, its largest values and who holds them."""
-    step = plan.peak_step
-    label = plan.graph.nodes[step].label if plan.graph.nodes else "start"
-    alive = plan.live_at(step)
-    told = [
-        f"Most bytes are live at node {step} of {len(plan.graph.nodes)} ({label}): "
-        f"{format_bytes(plan.live_bytes)}. The arena is {format_bytes(plan.arena_bytes)}."
-    ]
-    totals: dict[str, int] = {}
-    for buffer in alive:
-        totals[buffer.kind] = totals.get(buffer.kind, 0) + buffer.bytes
-    by_size = sorted(totals.items(), key=lambda entry: (-entry[1], entry[0]))
-    shares = ", ".join(
-        f"{kind} {format_bytes(size)} ({size / max(1, plan.live_bytes):.0%})"
-        for kind, size in by_size
-    )
-    told.append(f"They are {shares}." if shares else "Nothing is live there.")
-    told += [f"  {line}" for line in _largest(plan, step)]
-    told += _by_op(plan, step)
-    return told
-
-
-def _largest(plan: MemoryPlan, step: int) -> Iterator[str]:
-    """What is live at a step but the states, which no plan can drop."""
-    alive = [buffer for buffer in plan.live_at(step) if buffer.kind != "state"]
-    for buffer in alive[:AT_PEAK]:
-        value = resident_at(plan, buffer.index, step)
-        if value is None:
-            yield f"{format_bytes(buffer.bytes)}, workspace of the node"
-            continue
-        uses = plan.graph.uses[value]
-        if uses and uses[-1] > step:
-            held = f"held for {_at(plan, plan.graph.nodes[uses[-1]])}"
-        elif uses and uses[-1] == step:
-            held = "read by the node itself"
-        else:
-            held = f"its buffer is held until node {lifetime_end(plan, buffer) - 1}"
-        yield f"{format_bytes(buffer.bytes)}, {buffer.kind}, {_name(plan, value)}: {held}"
-    if len(alive) > AT_PEAK:
-        rest = sum(buffer.bytes for buffer in alive[AT_PEAK:])
-        yield f"{format_bytes(rest)} in {len(alive) - AT_PEAK} smaller buffers"
-
-
-def resident_at(plan: MemoryPlan, buffer: int, step: int) -> Value | None:
-    """The value written last into a buffer by a step; None for a workspace."""
-    found, latest = None, -2
-    for value in plan.residents.get(buffer, []):
-        born = -1 if value.node is None else plan.graph.position[value.node]
-        if born <= step and born >= latest and plan.placements[value].how != "view":
-            found, latest = value, born
-    return found
-
-
-def _by_op(plan: MemoryPlan, step: int) -> list[str]:
-    """Forward values at the peak by the op that computes them, and what it costs to do so again."""
-    costs = CostModel(plan.device)
-    totals: dict[str, tuple[int, float]] = {}
-    for buffer in plan.live_at(step):
-        value = resident_at(plan, buffer.index, step)
-        if value is not None and value.node is not None and value.node.phase == "forward":
-            size, seconds = totals.get(value.node.op.name, (0, 0.0))
-            again = costs.seconds(value.node)
-            totals[value.node.op.name] = (size + buffer.bytes, seconds + again)
-    if not totals:
-        return []
-    step_seconds = sum(costs.seconds(node) for node in plan.graph.nodes) or 1.0
-    ordered = sorted(totals.items(), key=lambda entry: (-entry[1][0], entry[0]))[:READERS]
-    lines = [
-        f"  {format_bytes(size)} of {op}: {seconds / step_seconds:.1%} of the step's seconds"
-        for op, (size, seconds) in ordered
-    ]
-    return ["Values of the forward pass there by op, and what they cost to compute again:", *lines]
+        yield f"The buffer also holds {listed(others, READERS)}."

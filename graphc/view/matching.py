@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from graphc.errors import OptionError
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.plan import MemoryPlan
-from graphc.view.page_model import Table, origin
+from graphc.view.names import called, listed, origin
+from graphc.view.page_model import Table
 
 LISTED = 8
 """Values that an error lists."""
@@ -115,11 +116,5 @@ def find_value(plan: MemoryPlan, text: str) -> Value:
             + (f"close to it are {', '.join(alike)}" if alike else "none is called alike")
             + "; `graphc plan --text` prints all, by name and by scope and op"
         )
-    listed = ", ".join(called(plan, value) for value in near[:LISTED])
-    more = f" and {len(near) - LISTED} more" if len(near) > LISTED else ""
-    raise OptionError(f"{text!r} fits {len(near)} values; choose one of: {listed}{more}")
-
-
-def called(plan: MemoryPlan, value: Value) -> str:
-    """A value's name, with the scope and op that it comes from."""
-    return f"{plan.graph.names[value]} {origin(value)}".rstrip()
+    fitting = listed([called(plan, value) for value in near], LISTED)
+    raise OptionError(f"{text!r} fits {len(near)} values; choose one of: {fitting}")

@@ -66,26 +66,13 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
     }
 
 
-def lifetime_end(plan: MemoryPlan, buffer: Buffer) -> int:
-    """The step before which a buffer is free again, at most the number of steps.
-
-    States, and outputs until they are copied out, live for longer than the last step.
-    """
-    return min(buffer.lifetime.last, max(1, len(plan.graph.nodes)))
-
-
-def origin(value: Value) -> str:
-    """Scope and op of what computes a value; empty for inputs and states."""
-    return value.node.label if value.node is not None else ""
-
-
 def _buffers(plan: MemoryPlan) -> dict[str, list[int]]:
     kinds = {kind: number for number, kind in enumerate(KINDS)}
     return {
         "offset": [buffer.offset for buffer in plan.buffers],
         "bytes": [buffer.bytes for buffer in plan.buffers],
         "first": [buffer.lifetime.first for buffer in plan.buffers],
-        "last": [lifetime_end(plan, buffer) for buffer in plan.buffers],
+        "last": [plan.lifetime_end(buffer) for buffer in plan.buffers],
         "kind": [kinds[buffer.kind] for buffer in plan.buffers],
     }
 
@@ -153,7 +140,7 @@ def live_by_kind(plan: MemoryPlan) -> list[dict[Kind, int]]:
     changes: list[dict[Kind, int]] = [{} for _ in range(len(plan.live_profile) + 1)]
     for buffer in plan.buffers:
         size = aligned_bytes(plan, buffer)
-        for step, sign in (buffer.lifetime.first, 1), (lifetime_end(plan, buffer), -1):
+        for step, sign in (buffer.lifetime.first, 1), (plan.lifetime_end(buffer), -1):
             changes[step][buffer.kind] = changes[step].get(buffer.kind, 0) + sign * size
     live: dict[Kind, int] = dict.fromkeys(KINDS, 0)
     found = []

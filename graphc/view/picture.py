@@ -24,7 +24,7 @@ except ImportError as error:
 from graphc.ir.plan import Kind, MemoryPlan
 from graphc.ir.plan_html import COLOURS
 from graphc.ir.types import format_bytes
-from graphc.view.page_model import KINDS, lifetime_end, live_by_kind
+from graphc.view.page_model import KINDS, live_by_kind
 
 LIGHTNESS = (1.0, 0.93, 1.07)
 
@@ -79,7 +79,7 @@ def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
     corners, colours, edges = [], [], []
     steps, arena = len(plan.live_profile), max(1, plan.arena_bytes)
     for buffer in plan.buffers:
-        left, right = buffer.lifetime.first, lifetime_end(plan, buffer)
+        left, right = buffer.lifetime.first, plan.lifetime_end(buffer)
         low, high = buffer.offset, buffer.offset + buffer.bytes
         corners.append(((left, low), (right, low), (right, high), (left, high)))
         colours.append(SHADES[buffer.kind][buffer.index % len(LIGHTNESS)])

@@ -13,7 +13,8 @@ import pickle
 from typing import Any
 
 from graphc.ir.plan import Buffer, MemoryPlan
-from graphc.view.page_model import aligned_bytes, lifetime_end, origin
+from graphc.view.names import origin
+from graphc.view.page_model import aligned_bytes
 
 PROTOCOL = 4
 """The newest that the viewer's own reader takes."""
@@ -35,7 +36,7 @@ def snapshot_object(plan: MemoryPlan) -> dict[str, Any]:
     for buffer in used:
         begins[buffer.lifetime.first].append(buffer)
         if buffer.kind != "state":
-            ends[lifetime_end(plan, buffer)].append(buffer)
+            ends[plan.lifetime_end(buffer)].append(buffer)
     events: list[Event] = []
     for begun, ended in zip(begins, ends, strict=True):
         for buffer in ended:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphc.ir.plan import Kind, MemoryPlan
 from graphc.view.clock import Clock, estimated
-from graphc.view.page_model import live_by_kind
+from graphc.view.page_model import KINDS, live_by_kind
 
 Event = dict[str, Any]
 
@@ -45,7 +44,7 @@ def trace(plan: MemoryPlan, clocks: Mapping[str, Clock] | None = None) -> str:
 def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterator[Event]:
     yield _named("process_name", process, f"{name}: {clock.source}")
     yield _named("thread_name", process, "nodes")
-    begins = [round(end * 1e9) for end in accumulate(clock.seconds, initial=0.0)]
+    begins = _nanoseconds(clock.seconds)
     by_kind = live_by_kind(plan)
     names = plan.graph.names
     for step, node in enumerate(plan.graph.nodes):
@@ -62,8 +61,21 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
         }  # fmt: skip
         yield _counter("live", process, begin, {"bytes": plan.live_profile[step]})
         yield _counter("live bytes of", process, begin, by_kind[step])
-    after = plan.state_bytes if plan.graph.nodes else plan.live_profile[-1]
-    yield _counter("live", process, _microseconds(begins[-1]), {"bytes": after})
+    after = dict.fromkeys(KINDS, 0) | {"state": plan.state_bytes}
+    if not plan.graph.nodes:
+        after = by_kind[-1]
+    end = _microseconds(begins[-1])
+    yield _counter("live", process, end, {"bytes": sum(after.values())})
+    yield _counter("live bytes of", process, end, after)
+
+
+def _nanoseconds(seconds: Sequence[float]) -> list[int]:
+    """When each node begins, and when the last one ends; what takes time takes a nanosecond."""
+    begins, end = [0], 0.0
+    for each in seconds:
+        end += each
+        begins.append(max(round(end * 1e9), begins[-1] + (each > 0)))
+    return begins
 
 
 def _microseconds(nanoseconds: int) -> float:

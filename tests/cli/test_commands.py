@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -240,7 +241,8 @@ def test_mistakes_with_plan_files(capsys, tmp_path):
         ([str(path), "--frontier"], "is a plan already; leave out --frontier"),
         ([str(path), "batch=3"], "is a plan already; leave out batch=3"),
         (["mlp", "--output", "/no/folder/p.json"], "cannot save to"),
-        (["mlp", "--frontier", "--output", str(path)], "leave out --output"),
+        (["mlp", "--frontier", "--output", str(path)], "a chart as PNG; end its name in .png"),
+        (["mlp", "--output", str(tmp_path / "p.png")], "a plan as JSON; end its name in .json"),
     ):
         code, out, err = run(capsys, "plan", *arguments)
         assert (code, out) == (2, "")
@@ -261,3 +263,18 @@ def test_plans_of_groups(capsys, tmp_path, options, fused):
     code, _, error = run(capsys, "plan", path, "--fuse")
     assert code != 0
     assert "leave out --fuse" in error
+
+
+def test_parts_of_concatenations_have_a_colour_on_a_terminal(capsys, monkeypatch, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import graphc as g\n"
+        "def build():\n"
+        "    x = g.input('x', (4, 4096))\n"
+        "    return g.mean(g.exp(g.concat([g.tanh(x), g.relu(x)], 0)))\n"
+    )
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run(capsys, "plan", f"{tmp_path}/net.py:build", "--optimizer", "none")
+    assert code == 0
+    assert "\x1b[" in out
+    assert " part %" in re.sub(r"\x1b\[[\d;]*m", "", out)

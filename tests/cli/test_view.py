@@ -2,13 +2,16 @@
 
 import json
 import pickle
+import re
 
 import pytest
 from cli.running import run
 from view.reading import content
 
 import graphc as g
+from graphc.ir.types import format_bytes
 
+WIDE = ["layers=8", "hidden=64", "inputs=8", "batch=512"]
 SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
 
 
@@ -113,6 +116,17 @@ def test_the_difference_of_two_plans(capsys, tmp_path):
     (["--diff", "a.json", "b.json", "--strategies", "none"], "leave out --strategies"),
     (["a.json", "--strategies", "none"], "leave out --strategies"),
     (["--diff", "a.json", "b.json"], "there is no file 'a.json'"),
+    (["--diff", "a.json", "b.json", "--recompute", "cheap"], "from files; leave out --recompute"),
+    (["--diff", "a.json", "b.json", "--measure", "1"], "--measure: times are shown by a page"),
+    (["--diff", "a.json", "b.json", "--costs", "c.json"], "--costs: times are shown by a page"),
+    (["a.json", "--roofline", "h100", "-o", "x.png"], "--roofline: times are shown by a page"),
+    (["mlp", "--measure", "1", "-o", "x.snapshot.pickle"], "--measure: times are shown by a page"),
+    (["mlp", "--strategies", "none,none"], "'none' stands there twice"),
+    (["mlp", "--strategies", ""], "unknown strategy ''"),
+    (["mlp", "--strategies", "cheap", "--recompute", "none", "--allocate", "none"],
+     "leave out --allocate"),
+    (["mlp", "--strategies", "none,cheap", "--dump", "d"], "leave out --dump"),
+    (["mlp", "-o", ""], "cannot tell what '' is"),
 ])  # fmt: skip
 def test_mistakes(capsys, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
@@ -131,8 +145,7 @@ def test_explain_a_value(capsys):
 
 
 def test_explain_the_peak_and_what_lowers_it(capsys):
-    wide = ["layers=8", "hidden=64", "inputs=8", "batch=512"]
-    code, out, _ = run(capsys, "explain", "mlp", *wide, "--allocate", "none", "--peak")
+    code, out, _ = run(capsys, "explain", "mlp", *WIDE, "--allocate", "none", "--peak")
     assert code == 0
     lines = out.split("What lowers the arena:\n")[1].splitlines()
     said = {line.split(": ")[1] for line in lines}
@@ -142,9 +155,73 @@ def test_explain_the_peak_and_what_lowers_it(capsys):
         figure, unit = line.split(",")[0].split()
         sizes.append(float(figure) * {"KiB": 1, "MiB": 1024}[unit])
     assert sizes == sorted(sizes)
-    packed = json.loads(run(capsys, "plan", "mlp", *wide, "--json")[1])["arena_bytes"]
+    packed = json.loads(run(capsys, "plan", "mlp", *WIDE, "--json")[1])["arena_bytes"]
     told = next(line for line in lines if line.endswith("--allocate packed")).split(",")[0]
     assert told.split()[0] == f"{packed / 2**20:.2f}"
+
+
+def test_explain_takes_its_value_behind_options(capsys):
+    before = run(capsys, "explain", "mlp", *SMALL, "%1", "--recompute", "cheap")
+    assert before[0] == 0
+    assert run(capsys, "explain", "mlp", "--recompute", "cheap", "%1", *SMALL) == before
+
+
+def test_explain_what_is_kept(capsys):
+    code, out, _ = run(capsys, "explain", "mlp", *SMALL, "--kept")
+    assert code == 0
+    assert out.startswith("The forward pass keeps 6 values")
+
+
+def lowering(capsys, *arguments):
+    """What `explain --peak` says to lower the arena, and by which bytes."""
+    code, out, _ = run(capsys, "explain", *arguments, "--peak")
+    assert code == 0
+    rows = re.findall(r"^  (\S+ \S+), (\S+ \S+) less(.*?): (.*)$", out, re.MULTILINE)
+    return {how: (arena, saved, time) for arena, saved, time, how in rows}, out
+
+
+def test_the_batch_is_the_models_own(capsys):
+    """Not an axis of an input, which may count steps of time or micro-batches."""
+    small = ["layers=2", "hidden=8", "inputs=4", "classes=3", "seq_len=6"]
+    for arguments, batch in (
+        (["lstm", *small], 64), (["lstm", *small, "batch=10"], 10),
+        (["mlp", *WIDE, "--accumulate", "2"], 512),
+    ):  # fmt: skip
+        found, _ = lowering(capsys, *arguments)
+        half = f"batch={batch // 2}, half of it"
+        assert half in found
+        settings = [entry for entry in arguments if not entry.startswith("batch")]
+        whole, halved = (
+            json.loads(run(capsys, "plan", *settings, f"batch={b}", "--json")[1])["arena_bytes"]
+            for b in (batch, batch // 2)
+        )
+        assert found[half][:2] == (format_bytes(halved), format_bytes(whole - halved))
+        assert found[half][2] == ""  # parts of steps of two batches say nothing of each other
+
+
+def test_only_what_was_tried_is_told(capsys):
+    wide = ["mlp", "layers=6", "hidden=16", "inputs=8", "batch=256"]
+    found, _ = lowering(capsys, *wide)
+    assert {"--recompute sublinear", "batch=128, half of it"} <= set(found)
+    assert re.fullmatch(r", \+[\d.]+% time by the cost model", found["--recompute sublinear"][2])
+    assert not any("recompute" in how for how in lowering(capsys, *wide, "--budget", "1MiB")[0])
+    found, _ = lowering(capsys, *wide, "--recompute", "recursive", "--allocate", "inplace")
+    assert "--allocate packed" in found
+    assert "--recompute recursive" not in found
+    _, out = lowering(capsys, "mlp", *SMALL)
+    assert "The arena is not lowered by --recompute cheap, " in out
+    _, out = lowering(capsys, "mlp", "layers=1", "batch=1", "--optimizer", "none")
+    assert "lower" not in out
+
+
+def test_explain_plans_with_measured_times(capsys, tmp_path):
+    costs = tmp_path / "costs.json"
+    run(capsys, "profile", "mlp", *WIDE, "--repeat", "1", "--output", str(costs))
+    plain, timed, peaks = (
+        run(capsys, "explain", "mlp", *WIDE, "%3.m1", "--recompute", "cheap", *options)[1]
+        for options in ([], ["--costs", str(costs)], ["--roofline", "v100"])
+    )
+    assert len({plain, timed, peaks}) == 3
 
 
 @pytest.mark.parametrize("arguments", [["mlp"], ["mlp", "%3", "--peak"], ["mlp", "%3", "%4"]])

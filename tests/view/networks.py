@@ -3,7 +3,8 @@
 import functools
 
 import graphc as g
-from graphc.models import lstm, mlp, resnet
+from graphc.ir.device import find_device
+from graphc.models import densenet121, gpt2, lstm, mlp, resnet, unet
 
 SMALL_RESNET = {"units": (1, 2, 1, 1), "batch": 8, "image": 64, "classes": 10}
 
@@ -20,6 +21,12 @@ NETWORKS = {
 }
 
 SMALL = ("mlp", "resnet", "lstm")
+
+NETWORKS |= {
+    "gpt2": lambda: gpt2(layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=11, drop=0.1),
+    "densenet": lambda: densenet121(batch=1, image=32, classes=10, blocks=(3, 4, 3, 2)),
+    "unet": lambda: unet(batch=1, image=32, width=8),
+}
 
 
 @functools.cache
@@ -38,3 +45,26 @@ STRATEGIES = (
 
 def every_plan():
     return [planned(network, **options) for network in SMALL for options in STRATEGIES]
+
+
+def uneven_plans():
+    """Plans in which values share bytes in more ways: views, parts, fused groups, copies of copies.
+
+    Made when asked for: some take a second.
+    """
+    return {
+        "gpt2": planned("gpt2"),
+        "gpt2 in micro-batches": planned("gpt2", accumulate=2),
+        "gpt2 on a GPU": planned("gpt2", device=find_device("h100")),
+        "densenet": planned("densenet"),
+        "densenet, recursive": planned("densenet", recompute="recursive"),
+        "unet": planned("unet", recompute="cheap"),
+        "lstm, recursive": planned("lstm", recompute="recursive"),
+        "resnet on a GPU": planned("resnet", device=find_device("h100"), recompute="sublinear"),
+    }
+
+
+UNEVEN = (
+    "gpt2", "gpt2 in micro-batches", "gpt2 on a GPU", "densenet", "densenet, recursive", "unet",
+    "lstm, recursive", "resnet on a GPU",
+)  # fmt: skip

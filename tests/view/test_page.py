@@ -10,6 +10,7 @@ from view.networks import planned
 from view.reading import content
 
 import graphc as g
+from graphc.view.matching import identities
 from graphc.view.page import page
 from graphc.view.page_model import page_model
 
@@ -38,8 +39,11 @@ class Reader(HTMLParser):
 def test_the_numbers_are_those_of_the_models():
     found = content(page(TABS, "two plans"))
     assert found["title"] == "two plans"
+    same = [model["values"].pop("same") for model in found["plans"]]
     wanted = [page_model(plan, label) for label, plan in TABS.items()]
     assert found["plans"] == json.loads(json.dumps(wanted))
+    numbers = identities([plan.graph for plan in TABS.values()])
+    assert same == [list(each.values()) for each in numbers]
 
 
 def test_nothing_comes_from_outside():

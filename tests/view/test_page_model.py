@@ -5,6 +5,7 @@ import json
 import pytest
 from view.networks import every_plan, planned
 
+from graphc.passes.cost import CostModel
 from graphc.view.page_model import HOWS, KINDS, PHASES, live_by_kind, page_model
 
 PLANS = every_plan()
@@ -81,8 +82,16 @@ def test_nodes_say_scope_op_phase_and_seconds(both):
         scope, op = texts[columns["scope"][step]], texts[columns["op"][step]]
         assert node.label == (f"{scope}/{op}" if scope else op)
         assert PHASES[columns["phase"][step]] == node.phase
-        assert columns["seconds"][step] >= 0
-    assert sum(columns["seconds"]) > 0
+        wanted = CostModel(plan.device).seconds(node)
+        assert columns["seconds"][step] == pytest.approx(wanted, rel=1e-3)
+    assert model["clock"] == "roofline of cpu"
+    assert model["device"] == "cpu"
+
+
+def test_outputs_name_their_values(both):
+    plan, model = both
+    names = {name: plan.graph.names[value] for name, value in plan.graph.outputs.items()}
+    assert model["outputs"] == names != {}
 
 
 def test_kinds_of_buffers(both):

@@ -50,14 +50,17 @@ def traced(request):
 
 def test_the_python_package(tmp_path, traced):
     processor = pytest.importorskip("perfetto.trace_processor")
+    from perfetto.trace_processor.platform import PlatformDelegate
+
+    try:
+        program = PlatformDelegate().get_shell_path(None)
+    except Exception as error:  # whatever its download raises
+        pytest.skip(f"no trace processor: {error}")
     plan, text, clocks = traced
     path = tmp_path / "plan.trace.json"
     path.write_text(text)
-    try:
-        loaded = processor.TraceProcessor(trace=str(path))
-    except Exception as error:  # whatever its download raises
-        pytest.skip(f"no trace processor: {error}")
-    with loaded:
+    config = processor.TraceProcessorConfig(bin_path=program)
+    with processor.TraceProcessor(trace=str(path), config=config) as loaded:
         check(lambda sql: [vars(row) for row in loaded.query(sql)], plan, clocks)
 
 

@@ -52,6 +52,19 @@ def test_a_replay_has_the_live_bytes_of_the_plan(plan):
     assert segment["allocated_size"] == sum(b - a for a, b in left.items())
 
 
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_categories_are_kinds(plan):
+    (events,) = pickle.loads(snapshot(plan))["device_traces"]
+    sizes = {}
+    for event in events:
+        if event["action"] == "alloc":
+            sizes.setdefault(event["category"], []).append((event["addr"], event["size"]))
+    unit = plan.alignment
+    for kind in {buffer.kind for buffer in plan.buffers}:
+        found = [(b.offset, -(-b.bytes // unit) * unit) for b in plan.buffers if b.kind == kind]
+        assert sorted(sizes.get(kind, [])) == sorted(each for each in found if each[1])
+
+
 def test_the_viewers_reader_knows_every_opcode():
     content = snapshot(planned(recompute="sublinear"))
     assert {code.name for code, _, _ in pickletools.genops(content)} <= READ_BY_THE_VIEWER

@@ -28,7 +28,12 @@ def test_the_counter(plan):
     assert counts == [*plan.live_profile, plan.state_bytes]
     kinds = [event["args"] for event in events(text, "C", "live bytes of")]
     assert all(list(each) == list(KINDS) for each in kinds)
-    assert [sum(each.values()) for each in kinds] == list(plan.live_profile)
+    assert [sum(each.values()) for each in kinds] == counts
+    assert json.loads(text)["otherData"]["arena_bytes"] == plan.arena_bytes
+    nodes = events(text, "X")
+    assert [event["args"]["inputs"] for event in nodes] == [
+        [plan.graph.names[value] for value in node.inputs] for node in plan.graph.nodes
+    ]
 
 
 def test_nodes_run_one_after_another_for_the_seconds_of_the_cost_model():
@@ -67,4 +72,10 @@ def test_clocks_are_processes_side_by_side():
 
 def test_a_plan_without_nodes():
     plan = g.plan(outputs=[g.input("x", (4,))])
-    assert [e["args"]["bytes"] for e in events(trace(plan), "C")] == [plan.live_bytes]
+    assert [e["args"]["bytes"] for e in events(trace(plan), "C", "live")] == [plan.live_bytes]
+
+
+def test_what_takes_time_has_a_length():
+    plan = planned("mlp")
+    clock = Clock("very short", (1e-13,) * len(plan.graph.nodes))
+    assert {event["dur"] for event in events(trace(plan, {"planned": clock}), "X")} == {0.001}

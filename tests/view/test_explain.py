@@ -1,0 +1,142 @@
+"""Sentences about a value hold what the plan says: readers, copies, bytes."""
+
+import re
+
+import pytest
+from view.networks import UNEVEN, every_plan, planned, uneven_plans
+
+import graphc as g
+from graphc.ir.graph import State
+from graphc.view.explain import explain_value
+from graphc.view.matching import find_value
+
+
+def sharing_bytes(plan, value):
+    """The value, its views and what it was put together into, by operands and addresses alone."""
+    found, graph = {value}, plan.graph
+    for node in graph.nodes[0 if value.node is None else graph.position[value.node] :]:
+        for output in node.outputs:
+            place = plan.placements[output]
+            for operand in found & set(node.inputs):
+                is_view = place.how == "view" and address_in(plan, output, operand)
+                is_whole = node.op.name == "concat" and address_in(plan, operand, output)
+                if is_view or is_whole:
+                    found.add(output)
+    return found
+
+
+def address_in(plan, inner, outer):
+    first, second = plan.address(inner), plan.address(outer)
+    same = plan.placements[inner].buffer == plan.placements[outer].buffer
+    return same and second <= first < second + max(1, span(plan, outer))
+
+
+def span(plan, value):
+    strides = plan.placements[value].strides
+    if strides is None:
+        return value.type.bytes
+    return sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True)) + 1
+
+
+def check_explanation(plan, value):
+    graph, text = plan.graph, "\n".join(explain_value(plan, value))
+    assert text.startswith(f"{graph.names[value]} is {value.type}, ")
+    assert f"begin at {plan.address(value):#x} of the arena" in text
+    own = [step for step, node in enumerate(graph.nodes) if value in node.inputs]
+    for step in own[:5] + own[-1:]:
+        assert f"node {step} ({graph.nodes[step].label})" in text
+    buffer = plan.buffers[plan.placements[value].buffer]
+    end = min(buffer.lifetime.last, len(graph.nodes)) - 1
+    assert f"lives from node {buffer.lifetime.first} to node {end}." in text
+    is_state = isinstance(value, State) or (value.node is not None and value.node.op.has_effect)
+    if is_state:
+        return
+    shared = sharing_bytes(plan, value)
+    readers = [s for s, node in enumerate(graph.nodes) if not shared.isdisjoint(node.inputs)]
+    behind = [s for s in readers if graph.nodes[s].phase in ("gradient", "mirror")]
+    is_forward = value.node is None or value.node.phase == "forward"
+    is_output = not shared.isdisjoint(graph.outputs.values())
+    assert ("is the output" in text) == is_output
+    assert ("kept from the forward pass" in text) == bool(is_forward and behind)
+    if is_forward and behind:
+        assert f": the first is node {behind[0]} (" in text
+    if not is_output:
+        assert (f"It lives until node {readers[-1] if readers else ''}" in text) == bool(readers)
+        assert ("No node reads it" in text) == (not readers)
+
+
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_every_value_can_be_explained(plan):
+    for value in plan.graph.values:
+        check_explanation(plan, value)
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_values_that_share_bytes(name):
+    plan = uneven_plans()[name]
+    for value in plan.graph.values[:: 1 + len(plan.graph.values) // 150]:
+        check_explanation(plan, value)
+
+
+@pytest.mark.parametrize("name", ["densenet, recursive", "lstm, recursive", "unet"])
+def test_what_is_computed_again_is_not_there_in_between(name):
+    plan = uneven_plans()[name]
+    graph = plan.graph
+    seen = 0
+    copies = [v for v in graph.values if v.node is not None and v.node.copy_of in graph.position]
+    for copy in copies[:: 1 + len(copies) // 200]:
+        text = "\n".join(explain_value(plan, copy))
+        original = copy.node.copy_of.outputs[copy.index]
+        shared = {
+            alias
+            for node in graph.nodes if original.node in (node, node.copy_of)
+            for alias in sharing_bytes(plan, node.outputs[copy.index])
+        }  # fmt: skip
+        touching = [
+            step for step, node in enumerate(graph.nodes)
+            if not shared.isdisjoint(node.inputs) or not shared.isdisjoint(node.outputs)
+        ]  # fmt: skip
+        told = re.search(r"need not be kept.* from node (\d+) to node (\d+):", text)
+        is_read = any(not sharing_bytes(plan, copy).isdisjoint(node.inputs) for node in graph.nodes)
+        if told:
+            begin, end = map(int, told.groups())
+            assert end == graph.position[copy.node]
+            assert is_read
+            assert [step for step in touching if begin <= step <= end] == [begin, end]
+            seen += 1
+        elif "that nothing reads" in text:
+            assert not is_read
+        else:
+            last = int(re.search(r"is still read after it, by node (\d+)", text).group(1))
+            assert last in touching
+            assert last >= graph.position[copy.node]
+    assert seen > 3
+
+
+def test_a_recomputed_value_and_its_copy():
+    plan = planned(recompute="sublinear")
+    copy = next(
+        v for v in plan.graph.values
+        if v.node and v.node.phase == "mirror"
+        and plan.graph.uses[v.node.copy_of.outputs[v.index]][-1] < plan.graph.position[v.node]
+    )  # fmt: skip
+    original = copy.node.copy_of.outputs[copy.index]
+    names, position = plan.graph.names, plan.graph.position
+    text = "\n".join(explain_value(plan, original))
+    assert f"computed again, once, first by node {position[copy.node]}" in text
+    assert "kept from the forward pass" not in text
+    text = "\n".join(explain_value(plan, copy))
+    last = plan.graph.uses[original][-1]
+    assert f"It is a copy of {names[original]}" in text
+    assert f"from node {last} to node {position[copy.node]}: recomputation is sublinear" in text
+
+
+def test_a_kept_value():
+    x = g.input("x", (4, 3))
+    with g.scope("layer"):
+        h = g.relu(g.linear(x, 5))
+    g.keep(h)
+    plan = g.plan(g.mean(h), optimizer=g.optim.SGD())
+    text = "\n".join(explain_value(plan, find_value(plan, "layer/relu")))
+    assert "It is never dropped" in text
+    assert "as its operand y." in text

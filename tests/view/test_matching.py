@@ -1,0 +1,81 @@
+"""Values of two plans that are the same, and values by what people call them."""
+
+import pytest
+from view.networks import planned
+
+import graphc as g
+from graphc.errors import OptionError
+from graphc.models import mlp
+from graphc.view.matching import find_value, identities, pairs
+
+
+def test_values_are_found_by_name_and_by_place():
+    plan = planned()
+    names = plan.graph.names
+    for value, name in names.items():
+        assert find_value(plan, name) is value
+        assert find_value(plan, name[1:]) is value
+    found = find_value(plan, "stem/relu")
+    assert found.node.label == "stem/relu"
+    with pytest.raises(OptionError, match=r"fits \d+ values; choose one of: .* and \d+ more"):
+        find_value(plan, "stage1")
+    with pytest.raises(OptionError, match="no value '#'; none is called alike"):
+        find_value(plan, "#")
+    with pytest.raises(OptionError, match="no value 'stem/rulu'; close to it are stem/relu"):
+        find_value(plan, "stem/rulu")
+    with pytest.raises(OptionError, match="got nothing"):
+        find_value(plan, "")
+    assert find_value(plan, next(iter(plan.graph.outputs))) in plan.graph.outputs.values()
+
+
+def test_pairs_hold_every_value_once():
+    before, after = planned().graph, planned(recompute="sublinear").graph
+    found = list(pairs(before, after))
+    assert {a for a, _ in found} - {None} == set(before.values)
+    assert {b for _, b in found} - {None} == set(after.values)
+    assert len([a for a, _ in found if a is not None]) == len(before.values)
+    for a, b in found:
+        if a is not None and b is not None and a.node is not None:
+            assert (a.node.label, a.node.phase, a.type) == (b.node.label, b.node.phase, b.type)
+        assert a is not None or b.node.phase == "mirror"
+        assert b is not None
+
+
+def originals(values):
+    """Values, or what they are copies of."""
+    return [v.node.copy_of.outputs[v.index] if v.node and v.node.copy_of else v for v in values]
+
+
+@pytest.mark.parametrize("network", ["lstm", "resnet", "gpt2", "densenet"])
+@pytest.mark.parametrize("policy", ["cheap", "sublinear", "recursive"])
+def test_what_is_matched_has_matched_operands(network, policy):
+    """Nodes run in another order where other values are kept, and many are alike."""
+    before, after = planned(network).graph, planned(network, recompute=policy).graph
+    found = {a: b for a, b in pairs(before, after) if a is not None}
+    for a, b in found.items():
+        if a.node is not None and b.node is not None:
+            assert [found[x] for x in a.node.inputs] == originals(b.node.inputs)
+            assert repr(a.node.attributes) == repr(b.node.attributes)
+
+
+def test_identities_are_the_same_for_what_is_the_same():
+    graphs = [planned("lstm", recompute=p).graph for p in ("none", "cheap", "recursive")]
+    numbers = identities(graphs)
+    for graph, found in zip(graphs, numbers, strict=True):
+        assert list(found) == list(graph.values)
+        assert len(set(found.values())) == len(found)
+    for found in numbers[1:]:
+        assert set(numbers[0].values()) <= set(found.values())
+    assert identities(graphs[:1] * 2)[0] == identities(graphs[:1] * 2)[1]
+
+
+def test_plans_of_two_batches_are_matched_by_place():
+    """No operand is of the same type; scopes and ops are the same."""
+    small, large = (
+        g.plan(mlp(layers=3, hidden=8, inputs=4, batch=b), optimizer=g.optim.SGD()).graph
+        for b in (4, 8)
+    )
+    found = [(a, b) for a, b in pairs(small, large) if a is not None and b is not None]
+    weights = [(a, b) for a, b in found if a.node is not None and a.node.op.has_effect]
+    assert len(weights) == len(small.states)
+    assert all(a.node.label == b.node.label for a, b in weights)

@@ -1,0 +1,145 @@
+"""Sentences about what is kept and what makes the peak hold what the plan says."""
+
+import re
+
+import numpy as np
+import pytest
+from view.networks import UNEVEN, every_plan, planned, uneven_plans
+
+from graphc.ir.costs import MeasuredCosts, Measurement, node_key
+from graphc.ir.graph import State
+from graphc.ir.types import format_bytes
+from graphc.passes.cost import CostModel
+from graphc.view.page_model import KINDS
+from graphc.view.peak import explain_kept, explain_peak, resident_at
+
+
+def bytes_of(plan, value, size):
+    """Which bytes of its buffer a value has."""
+    found = np.zeros(size, bool)
+    place = plan.placements[value]
+    steps = place.strides or [0] * len(value.shape)
+    if place.strides is None:
+        found[place.offset : place.offset + value.type.bytes] = True
+        return found
+    starts = np.array([place.offset])
+    for extent, stride in zip(value.shape, steps, strict=True):
+        starts = (starts[:, None] + np.arange(extent) * stride).reshape(-1)
+    width = value.type.dtype.itemsize
+    for byte in range(width):
+        found[starts + byte] = True
+    return found
+
+
+def kept_by(plan):
+    """Of each buffer the bytes that the forward pass writes and later passes read, and by whom."""
+    graph, kept = plan.graph, {}
+    for value in graph.values:
+        if isinstance(value, State) or (value.node is not None and value.node.phase != "forward"):
+            continue
+        nodes = [s for s in graph.uses[value] if graph.nodes[s].phase in ("gradient", "mirror")]
+        buffer = plan.buffers[plan.placements[value].buffer]
+        if nodes and buffer.kind != "state":
+            union, steps = kept.setdefault(buffer.index, (np.zeros(buffer.bytes, bool), []))
+            union |= bytes_of(plan, value, buffer.bytes)
+            steps += nodes
+    return kept
+
+
+def check_kept(plan):
+    kept = kept_by(plan)
+    first, *lines = explain_kept(plan)
+    total = format_bytes(sum(int(union.sum()) for union, _ in kept.values()))
+    assert f", {total} together, " in first
+    everything = sorted(step for _, steps in kept.values() for step in steps)
+    told = [[int(step) for step in re.findall(r"node (\d+)", line)] for line in lines[:40]]
+    spans = [each for each in told if each]
+    assert all(step in everything for each in spans for step in each)
+    if len(lines) <= 40:
+        assert int(re.search(r"keeps (\d+) value", first).group(1)) == len(lines)
+        assert min(each[0] for each in spans) == everything[0]
+        assert max(each[-1] for each in spans) == everything[-1]
+
+
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_what_is_kept(plan):
+    check_kept(plan)
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_what_is_kept_where_values_share_bytes(name):
+    check_kept(uneven_plans()[name])
+
+
+def check_peak(plan):
+    graph, step, lines = plan.graph, plan.peak_step, explain_peak(plan)
+    assert lines[0].startswith(f"Most bytes are live at node {step} ({graph.nodes[step].label}) of")
+    assert format_bytes(plan.live_bytes) in lines[0]
+    for kind in KINDS:
+        alive = [b.bytes for b in plan.live_at(step) if b.kind == kind]
+        size = sum(-(-each // plan.alignment) * plan.alignment for each in alive)
+        share = f"{kind} {format_bytes(size)} ({size / plan.live_bytes:.0%})"
+        assert (share in lines[1]) == bool(size)
+    alive = [buffer for buffer in plan.live_at(step) if buffer.kind != "state"]
+    for buffer, line in zip(alive[:10], lines[2:], strict=False):
+        assert line.startswith(f"  {format_bytes(buffer.bytes)}, ")
+        value = resident_at(plan, buffer.index, step)
+        assert ("workspace" in line) == (value is None)
+        if value is None:
+            continue
+        assert f"{graph.names[value]}" in line
+        there = [
+            v for v in plan.residents[buffer.index]
+            if v.node is None or graph.position[v.node] <= step
+        ]  # fmt: skip
+        last = max((s for v in there for s in graph.uses[v]), default=-1)
+        if not set(there).isdisjoint(graph.outputs.values()):
+            assert "held to the end, as the output" in line
+        elif last > step:
+            assert f"held for node {last} ({graph.nodes[last].label})" in line
+        elif last == step:
+            assert "read by the node itself" in line
+        else:
+            assert "its buffer is held until node" in line
+
+
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_the_peak(plan):
+    check_peak(plan)
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_the_peak_where_values_share_bytes(name):
+    check_peak(uneven_plans()[name])
+
+
+def test_what_it_costs_to_compute_again():
+    """By hand: two ops of known seconds are all that is live at the peak."""
+    plan = planned("wide mlp")
+    costs, step = CostModel(plan.device), plan.peak_step
+    total = sum(costs.seconds(node) for node in plan.graph.nodes)
+    wanted = {}
+    for buffer in plan.live_at(step):
+        value = resident_at(plan, buffer.index, step)
+        if value is not None and value.node is not None and value.node.phase == "forward":
+            wanted.setdefault(value.node.op.name, []).append((buffer.bytes, value.node))
+    text = "\n".join(explain_peak(plan))
+    assert wanted
+    for op, found in wanted.items():
+        size = format_bytes(sum(size for size, _ in found))
+        seconds = sum(costs.seconds(node) for _, node in found)
+        assert f"  {size} of {op}: {seconds / total:.1%} of the step's seconds" in text
+    slow = MeasuredCosts({"name": "cpu"}, tuple(
+        Measurement(node_key(node), node.op.name, 1.0 if node.op.name in wanted else 0.0, 1, 1, 1)
+        for node in {node_key(n): n for n in plan.graph.nodes}.values()
+    ))  # fmt: skip
+    assert text != "\n".join(explain_peak(plan, CostModel(plan.device, slow)))
+
+
+def test_residents_are_those_written_last():
+    plan = planned()
+    buffer = max(plan.residents, key=lambda index: len(plan.residents[index]))
+    span = plan.buffers[buffer].lifetime
+    seen = [resident_at(plan, buffer, step) for step in range(span.first, span.last)]
+    written = [v for v in plan.residents[buffer] if plan.placements[v].how != "view"]
+    assert list(dict.fromkeys(seen)) == written
