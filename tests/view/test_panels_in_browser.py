@@ -49,6 +49,16 @@ def test_search_finds_a_layer_and_moves_to_it(screen, name):
     assert screen.page.locator("#search").input_value() == ""
 
 
+def test_search_finds_an_output(screen):
+    plan = PLANS["packed"]
+    screen.press("3")
+    ((name, value),) = plan.graph.outputs.items()
+    assert name not in value.node.label
+    screen.page.fill("#search", name)
+    assert screen.page.locator("#found").inner_text() == "1 of 1"
+    assert screen.page.locator("#details h3").inner_text().split()[0] == plan.graph.names[value]
+
+
 def test_search_for_what_is_not_there(screen):
     before = screen.view()
     screen.page.fill("#search", "no such layer")

@@ -208,11 +208,14 @@ class Plan {
     return `workspace of ${this.nodeLabel(this.buffers.first[buffer])}`;
   }
 
-  // Values with a name or an origin that contains the text: first what nodes compute, in order.
+  // Values with a name, an origin or the name of an output that contains the text: first what nodes compute, in order.
   search(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return [];
-    this.searched ??= this.values.name.map((name, value) => `${name} ${this.origin(value)}`.toLowerCase());
+    this.searched ??= this.values.name.map((name, value) => {
+      const results = Object.keys(this.outputs).filter(output => this.outputs[output] === name);
+      return [name, this.origin(value), ...results].join(" ").toLowerCase();
+    });
     const found = [];
     this.searched.forEach((words, value) => { if (words.includes(wanted)) found.push(value); });
     const given = found.filter(value => this.values.node[value] < 0);
