@@ -27,6 +27,8 @@ SHOWING = ("model", "settings", "peak", "kept", "value", "costs", "roofline", "r
 GOALS = ("budget", "feature_map_budget", "max_extra_flops")
 """Options by which a user says what a plan has to reach."""
 
+FOR_A_MODEL = "What would lower the arena is told of a model, not of a plan from a file."
+
 ALTERNATIVES = ("cheap", "sublinear", "recursive")
 """Policies that may lower a peak."""
 
@@ -60,7 +62,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         raise OptionError("explain one thing: give one VALUE, such as %12, or --peak, or --kept")
     is_file = options.model.endswith(SUFFIX)
     if is_file:
-        check_alone(parser, options, SHOWING)
+        unused = ("costs", "roofline") if options.kept else ()
+        check_alone(parser, options, [name for name in SHOWING if name not in unused])
     plan = load_plan(options.model) if is_file else make_plan(options)
     costs = cost_model(plan, options.roofline, options.costs)
     if words:
@@ -69,7 +72,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         lines = explain_kept(plan)
     else:
         lines = explain_peak(plan, costs)
-        lines += _what_lowers(options, plan) if not is_file else []
+        lines += _what_lowers(options, plan) if not is_file else [FOR_A_MODEL]
     print("\n".join(lines))
 
 

@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--measure", type=int, metavar="N",
-        help="run N steps here, on the CPU, and show how long each node took in the best of them",
+        help="run N steps here, on the CPU, and show each node's best time of them",
     )  # fmt: skip
     add_strategy(parser)
     add_device(parser, PLANNED_FOR)
@@ -79,6 +79,9 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     output = "plan.html" if options.output is None and not options.diff else options.output
     write = None if output is None else _writer(output)
     _check_times(options, write)
+    has_several = bool(options.diff) or "," in (options.strategies or "")
+    if write not in (None, _page) and has_several:
+        raise OptionError("only a page, FILE.html, holds several plans; choose one of them")
     if output is not None:
         check_writable(output)
     plans = _plans(parser, options)
@@ -201,26 +204,20 @@ def _picture(
 ) -> bytes:
     from graphc.view.picture import plan_picture  # needs matplotlib, an extra
 
-    label, found = _only(plans)
+    ((label, found),) = plans.items()
     return plan_picture(found, f"{_title(options)}: {label}")
 
 
 def _trace(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: list[str]) -> bytes:
-    _, found = _only(plans)
+    (found,) = plans.values()
     return trace(found, _clocks(found, options)).encode("ascii")
 
 
 def _snapshot(
     plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: list[str]
 ) -> bytes:
-    _, found = _only(plans)
+    (found,) = plans.values()
     return snapshot(found)
-
-
-def _only(plans: Mapping[str, MemoryPlan]) -> tuple[str, MemoryPlan]:
-    if len(plans) > 1:
-        raise OptionError("only a page, FILE.html, holds several plans; choose one of them")
-    return next(iter(plans.items()))
 
 
 WRITERS: dict[str, Writer] = {

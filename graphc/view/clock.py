@@ -24,8 +24,10 @@ def estimated(plan: MemoryPlan, costs: CostModel | None = None) -> Clock:
 
 
 def measured(plan: MemoryPlan, steps: int) -> Clock:
-    """What each node takes in the best of some steps, run here on the CPU with random inputs.
+    """Each node's best of some steps, run here on the CPU with random inputs.
 
     Raises as `runtime.profile.node_seconds` does.
     """
-    return Clock(f"best of {steps} steps on {machine()}", tuple(node_seconds(plan, steps)))
+    return Clock(
+        f"each node's best of {steps} steps on {machine()}", tuple(node_seconds(plan, steps))
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphc.ir.graph import Value
-from graphc.ir.plan import Buffer, MemoryPlan
+from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import format_bytes
 from graphc.view.aliases import Aliases
 from graphc.view.matching import pairs
@@ -80,7 +80,7 @@ def _is_copy(value: Value | None) -> bool:
 
 
 def _copies(what: str, plan: MemoryPlan, alone: Sequence[Value | None]) -> list[str]:
-    found = [value for value in alone if value is not None and _is_copy(value)]
+    found = [v for v in alone if v is not None and _is_copy(v) and _has_own_bytes(plan, v)]
     if not found:
         return []
     total = format_bytes(sum(value.type.bytes for value in found))
@@ -89,8 +89,9 @@ def _copies(what: str, plan: MemoryPlan, alone: Sequence[Value | None]) -> list[
     return [f"{what}: {count(len(found), 'value')} of {total} together, the largest {listed}"]
 
 
-def _buffer(plan: MemoryPlan, value: Value) -> Buffer:
-    return plan.buffers[plan.placements[value].buffer]
+def _has_own_bytes(plan: MemoryPlan, value: Value) -> bool:
+    """Whether a value's bytes are not those of what it views or is a part of."""
+    return plan.placements[value].how not in ("view", "part")
 
 
 def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]) -> list[str]:
@@ -98,14 +99,16 @@ def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Va
     found: dict[str, list[tuple[int, str]]] = {"an earlier": [], "a later": []}
     aliases = Aliases(before), Aliases(after)
     for a, b in both:
+        if not _has_own_bytes(before, a):
+            continue
         first, second = (_end(each, value) for each, value in zip(aliases, (a, b), strict=True))
-        labels = node_label(before, first), node_label(after, second)
-        if labels[0] == labels[1]:
+        readers = _reader(before, first), _reader(after, second)
+        if readers[0] == readers[1]:
             continue
         is_earlier = second * len(before.live_profile) < first * len(after.live_profile)
         text = (
             f"{called(before, a)} ({format_bytes(a.type.bytes)}, "
-            f"last read by {labels[0]} → {labels[1]})"
+            f"last read by {readers[0]} → {readers[1]})"
         )
         found["an earlier" if is_earlier else "a later"].append((a.type.bytes, text))
     told = []
@@ -121,6 +124,15 @@ def _ended(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Va
     return told
 
 
+def _reader(plan: MemoryPlan, step: int) -> str:
+    """A node by scope, op, and the pass that it is in; of copies, which one."""
+    if not plan.graph.nodes:
+        return node_label(plan, step)
+    node = plan.graph.nodes[step]
+    copy = f" {node.level}" if node.copy_of is not None else ""
+    return f"{node.label} ({node.phase}{copy})"
+
+
 def _end(aliases: Aliases, value: Value) -> int:
     """The last step that reads a value's bytes; where none does, the one that writes them."""
     readers = aliases.readers(value)
@@ -131,6 +143,8 @@ def _end(aliases: Aliases, value: Value) -> int:
 
 def _moved(before: MemoryPlan, after: MemoryPlan, both: Sequence[tuple[Value, Value]]) -> list[str]:
     moved = [(a, b) for a, b in both if before.address(a) != after.address(b)]
+    if not both:
+        return []
     if not moved:
         return [f"no value moved: {len(both)} are at the same address in both"]
     moved.sort(key=lambda pair: -pair[0].type.bytes)

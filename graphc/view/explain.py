@@ -118,7 +118,9 @@ def _copies(plan: MemoryPlan, value: Value, aliases: Aliases, costs: CostModel) 
         return
     first, readers = copies[0].producer, aliases.readers(value)
     times = "once" if len(copies) == 1 else f"{len(copies)} times"
-    if not readers or readers[-1].step < position[first]:
+    if aliases.output_names(value):
+        yield f"Its node runs again, {times}, first by {node_of(plan, first)}; it is kept as well."
+    elif not readers or readers[-1].step < position[first]:
         yield (
             f"It is not kept but computed again, {times}, first by {node_of(plan, first)}: what "
             "reads it from there on reads the copy."
@@ -146,7 +148,10 @@ def _why_computed_again(
     end = reads[-1].step if reads else position[before.producer]
     name = f"It is a copy of {called(plan, original)}"
     seconds = f"Its node takes {costs.seconds(value.producer):.2g} seconds by the cost model."
-    if not aliases.readers(value):
+    outputs = aliases.output_names(original)
+    if outputs:
+        yield f"{name}, which is kept as well, as it is the output {outputs[0]!r}. {seconds}"
+    elif not aliases.readers(value):
         yield f"{name} that nothing reads: its node runs again for what else it gives. {seconds}"
     elif end < begin:
         source = "" if before is original else f", as {called(plan, before)},"

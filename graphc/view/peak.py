@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
-from graphc.ir.graph import State, Value
-from graphc.ir.plan import MemoryPlan
+from graphc.ir.graph import Node, State, Value
+from graphc.ir.plan import Buffer, MemoryPlan
 from graphc.ir.types import format_bytes
 from graphc.passes.cost import CostModel
 from graphc.view.aliases import Aliases, is_forward
@@ -37,10 +38,9 @@ def explain_kept(plan: MemoryPlan) -> list[str]:
         if steps and not isinstance(root, State):
             kept.setdefault(root, []).extend(steps)
     found = sorted(kept.items(), key=lambda entry: -entry[0].type.bytes)
-    total = format_bytes(sum(value.type.bytes for value, _ in found))
     told = [
-        f"The forward pass keeps {count(len(found), 'value')}, {total} together, for the gradient "
-        f"and recomputation; recomputation is {plan.recompute}."
+        f"The forward pass keeps {count(len(found), 'value')}, {_together(plan, kept)}, for the "
+        f"gradient and recomputation; recomputation is {plan.recompute}."
     ]
     for value, steps in found[:KEPT]:
         first, last = (node_at(plan, step) for step in (min(steps), max(steps)))
@@ -50,6 +50,19 @@ def explain_kept(plan: MemoryPlan) -> list[str]:
     if rest:
         told.append(f"  {format_bytes(sum(rest))} in {count(len(rest), 'smaller value')}")
     return told
+
+
+def _together(plan: MemoryPlan, kept: Mapping[Value, Sequence[int]]) -> str:
+    """All bytes that are kept, and how many of them at one time: micro-batches take turns."""
+    total = sum(value.type.bytes for value in kept)
+    change = [0] * (len(plan.live_profile) + 1)
+    for value, steps in kept.items():
+        change[max(0, _born(plan, value))] += value.type.bytes
+        change[max(steps) + 1] -= value.type.bytes
+    most = max(accumulate(change))
+    if most == total:
+        return f"{format_bytes(total)} together"
+    return f"{format_bytes(total)}, at most {format_bytes(most)} of it at one time"
 
 
 def explain_peak(plan: MemoryPlan, costs: CostModel | None = None) -> list[str]:
@@ -121,15 +134,34 @@ def resident_at(plan: MemoryPlan, buffer: int, step: int) -> Value | None:
     return found
 
 
+def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node, int]]:
+    """What computed a buffer's bytes: the nodes of parts, or the one that wrote it last."""
+    places, residents = plan.placements, plan.residents.get(buffer.index, [])
+    wholes = {places[value].over for value in residents if places[value].how == "part"}
+    parts = [
+        value
+        for value in residents
+        if places[value].how == "part" and value not in wholes and _born(plan, value) <= step
+    ]
+    if parts:
+        yield from ((value.producer, value.type.bytes) for value in parts)
+        return
+    value = resident_at(plan, buffer.index, step)
+    if value is not None and value.node is not None:
+        yield value.node, buffer.bytes
+
+
 def _by_op(plan: MemoryPlan, step: int, costs: CostModel) -> list[str]:
     """Forward values at the peak by the op that computes them, and what it costs to do so again."""
-    totals: dict[str, tuple[int, float]] = {}
+    sizes: dict[Node, int] = {}
     for buffer in plan.live_at(step):
-        value = resident_at(plan, buffer.index, step)
-        if value is not None and value.node is not None and value.node.phase == "forward":
-            size, seconds = totals.get(value.node.op.name, (0, 0.0))
-            again = costs.seconds(value.node)
-            totals[value.node.op.name] = (size + buffer.bytes, seconds + again)
+        for node, size in _makers(plan, buffer, step):
+            if node.phase == "forward":
+                sizes[node] = sizes.get(node, 0) + size
+    totals: dict[str, tuple[int, float]] = {}
+    for node, size in sizes.items():
+        others, seconds = totals.get(node.op.name, (0, 0.0))
+        totals[node.op.name] = (others + size, seconds + costs.seconds(node))
     if not totals:
         return []
     step_seconds = sum(costs.seconds(node) for node in plan.graph.nodes) or 1.0

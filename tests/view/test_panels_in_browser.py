@@ -1,5 +1,7 @@
 """The panels in a browser: search, tabs, what is live at a node, what is related to a value."""
 
+import re
+
 import pytest
 from view.screen import NAMES, PLANS, large, written_last
 
@@ -47,6 +49,46 @@ def test_search_finds_a_layer_and_moves_to_it(screen, name):
     screen.press("p")
     assert screen.page.locator("#found").inner_text() == ""
     assert screen.page.locator("#search").input_value() == ""
+
+
+def test_a_search_counts_from_what_is_selected_on_another_tab(screen):
+    screen.page.fill("#search", "relu")
+    screen.page.keyboard.press("Enter")
+    screen.page.keyboard.press("Enter")
+    heading = screen.page.locator("#details h3")
+    before = heading.inner_text().split()[1]
+    screen.page.locator("[role=tab]").nth(3).click()
+    assert heading.inner_text().split()[1] == before
+    told = screen.page.locator("#found").inner_text()
+    number, count = map(int, re.findall(r"\d+", told))
+    plan = PLANS[NAMES[3]]
+    names = plan.graph.names
+    relus = [v for v in plan.graph.values if "relu" in names[v] + (v.node.label if v.node else "")]
+    assert count == len(relus)
+    computed = [v for v in relus if v.node] + [v for v in relus if not v.node]
+    assert computed[number - 1].node.label == before
+    screen.press("n")
+    assert heading.inner_text().split()[0] == plan.graph.names[computed[number]]
+
+
+def test_fitting_holds_until_the_view_changes(screen):
+    plans = [PLANS[name] for name in NAMES]
+    whole = [[0, len(plan.graph.nodes), 0, plan.arena_bytes] for plan in plans]
+    assert screen.press("3", "f") == whole[2]
+    assert screen.press("4") == whole[3]
+    near = screen.press("+", "+")
+    assert screen.press("5") == near
+
+
+def test_what_changes_the_view_leaves_side_by_side(screen):
+    for key in ("+", "-", "0", "f", "ArrowLeft", "Escape"):
+        screen.press("a")
+        assert not screen.page.locator("#map").is_visible()
+        screen.press(key)
+        assert screen.page.locator("#map").is_visible()
+    screen.press("a")
+    screen.page.locator("#whole").click()
+    assert screen.page.locator("#map").is_visible()
 
 
 def test_search_finds_an_output(screen):

@@ -65,7 +65,7 @@ def test_clocks_are_processes_side_by_side():
     text = trace(plan, {"planned": estimated(plan), "measured": measured(plan, 2)})
     names = [events(text, "M", "process_name", pid)[0]["args"]["name"] for pid in (1, 2)]
     assert names[0] == "planned: roofline of cpu"
-    assert names[1].startswith("measured: best of 2 steps on ")
+    assert names[1].startswith("measured: each node's best of 2 steps on ")
     assert len(events(text, "X", process=1)) == len(events(text, "X", process=2)) > 0
     assert sum(event["dur"] for event in events(text, "X", process=2)) > 0
 

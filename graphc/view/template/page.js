@@ -132,8 +132,14 @@ function drawOver() {
   drawPeak(element("live-marks"), plan, view, highest(), lines, colours);
 }
 
+function isWhole() {
+  const { t0, t1, a0, a1 } = view;
+  return !t0 && !a0 && t1 === plan.edges[view.axis][plan.steps] && a1 === Math.max(1, plan.arena_bytes);
+}
+
 function showPlan(number) {
   showAll(false);
+  const staysFitted = isFitted && isWhole();
   const same = plan.values.same[selected?.value ?? -1], before = span(view.axis);
   plan = plans[number];
   const scale = span(view.axis) / before;  // the part of the axis that is seen stays
@@ -150,7 +156,7 @@ function showPlan(number) {
   fillKinds();
   fillMoment();
   find(element("search").value, false);
-  if (isFitted) showThisPlan(); else redraw();
+  if (staysFitted) showThisPlan(); else redraw();
 }
 
 function select(found) {
@@ -178,7 +184,8 @@ function setMoment(step) {
 
 function find(text, moves = true) {
   matches = plan.search(text);
-  match = matches.length ? 0 : -1;
+  const isAmong = !moves && selected && matches.includes(selected.value);
+  match = isAmong ? matches.indexOf(selected.value) : Math.min(0, matches.length - 1);
   if (moves) showMatch(); else tellMatches();
 }
 
@@ -224,16 +231,21 @@ function setTheme(theme) {
 }
 
 function clear() {
+  showAll(false);
   element("search").value = "";
   find("");
   select(null);
   element("map").focus();
 }
 
+// What changes the view shows the map, where all plans were shown.
+const onMap = change => () => { showAll(false); change(); };
+
 const KEYS = {
-  ArrowLeft: () => move(-0.2, 0), ArrowRight: () => move(0.2, 0),
-  ArrowUp: () => move(0, 0.2), ArrowDown: () => move(0, -0.2),
-  "+": () => zoom(1 / 1.4), "=": () => zoom(1 / 1.4), "-": () => zoom(1.4), 0: showWhole, f: showThisPlan,
+  ArrowLeft: onMap(() => move(-0.2, 0)), ArrowRight: onMap(() => move(0.2, 0)),
+  ArrowUp: onMap(() => move(0, 0.2)), ArrowDown: onMap(() => move(0, -0.2)),
+  "+": onMap(() => zoom(1 / 1.4)), "=": onMap(() => zoom(1 / 1.4)), "-": onMap(() => zoom(1.4)),
+  0: onMap(showWhole), f: onMap(showThisPlan),
   a: () => showAll(plans.length > 1 && element("all").hidden),
   "/": () => element("search").select(), Escape: clear,
   n: () => showMatch(1), p: () => showMatch(-1),
@@ -290,8 +302,8 @@ function listenToButtons() {
   if (plans.length > 1) element("charts").setAttribute("role", "tabpanel");
   element("time").addEventListener("click", KEYS.t);
   element("theme").addEventListener("click", KEYS.d);
-  element("fit").addEventListener("click", showThisPlan);
-  element("whole").addEventListener("click", showWhole);
+  element("fit").addEventListener("click", onMap(showThisPlan));
+  element("whole").addEventListener("click", onMap(showWhole));
   element("to-peak").addEventListener("click", () => setMoment(null));
 }
 

@@ -28,6 +28,7 @@ function fillKinds() {
   });
 }
 
+const ROWS = 100;  // of what is related to a value
 const LISTED = 40;  // of the buffers that are alive at a step
 
 function fillMoment() {
@@ -107,7 +108,8 @@ function related(buffer, value) {
 function listed(title, rows, isAlways = false) {
   if (!rows.length && !isAlways) return [];
   const list = make("div", "", { className: "related" });
-  list.append(...rows.slice(0, 100));
+  list.append(...rows.slice(0, ROWS));
+  if (rows.length > ROWS) list.append(make("div", `and ${rows.length - ROWS} more`));
   return [make("h2", `${title}: ${rows.length}`), list];
 }
 
