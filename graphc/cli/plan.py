@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Collection, Sequence
@@ -140,6 +141,13 @@ def check_suffix(path: str, suffix: str) -> None:
     """Raise `OptionError` where a file's name does not say what will be in it."""
     if not path.endswith(suffix):
         raise OptionError(f"{path!r} would hold {FORMS[suffix]}; end its name in {suffix}")
+    if suffix == PICTURE:
+        check_pictures()
+
+
+def check_pictures() -> None:
+    """Before the work is done: raise `DependencyError` where matplotlib is missing."""
+    importlib.import_module("graphc.view.picture")
 
 
 def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None) -> CostModel:

@@ -21,6 +21,7 @@ from graphc.cli.plan import (
     PLANNED_FOR,
     SUFFIX,
     check_alone,
+    check_pictures,
     cost_model,
     make_plan,
 )
@@ -84,6 +85,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         raise OptionError("only a page, FILE.html, holds several plans; choose one of them")
     if output is not None:
         check_writable(output)
+        if write is _picture:
+            check_pictures()
     plans = _plans(parser, options)
     notes: list[str] = []
     if options.diff:

@@ -1,6 +1,8 @@
 """Pictures: the same bytes for the same plan, the colours of what is in it, and true parts."""
 
 import io
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -60,14 +62,16 @@ def test_pages_and_pictures_have_the_same_colours():
         assert f"--{kind.replace(' ', '-')}: {colour};" in style
 
 
-def test_a_missing_matplotlib_is_told():
-    import subprocess
-    import sys
-
+@pytest.mark.parametrize("command", [
+    ["view", "mlp", "-o", "plan.png"], ["compare", "mlp", "-o", "plan.png"],
+    ["plan", "mlp", "--frontier", "-o", "plan.png"],
+], ids=" ".join)  # fmt: skip
+def test_a_missing_matplotlib_is_told_before_anything_is_planned(command):
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "from graphc.cli import main\n"
-        "sys.exit(main(['view', 'mlp', 'layers=2', '-o', 'plan.png']))"
+        "from graphc.cli import main, plan\n"
+        "plan.build = None\n"
+        f"sys.exit(main({command}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
