@@ -20,13 +20,13 @@ from buffer_families import Columns, cut_rectangle, random_lifetimes, training_t
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.ir.plan import RECOMPUTE
 from graphc.models import MODELS
 from graphc.packing import NORMAL, THOROUGH, pack
 from graphc.packing.csv_file import read_buffers
 from graphc.packing.given import Buffers
 from graphc.packing.in_order import place_in_order
 from graphc.packing.in_time import pack_in_time
+from graphc.plans.memory_plan import RECOMPUTE
 
 QUADRATIC_LIMIT = 20_000
 SEEDS = 5

@@ -21,8 +21,8 @@ from playwright.sync_api import Page, sync_playwright
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
-from graphc.ir.plan import MemoryPlan
 from graphc.models import resnet
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.page import page
 
 NETWORKS: dict[str, Callable[[], MemoryPlan]] = {

@@ -4,13 +4,14 @@ from graphc import optim
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError
 from graphc.ir.builder import input, keep, mirror, parameter, scope, segment
-from graphc.ir.costs import MeasuredCosts, read_costs
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
-from graphc.ir.ops.activation import gelu, leaky_relu, relu, relu6, sigmoid, silu, tanh
-from graphc.ir.ops.attention import attention, multi_head_attention
-from graphc.ir.ops.batch_norm import batch_norm
-from graphc.ir.ops.choice import (
+from graphc.ir.parse import parse_graph
+from graphc.ir.text import format_graph
+from graphc.ops.activation import gelu, leaky_relu, relu, relu6, sigmoid, silu, tanh
+from graphc.ops.attention import attention, multi_head_attention
+from graphc.ops.batch_norm import batch_norm
+from graphc.ops.choice import (
     cast,
     equal,
     greater,
@@ -20,32 +21,31 @@ from graphc.ir.ops.choice import (
     maximum,
     where,
 )
-from graphc.ir.ops.concat import concat, split
-from graphc.ir.ops.conv import conv2d, conv_transpose2d
-from graphc.ir.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
-from graphc.ir.ops.embedding import embedding, gather, one_hot
-from graphc.ir.ops.loss import mse, softmax_cross_entropy
-from graphc.ir.ops.matmul import affine, linear, matmul
-from graphc.ir.ops.norm import group_norm, layer_norm, rms_norm
-from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
-from graphc.ir.ops.random import dropout
-from graphc.ir.ops.recurrent import (
+from graphc.ops.concat import concat, split
+from graphc.ops.conv import conv2d, conv_transpose2d
+from graphc.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
+from graphc.ops.embedding import embedding, gather, one_hot
+from graphc.ops.loss import mse, softmax_cross_entropy
+from graphc.ops.matmul import affine, linear, matmul
+from graphc.ops.norm import group_norm, layer_norm, rms_norm
+from graphc.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
+from graphc.ops.random import dropout
+from graphc.ops.recurrent import (
     CellParameters,
     gru_cell,
     gru_parameters,
     lstm_cell,
     lstm_parameters,
 )
-from graphc.ir.ops.reduce import max, mean, sum
-from graphc.ir.ops.resample import adaptive_average_pool2d, pad, upsample2d
-from graphc.ir.ops.shape import broadcast_to, full, reshape, transpose
-from graphc.ir.ops.shape import slice_ as slice
-from graphc.ir.ops.softmax import causal_softmax, log_softmax, softmax
-from graphc.ir.parse import parse_graph
-from graphc.ir.plan import MemoryPlan
-from graphc.ir.text import format_graph
+from graphc.ops.reduce import max, mean, sum
+from graphc.ops.resample import adaptive_average_pool2d, pad, upsample2d
+from graphc.ops.shape import broadcast_to, full, reshape, transpose
+from graphc.ops.shape import slice_ as slice
+from graphc.ops.softmax import causal_softmax, log_softmax, softmax
 from graphc.passes.gradient import gradient
-from graphc.plan_file import load_plan, save_plan
+from graphc.plans.costs import MeasuredCosts, read_costs
+from graphc.plans.file import load_plan, save_plan
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.bind import bind
 from graphc.runtime.checkpoint import read_notes
 from graphc.runtime.profile import profile

@@ -11,13 +11,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from graphc.allocation.allocate import allocate as allocate_graph
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
-from graphc.ir.costs import Costs
 from graphc.ir.device import Device
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.ops.shape import copy
-from graphc.ir.plan import (
+from graphc.ir.text import format_graph
+from graphc.ir.verify import verify
+from graphc.ops.shape import copy
+from graphc.optim import Optimizer
+from graphc.passes.modes import to_inference
+from graphc.passes.pipeline import FORWARD, GPU, TRAINING, Dump, run_passes
+from graphc.passes.precision import to_mixed
+from graphc.passes.recompute import Goal
+from graphc.passes.recompute import recompute as recomputed
+from graphc.passes.training_step import Training, training_graph
+from graphc.placing import Placing
+from graphc.plans.check_plan import check_plan
+from graphc.plans.cost_model import CostModel
+from graphc.plans.costs import Costs
+from graphc.plans.memory_plan import (
     ALIGNMENT,
     PRECISIONS,
     RECOMPUTE,
@@ -26,22 +39,9 @@ from graphc.ir.plan import (
     Precision,
     Recompute,
 )
-from graphc.ir.text import format_graph
-from graphc.ir.verify import verify
-from graphc.optim import Optimizer
-from graphc.passes.allocate import allocate as allocate_graph
-from graphc.passes.check_plan import check_plan
-from graphc.passes.cost import CostModel
-from graphc.passes.modes import to_inference
-from graphc.passes.pipeline import FORWARD, GPU, TRAINING, Dump, run_passes
-from graphc.passes.precision import to_mixed
-from graphc.passes.recompute import Goal
-from graphc.passes.recompute import recompute as recomputed
-from graphc.placing import Placing
 from graphc.runtime.bind import bind, find
 from graphc.runtime.gpu.device import profile_of
 from graphc.runtime.program import Program
-from graphc.training_step import Training, training_graph
 
 
 def compile(

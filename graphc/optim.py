@@ -14,10 +14,10 @@ from typing import Protocol
 from graphc.errors import OptionError, choose, number_between, whole_number
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
-from graphc.ir.numpy_expression import compute_dtype
-from graphc.ir.ops.elementwise import scale, shift
-from graphc.ir.ops.learning_rate import FORMS, LearningRate, LearningRateAttributes
-from graphc.ir.ops.update import (
+from graphc.ir.types import DType, compute_dtype
+from graphc.ops.elementwise import scale, shift
+from graphc.ops.learning_rate import FORMS, LearningRate, LearningRateAttributes
+from graphc.ops.update import (
     AdamAttributes,
     AdamCorrection,
     AdamUpdate,
@@ -29,7 +29,6 @@ from graphc.ir.ops.update import (
     SgdAttributes,
     SgdUpdate,
 )
-from graphc.ir.types import DType
 
 
 class Updater(Protocol):

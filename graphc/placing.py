@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from graphc.errors import OptionError, choose
-from graphc.ir.costs import Costs, load_costs
 from graphc.ir.device import Device, find_device, target_of
 from graphc.ir.graph import Graph
-from graphc.ir.plan import ALLOCATE, Allocate, check_alignment
 from graphc.ir.verify import verify
-from graphc.passes.cost import CostModel
 from graphc.passes.order import reordered, with_least_peak
 from graphc.passes.pipeline import Dump, run_passes
 from graphc.passes.recompute import Goal, OptimalPlanner
 from graphc.passes.updates_together import updates_together
+from graphc.plans.cost_model import CostModel
+from graphc.plans.costs import Costs, load_costs
+from graphc.plans.memory_plan import ALLOCATE, Allocate, check_alignment
 from graphc.runtime.bind import find
 from graphc.runtime.gpu.device import profile_of
 

@@ -10,8 +10,8 @@ import pytest
 
 import graphc as g
 from graphc.cli import main
-from graphc.ir.plan import How, Kind
 from graphc.models import gpt2, lstm, resnet, unet
+from graphc.plans.memory_plan import How, Kind
 
 ROOT = Path(__file__).parent.parent
 RECOMPUTATION = (ROOT / "docs" / "recomputation.md").read_text()

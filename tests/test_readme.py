@@ -11,9 +11,9 @@ import pytest
 from runtime.gpu.emulated import EmulatedDevice
 
 import graphc
+from graphc.allocation import inplace
 from graphc.cli import main
 from graphc.models import MODELS
-from graphc.passes import inplace
 from graphc.runtime import bind as binding
 from graphc.runtime.gpu.device import Gpu
 

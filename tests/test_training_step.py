@@ -8,9 +8,9 @@ import pytest
 import graphc as g
 from graphc.errors import OptionError
 from graphc.ir.builder import apply, state
-from graphc.ir.ops.shape import Copy
-from graphc.ir.ops.update import LossScaleAttributes, LossScaleUpdate, SgdUpdate
 from graphc.models import densenet121, gpt2, lstm, mlp, preact_resnet, vit
+from graphc.ops.shape import Copy
+from graphc.ops.update import LossScaleAttributes, LossScaleUpdate, SgdUpdate
 
 RNG = np.random.default_rng(0)
 

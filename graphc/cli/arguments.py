@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.errors import OptionError
 from graphc.ir.device import DEVICES
-from graphc.ir.ops.learning_rate import FORMS
-from graphc.ir.plan import ALLOCATE, PRECISIONS, RECOMPUTE
+from graphc.ops.learning_rate import FORMS
 from graphc.optim import OPTIMIZERS
+from graphc.plans.memory_plan import ALLOCATE, PRECISIONS, RECOMPUTE
 from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:

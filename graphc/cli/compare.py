@@ -16,8 +16,8 @@ from graphc.cli.models import add_model
 from graphc.cli.plan import DEFAULT, PICTURE, PLANNED_FOR, check_suffix, make_plan
 from graphc.errors import OptionError
 from graphc.files import write_atomically
-from graphc.ir.plan import ALLOCATE, MemoryPlan
 from graphc.ir.types import format_bytes
+from graphc.plans.memory_plan import ALLOCATE, MemoryPlan
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands

@@ -11,9 +11,9 @@ from graphc.cli.arguments import add_device, add_recipe, add_steps, add_strategy
 from graphc.cli.models import add_model, setting
 from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, cost_model, make_plan
 from graphc.errors import GraphcError, OptionError
-from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import format_bytes
-from graphc.plan_file import load_plan
+from graphc.plans.file import load_plan
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.explain import explain_value
 from graphc.view.matching import find_value
 from graphc.view.peak import explain_kept, explain_peak

@@ -27,10 +27,13 @@ from graphc.cli.models import add_model, build
 from graphc.compiler import FrontierPoint, frontier, plan
 from graphc.errors import OptionError, whole_number
 from graphc.files import write_atomically
-from graphc.ir.costs import load_costs
 from graphc.ir.device import find_device
-from graphc.ir.plan import MemoryPlan
-from graphc.ir.plan_text import (
+from graphc.ir.types import format_bytes
+from graphc.plans.cost_model import CostModel
+from graphc.plans.costs import load_costs
+from graphc.plans.file import load_plan, save_plan
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.printout import (
     STEP_COLUMNS,
     format_plan,
     peak_rows,
@@ -38,9 +41,6 @@ from graphc.ir.plan_text import (
     step_rows,
     summary_rows,
 )
-from graphc.ir.types import format_bytes
-from graphc.passes.cost import CostModel
-from graphc.plan_file import load_plan, save_plan
 from graphc.training.recipe import PLANNING, Recipe
 
 if TYPE_CHECKING:

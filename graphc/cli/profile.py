@@ -13,8 +13,8 @@ from graphc.cli.arguments import add_recipe, check_writable
 from graphc.cli.models import add_model
 from graphc.cli.plan import DEFAULT, make_plan
 from graphc.errors import whole_number
-from graphc.ir.costs import MeasuredCosts
 from graphc.ir.device import Device
+from graphc.plans.costs import MeasuredCosts
 from graphc.runtime.profile import REPEAT, profile
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from graphc.errors import OptionError, ProblemError
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.planning import read_problem, solve
-from graphc.planning.solve import SECONDS
+from graphc.planning.given.solve import SECONDS
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands

@@ -21,7 +21,7 @@ from graphc.cli.arguments import (
     recipe,
 )
 from graphc.errors import OptionError
-from graphc.ir.plan_text import summary_rows
+from graphc.plans.printout import summary_rows
 from graphc.training.digits import DigitsTraining, Epoch
 from graphc.training.recipe import Recipe
 from graphc.training.text import Progress, TextTraining

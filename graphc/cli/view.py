@@ -27,8 +27,8 @@ from graphc.cli.plan import (
 )
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import write_atomically
-from graphc.ir.plan import ALLOCATE, RECOMPUTE, MemoryPlan
-from graphc.plan_file import load_plan
+from graphc.plans.file import load_plan
+from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.difference import differences
 from graphc.view.page import page

@@ -23,9 +23,9 @@ from graphc.codegen.layout import Operand, operand, row_major
 from graphc.codegen.matrices import View, filters_of, maps_of, multiply, taps_of
 from graphc.codegen.unfold import Columns, fold, unfold
 from graphc.ir.graph import Node
-from graphc.ir.ops.conv import Convolution
-from graphc.ir.ops.unfold import Conv2dAttributes, Geometry
 from graphc.ir.types import DType, TensorType, float32
+from graphc.ops.conv import Convolution
+from graphc.ops.geometry import Conv2dAttributes, Geometry
 
 LIMIT_BYTES = 64 * 2**20
 """Bytes of scratch for unfolding, if one row of one image needs no more."""

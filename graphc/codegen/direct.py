@@ -17,8 +17,8 @@ from graphc.codegen.kernel import ENTRY, Kernel, named
 from graphc.codegen.layout import Operand, decompose, offset, row_major, widest_index
 from graphc.codegen.lines import WARP
 from graphc.codegen.scalar import C_TYPES, arithmetic_dtype
-from graphc.ir.ops.unfold import Geometry
 from graphc.ir.types import TensorType
+from graphc.ops.geometry import Geometry
 
 BLOCKS_WANTED = 512
 PIXELS_ENOUGH = 256

@@ -23,8 +23,7 @@ from graphc.codegen.layout import (
 )
 from graphc.codegen.scalar import ScalarCode
 from graphc.ir.expression import Expression
-from graphc.ir.numpy_expression import compute_dtype
-from graphc.ir.types import DType
+from graphc.ir.types import DType, compute_dtype
 
 BLOCK = 256
 GRID_LIMIT = 4096

@@ -17,8 +17,8 @@ from graphc.codegen.layout import (
 )
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
-from graphc.ir.ops.elementwise import Elementwise
 from graphc.ir.types import int64
+from graphc.ops.elementwise import Elementwise
 
 Places = Mapping[Value, Place]
 Rule = Callable[[Node, Places], NodeCalls]

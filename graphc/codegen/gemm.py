@@ -15,8 +15,8 @@ from graphc.codegen.calls import Epilogue, Gemm, Matrix
 from graphc.codegen.layout import Operand, Place, collapse, operand
 from graphc.errors import OptionError
 from graphc.ir.graph import Node, Value
-from graphc.ir.ops.matmul import Activation
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
+from graphc.ops.matmul import Activation
 
 DATA_TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}
 """cudaDataType of cuBLAS."""

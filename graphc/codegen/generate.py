@@ -20,7 +20,7 @@ from graphc.codegen.memo import Memo
 from graphc.codegen.product import PRODUCTS, product
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
-from graphc.ir.ops.elementwise import Elementwise
+from graphc.ops.elementwise import Elementwise
 
 RULES = {
     **attention.RULES,

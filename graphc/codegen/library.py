@@ -18,9 +18,9 @@ from graphc.codegen.layout import ALIGNMENT, Place, on_frame, operand
 from graphc.ir.expression import parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import is_16_bit
-from graphc.ir.ops.conv import Convolution as ConvolutionOp
-from graphc.ir.ops.unfold import Pair
 from graphc.ir.types import DType, float32
+from graphc.ops.conv import Convolution as ConvolutionOp
+from graphc.ops.geometry import Pair
 
 
 @dataclass(frozen=True, slots=True)

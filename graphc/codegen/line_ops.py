@@ -13,10 +13,10 @@ from graphc.codegen.scalar import arithmetic_dtype
 from graphc.codegen.split import lines_kernels
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node, Value
-from graphc.ir.ops.fused_reduce import OPERAND, FusedReduce
-from graphc.ir.ops.norm import Norm, NormParameterGradient
-from graphc.ir.ops.statistics import Frame
 from graphc.ir.types import DType, TensorType, int64
+from graphc.ops.frame import Frame
+from graphc.ops.fused_reduce import OPERAND, FusedReduce
+from graphc.ops.norm import Norm, NormParameterGradient
 
 # --- reductions ---
 

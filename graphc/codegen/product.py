@@ -9,7 +9,7 @@ from graphc.codegen.gemm import gemms, needs_copy
 from graphc.codegen.layout import operand
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.ops.matmul import activation_of
+from graphc.ops.matmul import activation_of
 
 PRODUCTS = ("matmul", "linear")
 """Ops that are products."""

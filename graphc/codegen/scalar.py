@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from graphc.ir.expression import COMPARISONS, Expression, Operand, Result
-from graphc.ir.numpy_expression import compute_dtype
 from graphc.ir.types import (
     DType,
     bfloat16,
     bool_,
+    compute_dtype,
     float16,
     float32,
     float64,

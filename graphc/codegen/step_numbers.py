@@ -11,8 +11,8 @@ from graphc.codegen.kernel import ENTRY, named
 from graphc.codegen.layout import Operand
 from graphc.codegen.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
-from graphc.ir.ops.learning_rate import LearningRateAttributes
 from graphc.ir.types import float64
+from graphc.ops.learning_rate import LearningRateAttributes
 
 PI = "3.141592653589793"
 

@@ -12,9 +12,9 @@ from graphc.codegen.layout import folded_strides
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.ops.elementwise import Elementwise
-from graphc.ir.ops.norm import Norm, NormGradient
 from graphc.ir.types import TensorType, outer_axes
+from graphc.ops.elementwise import Elementwise
+from graphc.ops.norm import Norm, NormGradient
 
 ANY_STRIDES = frozenset({
     "adaptive_average_pool2d", "adaptive_average_pool2d_gradient", "average_pool2d",

@@ -26,7 +26,7 @@ from graphc.codegen.layout import (
     widest_index,
 )
 from graphc.codegen.scalar import C_TYPES, arithmetic_dtype
-from graphc.ir.ops.unfold import Geometry
+from graphc.ops.geometry import Geometry
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from graphc.codegen.layout import ALIGNMENT, Operand, Place, collapse, operand
 from graphc.codegen.scalar import C_TYPES
 from graphc.ir.expression import ScalarProgram
 from graphc.ir.graph import Node, Value
-from graphc.ir.ops.elementwise import Elementwise
-from graphc.ir.ops.update import Update
+from graphc.ops.elementwise import Elementwise
+from graphc.ops.update import Update
 
 SMALL_BYTES = 64 * 2**10
 """State tensors below this are small: at some TB/s they are updated in less than 0.1 µs, while a

@@ -14,9 +14,9 @@ from graphc.codegen.strides import copied_first
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.ops.elementwise import Elementwise
-from graphc.ir.plan import ALIGNMENT, align
 from graphc.ir.types import TensorType, uint8
+from graphc.ops.elementwise import Elementwise
+from graphc.plans.memory_plan import ALIGNMENT, align
 
 PARTS = 16
 """Most parts that a product's inner extent is worth cutting into: a BLAS does so for small outputs,

@@ -236,7 +236,7 @@ class Graph:
     def _repr_html_(self) -> str:
         """What a notebook shows: counts, and a picture of bytes by node."""
         # The page imports this module; a graph has to show itself all the same.
-        from graphc.ir.plan_html import graph_html
+        from graphc.plans.html_form import graph_html
 
         return graph_html(self)
 

@@ -1,4 +1,4 @@
-"""Python's operators on values. The functions behind them come from `graphc.ir.ops`."""
+"""Python's operators on values. The functions behind them come from `graphc.ops`."""
 
 from __future__ import annotations
 

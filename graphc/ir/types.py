@@ -66,6 +66,11 @@ def as_dtype(given: object) -> DType:
     return found
 
 
+def compute_dtype(dtype: DType) -> DType:
+    """The type to compute in: float32 for the 16-bit floats, else the type itself."""
+    return float32 if dtype.kind == "float" and dtype.itemsize < 4 else dtype
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """A static shape and an element type; `bytes` is what a contiguous tensor of it occupies."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from graphc.ir.builder import input, parameter, scope
 from graphc.ir.graph import Initial, Value
-from graphc.ir.ops.activation import gelu
-from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.embedding import embedding, gather
-from graphc.ir.ops.matmul import affine, linear
-from graphc.ir.ops.norm import layer_norm
-from graphc.ir.ops.random import dropout
-from graphc.ir.ops.shape import reshape
 from graphc.models.heads import classified
 from graphc.models.transformer import DEVIATION, Block, Size, check_positions, resolve_size
+from graphc.ops.activation import gelu
+from graphc.ops.elementwise import add
+from graphc.ops.embedding import embedding, gather
+from graphc.ops.matmul import affine, linear
+from graphc.ops.norm import layer_norm
+from graphc.ops.random import dropout
+from graphc.ops.shape import reshape
 
 SIZES = {"base": Size(12, 768, 12), "large": Size(24, 1024, 16)}
 EPSILON = 1e-12

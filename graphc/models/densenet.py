@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.activation import relu
-from graphc.ir.ops.batch_norm import batch_norm
-from graphc.ir.ops.concat import concat
-from graphc.ir.ops.conv import conv2d
-from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.models.heads import classifier
+from graphc.ops.activation import relu
+from graphc.ops.batch_norm import batch_norm
+from graphc.ops.concat import concat
+from graphc.ops.conv import conv2d
+from graphc.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 
 
 def densenet121(

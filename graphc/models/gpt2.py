@@ -6,13 +6,13 @@ import math
 
 from graphc.ir.builder import input, parameter, scope
 from graphc.ir.graph import Initial, Value
-from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.embedding import gather
-from graphc.ir.ops.matmul import affine
-from graphc.ir.ops.norm import layer_norm
-from graphc.ir.ops.random import dropout
 from graphc.models.heads import classified
 from graphc.models.transformer import DEVIATION, Block, Size, check_positions, resolve_size
+from graphc.ops.elementwise import add
+from graphc.ops.embedding import gather
+from graphc.ops.matmul import affine
+from graphc.ops.norm import layer_norm
+from graphc.ops.random import dropout
 
 SIZES = {
     "small": Size(12, 768, 12),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.loss import softmax_cross_entropy
-from graphc.ir.ops.matmul import linear
-from graphc.ir.ops.shape import reshape
+from graphc.ops.loss import softmax_cross_entropy
+from graphc.ops.matmul import linear
+from graphc.ops.shape import reshape
 
 
 def classified(logits: Value) -> Value:

@@ -6,10 +6,10 @@ import math
 
 from graphc.ir.builder import input, parameter, scope
 from graphc.ir.graph import Initial, Value
-from graphc.ir.ops.elementwise import add, scale
-from graphc.ir.ops.loss import softmax_cross_entropy
-from graphc.ir.ops.matmul import affine
-from graphc.ir.ops.recurrent import CellParameters, lstm_cell, lstm_parameters
+from graphc.ops.elementwise import add, scale
+from graphc.ops.loss import softmax_cross_entropy
+from graphc.ops.matmul import affine
+from graphc.ops.recurrent import CellParameters, lstm_cell, lstm_parameters
 
 
 def lstm(

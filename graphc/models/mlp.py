@@ -6,9 +6,9 @@ import math
 
 from graphc.ir.builder import input, mirror, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.activation import relu
-from graphc.ir.ops.matmul import linear
 from graphc.models.heads import classified
+from graphc.ops.activation import relu
+from graphc.ops.matmul import linear
 
 
 def mlp(

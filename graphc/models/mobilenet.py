@@ -5,13 +5,13 @@ from __future__ import annotations
 from graphc.errors import OptionError
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.activation import relu6
-from graphc.ir.ops.batch_norm import batch_norm
-from graphc.ir.ops.conv import conv2d
-from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.pool import global_average_pool2d
-from graphc.ir.ops.random import dropout
 from graphc.models.heads import classifier
+from graphc.ops.activation import relu6
+from graphc.ops.batch_norm import batch_norm
+from graphc.ops.conv import conv2d
+from graphc.ops.elementwise import add
+from graphc.ops.pool import global_average_pool2d
+from graphc.ops.random import dropout
 
 STAGES = (
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),

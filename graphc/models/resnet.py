@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from graphc.errors import OptionError, choose
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.activation import relu
-from graphc.ir.ops.batch_norm import batch_norm
-from graphc.ir.ops.conv import conv2d
-from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
-from graphc.ir.ops.shape import reshape
 from graphc.models.heads import classifier
+from graphc.ops.activation import relu
+from graphc.ops.batch_norm import batch_norm
+from graphc.ops.conv import conv2d
+from graphc.ops.elementwise import add
+from graphc.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
+from graphc.ops.shape import reshape
 
 UNITS = {
     50: (3, 4, 6, 3),

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from graphc.errors import OptionError, choose
 from graphc.ir.builder import scope
 from graphc.ir.graph import Initial, Value
-from graphc.ir.ops.activation import gelu
-from graphc.ir.ops.attention import multi_head_attention
-from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.matmul import linear
-from graphc.ir.ops.norm import layer_norm
-from graphc.ir.ops.random import dropout
+from graphc.ops.activation import gelu
+from graphc.ops.attention import multi_head_attention
+from graphc.ops.elementwise import add
+from graphc.ops.matmul import linear
+from graphc.ops.norm import layer_norm
+from graphc.ops.random import dropout
 
 DEVIATION = 0.02
 """Of initial weights, as in GPT-2 and BERT."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from graphc.errors import OptionError
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.activation import relu
-from graphc.ir.ops.batch_norm import batch_norm
-from graphc.ir.ops.concat import concat
-from graphc.ir.ops.conv import conv2d, conv_transpose2d
-from graphc.ir.ops.pool import max_pool2d
-from graphc.ir.ops.shape import transpose
 from graphc.models.heads import classified
+from graphc.ops.activation import relu
+from graphc.ops.batch_norm import batch_norm
+from graphc.ops.concat import concat
+from graphc.ops.conv import conv2d, conv_transpose2d
+from graphc.ops.pool import max_pool2d
+from graphc.ops.shape import transpose
 
 
 def unet(

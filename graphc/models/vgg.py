@@ -5,13 +5,13 @@ from __future__ import annotations
 from graphc.errors import OptionError
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.activation import relu
-from graphc.ir.ops.conv import conv2d
-from graphc.ir.ops.matmul import linear
-from graphc.ir.ops.pool import max_pool2d
-from graphc.ir.ops.random import dropout
-from graphc.ir.ops.shape import reshape
 from graphc.models.heads import classifier
+from graphc.ops.activation import relu
+from graphc.ops.conv import conv2d
+from graphc.ops.matmul import linear
+from graphc.ops.pool import max_pool2d
+from graphc.ops.random import dropout
+from graphc.ops.shape import reshape
 
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Filters and convolutions of each stage, the paper's configuration D."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from graphc.errors import OptionError
 from graphc.ir.builder import input, parameter, scope
 from graphc.ir.graph import Initial, Value
-from graphc.ir.ops.concat import concat
-from graphc.ir.ops.conv import conv2d
-from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.norm import layer_norm
-from graphc.ir.ops.random import dropout
-from graphc.ir.ops.shape import broadcast_to, reshape, transpose
 from graphc.models.heads import classifier
 from graphc.models.transformer import DEVIATION, Block
+from graphc.ops.concat import concat
+from graphc.ops.conv import conv2d
+from graphc.ops.elementwise import add
+from graphc.ops.norm import layer_norm
+from graphc.ops.random import dropout
+from graphc.ops.shape import broadcast_to, reshape, transpose
 
 
 def vit(

@@ -1,1 +1,1 @@
-"""Passes: functions from one graph to the next, and planners from a graph to a memory plan."""
+"""Passes: functions from one graph to the next."""

@@ -18,10 +18,10 @@ from graphc.errors import GradientError
 from graphc.ir import builder
 from graphc.ir.graph import Node, Value, ancestors
 from graphc.ir.op import GradientRule
-from graphc.ir.ops.choice import cast
-from graphc.ir.ops.elementwise import add
-from graphc.ir.ops.reduce import sum_to
-from graphc.ir.ops.shape import full, zeros_like
+from graphc.ops.choice import cast
+from graphc.ops.elementwise import add
+from graphc.ops.reduce import sum_to
+from graphc.ops.shape import full, zeros_like
 from graphc.passes.precision import casts_a_parameter
 
 MirrorCount = Callable[[Node], int]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Input, Node, Value
-from graphc.ir.ops.random import Dropout
-from graphc.ir.ops.shape import slice_
+from graphc.ops.random import Dropout
+from graphc.ops.shape import slice_
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import Op
-from graphc.ir.ops.random import Dropout
-from graphc.ir.ops.update import Increment
+from graphc.ops.random import Dropout
+from graphc.ops.update import Increment
 from graphc.passes.micro_batches import MicroBatch
 
 

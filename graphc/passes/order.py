@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from graphc.allocation.allocate import arena_bytes, live_bytes
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, Value
-from graphc.ir.plan import ALIGNMENT
-from graphc.passes.allocate import arena_bytes, live_bytes
-from graphc.passes.recompute.tape import GraphTape
+from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.planning.order import Arc, Precedence, least_order
-from graphc.planning.tape import Tape
+from graphc.planning.steps import Tape
+from graphc.plans.memory_plan import ALIGNMENT
 
 SAVED_BY_PARTS = 0.001
 """Part of the live bytes from which on parts inside concatenations matter to an order."""
@@ -25,7 +25,7 @@ SAVED_BY_PARTS = 0.001
 def reordered(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
     """The graph in an order with a smaller packed arena, or the graph itself where none is found.
 
-    Live bytes are counted as `graphc.passes.allocate` counts them: with overwriting, views, parts
+    Live bytes are counted as `graphc.allocation` counts them: with overwriting, views, parts
     inside concatenations and the workspaces of `device`, sizes rounded up to `alignment`. Neither
     they nor the arena grow.
     """

@@ -11,16 +11,16 @@ from graphc.errors import GraphcError, GraphError
 from graphc.ir.graph import Graph
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
-from graphc.passes.accumulate import accumulate_products
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
-from graphc.passes.epilogues import fuse_epilogues
-from graphc.passes.fuse import fuse
-from graphc.passes.fuse_reductions import fuse_reductions
-from graphc.passes.inline_constants import inline_constants
+from graphc.passes.fusion.constants import inline_constants
+from graphc.passes.fusion.elementwise import fuse
+from graphc.passes.fusion.epilogues import fuse_epilogues
+from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.modes import number_streams
+from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import widen_products
-from graphc.passes.schedule import place_updates
+from graphc.passes.running_sums import accumulate_products
 from graphc.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]

@@ -19,9 +19,9 @@ from dataclasses import replace
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.op import is_16_bit
-from graphc.ir.ops.choice import Cast, cast
-from graphc.ir.plan import PRECISIONS, Precision
 from graphc.ir.types import DType, as_dtype, float32
+from graphc.ops.choice import Cast, cast
+from graphc.plans.memory_plan import PRECISIONS, Precision
 
 
 def to_mixed(graph: Graph, precision: Precision) -> Graph:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
-from graphc.ir.ops.elementwise import Neg, Scale, Shift
-from graphc.ir.ops.shape import Reshape, Transpose
+from graphc.ops.elementwise import Neg, Scale, Shift
+from graphc.ops.shape import Reshape, Transpose
 
 
 def simplify(graph: Graph) -> Graph:

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from graphc.allocation.allocate import Sizes, live_bytes, measure
 from graphc.codegen.updates import Likeness, likeness, read, written
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.ir.plan import ALIGNMENT
-from graphc.passes.allocate import Sizes, live_bytes, measure
 from graphc.passes.recompute import Goal
+from graphc.plans.memory_plan import ALIGNMENT
 
 GROWTH = 0.001
 """Part of the live bytes that waiting gradients may have, and of the arena that it may grow by."""

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from graphc.planning.keep_sets import Choice
-from graphc.planning.tape import AllBut, Run, Tape
+from graphc.planning.steps import AllBut, Run, Tape
 
 WINDOW = 8
 """A cut is narrowest among so many places on either side, or one value wide."""

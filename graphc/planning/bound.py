@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 
 from graphc.planning.keep_sets import CAPACITY, Choice
-from graphc.planning.tape import Tape
+from graphc.planning.steps import Tape
 
 LARGEST = 30_000
 """Steps up to which cuts take little time."""

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from graphc.planning.tape import AllBut, Tape
+from graphc.planning.steps import AllBut, Tape
 
 CAPACITY = 2**30
 """Sum of all capacities, which are whole numbers of 32 bits."""

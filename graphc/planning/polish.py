@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphc.planning.tape import Tape
+from graphc.planning.steps import Tape
 
 PASSES = 8
 """Most passes over a sequence; each makes room for the next."""

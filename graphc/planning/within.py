@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from graphc.planning.blocks import Chain
 from graphc.planning.chain import FirstPass, Reruns, Spans, emit
 from graphc.planning.polish import keep_more
-from graphc.planning.tape import Tape
+from graphc.planning.steps import Tape
 
 ATTEMPTS = 12
 """Lower levels that are tried where a plan takes more bytes than the table said."""

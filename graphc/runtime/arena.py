@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import ArenaError, PlanError
-from graphc.ir.plan import ALIGNMENT, MemoryPlan
 from graphc.ir.types import Layout, TensorType, contiguous_strides, format_bytes, span_bytes
+from graphc.plans.memory_plan import ALIGNMENT, MemoryPlan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

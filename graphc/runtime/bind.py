@@ -6,8 +6,8 @@ import os
 
 from graphc.errors import GpuUnavailable, OptionError
 from graphc.ir.device import gpu_number
-from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import bfloat16
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cubins import cache_folder
 from graphc.runtime.gpu.cuda import CudaDevice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 
 Range = tuple[int, int]
 """Bytes [first, last) of the arena."""

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from graphc.errors import OptionError, whole_number
-from graphc.ir.costs import MeasuredCosts, Measurement, node_key
 from graphc.ir.graph import Node
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.costs import MeasuredCosts, Measurement, node_key
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, calls_of, numpy_settings
 from graphc.runtime.feeds import random_feeds

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphc.errors import FeedError, OptionError
 from graphc.ir.graph import State
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.backend import Backend, Staged
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend

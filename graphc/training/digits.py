@@ -12,15 +12,15 @@ from graphc.compiler import compile
 from graphc.errors import DependencyError, OptionError, choose
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ir.ops.activation import relu
-from graphc.ir.ops.batch_norm import batch_norm
-from graphc.ir.ops.conv import conv2d
-from graphc.ir.ops.matmul import linear
-from graphc.ir.ops.pool import max_pool2d
-from graphc.ir.ops.random import dropout
-from graphc.ir.ops.shape import reshape
 from graphc.models.heads import classified
 from graphc.models.mlp import mlp_logits
+from graphc.ops.activation import relu
+from graphc.ops.batch_norm import batch_norm
+from graphc.ops.conv import conv2d
+from graphc.ops.matmul import linear
+from graphc.ops.pool import max_pool2d
+from graphc.ops.random import dropout
+from graphc.ops.shape import reshape
 from graphc.training.recipe import Recipe
 from graphc.training.run import Array, TrainingRun
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from graphc.errors import choose, number_between, whole_number
-from graphc.ir.ops.learning_rate import FORMS
-from graphc.ir.plan import PRECISIONS, Allocate, Precision, Recompute
+from graphc.ops.learning_rate import FORMS
 from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
+from graphc.plans.memory_plan import PRECISIONS, Allocate, Precision, Recompute
 
 PLANNING = (
     "recompute", "allocate", "budget", "feature_map_budget", "max_extra_flops", "costs", "roofline",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from graphc.ir.graph import State, Value
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 
 
 class Reader(NamedTuple):

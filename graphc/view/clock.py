@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphc.ir.plan import MemoryPlan
-from graphc.passes.cost import CostModel
+from graphc.plans.cost_model import CostModel
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.profile import machine, node_seconds
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphc.ir.graph import Value
-from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import format_bytes
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.aliases import Aliases
 from graphc.view.matching import pairs
 from graphc.view.names import called, count, node_at, node_label

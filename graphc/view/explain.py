@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphc.ir.graph import Input, Node, State, Value
-from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import format_bytes
-from graphc.passes.cost import CostModel
+from graphc.plans.cost_model import CostModel
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.aliases import Aliases, Reader, is_forward
 from graphc.view.names import called, count, listed, node_at, node_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphc.ir.graph import Node, Value
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 
 
 def origin(value: Value) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.clock import Clock
 from graphc.view.matching import identities
 from graphc.view.page_model import HOWS, KINDS, PHASES, page_model

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from graphc.ir.graph import Node, State, Value
-from graphc.ir.plan import Buffer, MemoryPlan
 from graphc.ir.types import format_bytes
-from graphc.passes.cost import CostModel
+from graphc.plans.cost_model import CostModel
+from graphc.plans.memory_plan import Buffer, MemoryPlan
 from graphc.view.aliases import Aliases, is_forward
 from graphc.view.explain import BEHIND
 from graphc.view.names import called, count, node_at

@@ -21,9 +21,9 @@ except ImportError as error:
         "pictures need matplotlib, which the extra `view` brings: pip install 'graphc[view]'"
     ) from error
 
-from graphc.ir.plan import Kind, MemoryPlan
-from graphc.ir.plan_html import COLOURS
 from graphc.ir.types import format_bytes
+from graphc.plans.html_form import COLOURS
+from graphc.plans.memory_plan import Kind, MemoryPlan
 from graphc.view.page_model import KINDS, live_by_kind
 
 LIGHTNESS = (1.0, 0.93, 1.07)

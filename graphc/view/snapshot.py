@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from graphc.ir.plan import Buffer, MemoryPlan
+from graphc.plans.memory_plan import Buffer, MemoryPlan
 from graphc.view.names import origin
 from graphc.view.page_model import aligned_bytes
 

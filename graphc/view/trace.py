@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from graphc.ir.plan import Kind, MemoryPlan
+from graphc.plans.memory_plan import Kind, MemoryPlan
 from graphc.view.clock import Clock, estimated
 from graphc.view.page_model import KINDS, live_by_kind
 

@@ -6,9 +6,9 @@ import pytest
 from cli.running import run
 
 from graphc.compiler import plan
-from graphc.ir.costs import node_key, read_costs
 from graphc.models import gpt2
 from graphc.optim import AdamW
+from graphc.plans.costs import node_key, read_costs
 
 SMALL = ["layers=2", "width=16", "heads=2", "seq_len=8", "batch=2", "vocab=11"]
 

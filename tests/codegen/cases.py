@@ -19,7 +19,8 @@ from graphc.ir import types
 from graphc.ir.device import DEVICES
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import (
+from graphc.ir.types import channels_last_strides
+from graphc.ops import (
     attention,
     batch_norm,
     choice,
@@ -31,9 +32,8 @@ from graphc.ir.ops import (
     shape,
     softmax,
 )
-from graphc.ir.ops.fused_reduce import FusedReduce, FusedReduceAttributes
-from graphc.ir.ops.reduce import square_sum
-from graphc.ir.types import channels_last_strides
+from graphc.ops.fused_reduce import FusedReduce, FusedReduceAttributes
+from graphc.ops.reduce import square_sum
 
 H200 = DEVICES["h200"]
 LAST, LAST_OUT = "channels-last", "outputs-channels-last"

@@ -20,15 +20,15 @@ from graphc.codegen.memo import Memo
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.builder import apply
 from graphc.ir.device import find_device
-from graphc.ir.ops.conv import (
+from graphc.ir.types import as_dtype
+from graphc.ops.conv import (
     Conv2d,
     Conv2dInputGradient,
     Conv2dWeightGradient,
     _input_attributes,
     _weight_attributes,
 )
-from graphc.ir.ops.unfold import Conv2dAttributes
-from graphc.ir.types import as_dtype
+from graphc.ops.geometry import Conv2dAttributes
 from graphc.runtime.gpu.nvrtc import compile_cubin, compile_ptx
 
 ORDERS = {

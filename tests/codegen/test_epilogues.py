@@ -13,8 +13,8 @@ import graphc as g
 from graphc.codegen.calls import Gemm, Launch
 from graphc.codegen.gemm import gemms
 from graphc.ir.builder import apply
-from graphc.ir.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
 from graphc.ir.types import as_dtype
+from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
 from graphc.runtime.gpu.cublas import Cublas, CublasError
 from graphc.runtime.gpu.cublaslt import Heuristic
 

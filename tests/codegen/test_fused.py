@@ -7,7 +7,7 @@ from codegen.on_cpu import Library, aligned, generated, kernels_in
 import graphc as g
 from graphc.codegen.kernel import module_text
 from graphc.ir.builder import trace
-from graphc.passes.fuse import fuse
+from graphc.passes.fusion.elementwise import fuse
 from graphc.runtime.gpu.nvrtc import compile_cubin
 
 SHAPE = (6, 21)

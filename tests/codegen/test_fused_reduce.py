@@ -9,10 +9,10 @@ from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_i
 import graphc as g
 from graphc.codegen.kernel import module_text
 from graphc.ir.builder import apply, trace
-from graphc.ir.ops.fused_reduce import FusedReduce
-from graphc.ir.ops.reduce import square_sum
-from graphc.passes.fuse import fuse
-from graphc.passes.fuse_reductions import fuse_reductions
+from graphc.ops.fused_reduce import FusedReduce
+from graphc.ops.reduce import square_sum
+from graphc.passes.fusion.elementwise import fuse
+from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.runtime.gpu.nvrtc import compile_cubin
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")

@@ -11,8 +11,8 @@ import graphc as g
 from graphc.codegen.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gemms
 from graphc.errors import OptionError
 from graphc.ir.builder import apply
-from graphc.ir.ops.matmul import Linear, Matmul, MatmulAttributes
 from graphc.ir.types import as_dtype
+from graphc.ops.matmul import Linear, Matmul, MatmulAttributes
 from graphc.runtime.gpu.cublas import CublasError
 
 

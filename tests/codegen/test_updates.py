@@ -14,7 +14,7 @@ from graphc.codegen.kernel import module_text
 from graphc.codegen.updates import PARAMETER_BYTES, SMALL_BYTES, grouped, groups, likeness
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops.update import SgdAttributes, SgdUpdate, Update
+from graphc.ops.update import SgdAttributes, SgdUpdate, Update
 from graphc.runtime.gpu.nvrtc import compile_cubin
 
 SHAPES = ((3,), (1031,), (16, 9), (1,), (4099,), (2, 2), (8192,), (7,))

@@ -2,7 +2,7 @@
 
 from ops.samples import Sample, direct
 
-from graphc.ir.ops import batch_norm, learning_rate, update
+from graphc.ops import batch_norm, learning_rate, update
 
 SHAPE = (3, 4)
 MOMENTS = update.AdamAttributes(0.9, 0.999, 1e-8, 0.1)

@@ -7,7 +7,7 @@ import pytest
 
 import graphc as g
 from graphc.errors import OptionError
-from graphc.ir.costs import MeasuredCosts, Measurement, load_costs, node_key
+from graphc.plans.costs import MeasuredCosts, Measurement, load_costs, node_key
 
 COSTS = MeasuredCosts(
     {"name": "cpu", "machine": "a machine", "numpy": "2.1.0"},

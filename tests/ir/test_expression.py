@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from graphc.errors import GraphError
 from graphc.ir.expression import Result, parse
-from graphc.ir.numpy_expression import TILE_ELEMENTS, evaluate, lower, registers_type
 from graphc.ir.types import as_dtype, tensor_type
+from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS, evaluate, lower, registers_type
 
 WORLD = {"exp": np.exp, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "where": np.where}
 

@@ -8,8 +8,8 @@ import graphc as g
 from graphc.errors import DTypeError, GraphError, OptionError, ShapeError
 from graphc.ir import builder
 from graphc.ir.builder import apply, trace
-from graphc.ir.ops.elementwise import Add
 from graphc.ir.verify import verify
+from graphc.ops.elementwise import Add
 
 
 def diamond():

@@ -65,7 +65,7 @@ def test_each_check_fires(members, message):
 
 
 def test_an_expression_may_not_read_what_it_has_overwritten():
-    from graphc.ir.ops.update import Update
+    from graphc.ops.update import Update
 
     with pytest.raises(GraphError, match="after it is overwritten"):
         type("Bad", (Update,), {

@@ -15,10 +15,10 @@ from properties.test_plans import bits, examples
 
 import graphc as g
 from graphc.errors import GraphcError, PlanError, PlanFileError
-from graphc.ir.plan import ALLOCATE, RECOMPUTE, check_alignment
-from graphc.ir.plan_json import checksum
 from graphc.models import MODELS
-from graphc.plan_file import checked_plan
+from graphc.plans.file import checked_plan
+from graphc.plans.json_form import checksum
+from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, check_alignment
 
 RNG = np.random.default_rng(0)
 FEEDS = [

@@ -223,7 +223,7 @@ def test_three_steps_are_bit_identical_under_every_plan(name):
 def test_recurrent_cells_against_their_formulas():
     from scipy.special import expit
 
-    from graphc.ir.ops.recurrent import gru_cell, gru_parameters, lstm_cell, lstm_parameters
+    from graphc.ops.recurrent import gru_cell, gru_parameters, lstm_cell, lstm_parameters
 
     x, h, c = (g.input(n, (3, 4), "float64") for n in "xhc")
     with g.scope("l"):

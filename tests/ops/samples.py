@@ -19,7 +19,7 @@ from scipy.special import log_softmax, softmax
 import graphc as g
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops import (
+from graphc.ops import (
     activation,
     attention,
     batch_norm,
@@ -34,10 +34,10 @@ from graphc.ir.ops import (
     resample,
     shape,
 )
-from graphc.ir.ops import softmax as softmax_ops
-from graphc.ir.ops.elementwise import scale, shift
-from graphc.ir.ops.fused_reduce import FusedReduce, FusedReduceAttributes
-from graphc.ir.ops.reduce import square_sum
+from graphc.ops import softmax as softmax_ops
+from graphc.ops.elementwise import scale, shift
+from graphc.ops.fused_reduce import FusedReduce, FusedReduceAttributes
+from graphc.ops.reduce import square_sum
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.allocation.allocate import allocate
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.device import CPU
-from graphc.passes.allocate import allocate
 from graphc.runtime.program import Program
 
 RNG = np.random.default_rng(0)

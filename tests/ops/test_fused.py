@@ -11,8 +11,8 @@ from ops.test_strides import run
 import graphc as g
 from graphc.errors import DTypeError, GraphcError, GraphError, OptionError, ShapeError
 from graphc.ir.builder import apply
-from graphc.ir.ops.fused import Fused, FusedAttributes
 from graphc.ir.types import as_dtype
+from graphc.ops.fused import Fused, FusedAttributes
 
 
 def group(members, results, inputs):

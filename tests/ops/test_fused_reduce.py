@@ -7,8 +7,8 @@ from ops.test_strides import run
 import graphc as g
 from graphc.errors import DTypeError, GraphcError, GraphError, OptionError, ShapeError
 from graphc.ir.builder import apply
-from graphc.ir.ops.fused_reduce import FusedReduce, FusedReduceAttributes
-from graphc.ir.ops.reduce import square_sum
+from graphc.ops.fused_reduce import FusedReduce, FusedReduceAttributes
+from graphc.ops.reduce import square_sum
 
 PRODUCT = ("mul(x0, x1)", "relu(m0)")
 

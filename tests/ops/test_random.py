@@ -5,7 +5,7 @@ import pytest
 
 import graphc as g
 from graphc.errors import OptionError
-from graphc.ir.ops.random import philox
+from graphc.ops.random import philox
 
 FULL = 0xFFFFFFFF
 KNOWN = [

@@ -5,11 +5,11 @@ import pytest
 import scipy.special
 
 import graphc as g
+from graphc.allocation.liveness import liveness
 from graphc.ir.builder import apply
-from graphc.ir.ops.conv import Conv2d
-from graphc.ir.ops.unfold import Conv2dAttributes
-from graphc.passes.accumulate import accumulate_products
-from graphc.passes.liveness import liveness
+from graphc.ops.conv import Conv2d
+from graphc.ops.geometry import Conv2dAttributes
+from graphc.passes.running_sums import accumulate_products
 
 
 def shared_weight(steps, dtype="float64"):

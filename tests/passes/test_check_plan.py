@@ -6,8 +6,8 @@ import pytest
 
 import graphc as g
 from graphc.errors import PlanError
-from graphc.ir.plan import Lifetime
-from graphc.passes.check_plan import check_plan
+from graphc.plans.check_plan import check_plan
+from graphc.plans.memory_plan import Lifetime
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 
 import graphc as g
 from graphc.errors import OptionError
-from graphc.ir.costs import MeasuredCosts, Measurement, node_key
 from graphc.ir.device import CPU, find_device
-from graphc.passes.cost import CostModel, recomputation, seconds
+from graphc.plans.cost_model import CostModel, recomputation, seconds
+from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 
 H200 = find_device("h200")
 

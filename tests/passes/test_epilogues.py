@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.allocation.allocate import allocate
 from graphc.errors import OptionError, TextError
 from graphc.ir.builder import apply, trace
-from graphc.ir.ops.matmul import Linear, LinearAttributes
-from graphc.ir.plan import RECOMPUTE
 from graphc.ir.verify import verify
-from graphc.passes.allocate import allocate
-from graphc.passes.epilogues import fuse_epilogues
-from graphc.plan_file import load_plan, save_plan
+from graphc.ops.matmul import Linear, LinearAttributes
+from graphc.passes.fusion.epilogues import fuse_epilogues
+from graphc.plans.file import load_plan, save_plan
+from graphc.plans.memory_plan import RECOMPUTE
 from graphc.runtime.program import Program
 
 

@@ -8,15 +8,15 @@ from properties.oracle import run_unplanned
 from properties.strategies import OPTIMIZERS, networks
 
 import graphc as g
+from graphc.allocation.allocate import live_bytes
 from graphc.errors import OptionError
 from graphc.ir.builder import trace
 from graphc.ir.device import find_device
 from graphc.ir.op import REGISTRY
-from graphc.ir.plan_json import plan_to_json, read_plan_json
 from graphc.ir.verify import verify
-from graphc.passes.allocate import live_bytes
-from graphc.passes.check_plan import check_plan
-from graphc.passes.fuse import MOST_INPUTS, MOST_MEMBERS, MOST_OUTPUTS, fuse
+from graphc.passes.fusion.elementwise import MOST_INPUTS, MOST_MEMBERS, MOST_OUTPUTS, fuse
+from graphc.plans.check_plan import check_plan
+from graphc.plans.json_form import plan_to_json, read_plan_json
 from graphc.runtime.profile import random_feeds
 
 

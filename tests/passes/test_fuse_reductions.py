@@ -8,13 +8,13 @@ from properties.oracle import run_unplanned
 from runtime.gpu.networks import bits, fed, on_gpu
 
 import graphc as g
-from graphc.ir.plan_json import plan_to_json, read_plan_json
+from graphc.allocation.allocate import live_bytes
 from graphc.ir.verify import verify
-from graphc.passes.allocate import live_bytes
-from graphc.passes.check_plan import check_plan
-from graphc.passes.fuse import MOST_INPUTS, fuse
-from graphc.passes.fuse_reductions import fuse_reductions
+from graphc.passes.fusion.elementwise import MOST_INPUTS, fuse
+from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.pipeline import PASSES
+from graphc.plans.check_plan import check_plan
+from graphc.plans.json_form import plan_to_json, read_plan_json
 from graphc.runtime.profile import random_feeds
 
 

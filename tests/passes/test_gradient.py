@@ -6,7 +6,7 @@ import graphc as g
 from graphc.errors import GradientError
 from graphc.ir import builder
 from graphc.ir.builder import trace
-from graphc.ir.ops.update import SgdAttributes, SgdUpdate
+from graphc.ops.update import SgdAttributes, SgdUpdate
 from graphc.passes.gradient import gradient
 
 

@@ -10,15 +10,15 @@ from properties.oracle import run_unplanned
 from runtime.gpu.networks import bits, fed, on_gpu
 
 import graphc as g
+from graphc.allocation.allocate import live_bytes
 from graphc.errors import GraphError
 from graphc.ir.builder import apply
-from graphc.ir.ops.fused import Fused, FusedAttributes
 from graphc.ir.verify import verify
 from graphc.models import lstm
-from graphc.passes.allocate import live_bytes
-from graphc.passes.fuse import fuse
-from graphc.passes.fuse_reductions import fuse_reductions
-from graphc.passes.inline_constants import inline_constants
+from graphc.ops.fused import Fused, FusedAttributes
+from graphc.passes.fusion.constants import inline_constants
+from graphc.passes.fusion.elementwise import fuse
+from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.pipeline import PASSES
 from graphc.runtime.profile import random_feeds
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 import graphc as g
+from graphc.allocation.layout import CONVOLUTIONS, ON_MAPS, layouts
 from graphc.codegen.strides import ANY_STRIDES
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.device import CPU, DEVICES
 from graphc.ir.op import REGISTRY
-from graphc.ir.ops.elementwise import Elementwise
-from graphc.ir.plan_json import read_plan_json
 from graphc.ir.types import channels_last_strides, contiguous_strides, memory_order, pieces
 from graphc.models import densenet121, gpt2, mlp, mobilenet_v2, resnet, unet, vit
-from graphc.passes.check_figures import check_figures
-from graphc.passes.check_plan import check_plan
-from graphc.passes.layout import CONVOLUTIONS, ON_MAPS, layouts
+from graphc.ops.elementwise import Elementwise
+from graphc.plans.check_figures import check_figures
+from graphc.plans.check_plan import check_plan
+from graphc.plans.json_form import read_plan_json
 
 H200 = DEVICES["h200"]
 NETWORKS = {

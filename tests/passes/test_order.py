@@ -10,12 +10,12 @@ from models.test_zoo import SMALL
 from properties.strategies import networks
 
 import graphc as g
+from graphc.allocation.allocate import allocate
 from graphc.ir.builder import trace
 from graphc.ir.graph import State
-from graphc.ir.plan import RECOMPUTE
 from graphc.ir.verify import verify
-from graphc.passes.allocate import allocate
 from graphc.passes.order import reordered, with_least_peak
+from graphc.plans.memory_plan import RECOMPUTE
 
 MOST_ORDERS = 300
 

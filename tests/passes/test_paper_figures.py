@@ -1,10 +1,10 @@
 """Golden printouts of Fig. 1, 2 and 3 of "Training Deep Nets with Sublinear Memory Cost"."""
 
 import graphc as g
+from graphc.allocation.liveness import liveness
 from graphc.ir import builder
 from graphc.ir.text import format_node
 from graphc.passes.gradient import gradient
-from graphc.passes.liveness import liveness
 
 
 def fig1_plan():

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphc as g
+from graphc.allocation.inplace import assign_storages
+from graphc.allocation.liveness import liveness
+from graphc.allocation.sharing import share
 from graphc.errors import GraphcError, GraphError
 from graphc.ir.builder import trace
 from graphc.ir.graph import Graph
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
-from graphc.passes.inplace import assign_storages
-from graphc.passes.liveness import liveness
 from graphc.passes.pipeline import PASSES, Dump, run_passes
-from graphc.passes.sharing import share
 from graphc.passes.simplify import simplify
 
 

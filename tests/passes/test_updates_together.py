@@ -3,15 +3,15 @@
 import pytest
 
 import graphc as g
+from graphc.allocation.allocate import measure
 from graphc.codegen.updates import groups, likeness
 from graphc.ir.builder import apply
 from graphc.ir.device import DEVICES
 from graphc.ir.graph import Graph, Initial, State
-from graphc.ir.ops.update import SgdAttributes, SgdUpdate
 from graphc.ir.types import TensorType, float32
 from graphc.ir.verify import verify
 from graphc.models import MODELS
-from graphc.passes.allocate import measure
+from graphc.ops.update import SgdAttributes, SgdUpdate
 from graphc.passes.recompute import Goal
 from graphc.passes.updates_together import GROWTH, updates_together
 from graphc.runtime.gpu.places import places_of_plan

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.allocation import inplace
+from graphc.allocation.liveness import liveness
 from graphc.errors import PlanError
 from graphc.models import densenet121, unet
-from graphc.passes import inplace
-from graphc.passes.check_plan import check_plan
-from graphc.passes.liveness import liveness
+from graphc.plans.check_plan import check_plan
 from graphc.runtime.cpu.bind import calls_of
 
 X = (2, 4, 16, 16)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphc.planning.problem import parse_problem
+from graphc.planning.given.problem import parse_problem
 
 
 def training_chain(layers, size=100, cost=1.0):

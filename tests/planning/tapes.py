@@ -2,7 +2,7 @@
 
 from math import comb
 
-from graphc.planning.tape import Run, Tape
+from graphc.planning.steps import Run, Tape
 
 
 def reversal_chain(steps):

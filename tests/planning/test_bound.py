@@ -9,8 +9,8 @@ from planning.problems import random_problem, training_chain
 
 from graphc.planning import replay, solve
 from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.exact import cheapest
-from graphc.planning.tape import Run, Tape
+from graphc.planning.given.exact import cheapest
+from graphc.planning.steps import Run, Tape
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -12,7 +12,7 @@ from graphc.planning.order.cuts import Cuts
 from graphc.planning.order.exact import least_peak_order
 from graphc.planning.order.listing import list_schedule
 from graphc.planning.order.windows import improve_windows
-from graphc.planning.tape import Tape
+from graphc.planning.steps import Tape
 
 
 def tape_of(steps, sizes, *, workspace=None, overwrites=None, held=()):

@@ -6,7 +6,7 @@ import pytest
 
 from graphc.errors import ProblemError
 from graphc.planning import read_problem
-from graphc.planning.problem import parse_problem
+from graphc.planning.given.problem import parse_problem
 
 NODE = {"id": 0, "cost": 1, "bytes": 4}
 

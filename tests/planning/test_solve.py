@@ -11,7 +11,7 @@ from planning.problems import random_problem, training_chain
 
 from graphc.errors import BudgetError, ProblemError
 from graphc.planning import replay, solve
-from graphc.planning.problem import parse_problem, read_problem
+from graphc.planning.given.problem import parse_problem, read_problem
 
 
 def test_replay_by_hand():

@@ -8,12 +8,12 @@ from planning.problems import random_problem, training_chain
 from planning.tapes import reversal_chain, revolve
 
 import graphc as g
+from graphc.allocation import inplace
 from graphc.ir.device import CPU
 from graphc.models import densenet121, gpt2, resnet, unet
-from graphc.passes import inplace
-from graphc.passes.recompute.tape import GraphTape
+from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.planning import replay
-from graphc.planning.exact import cheapest
+from graphc.planning.given.exact import cheapest
 from graphc.planning.keep_sets import Choice
 from graphc.planning.polish import keep_more
 from graphc.planning.within import TapePlanner

@@ -10,13 +10,13 @@ from properties.oracle import initial_states, run_plain, run_unplanned, sources_
 from properties.strategies import OPTIMIZERS, networks
 
 import graphc as g
+from graphc.allocation.allocate import allocate
 from graphc.errors import PlanError
 from graphc.ir.builder import trace
-from graphc.ir.plan import ALLOCATE, RECOMPUTE, Lifetime
 from graphc.ir.types import contiguous_strides
-from graphc.passes.allocate import allocate
-from graphc.passes.check_plan import check_plan
 from graphc.passes.recompute.apply import with_sequence
+from graphc.plans.check_plan import check_plan
+from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, Lifetime
 
 
 def examples(count):

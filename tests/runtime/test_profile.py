@@ -7,8 +7,8 @@ import pytest
 
 import graphc as g
 from graphc.errors import OptionError
-from graphc.ir.costs import node_key
 from graphc.models import gpt2, mlp, mobilenet_v2
+from graphc.plans.costs import node_key
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.profile import machine
 

@@ -315,7 +315,7 @@ def test_poison_shows_a_read_of_freed_bytes(monkeypatch):
     """Without the checker, a plan that frees too early gives NaN instead of a plausible number."""
     from dataclasses import replace
 
-    from graphc.ir.plan import Lifetime
+    from graphc.plans.memory_plan import Lifetime
     from graphc.runtime.program import Program
 
     x = g.input("x", (4, 4))

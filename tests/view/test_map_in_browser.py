@@ -131,7 +131,7 @@ def test_time_in_seconds(screen):
     plan = PLANS["packed"]
     screen.press("3", "t")
     assert screen.page.locator("#time").inner_text() == "time: seconds"
-    from graphc.passes.cost import CostModel
+    from graphc.plans.cost_model import CostModel
 
     costs = CostModel(plan.device)
     seconds = [costs.seconds(node) for node in plan.graph.nodes]

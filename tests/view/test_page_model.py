@@ -5,7 +5,7 @@ import json
 import pytest
 from view.networks import every_plan, planned
 
-from graphc.passes.cost import CostModel
+from graphc.plans.cost_model import CostModel
 from graphc.view.page_model import HOWS, KINDS, PHASES, live_by_kind, page_model
 
 PLANS = every_plan()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from view.networks import UNEVEN, every_plan, planned, uneven_plans
 
-from graphc.ir.costs import MeasuredCosts, Measurement, node_key
 from graphc.ir.graph import State
 from graphc.ir.types import format_bytes
-from graphc.passes.cost import CostModel
+from graphc.plans.cost_model import CostModel
+from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 from graphc.view.page_model import KINDS
 from graphc.view.peak import explain_kept, explain_peak, resident_at
 

@@ -10,7 +10,7 @@ import pytest
 from view.networks import every_plan, planned
 
 import graphc as g
-from graphc.ir.plan_html import COLOURS, RECTANGLES
+from graphc.plans.html_form import COLOURS, RECTANGLES
 from graphc.view.page import _template
 
 picture = pytest.importorskip("graphc.view.picture", exc_type=g.GraphcError)

@@ -6,7 +6,7 @@ import pytest
 from view.networks import every_plan, planned
 
 import graphc as g
-from graphc.passes.cost import CostModel
+from graphc.plans.cost_model import CostModel
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.page_model import KINDS
 from graphc.view.trace import trace

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph
-from graphc.ir.plan import ALIGNMENT
+from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import casts_a_parameter
 from graphc.passes.recompute import policies
+from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.passes.recompute.policies import Counts
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
-from graphc.passes.recompute.tape import GraphTape
-from graphc.passes.schedule import place_updates
+from graphc.plans.memory_plan import ALIGNMENT
 
 POLICIES: dict[str, Callable[[Graph, Device], Counts]] = {
     "none": lambda graph, device: {},

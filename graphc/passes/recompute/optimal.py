@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from graphc.allocation.allocate import Sizes, allocate, measure
 from graphc.errors import BudgetError
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node
-from graphc.ir.plan import ALIGNMENT, Allocate, Certificate
 from graphc.ir.types import format_bytes
-from graphc.passes.allocate import Sizes, allocate, measure
-from graphc.passes.cost import CostModel, recomputation
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.goal import Goal
-from graphc.passes.recompute.tape import GraphTape
+from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.within import TapePlan, TapePlanner
+from graphc.plans.cost_model import CostModel, recomputation
+from graphc.plans.memory_plan import ALIGNMENT, Allocate, Certificate
 
 ATTEMPTS = 8
 """Plans with less and less room, until packing does not overshoot the budget."""

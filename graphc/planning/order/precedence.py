@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphc.planning.tape import Tape
+from graphc.planning.steps import Tape
 
 Arc = tuple[int, int]
 """Two steps, the first of which has to run before the second."""

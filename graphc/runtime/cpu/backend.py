@@ -9,7 +9,7 @@ import numpy as np
 
 from graphc.errors import NonFiniteError
 from graphc.ir.graph import Input, State
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Staged
 from graphc.runtime.cpu.bind import bind, numpy_settings

@@ -10,8 +10,8 @@ import numpy as np
 from graphc.codegen.layout import Place
 from graphc.errors import NonFiniteError, OptionError
 from graphc.ir.graph import Input, State, Value
-from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import Layout, span_bytes
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.backend import Outputs, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, NoEpilogue, Stream
 from graphc.runtime.gpu.bind import Work, bind

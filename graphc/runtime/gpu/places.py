@@ -5,8 +5,8 @@ from __future__ import annotations
 from graphc.codegen.layout import Place
 from graphc.errors import PlanError
 from graphc.ir.graph import Value
-from graphc.ir.plan import MemoryPlan
 from graphc.ir.types import Layout, contiguous_strides, span_bytes
+from graphc.plans.memory_plan import MemoryPlan
 
 ARENA_ALIGNMENT = 256
 """Bytes; what cuBLAS asks of a workspace, and more than any access needs."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphc.ir.graph import Node, Value
-from graphc.ir.plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import Work
 
 Resource = tuple[int, Value | None]

@@ -9,9 +9,9 @@ import graphc as g
 from graphc.errors import BudgetError, OptionError
 from graphc.ir.device import CPU
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
-from graphc.passes.check_plan import check_plan
 from graphc.passes.recompute import Goal
-from graphc.passes.recompute.tape import GraphTape
+from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.plans.check_plan import check_plan
 
 MIB = 2**20
 MODELS = {

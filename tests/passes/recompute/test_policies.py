@@ -7,13 +7,13 @@ import pytest
 from properties.oracle import initial_states, run_unplanned, sources_of
 
 import graphc as g
+from graphc.allocation.allocate import allocate
 from graphc.models import lstm, resnet
-from graphc.passes.allocate import allocate
-from graphc.passes.check_plan import check_plan
 from graphc.passes.recompute import mirrored_sequence, policies
 from graphc.passes.recompute.apply import with_sequence
 from graphc.passes.recompute.bulk import bulk_operators
 from graphc.passes.recompute.cuts import cuts, forward_runs
+from graphc.plans.check_plan import check_plan
 
 MIB = 2**20
 FORWARD = 0.34

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.allocation.allocate import allocate
 from graphc.errors import GraphError
 from graphc.ir.verify import verify
 from graphc.models import gpt2, mlp, preact_resnet
-from graphc.passes.allocate import allocate
-from graphc.passes.check_plan import check_plan
+from graphc.passes.place_updates import place_updates
 from graphc.passes.recompute import materialise, mirrored_sequence
-from graphc.passes.schedule import place_updates
+from graphc.plans.check_plan import check_plan
 from graphc.runtime.program import Program
 
 NETWORKS = {

@@ -21,7 +21,7 @@ from graphc.codegen.layout import Place, in_one_piece
 from graphc.codegen.library import library_call
 from graphc.errors import DependencyError
 from graphc.ir.builder import apply
-from graphc.ir.ops.conv import Conv2d, Conv2dAttributes
+from graphc.ops.conv import Conv2d, Conv2dAttributes
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError, _graph_of, load_cudnn, signature
 
 CONVOLUTIONS = [

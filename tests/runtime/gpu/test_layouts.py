@@ -8,8 +8,8 @@ import pytest
 from runtime.gpu.networks import SEED, bits, fed, on_gpu
 
 import graphc as g
+from graphc.allocation import layout
 from graphc.ir.types import channels_last_strides, memory_order
-from graphc.passes import layout
 from graphc.runtime.program import Program
 
 

@@ -1,0 +1,162 @@
+"""Storages: which values share bytes because one views or overwrites the other.
+
+The rule is Fig. 2's: an op may overwrite an operand when it is the only reader left, counter 1.
+Values in one storage have one counter, so a view that is still read protects what it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphc.allocation.layout import layouts
+from graphc.allocation.liveness import Liveness
+from graphc.allocation.storages import Residence, Storage, Storages
+from graphc.allocation.zero_copy import Parts, choose_parts
+from graphc.ir.device import CPU, Device
+from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.types import Layout, contiguous_strides
+from graphc.plans.memory_plan import How
+
+NO_PARTS = Parts({}, {})
+
+
+def assign_storages(
+    graph: Graph, live: Liveness, overwrite: bool, device: Device = CPU
+) -> Storages:
+    """Merge views and states always; where `overwrite` holds, operands that may be overwritten, and
+    concatenations with their parts.
+
+    Inputs are never overwritten: a feed's bytes are the feed's until its last reader. Values lie as
+    `layouts` says for the device.
+    """
+    strides = layouts(graph, device)
+    copied = _assign(graph, live, overwrite, NO_PARTS, strides)
+    if not overwrite or all(node.op.gathers is None for node in graph.nodes):
+        return copied
+    separate = _assign(graph, live, False, NO_PARTS, strides)
+    placed = _assign(graph, live, overwrite, choose_parts(graph, separate, device), strides)
+    return placed if placed.peak_bytes() <= copied.peak_bytes() else copied
+
+
+def _assign(
+    graph: Graph,
+    live: Liveness,
+    overwrite: bool,
+    parts: Parts,
+    strides: Mapping[Value, tuple[int, ...]],
+) -> Storages:
+    own = {value: Layout(0, each) for value, each in strides.items()}
+    assignment = _Assignment(live, parts, own)
+    for source in graph.sources:
+        assignment.open(source, "state" if isinstance(source, State) else "new")
+    for step, node in enumerate(graph.nodes):
+        if assignment.views(node):
+            continue
+        taken: set[int] = set()
+        for position, value in enumerate(node.outputs):
+            if value in parts.places or value in parts.lifetimes:
+                assignment.place(value)
+                continue
+            name = node.op.output_name(position)
+            if name in node.op.must_overwrite:
+                state = node.named_inputs()[node.op.must_overwrite[name]]
+                assert isinstance(state, Value), "a state input is one value"
+                assignment.join(value, state, own.get(value), "state")
+                continue
+            found = assignment.target(node, step, value, name, taken) if overwrite else None
+            if found is not None:
+                taken.add(assignment.residences[found].storage)
+                assignment.join(value, found, assignment.residences[found].layout, "over")
+            else:
+                assignment.open(value, "new")
+    return Storages(assignment.storages, assignment.residences)
+
+
+class _Assignment:
+    def __init__(self, live: Liveness, parts: Parts, own: Mapping[Value, Layout]) -> None:
+        self.live = live
+        self.parts = parts
+        self.own = own
+        """The layouts, in storages of their own, of values that are not row-major."""
+        self.wholes: dict[Value, int] = {}
+        """The storage of each concatenation that holds its parts, once there is one."""
+        self.storages: list[Storage] = []
+        self.residences: dict[Value, Residence] = {}
+
+    def open(self, value: Value, how: How) -> None:
+        """A storage of the value's own."""
+        first, last = self.live.born[value], self.live.dies[value] + 1
+        if isinstance(value, State):
+            first, last = 0, self.live.end + 1
+        index = self.open_storage(value, value.type.bytes, first, last)
+        self.residences[value] = Residence(index, self.own.get(value), how)
+
+    def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
+        index = len(self.storages)
+        self.storages.append(Storage(index, size, first, last, root))
+        return index
+
+    def place(self, value: Value) -> None:
+        """Live in the storage of a concatenation, as a part of it or as the whole."""
+        part = self.parts.places.get(value)
+        whole = part.whole if part else value
+        if whole not in self.wholes:
+            lifetime = self.parts.lifetimes[whole]
+            self.wholes[whole] = self.open_storage(value, whole.type.bytes, *lifetime)
+        index = self.wholes[whole]
+        self.residences[value] = (
+            Residence(index, part.layout, "part", part.reader)
+            if part
+            else Residence(index, self.own.get(value), "new")
+        )
+
+    def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
+        """Live in the storage of another value."""
+        index = self.residences[other].storage
+        storage = self.storages[index]
+        storage.last = max(storage.last, self.live.dies[value] + 1)
+        self.residences[value] = Residence(index, layout, how, other)
+
+    def views(self, node: Node) -> bool:
+        """Place the outputs of a view op inside its operand, if strides allow it."""
+        if node.op.views is None:
+            return False
+        source = node.named_inputs()[node.op.views]
+        assert isinstance(source, Value), "a viewed input is one value"
+        layout = self.residences[source].layout
+        layouts = node.op.view(node, layout or Layout(0, contiguous_strides(source.type)))
+        if layouts is None:
+            return False
+        for value, inner in zip(node.outputs, layouts, strict=True):
+            trivial = inner == Layout(0, contiguous_strides(value.type))
+            self.join(value, source, None if trivial else inner, "view")
+        return True
+
+    def target(
+        self, node: Node, step: int, value: Value, name: str, taken: set[int]
+    ) -> Value | None:
+        """The operand whose bytes `value` may take, if any."""
+        permitted = node.op.may_overwrite.get(name, ())
+        inputs = node.named_inputs() if permitted else {}
+        for candidate in permitted:
+            operands = inputs[candidate]
+            for operand in operands if isinstance(operands, tuple) else (operands,):
+                if self.is_free(node, step, operand, value, taken):
+                    return operand
+        return None
+
+    def is_free(self, node: Node, step: int, operand: Value, value: Value, taken: set[int]) -> bool:
+        residence = self.residences[operand]
+        storage = self.storages[residence.storage]
+        return (
+            operand.shape == value.shape
+            and operand.type.bytes == value.type.bytes == storage.bytes
+            and residence.layout == self.own.get(value)
+            and storage.last == step + 1  # this node is the last reader: counter 1
+            and not isinstance(storage.root, State | Input)
+            and residence.storage not in taken
+            and all(
+                other is operand or self.residences[other].storage != residence.storage
+                for other in node.inputs
+            )
+        )

@@ -1,0 +1,201 @@
+"""Concatenations without copies: parts are computed straight into their place.
+
+A part's storage becomes a slice of the concatenation's storage where every kernel that writes or
+reads it there can. The whole is then alive from the first part on, so this is chosen only where it
+lowers the most bytes live at one step of those that it touches, or the bytes summed over them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.allocation.layout import same_order
+from graphc.allocation.storages import Storages
+from graphc.codegen.strides import takes_strides
+from graphc.ir.device import Device
+from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.types import Layout, contiguous_strides, outer_axes, pieces
+
+MOST_PIECES = 4096
+"""Pieces of memory that a part may consist of."""
+
+MOST_PIECES_OF_A_GPU = 2**19
+"""The same where maps lie channels-last, and a part has a piece for each place of the map."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a value lies: in the storage of the concatenation `whole`, which lies in no other."""
+
+    whole: Value
+    reader: Value
+    """The concatenation that reads the value; `whole`, or a part of it."""
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The values that own a slice of a concatenation, and each whole's steps [first, last)."""
+
+    places: dict[Value, Part]
+    lifetimes: dict[Value, tuple[int, int]]
+
+
+def choose_parts(graph: Graph, separate: Storages, device: Device) -> Parts:
+    """Which values to compute in place, last concatenation first.
+
+    `separate` holds the storages of the graph with views merged and nothing overwritten.
+    """
+    choosing = _Choosing(graph, separate, device)
+    for node in reversed(graph.nodes):
+        if node.op.gathers is not None:
+            choosing.visit(node)
+    wholes = {part.whole for part in choosing.places.values()}
+    lifetimes = {whole: choosing.block_of(whole).lifetime for whole in wholes}
+    return Parts(choosing.places, lifetimes)
+
+
+@dataclass(slots=True)
+class _Block:
+    """A storage: its bytes and steps; the value that it was made for, and views of that."""
+
+    bytes: int
+    first: int
+    last: int
+    residents: list[Value]
+
+    @property
+    def lifetime(self) -> tuple[int, int]:
+        return self.first, self.last
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A block that can lie inside another, and the layout of its first resident there."""
+
+    block: int
+    layout: Layout
+
+
+class _Choosing:
+    def __init__(self, graph: Graph, separate: Storages, device: Device) -> None:
+        self.graph = graph
+        self.separate = separate
+        self.device = device
+        self.places: dict[Value, Part] = {}
+        self.blocks = [_Block(s.bytes, s.first, s.last, []) for s in separate.storages]
+        for value, residence in separate.residences.items():
+            self.blocks[residence.storage].residents.append(value)
+        change = np.zeros(len(graph.nodes) + 2, np.int64)
+        for block in self.blocks:
+            change[block.first] += block.bytes
+            change[block.last] -= block.bytes
+        self.profile = np.cumsum(change)
+        """Bytes live at each step."""
+
+    def block_of(self, value: Value) -> _Block:
+        return self.blocks[self.separate.residences[value].storage]
+
+    def visit(self, node: Node) -> None:
+        """Place all parts of a concatenation that can be placed, or each that pays on its own."""
+        y = node.output
+        outside = self.places.get(y)
+        target = outside.layout if outside else self.layout_of(y)
+        whole = outside.whole if outside else y
+        moves: dict[int, _Move] = {}
+        for value, layout in zip(node.inputs, node.op.gather(node, target), strict=True):
+            move = self.move(node, value, layout)
+            if move is not None:
+                moves.setdefault(move.block, move)
+        remaining = list(moves.values())
+        for group in (remaining, *([move] for move in remaining)):
+            free = [m for m in group if self.blocks[m.block].residents[0] not in self.places]
+            if free and self.pays(self.block_of(whole), [self.blocks[m.block] for m in free]):
+                for move in free:
+                    self.place(move, Part(whole, y, move.layout))
+
+    def move(self, node: Node, value: Value, layout: Layout) -> _Move | None:
+        """How a part's storage would lie inside that of `node`'s output, if it can."""
+        residence = self.separate.residences[value]
+        block = self.blocks[residence.storage]
+        owner = block.residents[0]
+        if (
+            isinstance(owner, State | Input)
+            or owner in self.places
+            or block is self.block_of(node.output)
+            or value.type.bytes != block.bytes
+            or node.inputs.count(value) != 1
+            or not same_order(value.type, self.layout_of(value).strides, layout.strides)
+        ):
+            return None
+        if value is not owner:  # a view that shows all of it, row-major as it is
+            places = residence.layout, self.separate.residences[owner].layout
+            if places != (None, None) or outer_axes(value.type, layout.strides):
+                return None
+            layout = Layout(layout.offset, contiguous_strides(owner.type))
+        fits = self.may_write(owner, layout) and self.may_read_all(block.residents, layout)
+        return _Move(residence.storage, layout) if fits else None
+
+    def layout_of(self, value: Value) -> Layout:
+        """Where a value lies in its storage before anything is a part."""
+        layout = self.separate.residences[value].layout
+        return layout or Layout(0, contiguous_strides(value.type))
+
+    def may_write(self, value: Value, layout: Layout) -> bool:
+        name = value.producer.op.output_name(value.index)
+        return self.takes(value.producer, name, value, layout)
+
+    def takes(self, node: Node, name: str, value: Value, layout: Layout) -> bool:
+        """Whether the kernel of a node takes a value that lies so, in not too many pieces."""
+        if self.device.kind == "cpu":
+            axes = outer_axes(value.type, layout.strides)
+            few = math.prod(value.shape[:axes]) <= MOST_PIECES
+        else:
+            few = pieces(value.type, layout.strides) <= MOST_PIECES_OF_A_GPU
+        return few and takes_strides(node, name, value.type, layout.strides, self.device)
+
+    def may_read_all(self, residents: Iterable[Value], layout: Layout) -> bool:
+        """Whether views of a value, and all readers, are content with another layout of it."""
+        layouts: dict[Value, Layout] = {}
+        for value in residents:
+            source = self.separate.residences[value].over
+            if source is None:
+                layouts[value] = layout
+            else:
+                shown = value.producer.op.view(value.producer, layouts[source])
+                if shown is None:
+                    return False
+                layouts[value] = shown[value.index]
+        return all(
+            self.may_read(self.graph.nodes[step], value, place)
+            for value, place in layouts.items()
+            for step in self.graph.uses[value]
+        )
+
+    def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
+        if self.separate.residences[node.outputs[0]].how == "view":
+            return True
+        names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}
+        return all(self.takes(node, name, value, layout) for name in names)
+
+    def pays(self, outer: _Block, inner: list[_Block]) -> bool:
+        """Whether placing lowers the peak of the steps that it touches, or else their sum."""
+        first = min(block.first for block in (outer, *inner))
+        last = max(block.last for block in (outer, *inner))
+        before = self.profile[first:last]
+        after = before + outer.bytes
+        for block in (outer, *inner):
+            after[block.first - first : block.last - first] -= block.bytes
+        return (int(after.max()), int(after.sum())) < (int(before.max()), int(before.sum()))
+
+    def place(self, move: _Move, part: Part) -> None:
+        outer, inner = self.block_of(part.whole), self.blocks[move.block]
+        self.places[inner.residents[0]] = part
+        for block in (outer, inner):
+            self.profile[block.first : block.last] -= block.bytes
+        outer.first, outer.last = min(outer.first, inner.first), max(outer.last, inner.last)
+        self.profile[outer.first : outer.last] += outer.bytes

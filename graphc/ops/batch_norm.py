@@ -1,0 +1,184 @@
+"""Batch norm: training form, running statistics, and the form outside training."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphc.errors import ShapeError
+from graphc.ir.builder import apply, scope, scoped_name, state
+from graphc.ir.graph import Node, Value
+from graphc.ir.types import TensorType, broadcast_shapes, compute_dtype
+from graphc.ops.choice import cast
+from graphc.ops.elementwise import (
+    Elementwise,
+    add,
+    div,
+    mul,
+    neg,
+    power,
+    shift,
+    sqrt,
+    sub,
+)
+from graphc.ops.elementwise import scale as scale_by
+from graphc.ops.frame import Frame
+from graphc.ops.norm import Norm, affine_parameters, check_dtypes, positive
+from graphc.ops.reduce import sum_to
+from graphc.ops.shape import reshape
+from graphc.ops.update import Update
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormAttributes:
+    """The guard in the root, and the weight of a step in the running statistics."""
+
+    epsilon: float
+    momentum: float
+
+
+class BatchNorm(Norm):
+    """Over the batch and all positions, a channel at a time (Ioffe and Szegedy, 2015).
+
+    The running statistics are inputs only to belong to the node: a training step updates them, and
+    outside training they take the place of the batch's own.
+    """
+
+    name = "batch_norm"
+    inputs = ("x", "scale", "bias", "running_mean", "running_variance")
+    strided_axes = {"x": 1, "y": 1}
+    attributes = BatchNormAttributes
+
+    def frame_of(self, attributes: BatchNormAttributes, shape: tuple[int, ...]) -> Frame:
+        if len(shape) < 2:
+            raise ShapeError(f"x is (batch, channels, ...), got {list(shape)}")
+        others = tuple(i for i in range(len(shape)) if i != 1)
+        return Frame(shape, others, (1,))
+
+    def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
+        """Running statistics move once a step, towards the average of the micro-batches'."""
+        node = copies[0]
+        *_, running_mean, running_variance = node.inputs
+        means, inverses = ([copy.outputs[i] for copy in copies] for i in (1, 2))
+        inverse = inverses[0]
+        if len(copies) > 1:  # of the average variance
+            inverse = power(_average([power(value, -2.0) for value in inverses]), -0.5)
+        momentum, count = node.attributes.momentum, self.frame(node).count
+        unbiased = count / max(count - 1, 1)
+        variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
+        weight = RunningMeanAttributes(momentum)
+        return (
+            apply(RunningMeanUpdate, running_mean, _average(means), attributes=weight),
+            apply(RunningVarianceUpdate, running_variance, inverse, attributes=variance),
+        )
+
+    def inference(self, node: Node) -> Value:
+        x, scale, bias, mean, variance = node.inputs
+        shape = self.frame(node).parameter_shape
+        deviation = sqrt(shift(variance, node.attributes.epsilon))
+        factor = div(cast(scale, variance.type.dtype), deviation)
+        operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
+        return apply(BatchNormInference, *operands).output
+
+
+def _average(values: Sequence[Value]) -> Value:
+    total = functools.reduce(add, values)
+    return scale_by(total, 1 / len(values)) if len(values) > 1 else total
+
+
+class BatchNormInference(Elementwise):
+    """y = (x - mean) · factor + bias, with statistics that are given."""
+
+    name, inputs = "batch_norm_inference", ("x", "mean", "factor", "bias")
+    expression = "(x - mean) * factor + bias"
+    may_overwrite = {"y": ("x",)}
+    wide_inputs = ("mean", "factor", "bias")
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        x, *others = types
+        check_dtypes(x, *others)
+        shape = broadcast_shapes(self.name, *(type.shape for type in types))
+        if shape != x.shape:
+            raise ShapeError(f"statistics are broadcast to x, got {', '.join(map(str, types))}")
+        return x
+
+    def gradient_x(self, node: Node, dy: Value, factor: Value) -> Value:
+        return cast(mul(cast(dy, factor.type.dtype), factor), dy.type.dtype)
+
+    def gradient_mean(self, node: Node, dy: Value, factor: Value) -> Value:
+        slope = neg(mul(cast(dy, factor.type.dtype), factor))
+        return cast(sum_to(slope, node.inputs[1].shape), node.inputs[1].type.dtype)
+
+    def gradient_factor(self, node: Node, dy: Value, x: Value, mean: Value) -> Value:
+        dtype = node.inputs[2].type.dtype
+        slope = mul(cast(dy, dtype), sub(cast(x, dtype), cast(mean, dtype)))
+        return sum_to(slope, node.inputs[2].shape)
+
+    def gradient_bias(self, node: Node, dy: Value) -> Value:
+        bias = node.inputs[3].type
+        return sum_to(cast(dy, bias.dtype), bias.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMeanAttributes:
+    """The weight of a step."""
+
+    momentum: float
+
+
+class RunningMeanUpdate(Update):
+    """running ← (1 - momentum) · running + momentum · mean."""
+
+    name, inputs, outputs = "running_mean_update", ("running", "mean"), ("running_new",)
+    attributes = RunningMeanAttributes
+    must_overwrite = {"running_new": "running"}
+    expressions = {"running_new": "(1 - momentum) * running + momentum * mean"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningVarianceAttributes:
+    """The weight of a step, the norm's guard, and n / (n - 1)."""
+
+    momentum: float
+    epsilon: float
+    unbiased: float
+
+
+class RunningVarianceUpdate(Update):
+    """running ← (1 - momentum) · running + momentum · unbiased variance."""
+
+    name, inputs = "running_variance_update", ("running", "inverse")
+    outputs = ("running_new",)
+    attributes = RunningVarianceAttributes
+    must_overwrite = {"running_new": "running"}
+    expressions = {
+        "running_new": "(1 - momentum) * running"
+        " + momentum * unbiased * (1 / (inverse * inverse) - epsilon)"
+    }
+
+
+def batch_norm(
+    x: Value,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+    trainable: bool = True,
+    name: str = "norm",
+) -> Value:
+    """Batch norm of x (batch, channels, ...) with ``scale`` and ``bias`` under scope `name`.
+
+    Makes the states ``running_mean`` and ``running_variance``, which each training step moves by
+    `momentum` towards the batch's; a program without an optimizer uses them instead.
+    """
+    if x.type.rank < 2:
+        raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
+    with scope(name):
+        channels = x.shape[1]
+        scale, bias = affine_parameters(x, channels, trainable)
+        running = [
+            state(scoped_name(kind), (channels,), compute_dtype(x.type.dtype), start, "statistic")
+            for kind, start in (("running_mean", 0.0), ("running_variance", 1.0))
+        ]
+        attributes = BatchNormAttributes(positive("batch_norm", epsilon), float(momentum))
+        return apply(BatchNorm, x, scale, bias, *running, attributes=attributes).outputs[0]

@@ -1,0 +1,160 @@
+"""Comparison, choice and conversion, elementwise with NumPy broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from graphc.errors import DTypeError
+from graphc.ir.builder import apply, as_value
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.operators import operator
+from graphc.ir.types import TensorType, as_dtype, bool_, broadcast_shapes
+from graphc.ops.elementwise import Elementwise, Operand, operands, same_dtype, zero
+
+
+class Comparison(Elementwise):
+    """Base: equal dtypes in, bool out; nothing flows back, and nothing is overwritten."""
+
+    takes_bool = True
+    inputs = ("a", "b")
+    may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        type: TensorType = super().infer(attributes, *types)
+        return type.with_dtype(bool_)
+
+
+class Equal(Comparison):
+    """y = (a == b)."""
+
+    name, expression = "equal", "a == b"
+
+
+class Less(Comparison):
+    """y = (a < b)."""
+
+    name, expression = "less", "a < b"
+
+
+class LessEqual(Comparison):
+    """y = (a ≤ b)."""
+
+    name, expression = "less_equal", "a <= b"
+
+
+class Where(Elementwise):
+    """y = a where the condition holds, else b."""
+
+    name, inputs = "where", ("condition", "a", "b")
+    expression = "where(condition, a, b)"
+    may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {"y": ("a", "b")}
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        condition, *branches = types
+        if condition.dtype != bool_:
+            raise DTypeError(f"the condition must be bool, got {condition.dtype}; compare first")
+        same_dtype(*branches)
+        shape = broadcast_shapes(self.name, *(type.shape for type in types))
+        return TensorType(shape, branches[0].dtype)
+
+    def gradient_a(self, node: Node, dy: Value, condition: Value) -> Value:
+        return where(condition, dy, zero(dy))
+
+    def gradient_b(self, node: Node, dy: Value, condition: Value) -> Value:
+        return where(condition, zero(dy), dy)
+
+
+class Maximum(Elementwise):
+    """y = max(a, b). Where both are equal the gradient goes to a alone."""
+
+    name, inputs = "maximum", ("a", "b")
+    expression = "maximum(a, b)"
+
+    def gradient_a(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return where(less_equal(b, a), dy, zero(dy))
+
+    def gradient_b(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return where(less(a, b), dy, zero(dy))
+
+
+@dataclass(frozen=True, slots=True)
+class CastAttributes:
+    """The dtype to convert to, by name."""
+
+    dtype: str
+
+
+class Cast(Op):
+    """y = x in another dtype; floats to integers cut towards zero."""
+
+    name, inputs = "cast", ("x",)
+    attributes = CastAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: CastAttributes, x: TensorType) -> TensorType:
+        return x.with_dtype(as_dtype(attributes.dtype))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return cast(dy, node.inputs[0].type.dtype)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(_convert, y, x)
+
+
+def _convert(y: Array, x: Array) -> None:
+    np.copyto(y, x, casting="unsafe")
+
+
+# --- functions ---
+
+
+def equal(a: Operand, b: Operand) -> Value:
+    """a == b, elementwise, as bool."""
+    return apply(Equal, *operands(a, b)).output
+
+
+@operator("<")
+def less(a: Operand, b: Operand) -> Value:
+    """a < b, elementwise, as bool."""
+    return apply(Less, *operands(a, b)).output
+
+
+@operator("<=")
+def less_equal(a: Operand, b: Operand) -> Value:
+    """a ≤ b, elementwise, as bool."""
+    return apply(LessEqual, *operands(a, b)).output
+
+
+@operator(">")
+def greater(a: Operand, b: Operand) -> Value:
+    """a > b, elementwise, as bool."""
+    return less(b, a)
+
+
+@operator(">=")
+def greater_equal(a: Operand, b: Operand) -> Value:
+    """a ≥ b, elementwise, as bool."""
+    return less_equal(b, a)
+
+
+def where(condition: Value, a: Operand, b: Operand) -> Value:
+    """a where the condition holds, else b; one of them may be a number."""
+    return apply(Where, condition, *operands(a, b)).output
+
+
+def maximum(a: Operand, b: Operand) -> Value:
+    """The larger of a and b; where they are equal the gradient goes to a."""
+    return apply(Maximum, *operands(a, b)).output
+
+
+def cast(x: Value, dtype: object) -> Value:
+    """x converted to another dtype; x itself where it has it already."""
+    target = as_dtype(dtype)
+    if as_value("cast", x).type.dtype == target:
+        return x
+    return apply(Cast, x, attributes=CastAttributes(target.name)).output

@@ -1,0 +1,131 @@
+"""Ops that join tensors along an axis, and cut them apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply, as_value, as_values
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import ANY_AXES, Array, Op, Recorder
+from graphc.ir.types import Layout, TensorType, as_shape, normalize_axis
+from graphc.ops.shape import AxisAttributes, full
+
+
+class Concat(Op):
+    """Tensors one after another along an axis; what lies in its place already is not copied."""
+
+    name, inputs = "concat", ("*parts",)
+    attributes = AxisAttributes
+    gathers = "parts"
+    strided_axes = {"y": ANY_AXES}
+    native_16_bit = True
+
+    def infer(self, attributes: AxisAttributes, *parts: TensorType) -> TensorType:
+        axis = attributes.axis
+        if not parts:
+            raise ShapeError("needs at least one part")
+        normalize_axis(axis, parts[0].rank, self.name)
+        for part in parts[1:]:
+            if (
+                part.rank != parts[0].rank
+                or _without(part.shape, axis) != _without(parts[0].shape, axis)
+                or (part.dtype != parts[0].dtype)
+            ):
+                raise ShapeError(f"parts must agree in dtype and in every axis but {axis}")
+        total = sum(part.shape[axis] for part in parts)
+        shape = parts[0].shape
+        return parts[0].with_shape((*shape[:axis], total, *shape[axis + 1 :]))
+
+    def gradient(self, node: Node, dy: Value) -> tuple[Value, ...]:
+        axis = node.attributes.axis
+        return split(dy, [value.shape[axis] for value in node.inputs], axis)
+
+    def gather(self, node: Node, target: Layout) -> tuple[Layout, ...]:
+        sizes = [value.shape[node.attributes.axis] for value in node.inputs]
+        return _along(sizes, node.attributes.axis, target)
+
+    def kernel(self, record: Recorder, node: Node, *parts: Array, y: Array) -> None:
+        axis, start = node.attributes.axis, 0
+        for part in parts:
+            stop = start + part.shape[axis]
+            target = y[(slice(None),) * axis + (slice(start, stop),)]
+            if not _is_same(target, part):
+                record(np.copyto, target, part)
+            start = stop
+
+
+def _along(sizes: Sequence[int], axis: int, whole: Layout) -> tuple[Layout, ...]:
+    """Consecutive parts of these extents inside a layout."""
+    layouts, offset = [], whole.offset
+    for size in sizes:
+        layouts.append(Layout(offset, whole.strides))
+        offset += size * whole.strides[axis]
+    return tuple(layouts)
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    """Whether two arrays of one shape are the same bytes."""
+    return a.ctypes.data == b.ctypes.data and a.strides == b.strides
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttributes:
+    """The extents of the parts along one axis."""
+
+    sizes: tuple[int, ...]
+    axis: int
+
+
+class Split(Op):
+    """Consecutive parts along an axis; always views."""
+
+    name, inputs, outputs = "split", ("x",), ("*parts",)
+    attributes = SplitAttributes
+    views = "x"
+
+    def infer(self, attributes: SplitAttributes, x: TensorType) -> tuple[TensorType, ...]:
+        axis, sizes = attributes.axis, attributes.sizes
+        normalize_axis(axis, x.rank, self.name)
+        if sum(sizes) != x.shape[axis]:
+            raise ShapeError(f"parts of {list(sizes)} do not add up to the extent {x.shape[axis]}")
+        return tuple(x.with_shape((*x.shape[:axis], n, *x.shape[axis + 1 :])) for n in sizes)
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        return _along(node.attributes.sizes, node.attributes.axis, source)
+
+    def gradient(self, node: Node, dparts: tuple[Value | None, ...]) -> Value:
+        filled = [
+            full(value.shape, 0.0, value.type.dtype) if part is None else part
+            for part, value in zip(dparts, node.outputs, strict=True)
+        ]
+        return concat(filled, node.attributes.axis)
+
+
+# --- functions ---
+
+
+def concat(parts: Sequence[Value], axis: int = 0) -> Value:
+    """`parts` one after another along `axis`."""
+    values = as_values("concat", parts)
+    if not values:
+        raise OptionError("concat needs at least one value")
+    axis = normalize_axis(axis, values[0].type.rank, "concat")
+    return apply(Concat, *values, attributes=AxisAttributes(axis)).output
+
+
+def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
+    """x cut along `axis` into that many equal parts, or into parts of the given extents."""
+    axis = normalize_axis(axis, as_value("split", x).type.rank, "split")
+    if isinstance(parts, int | np.integer):
+        if parts < 1 or x.shape[axis] % parts:
+            raise ShapeError(f"split: an axis of {x.shape[axis]} has no {parts} equal parts")
+        parts = [x.shape[axis] // parts] * parts
+    return apply(Split, x, attributes=SplitAttributes(as_shape("split", parts), axis)).outputs

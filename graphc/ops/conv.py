@@ -1,0 +1,331 @@
+"""Two-dimensional convolution on (batch, channels, height, width), and its two gradients.
+
+All three are linear in both operands, so each is differentiated by the other two. Their arithmetic
+is in unfold.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.device import Device
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType, compute_dtype
+from graphc.ops.accumulation import check_sum, start_sum
+from graphc.ops.choice import cast
+from graphc.ops.cpu.convolution import convolve, convolve_back, correlate
+from graphc.ops.elementwise import add, float_dtype
+from graphc.ops.geometry import Conv2dAttributes, Geometry, Pair, geometry_of
+from graphc.ops.reduce import sum
+from graphc.ops.shape import reshape
+
+
+class Convolution(Op):
+    """Base of the three products: cost, and scratch for one tile of unfolded input."""
+
+    precision = "narrow"
+
+    def geometry(self, node: Node) -> Geometry:
+        """The convolution that this node is a part of."""
+        raise NotImplementedError
+
+    def cost(self, node: Node) -> Cost:
+        geometry, moved = self.geometry(node), super().cost(node)
+        flops = 2 * math.prod(geometry.y) * geometry.depth
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        geometry = self.geometry(node)
+        if geometry.is_pointwise:
+            return ()
+        return (TensorType(geometry.columns_shape(device), node.output.type.dtype),)
+
+
+class Conv2d(Convolution):
+    """y = x * w (+ bias), with x (n, c, h, w), w (k, c / groups, r, s), bias (k,)."""
+
+    name, inputs = "conv2d", ("x", "w", "*bias")
+    needs_contiguous = ("x", "w")
+    strided_axes = {"x": 1, "y": 1}
+    attributes = Conv2dAttributes
+
+    def infer(
+        self, attributes: Conv2dAttributes, x: TensorType, w: TensorType, *bias: TensorType
+    ) -> TensorType:
+        dtype = float_dtype(x, w, *bias)
+        if x.rank != 4 or w.rank != 4 or x.shape[1] != w.shape[1] * attributes.groups:
+            raise ShapeError(
+                f"x is (batch, channels, height, width) and w (filters, channels / groups, rows, "
+                f"columns), got {x}, {w} and groups={attributes.groups}"
+            )
+        if w.shape[0] % attributes.groups:
+            raise ShapeError(f"{w.shape[0]} filters do not divide into {attributes.groups} groups")
+        if any(b.shape != w.shape[:1] for b in bias) or len(bias) > 1:
+            raise ShapeError(f"the bias has one number a filter, ({w.shape[0]},)")
+        extents = [attributes.output_extent(i, x.shape[2 + i], w.shape[2 + i]) for i in (0, 1)]
+        if min(extents) < 1:
+            raise ShapeError(
+                f"a window of {list(w.shape[2:])} with dilation {attributes.dilation} does not fit "
+                f"into {list(x.shape[2:])} with padding {attributes.padding}"
+            )
+        return TensorType((x.shape[0], w.shape[0], *extents), dtype)
+
+    def geometry(self, node: Node) -> Geometry:
+        x, w = node.inputs[:2]
+        return geometry_of(node.attributes, x.type, w.type, node.output.type)
+
+    def cost(self, node: Node) -> Cost:
+        cost = super().cost(node)
+        extra = node.output.type.elements * (len(node.inputs) - 2)
+        return Cost(cost.flops + extra, cost.bytes_read, cost.bytes_written)
+
+    def gradient_x(self, node: Node, dy: Value, w: Value) -> Value:
+        attributes = _input_attributes(node.attributes, node.inputs[0].shape)
+        return apply(Conv2dInputGradient, dy, w, attributes=attributes).output
+
+    def gradient_w(self, node: Node, dy: Value, x: Value) -> Value:
+        attributes = _weight_attributes(node.attributes, node.inputs[1].shape)
+        return apply(Conv2dWeightGradient, dy, x, attributes=attributes).output
+
+    def gradient_bias(self, node: Node, dy: Value) -> tuple[Value, ...]:
+        return (sum(dy, (0, 2, 3)),) if len(node.inputs) == 3 else ()
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, w: Array, *bias: Array, y: Array
+    ) -> None:
+        record(functools.partial(convolve, self.geometry(node), x, w, bias, y, record.scratch))
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dInputAttributes:
+    """The convolution's geometry, and the (height, width) of the input."""
+
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+    extent: Pair
+
+
+def _input_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dInputAttributes:
+    return Conv2dInputAttributes(a.stride, a.padding, a.dilation, a.groups, (shape[2], shape[3]))
+
+
+class Conv2dInputGradient(Convolution):
+    """dx from dy and w; as a layer of its own, the transposed convolution."""
+
+    name, inputs, outputs = "conv2d_input_gradient", ("dy", "w"), ("dx",)
+    needs_contiguous = ("dy", "w")
+    strided_axes = {"dy": 1, "dx": 1}
+    attributes = Conv2dInputAttributes
+
+    def infer(self, attributes: Conv2dInputAttributes, dy: TensorType, w: TensorType) -> TensorType:
+        dtype = float_dtype(dy, w)
+        if dy.rank != 4 or w.rank != 4 or dy.shape[1] != w.shape[0]:
+            raise ShapeError(
+                f"dy is (batch, filters, height, width) and w (filters, channels, rows, columns), "
+                f"got {dy} and {w}"
+            )
+        return TensorType((dy.shape[0], w.shape[1] * attributes.groups, *attributes.extent), dtype)
+
+    def geometry(self, node: Node) -> Geometry:
+        dy, w = node.inputs
+        return geometry_of(node.attributes, node.output.type, w.type, dy.type)
+
+    def gradient_dy(self, node: Node, ddx: Value, w: Value) -> Value:
+        return apply(Conv2d, ddx, w, attributes=self.geometry(node).attributes).output
+
+    def gradient_w(self, node: Node, ddx: Value, dy: Value) -> Value:
+        attributes = _weight_attributes(node.attributes, node.inputs[1].shape)
+        return apply(Conv2dWeightGradient, dy, ddx, attributes=attributes).output
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, w: Array, *, dx: Array) -> None:
+        geometry = self.geometry(node)
+        record(functools.partial(convolve_back, geometry, dy, w, dx, record.scratch))
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dWeightAttributes:
+    """The convolution's geometry, and the (rows, columns) of a filter."""
+
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+    window: Pair
+    wide: bool = False
+    """Whether 16-bit operands give a float32 product."""
+    accumulate: bool = False
+    """Whether the product is added to a running sum."""
+
+
+def _weight_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dWeightAttributes:
+    return Conv2dWeightAttributes(a.stride, a.padding, a.dilation, a.groups, (shape[2], shape[3]))
+
+
+class Conv2dWeightGradient(Convolution):
+    """dw from dy and x, or sum + dw."""
+
+    name, inputs, outputs = "conv2d_weight_gradient", ("dy", "x", "*sum"), ("dw",)
+    may_overwrite = {"dw": ("sum",)}
+    needs_contiguous = ("dy", "x")
+    strided_axes = {"dy": 1, "x": 1}
+    attributes = Conv2dWeightAttributes
+
+    def infer(
+        self,
+        attributes: Conv2dWeightAttributes,
+        dy: TensorType,
+        x: TensorType,
+        *sum: TensorType,
+    ) -> TensorType:
+        dtype = float_dtype(dy, x)
+        if attributes.wide:
+            dtype = compute_dtype(dtype)
+        channels = x.shape[1] // attributes.groups
+        dw = TensorType((dy.shape[1], channels, *attributes.window), dtype)
+        check_sum(attributes.accumulate, sum, dw)
+        return dw
+
+    def geometry(self, node: Node) -> Geometry:
+        dy, x = node.inputs[:2]
+        return geometry_of(node.attributes, x.type, node.output.type, dy.type)
+
+    def gradient_dy(self, node: Node, ddw: Value, x: Value) -> Value:
+        ddw = cast(ddw, x.type.dtype)
+        return apply(Conv2d, x, ddw, attributes=self.geometry(node).attributes).output
+
+    def gradient_x(self, node: Node, ddw: Value, dy: Value) -> Value:
+        attributes = _input_attributes(node.attributes, node.inputs[1].shape)
+        ddw = cast(ddw, dy.type.dtype)
+        return apply(Conv2dInputGradient, dy, ddw, attributes=attributes).output
+
+    def gradient_sum(self, node: Node, ddw: Value) -> tuple[Value, ...]:
+        return (ddw,) if node.attributes.accumulate else ()
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of unfolded input, and the product of one image."""
+        geometry = self.geometry(node)
+        groups, k = geometry.attributes.groups, geometry.w[0]
+        product = TensorType((groups, k // groups, geometry.depth), node.output.type.dtype)
+        return (*super().scratch(node, device), product)
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, *sum: Array, dw: Array
+    ) -> None:
+        geometry = self.geometry(node)
+        start_sum(record, sum, dw)
+        record(functools.partial(correlate, geometry, dy, x, dw, record.scratch))
+
+
+# --- functions ---
+
+
+def pair(where: str, given: int | Pair, least: int) -> Pair:
+    """(rows, columns) from one number or two; raises `OptionError` below `least`."""
+    both = (given, given) if isinstance(given, int) else tuple(given)
+    if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
+        raise OptionError(
+            f"{where} is a whole number from {least} up, or two of them, got {given!r}"
+        )
+    return both[0], both[1]
+
+
+def conv2d(
+    x: Value,
+    filters: int,
+    window: int | Pair,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    bias: bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+) -> Value:
+    """Convolution of x (batch, channels, height, width) with `filters` windows.
+
+    Makes ``weight`` (filters, channels / groups, rows, columns), drawn by He's rule, and ``bias``
+    (filters,), zero, in the current scope, or in ``name`` inside it.
+    """
+    if name is not None:
+        with scope(name):
+            return conv2d(x, filters, window, stride, padding, dilation, groups, bias, trainable)
+    attributes = _attributes(stride, padding, dilation, groups)
+    if x.type.rank != 4 or x.shape[1] % groups:
+        raise ShapeError(
+            f"conv2d: x is (batch, channels, height, width) with channels in {groups} groups, got "
+            f"{x.type}"
+        )
+    channels, dtype = x.shape[1] // groups, x.type.dtype
+    rows, columns = pair("conv2d: window", window, 1)
+    bound = Initial("uniform", math.sqrt(6 / (channels * rows * columns)))
+    w = parameter("weight", (filters, channels, rows, columns), dtype, bound, trainable)
+    operands = [x, w]
+    if bias:
+        operands.append(parameter("bias", (filters,), dtype, trainable=trainable))
+    return apply(Conv2d, *operands, attributes=attributes).output
+
+
+def _attributes(
+    stride: int | Pair, padding: int | Pair, dilation: int | Pair, groups: int
+) -> Conv2dAttributes:
+    if not isinstance(groups, int) or groups < 1:
+        raise OptionError(f"groups is a whole number from 1 up, got {groups!r}")
+    return Conv2dAttributes(
+        pair("stride", stride, 1),
+        pair("padding", padding, 0),
+        pair("dilation", dilation, 1),
+        groups,
+    )
+
+
+def conv_transpose2d(
+    x: Value,
+    filters: int,
+    window: int | Pair,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    output_padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    bias: bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+) -> Value:
+    """The transpose of a convolution: each input element adds a window to the output.
+
+    Makes ``weight`` (channels, filters / groups, rows, columns) and ``bias`` (filters,).
+    """
+    if name is not None:
+        with scope(name):
+            return conv_transpose2d(
+                x, filters, window, stride, padding, output_padding, dilation, groups, bias,
+                trainable,
+            )  # fmt: skip
+    a = _attributes(stride, padding, dilation, groups)
+    if x.type.rank != 4 or filters % groups:
+        raise ShapeError(
+            f"conv_transpose2d: x is (batch, channels, height, width), got {x.type}, and filters "
+            f"divide into {groups} groups, got {filters}"
+        )
+    extra, size = pair("output_padding", output_padding, 0), pair("window", window, 1)
+    extent = [
+        (x.shape[2 + i] - 1) * a.stride[i] - 2 * a.padding[i] + a.dilation[i] * (size[i] - 1)
+        + extra[i] + 1
+        for i in (0, 1)
+    ]  # fmt: skip
+    bound = Initial("uniform", math.sqrt(6 / (x.shape[1] // groups * size[0] * size[1])))
+    w = parameter("weight", (x.shape[1], filters // groups, *size), x.type.dtype, bound, trainable)
+    attributes = _input_attributes(a, (0, 0, *extent))
+    y = apply(Conv2dInputGradient, x, w, attributes=attributes).output
+    if bias:
+        b = parameter("bias", (filters,), x.type.dtype, trainable=trainable)
+        y = add(y, reshape(b, (filters, 1, 1)))
+    return y

@@ -1,0 +1,112 @@
+"""The arithmetic of norms on the CPU: two-pass statistics of a `Frame`, tile by tile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphc.ir.op import Array
+from graphc.ops.frame import Frame
+
+
+def _at(array: Array, part: tuple[slice, ...]) -> Array:
+    """The tile of an array that may have extent 1 on the cut axis."""
+    if part and array.shape[len(part) - 1] == 1:
+        return array
+    return array[part]
+
+
+def _room(tile: Array, part: tuple[slice, ...]) -> Array:
+    """As much of a scratch tile as this part needs."""
+    if not part:
+        return tile
+    length = part[-1].stop - part[-1].start
+    return tile[(*part[:-1], slice(0, length))]
+
+
+def folded_statistic(frame: Frame, array: Array) -> Array:
+    """Saved statistics in the shape that broadcasts over the frame."""
+    return array.reshape(frame.statistic_shape)
+
+
+def normalise(
+    frame: Frame, epsilon: float, x: Array, y: Array, mean: Array, inverse: Array,
+    scale: Array, bias: Array, tile: Array, correction: Array,
+) -> None:  # fmt: skip
+    """y, the means and the inverse deviations."""
+    axes, count = frame.statistic_axes, float(frame.count)
+    for part in frame.parts(across=False):
+        source, out, m = x[part], y[part], _at(mean, part)
+        square, left, v = _room(tile, part), _at(correction, part), _at(inverse, part)
+        np.add.reduce(source, axes, out=m, keepdims=True)
+        np.divide(m, count, out=m)
+        np.subtract(source, m, out=out)
+        # A large mean is rounded: what it leaves over is the mean's error, to be taken out too.
+        np.add.reduce(out, axes, out=left, keepdims=True)
+        np.divide(left, count, out=left)
+        np.subtract(out, left, out=out)
+        np.multiply(out, out, out=square)
+        np.add.reduce(square, axes, out=v, keepdims=True)
+        np.divide(v, count, out=v)
+        np.add(v, epsilon, out=v)
+        np.sqrt(v, out=v)
+        np.divide(1.0, v, out=v)
+        np.multiply(out, v, out=out)
+        np.multiply(out, _at(scale, part), out=out)
+        np.add(out, _at(bias, part), out=out)
+
+
+def normalise_back(
+    frame: Frame, dy: Array, x: Array, dx: Array, mean: Array, inverse: Array, scale: Array,
+    first: Array, second: Array, plain: Array, weighted: Array,
+) -> None:  # fmt: skip
+    """dx from dy, x and the statistics; dx may lie over x or dy."""
+    axes, count = frame.statistic_axes, float(frame.count)
+    for part in frame.parts(across=False):
+        v = _at(inverse, part)
+        unit, g = _room(first, part), _room(second, part)
+        a, b = _at(plain, part), _at(weighted, part)
+        np.multiply(dy[part], _at(scale, part), out=g)
+        np.add.reduce(g, axes, out=a, keepdims=True)
+        np.divide(a, count, out=a)
+        np.subtract(x[part], _at(mean, part), out=unit)
+        np.multiply(unit, v, out=unit)
+        out = dx[part]  # may be x or dy: both are read by now
+        np.multiply(g, unit, out=out)
+        np.add.reduce(out, axes, out=b, keepdims=True)
+        np.divide(b, count, out=b)
+        np.multiply(unit, b, out=unit)
+        np.subtract(g, a, out=g)
+        np.subtract(g, unit, out=out)
+        np.multiply(out, v, out=out)
+
+
+def scale_back(
+    frame: Frame, axes: tuple[int, ...], dy: Array, x: Array, mean: Array, inverse: Array,
+    total: Array, tile: Array, partial: Array,
+) -> None:  # fmt: skip
+    """The sum of dy times the normalised x."""
+    total.fill(0)
+    for part in frame.parts(across=True):
+        product, target, share = _room(tile, part), _at(total, part), _at(partial, part)
+        np.subtract(x[part], _at(mean, part), out=product)
+        np.multiply(product, _at(inverse, part), out=product)
+        np.multiply(product, dy[part], out=product)
+        np.add.reduce(product, axes, out=share, keepdims=True)
+        np.add(target, share, out=target)
+
+
+def root_mean_square(
+    epsilon: float, x: Array, y: Array, inverse: Array, scale: Array, tile: Array
+) -> None:
+    """y = x · scale / root mean square, row by row."""
+    for start in range(0, x.shape[0], tile.shape[0]):
+        part = slice(start, min(start + tile.shape[0], x.shape[0]))
+        square, v = tile[: part.stop - part.start], inverse[part]
+        np.multiply(x[part], x[part], out=square)
+        np.add.reduce(square, 1, out=v, keepdims=True)
+        np.divide(v, float(x.shape[1]), out=v)
+        np.add(v, epsilon, out=v)
+        np.sqrt(v, out=v)
+        np.divide(1.0, v, out=v)
+        np.multiply(x[part], v, out=y[part])
+        np.multiply(y[part], scale, out=y[part])

@@ -1,0 +1,388 @@
+"""Elementwise arithmetic, comparison and choice with NumPy broadcasting.
+
+Each op is given by one scalar expression. A gradient may come in the output's shape: the gradient
+pass sums it over the axes along which an input was broadcast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from graphc.errors import DTypeError, GraphError, OptionError
+from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.device import Device
+from graphc.ir.expression import Expression, ScalarProgram, parse
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items
+from graphc.ir.operators import operator
+from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes
+from graphc.ops.cpu.numpy_expression import Lowering, evaluate, lower, registers_type
+from graphc.ops.shape import full
+
+Operand = Value | float
+
+
+class Elementwise(Op):
+    """Base: types, buffer relations, cost and kernel follow from the expression.
+
+    `expression` is for one output; `expressions` lists several, and a later one may read an
+    earlier output by name. An input that an output must overwrite is not read after that.
+    """
+
+    expression: ClassVar[str]
+    expressions: ClassVar[Mapping[str, str]]
+    parsed: ClassVar[Mapping[str, Expression]]
+    takes_bool: ClassVar[bool] = False
+    native_16_bit = True
+
+    def __init_subclass__(cls) -> None:
+        if "expression" in cls.__dict__:
+            cls.expressions = {cls.outputs[0]: cls.expression}
+        if "name" in cls.__dict__:
+            cls.parsed = {output: parse(source) for output, source in cls.expressions.items()}
+            if cls.may_overwrite is Op.may_overwrite and not cls.must_overwrite:
+                cls.may_overwrite = {cls.outputs[0]: cls.inputs}
+            cls._check_order()
+        super().__init_subclass__()
+
+    @classmethod
+    def _check_order(cls) -> None:
+        overwritten: set[str] = set()
+        for output, expression in cls.parsed.items():
+            if stale := overwritten & expression.names:
+                raise GraphError(f"op {cls.name!r}: {output} reads {stale} after it is overwritten")
+            overwritten |= {cls.must_overwrite.get(output, "")}
+
+    def infer(self, attributes: Any, *types: TensorType) -> Any:
+        """Shapes broadcast; dtypes are equal and the output keeps them."""
+        for key, number in attribute_items(attributes):
+            if not isinstance(number, int | float):
+                raise OptionError(f"{key} is a number, got {number!r}")
+        if same_dtype(*types) == bool_ and not self.takes_bool:
+            raise DTypeError("there is no arithmetic on bool; convert with graphc.cast")
+        shape = broadcast_shapes(self.name, *(type.shape for type in types))
+        return TensorType(shape, types[-1].dtype)
+
+    def free_axes(self, node: Node, name: str) -> int:
+        return ANY_AXES
+
+    def cost(self, node: Node) -> Cost:
+        flops = sum(expression.flops for expression in self.parsed.values())
+        moved = super().cost(node)
+        elements = max(value.type.elements for value in node.outputs)
+        return Cost(flops * elements, moved.bytes_read, moved.bytes_written)
+
+    def expressions_for(self, attributes: Any, operands: int) -> Mapping[str, Expression]:
+        """The parsed expressions that these attributes and so many operands call for."""
+        return self.parsed
+
+    def scalar_program(self, attributes: Any, dtypes: tuple[DType, ...]) -> ScalarProgram:
+        """What is computed of every element, with these attributes, from inputs of these dtypes."""
+        constants = {key: float(number) for key, number in attribute_items(attributes)}
+        expressions = self.expressions_for(attributes, len(dtypes)).items()
+        return ScalarProgram(
+            tuple(self.input_name(index) for index in range(len(dtypes))),
+            self.outputs,
+            {output: expression.specialize(constants) for output, expression in expressions},
+        )
+
+    def lowering(self, node: Node) -> Lowering:
+        """The expression with this node's attributes and dtypes, as NumPy steps."""
+        inputs = tuple(value.type.dtype for value in node.inputs)
+        outputs = tuple(value.type.dtype for value in node.outputs)
+        return lowering_of(self, node.attributes, inputs, outputs)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return registers_type(self.lowering(node), node.outputs[0].type)
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
+        arrays = list(outputs.values())
+        record(evaluate(self.lowering(node), inputs, arrays, record.scratch))
+
+
+@functools.lru_cache(maxsize=4096)
+def lowering_of(
+    op: Elementwise, attributes: Any, inputs: tuple[DType, ...], outputs: tuple[DType, ...]
+) -> Lowering:
+    """An op's expressions on operands of these dtypes, as NumPy steps."""
+    program = op.scalar_program(attributes, inputs)
+    return lower(
+        program.expressions,
+        dict(zip(program.inputs, inputs, strict=True)),
+        dict(zip(program.outputs, outputs, strict=True)),
+        program.locals,
+    )
+
+
+def same_dtype(*types: TensorType) -> DType:
+    """The common dtype; raises `DTypeError` that names the cure."""
+    first = types[0].dtype
+    for type in types[1:]:
+        if type.dtype != first:
+            raise DTypeError(
+                f"operands have the dtypes {first} and {type.dtype}; they must be equal, "
+                "convert one with graphc.cast"
+            )
+    return first
+
+
+def float_dtype(*types: TensorType) -> DType:
+    """The common dtype, which must be a float."""
+    dtype = same_dtype(*types)
+    if dtype.kind != "float":
+        raise DTypeError(f"needs a float dtype, got {dtype}; convert with graphc.cast")
+    return dtype
+
+
+class FloatElementwise(Elementwise):
+    """Base of elementwise ops on floats only."""
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        float_dtype(*types)
+        type: TensorType = super().infer(attributes, *types)
+        return type
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number that is part of the op."""
+
+    value: float
+
+
+# --- arithmetic ---
+
+
+class Add(Elementwise):
+    """y = a + b."""
+
+    name, inputs = "add", ("a", "b")
+    expression = "a + b"
+
+    def gradient_a(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_b(self, node: Node, dy: Value) -> Value:
+        return dy
+
+
+class Sub(Elementwise):
+    """y = a - b."""
+
+    name, inputs = "sub", ("a", "b")
+    expression = "a - b"
+
+    def gradient_a(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_b(self, node: Node, dy: Value) -> Value:
+        return neg(dy)
+
+
+class Mul(Elementwise):
+    """y = a · b."""
+
+    name, inputs = "mul", ("a", "b")
+    expression = "a * b"
+
+    def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
+        return mul(dy, b)
+
+    def gradient_b(self, node: Node, dy: Value, a: Value) -> Value:
+        return mul(dy, a)
+
+
+class Div(FloatElementwise):
+    """y = a / b."""
+
+    name, inputs = "div", ("a", "b")
+    expression = "a / b"
+
+    def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
+        return div(dy, b)
+
+    def gradient_b(self, node: Node, dy: Value, y: Value, b: Value) -> Value:
+        return neg(div(mul(dy, y), b))
+
+
+class Neg(Elementwise):
+    """y = -x."""
+
+    name, inputs = "neg", ("x",)
+    expression = "-x"
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return neg(dy)
+
+
+class Scale(Elementwise):
+    """y = value · x."""
+
+    name, inputs = "scale", ("x",)
+    attributes = Scalar
+    expression = "x * value"
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return scale(dy, node.attributes.value)
+
+
+class Shift(Elementwise):
+    """y = x + value."""
+
+    name, inputs = "shift", ("x",)
+    attributes = Scalar
+    expression = "x + value"
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return dy
+
+
+class Power(FloatElementwise):
+    """y = x ** value."""
+
+    name, inputs = "power", ("x",)
+    precision = "wide"
+    attributes = Scalar
+    expression = "x ** value"
+
+    def gradient(self, node: Node, dy: Value, x: Value) -> Value | None:
+        exponent = node.attributes.value
+        if exponent == 0.0:
+            return None
+        slope = x if exponent == 2.0 else power(x, exponent - 1.0)
+        return scale(mul(dy, slope), exponent)
+
+
+class Exp(FloatElementwise):
+    """y = exp(x)."""
+
+    name, inputs = "exp", ("x",)
+    precision = "wide"
+    expression = "exp(x)"
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return mul(y, dy)
+
+
+class Log(FloatElementwise):
+    """y = log(x), natural."""
+
+    name, inputs = "log", ("x",)
+    precision = "wide"
+    expression = "log(x)"
+
+    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
+        return div(dy, x)
+
+
+class Sqrt(FloatElementwise):
+    """y = square root of x."""
+
+    name, inputs = "sqrt", ("x",)
+    expression = "sqrt(x)"
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return scale(div(dy, y), 0.5)
+
+
+# --- functions ---
+
+
+def zero(like: Value) -> Value:
+    """A scalar 0 of the same dtype; it broadcasts."""
+    return full((), 0.0, like.type.dtype)
+
+
+def _lift(number: Operand, like: Value) -> Value:
+    if isinstance(number, Value):
+        return number
+    return full((), number_of("operand", number, like.type.dtype), like.type.dtype)
+
+
+def operands(a: Operand, b: Operand) -> tuple[Value, Value]:
+    """Two values of which one may be given as a number, as a scalar of the other's dtype."""
+    if isinstance(a, Value):
+        return a, _lift(b, a)
+    return _lift(a, _value(b)), _value(b)
+
+
+def _value(operand: Operand) -> Value:
+    if not isinstance(operand, Value):
+        raise OptionError(
+            f"one operand must be a graphc value, got the number {operand!r} beside another"
+        )
+    return operand
+
+
+@operator("+")
+def add(a: Operand, b: Operand) -> Value:
+    """a + b; either may be a number."""
+    if not isinstance(b, Value):
+        return shift(_value(a), b)
+    return apply(Add, a, b).output if isinstance(a, Value) else shift(b, a)
+
+
+@operator("-")
+def sub(a: Operand, b: Operand) -> Value:
+    """a - b; either may be a number."""
+    if not isinstance(b, Value):
+        return shift(_value(a), -number_of("sub", b, _value(a).type.dtype))
+    return apply(Sub, a, b).output if isinstance(a, Value) else shift(neg(b), a)
+
+
+@operator("*")
+def mul(a: Operand, b: Operand) -> Value:
+    """a · b; either may be a number."""
+    if not isinstance(b, Value):
+        return scale(_value(a), b)
+    return apply(Mul, a, b).output if isinstance(a, Value) else scale(b, a)
+
+
+@operator("/")
+def div(a: Operand, b: Operand) -> Value:
+    """a / b; either may be a number."""
+    return apply(Div, *operands(a, b)).output
+
+
+@operator("neg")
+def neg(x: Value) -> Value:
+    """-x."""
+    return apply(Neg, x).output
+
+
+def scale(x: Value, value: float) -> Value:
+    """x times a number that is part of the op."""
+    return apply(Scale, x, attributes=_scalar("scale", x, value)).output
+
+
+def shift(x: Value, value: float) -> Value:
+    """x plus a number that is part of the op."""
+    return apply(Shift, x, attributes=_scalar("shift", x, value)).output
+
+
+@operator("**")
+def power(x: Value, exponent: float) -> Value:
+    """x ** exponent, with a number as the exponent."""
+    return apply(Power, x, attributes=_scalar("power", x, exponent)).output
+
+
+def _scalar(where: str, x: Value, number: float) -> Scalar:
+    return Scalar(number_of(where, number, as_value(where, x).type.dtype))
+
+
+def exp(x: Value) -> Value:
+    """e to the power x."""
+    return apply(Exp, x).output
+
+
+def log(x: Value) -> Value:
+    """Natural logarithm."""
+    return apply(Log, x).output
+
+
+def sqrt(x: Value) -> Value:
+    """Square root."""
+    return apply(Sqrt, x).output

@@ -1,0 +1,189 @@
+"""Ops that look things up by integer: gather rows, their gradient, one-hot codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import DTypeError, FeedError, OptionError, ShapeError
+from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.device import Device
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import TensorType, as_dtype, int64
+from graphc.ops.accumulation import check_sum, start_sum
+
+
+def require_integers(type: TensorType, what: str) -> None:
+    """Raise `DTypeError` unless `type` holds integers."""
+    if type.dtype.kind != "int":
+        raise DTypeError(f"{what} must be integers, got {type.dtype}")
+
+
+def check_range(indices: Array, limit: int, what: str) -> None:
+    """At run time: raise `FeedError` unless all indices lie in [0, limit)."""
+    low, high = int(np.minimum.reduce(indices, None)), int(np.maximum.reduce(indices, None))
+    if low < 0 or high >= limit:
+        raise FeedError(
+            f"{what} reach from {low} to {high}, but must lie in 0 to {limit - 1}; check the fed "
+            "integers"
+        )
+
+
+class Gather(Op):
+    """y[..., :] = table[indices[...], :]: rows of a table by number."""
+
+    name, inputs = "gather", ("table", "indices")
+    precision = "lookup"
+    needs_contiguous = ("table",)
+    native_16_bit = True
+
+    def infer(self, attributes: Any, table: TensorType, indices: TensorType) -> TensorType:
+        require_integers(indices, "indices")
+        if table.rank < 1:
+            raise ShapeError("the table needs an axis to choose from")
+        return table.with_shape(indices.shape + table.shape[1:])
+
+    def gradient_table(self, node: Node, dy: Value, indices: Value) -> Value:
+        rows = RowsAttributes(node.inputs[0].shape[0])
+        return apply(GatherGradient, dy, indices, attributes=rows).output
+
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[0]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The indices in the integer type that NumPy looks up with."""
+        return (node.inputs[1].type.with_dtype(int64),)
+
+    def kernel(
+        self, record: Recorder, node: Node, table: Array, indices: Array, *, y: Array
+    ) -> None:
+        (rows,) = record.scratch
+        record(check_range, indices, self.index_limit(node), "gather: indices")
+        record(np.copyto, rows, indices)
+        record(np.take, table, rows, 0, y, "clip")  # "clip" is the mode without a buffer
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAttributes:
+    """The first extent of the table, and whether rows are added to a running sum."""
+
+    rows: int
+    accumulate: bool = False
+
+
+class GatherGradient(Op):
+    """The table's gradient: rows of dy summed where their numbers say, always in the same order."""
+
+    name, inputs, outputs = "gather_gradient", ("dy", "indices", "*sum"), ("dtable",)
+    may_overwrite = {"dtable": ("sum",)}
+    needs_contiguous = ("dy", "indices")
+    attributes = RowsAttributes
+    flops_per_element = 1
+
+    def infer(
+        self,
+        attributes: RowsAttributes,
+        dy: TensorType,
+        indices: TensorType,
+        *sum: TensorType,
+    ) -> TensorType:
+        require_integers(indices, "indices")
+        dtable = dy.with_shape((attributes.rows, *dy.shape[indices.rank :]))
+        check_sum(attributes.accumulate, sum, dtable)
+        return dtable
+
+    def gradient_dy(self, node: Node, ddtable: Value, indices: Value) -> Value:
+        return apply(Gather, ddtable, indices).output
+
+    def gradient_sum(self, node: Node, ddtable: Value) -> tuple[Value, ...]:
+        return (ddtable,) if node.attributes.accumulate else ()
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The indices in the integer type that NumPy looks up with."""
+        return (node.inputs[1].type.with_dtype(int64),)
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, indices: Array, *sum: Array, dtable: Array
+    ) -> None:
+        (rows,) = record.scratch
+        start_sum(record, sum, dtable)
+        record(np.copyto, rows, indices)
+        flat = dtable.reshape(dtable.shape[0], -1), dy.reshape(rows.size, -1)
+        record(_add_rows, rows.reshape(-1), *flat)
+
+
+def _add_rows(rows: Array, table: Array, dy: Array) -> None:
+    # Column by column: np.add.at is fast, and allocates nothing, for one axis.
+    for column in range(table.shape[1]):
+        np.add.at(table[:, column], rows, dy[:, column])
+
+
+@dataclass(frozen=True, slots=True)
+class OneHotAttributes:
+    """The length of a code and its dtype."""
+
+    classes: int
+    dtype: str
+
+
+class OneHot(Op):
+    """y[..., k] = 1 where k is the index, else 0."""
+
+    name, inputs = "one_hot", ("indices",)
+    attributes = OneHotAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: OneHotAttributes, indices: TensorType) -> TensorType:
+        require_integers(indices, "indices")
+        return TensorType((*indices.shape, attributes.classes), as_dtype(attributes.dtype))
+
+    def index_limit(self, node: Node) -> int:
+        classes: int = node.attributes.classes
+        return classes
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The numbers of the classes, twice."""
+        return (TensorType((2, node.attributes.classes), int64),)
+
+    def kernel(self, record: Recorder, node: Node, indices: Array, *, y: Array) -> None:
+        (numbers,) = record.scratch
+        record(check_range, indices, self.index_limit(node), "one_hot: indices")
+        record(numbers[1].fill, 1)
+        record(np.add.accumulate, numbers[1], out=numbers[0])
+        record(np.subtract, numbers[0], 1, out=numbers[0])
+        record(np.equal, indices[..., None], numbers[0], out=y, casting="unsafe")
+
+
+def gather(table: Value, indices: Value) -> Value:
+    """Rows of `table` by number: shape indices.shape + table.shape[1:]."""
+    return apply(Gather, table, indices).output
+
+
+def embedding(
+    indices: Value,
+    rows: int,
+    width: int,
+    dtype: object = "float32",
+    deviation: float = 0.02,
+    name: str | None = None,
+) -> Value:
+    """Rows of a table that is learned: shape indices.shape + (width,).
+
+    Makes ``weight`` (rows, width), normal with that standard deviation, in the current scope, or
+    in ``name`` inside it.
+    """
+    if name is not None:
+        with scope(name):
+            return embedding(indices, rows, width, dtype, deviation)
+    return gather(parameter("weight", (rows, width), dtype, Initial("normal", deviation)), indices)
+
+
+def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:
+    """Codes of length `classes` on a new last axis."""
+    if not isinstance(classes, int) or classes < 1:
+        raise OptionError(f"one_hot: classes is a whole number from 1 up, got {classes!r}")
+    attributes = OneHotAttributes(classes, as_dtype(dtype).name)
+    return apply(OneHot, indices, attributes=attributes).output

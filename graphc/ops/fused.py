@@ -1,0 +1,244 @@
+"""Groups of elementwise ops as one op: what is computed on the way needs no bytes.
+
+`graphc.passes.fusion.elementwise` makes such nodes, behind the gradient. The members of a group
+are written as calls, ``mul(x0, x1)`` or ``scale(m0, value=0.5)``, where x0, x1, ... are the inputs
+of the node and m0, m1, ... the results of earlier members; a number, as in ``mul(x0, 0.5)``, is a
+constant of the dtype of the member's other floats. Every member computes what its op computes
+alone: its result is rounded to its own dtype, so a group gives the bits of the separate ops.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from graphc.errors import DTypeError, GraphError, ShapeError
+from graphc.ir.expression import Expression, ScalarProgram, parse
+from graphc.ir.graph import Node
+from graphc.ir.op import Array, Cost, Op, Recorder, attribute_items, find_op
+from graphc.ir.types import DType, TensorType, bool_, compute_dtype
+from graphc.ops.choice import Cast
+from graphc.ops.cpu.numpy_expression import evaluate
+from graphc.ops.elementwise import Elementwise
+
+_CALL = re.compile(r"(\w+)\(([^()]*)\)")
+_IDENTITY = parse("x")
+
+
+@dataclass(frozen=True, slots=True)
+class FusedAttributes:
+    """Members as calls, in order, and the numbers of those whose results are outputs."""
+
+    members: tuple[str, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An op of a group, the names of its operands in the group or constants, and its attributes."""
+
+    op: Op
+    operands: tuple[str, ...]
+    attributes: Any
+
+    def __str__(self) -> str:
+        items = attribute_items(self.attributes)
+        named = (f"{key}={float(x)!r}" if _is_number(x) else f"{key}={x}" for key, x in items)
+        return f"{self.op.name}({', '.join((*self.operands, *named))})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operands that are no constants."""
+        return tuple(operand for operand in self.operands if constant(operand) is None)
+
+    def types(self, known: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+        """The types of the operands, constants included."""
+        floats = [known[name].dtype for name in self.names if known[name].dtype.kind == "float"]
+        if len(self.names) < len(self.operands) and not floats:
+            raise GraphError(f"{self}: a constant stands beside an operand that is a float")
+        return tuple(
+            known[operand] if constant(operand) is None else TensorType((), floats[0])
+            for operand in self.operands
+        )
+
+    def infer(self, known: Mapping[str, TensorType]) -> TensorType:
+        """The type of the result."""
+        (type,) = self.op.infer_types(self.attributes, self.types(known))
+        return type
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations an element."""
+        if not isinstance(self.op, Elementwise):
+            return 0
+        return sum(expression.flops for expression in self.op.parsed.values())
+
+    def expression(self, renamed: Sequence[str | float], dtypes: tuple[DType, ...]) -> Expression:
+        """What it computes of operands that are called like this, or are constants."""
+        if not isinstance(self.op, Elementwise):
+            return _IDENTITY.specialize({"x": renamed[0]})
+        program = self.op.scalar_program(self.attributes, dtypes)
+        (expression,) = program.expressions.values()
+        return expression.specialize(dict(zip(program.inputs, renamed, strict=True)))
+
+
+class Fused(Elementwise):
+    """y, ... = the results of some members of a group of elementwise ops, all of one shape."""
+
+    name, inputs, outputs = "fused", ("*xs",), ("*ys",)
+    attributes = FusedAttributes
+    expressions = {}
+    may_overwrite: ClassVar[dict[str, tuple[str, ...]]] = {"ys": ("xs",)}
+
+    def infer(self, attributes: FusedAttributes, *types: TensorType) -> tuple[TensorType, ...]:
+        members, results = members_of(attributes), attributes.results
+        if not results or sorted(set(results)) != list(results) or results[-1] != len(members) - 1:
+            raise GraphError(
+                f"results are numbers of the {len(members)} members, ascending, the last one among "
+                f"them, got {results}"
+            )
+        known = types_in(members, types)
+        inferred = [known[f"m{index}"] for index in range(len(members))]
+        if any(type.shape != inferred[0].shape for type in inferred):
+            listed = ", ".join(map(str, inferred))
+            raise ShapeError(f"members of a group have one shape, got {listed}")
+        if not share_arithmetic([type.dtype for type in known.values()]):
+            listed = ", ".join(dict.fromkeys(str(type.dtype) for type in known.values()))
+            raise DTypeError(
+                f"a group computes in one float type, beside bool, got {listed}; leave apart what "
+                "converts to another"
+            )
+        return tuple(inferred[index] for index in results)
+
+    def scalar_program(
+        self, attributes: FusedAttributes, dtypes: tuple[DType, ...]
+    ) -> ScalarProgram:
+        members = members_of(attributes)
+        inputs = tuple(f"x{index}" for index in range(len(dtypes)))
+        outputs = tuple(f"y{index}" for index in range(len(attributes.results)))
+        known = types_in(members, tuple(TensorType((), dtype) for dtype in dtypes))
+        written = {f"m{m}": y for m, y in zip(attributes.results, outputs, strict=True)}
+        names = {
+            m: y
+            for m, y in written.items()
+            if not _reads_later(members, int(m[1:]), known[m].dtype.itemsize, known)
+        }
+        expressions: dict[str, Expression] = {}
+        for index, member in enumerate(members):
+            renamed = [_renamed(operand, names) for operand in member.operands]
+            operands = tuple(type.dtype for type in member.types(known))
+            name = f"m{index}"
+            expressions[names.get(name, name)] = member.expression(renamed, operands)
+        for m, y in written.items():
+            if m not in names:
+                expressions[y] = _IDENTITY.specialize({"x": m})
+        locals = {name: known[name].dtype for name in expressions if name in known}
+        return ScalarProgram(inputs, outputs, expressions, locals)
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        flops = sum(member.flops for member in members_of(node.attributes))
+        elements = node.outputs[0].type.elements
+        return Cost(flops * elements, moved.bytes_read, moved.bytes_written)
+
+    def title(self, attributes: FusedAttributes) -> str:
+        names = [member.op.name for member in members_of(attributes)]
+        return "+".join(names if len(names) <= 4 else (*names[:2], "...", names[-1]))
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Any) -> None:
+        record(evaluate(self.lowering(node), inputs, outputs["ys"], record.scratch))
+
+
+def _reads_later(
+    members: Sequence[Member], number: int, itemsize: int, known: dict[str, TensorType]
+) -> bool:
+    """Whether members behind one read inputs over which its result might lie.
+
+    Such a result is an output only once all members have run.
+    """
+    return any(
+        name.startswith("x") and known[name].dtype.itemsize == itemsize
+        for member in members[number + 1 :]
+        for name in member.operands
+    )
+
+
+def types_in(members: Sequence[Member], types: Sequence[TensorType]) -> dict[str, TensorType]:
+    """The types of the inputs and of all members' results, by name."""
+    known = {f"x{index}": type for index, type in enumerate(types)}
+    for index, member in enumerate(members):
+        unknown = [name for name in member.names if name not in known]
+        if unknown:
+            raise GraphError(
+                f"{member} reads {', '.join(unknown)}; a member reads inputs x0, x1, ... and "
+                "results m0, m1, ... of members before it"
+            )
+        known[f"m{index}"] = member.infer(known)
+    return known
+
+
+def constant(operand: str) -> float | None:
+    """The number that an operand of a member is; None for a name."""
+    try:
+        return float(operand)
+    except ValueError:
+        return None
+
+
+def _renamed(operand: str, names: Mapping[str, str]) -> str | float:
+    number = constant(operand)
+    return names.get(operand, operand) if number is None else number
+
+
+def share_arithmetic(dtypes: Sequence[DType]) -> bool:
+    """Whether all are computed in one float type, or are bool."""
+    floats = {compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"}
+    return len(floats) == 1 and all(dtype.kind == "float" or dtype == bool_ for dtype in dtypes)
+
+
+def is_fusible(op: Op) -> bool:
+    """Whether an op can be a member of a group: elementwise, one output, no effect."""
+    if isinstance(op, Cast):
+        return True
+    plain = isinstance(op, Elementwise) and not isinstance(op, Fused)
+    return plain and not op.has_effect and not op.is_variadic and len(op.outputs) == 1
+
+
+@functools.lru_cache(maxsize=4096)
+def members_of(attributes: FusedAttributes) -> tuple[Member, ...]:
+    """The members, read from their calls; raises `GraphError`."""
+    if not attributes.members:
+        raise GraphError("a group has at least one member")
+    return tuple(_member(call) for call in attributes.members)
+
+
+def _member(call: str) -> Member:
+    found = _CALL.fullmatch(call)
+    if found is None:
+        raise GraphError(f"a member is a call such as 'scale(x0, value=0.5)', got {call!r}")
+    op = find_op(found[1])
+    if not is_fusible(op):
+        raise GraphError(f"{op.name} cannot be a member: it is not elementwise, or has an effect")
+    given = [part for part in found[2].split(", ") if part]
+    operands = tuple(part for part in given if "=" not in part)
+    if len(operands) != len(op.inputs):
+        raise GraphError(f"{op.name} takes {len(op.inputs)} operands, got {call!r}")
+    named = dict(part.split("=", 1) for part in given if "=" in part)
+    known = [field.name for field in fields(op.attributes)]
+    if sorted(named) != sorted(known):
+        raise GraphError(f"{op.name} has the attributes {known}, got {call!r}")
+    return Member(op, operands, op.attributes(**{k: _literal(v) for k, v in named.items()}))
+
+
+def _literal(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _is_number(given: object) -> bool:
+    return not isinstance(given, str)

@@ -1,0 +1,235 @@
+"""A reduction with the elementwise ops before and behind it: on a GPU its operand is in no memory.
+
+`graphc.passes.fusion.reductions` makes such nodes, in plans for a GPU. Members are written as those
+of `graphc.ops.fused`; the last one makes the operand, rounded to its dtype as if it were stored.
+Without members, the operand is the input. Ops in `after` are written alike, with the result as x0.
+The NumPy kernel stores it, in scratch: by tiles, NumPy's pairwise sums would have other bits. So
+the op saves nothing on a CPU, and no plan for one has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import DTypeError, GraphError, ShapeError, choose
+from graphc.ir.device import Device
+from graphc.ir.expression import ScalarProgram, parse
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
+from graphc.ir.types import DType, TensorType, compute_dtype
+from graphc.ops.cpu.numpy_expression import Lowering, evaluate, lower, registers_type
+from graphc.ops.fused import Fused, FusedAttributes, members_of
+from graphc.ops.reduce import Max, Mean, ReduceAttributes, SquareSum, Sum
+
+REDUCTIONS: dict[str, type[Op]] = {op.name: op for op in (Max, Mean, SquareSum, Sum)}
+"""What may be made of the operand."""
+
+OPERAND = "x"
+"""The name of the operand in the scalar program."""
+
+_OPERAND = parse(OPERAND)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedReduceAttributes:
+    """Members as calls, the name of the reduction's op, its axes and `keepdims`, and the axes of
+    the operand from the outermost in memory to the innermost, were it there.
+
+    On a GPU, the order of additions follows that of the axes. Calls of `after` are applied to the
+    reduction's result, called x0 there.
+    """
+
+    members: tuple[str, ...]
+    reduction: str
+    axes: tuple[int, ...]
+    keepdims: bool
+    order: tuple[int, ...]
+    after: tuple[str, ...]
+
+    @property
+    def group(self) -> FusedAttributes:
+        """The group of elementwise ops whose last result is reduced."""
+        return FusedAttributes(self.members, (len(self.members) - 1,))
+
+    @property
+    def groups(self) -> tuple[FusedAttributes, FusedAttributes]:
+        """Those before and behind the reduction; one without members is none."""
+        return self.group, self.behind
+
+    @property
+    def behind(self) -> FusedAttributes:
+        """The group of what is applied to the result."""
+        return FusedAttributes(self.after, (len(self.after) - 1,))
+
+
+class FusedReduce(Op):
+    """y = a reduction over axes of the last result of a group of elementwise ops."""
+
+    name, inputs = "fused_reduce", ("*xs",)
+    attributes = FusedReduceAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: FusedReduceAttributes, *types: TensorType) -> TensorType:
+        choose("reduction", attributes.reduction, tuple(REDUCTIONS))
+        operand = operand_type(attributes, types)
+        if operand.dtype.kind != "float":
+            raise DTypeError(f"what is reduced is a float tensor, got {operand}")
+        if sorted(attributes.order) != list(range(operand.rank)):
+            raise ShapeError(
+                f"order lists the axes from 0 to {operand.rank - 1}, got {attributes.order}"
+            )
+        whole = (tuple(range(operand.rank)), False)
+        if attributes.reduction == SquareSum.name and whole != (
+            attributes.axes,
+            attributes.keepdims,
+        ):
+            raise GraphError("square_sum reduces all axes and keeps none")
+        result = _reduction(attributes, operand).output.type
+        return _result_of(attributes.behind, (result,))
+
+    def scalar_program(
+        self, attributes: FusedReduceAttributes, dtypes: tuple[DType, ...]
+    ) -> ScalarProgram:
+        """What members compute of every element: all are locals, the last one is `OPERAND`."""
+        if not attributes.members:
+            return ScalarProgram(("x0",), (), {OPERAND: parse("x0")}, {OPERAND: dtypes[0]})
+        program = _fused().scalar_program(attributes.group, dtypes)
+        (last,) = program.outputs
+        operand = operand_type(attributes, tuple(TensorType((), dtype) for dtype in dtypes))
+        return ScalarProgram(
+            program.inputs,
+            (),
+            {OPERAND if n == last else n: e for n, e in program.expressions.items()},
+            {**program.locals, OPERAND: operand.dtype},
+        )
+
+    def operand(self, node: Node) -> TensorType:
+        """The type of what is reduced."""
+        return operand_type(node.attributes, tuple(value.type for value in node.inputs))
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        operand = self.operand(node)
+        reduction = _reduction(node.attributes, operand)
+        total = _flops(node.attributes.group) * operand.elements
+        total += reduction.op.cost(reduction).flops
+        total += _flops(node.attributes.behind) * node.output.type.elements
+        return Cost(total, moved.bytes_read, moved.bytes_written)
+
+    def title(self, attributes: FusedReduceAttributes) -> str:
+        names = [_fused().title(group) if group.members else "" for group in attributes.groups]
+        return "+".join(filter(None, (names[0], attributes.reduction, names[1])))
+
+    def result(self, node: Node) -> TensorType:
+        """The type of what the reduction gives."""
+        return _reduction(node.attributes, self.operand(node)).output.type
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The operand and the result, both widened, and the result as the separate op gives it;
+        registers before and behind; what the reduction needs."""
+        wide = _wide(self.operand(node))
+        reduction = _reduction(node.attributes, wide)
+        before, behind = self.lowerings(node)
+        return (
+            wide,
+            reduction.output.type,
+            self.result(node),
+            *registers_type(before, wide),
+            *registers_type(behind, node.output.type),
+            *reduction.op.scratch(reduction, device),
+        )
+
+    def lowerings(self, node: Node) -> tuple[Lowering, Lowering]:
+        """What computes the operand, and what is applied to the result, as NumPy steps."""
+        dtypes = tuple(value.type.dtype for value in node.inputs)
+        before = self.scalar_program(node.attributes, dtypes)
+        wide, result = _wide(self.operand(node)), self.result(node)
+        behind = self.program_behind(node)
+        return (
+            lower(
+                {**before.expressions, "wide": _OPERAND},
+                dict(zip(before.inputs, dtypes, strict=True)),
+                {"wide": wide.dtype},
+                before.locals,
+            ),
+            lower(
+                behind.expressions,
+                {"x0": result.dtype},
+                {"y0": node.output.type.dtype},
+                behind.locals,
+            ),
+        )
+
+    def program_behind(self, node: Node) -> ScalarProgram:
+        """What makes y0, the output, of x0, the reduction's result."""
+        dtypes = (self.result(node).dtype,)
+        if not node.attributes.after:
+            return ScalarProgram(("x0",), ("y0",), {"y0": parse("x0")})
+        return _fused().scalar_program(node.attributes.behind, dtypes)
+
+    def kernel(self, record: Recorder, node: Node, *xs: Array, y: Array) -> None:
+        operand, wide, result, *others = record.scratch
+        before, behind = self.lowerings(node)
+        first = len(before.registers)
+        second = first + len(behind.registers)
+        reduction = _reduction(node.attributes, _wide(self.operand(node)))
+        record(evaluate(before, xs, [operand], others[:first]))
+        inner = _WithScratch(record, tuple(others[second:]))
+        reduction.op.kernel(inner, reduction, operand, y=wide)  # type: ignore[attr-defined]
+        record(np.copyto, result, wide, casting="same_kind")
+        record(evaluate(behind, [result], [y], others[first:second]))
+
+
+class _WithScratch:
+    """A recorder for a part of a kernel, with the scratch of that part."""
+
+    def __init__(self, record: Recorder, scratch: tuple[Array, ...]) -> None:
+        self.record, self.scratch = record, scratch
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.record(function, *args, **kwargs)
+
+
+def operand_type(attributes: FusedReduceAttributes, types: tuple[TensorType, ...]) -> TensorType:
+    """The type of what is reduced."""
+    return _result_of(attributes.group, types)
+
+
+def _result_of(group: FusedAttributes, types: tuple[TensorType, ...]) -> TensorType:
+    """The type of a group's only result; without members, of its only input."""
+    if group.members:
+        (result,) = _fused().infer(group, *types)
+        return result
+    if len(types) != 1:
+        raise GraphError(f"without members, one input is reduced, got {len(types)}")
+    return types[0]
+
+
+def _flops(group: FusedAttributes) -> int:
+    """Floating point operations an element."""
+    return sum(member.flops for member in members_of(group)) if group.members else 0
+
+
+def _fused() -> Fused:
+    op = REGISTRY[Fused.name]
+    assert isinstance(op, Fused)
+    return op
+
+
+def _wide(type: TensorType) -> TensorType:
+    return type.with_dtype(compute_dtype(type.dtype))
+
+
+def _reduction(attributes: FusedReduceAttributes, operand: TensorType) -> Node:
+    """The reduction as a node of its own, on an operand of that type."""
+    op = REGISTRY[attributes.reduction]
+    given: Any = op.attributes
+    if given is ReduceAttributes:
+        given = ReduceAttributes(attributes.axes, attributes.keepdims)
+    else:
+        given = given()
+    return Node(op, (Value(operand),), given, op.infer_types(given, (operand,)), serial=0)

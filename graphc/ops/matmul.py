@@ -1,0 +1,262 @@
+"""Matrix products. Transposes are attributes of the product, never copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.linalg.blas
+
+from graphc.errors import OptionError, ShapeError, choose
+from graphc.ir.builder import apply, as_value, parameter, scope
+from graphc.ir.device import Device
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
+from graphc.ir.operators import operator
+from graphc.ir.types import TensorType, broadcast_shapes, compute_dtype
+from graphc.ops.accumulation import check_sum, start_sum
+from graphc.ops.activation import GeluTanh, Relu
+from graphc.ops.choice import cast
+from graphc.ops.cpu.numpy_expression import Lowering, evaluate, registers_type
+from graphc.ops.elementwise import Elementwise, float_dtype, lowering_of
+from graphc.ops.shape import reshape
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulAttributes:
+    """Which operands to read with their last two axes exchanged."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    wide: bool = False
+    """Whether 16-bit operands give a float32 product."""
+    accumulate: bool = False
+    """Whether the product of two matrices is added to a third operand: beta = 1 of a BLAS."""
+
+
+class Matmul(Op):
+    """y = op(a) · op(b) over the last two axes, leading axes broadcast; or sum + op(a) · op(b)."""
+
+    name, inputs = "matmul", ("a", "b", "*sum")
+    may_overwrite = {"y": ("sum",)}
+    precision = "narrow"
+    attributes = MatmulAttributes
+
+    def infer(
+        self, attributes: MatmulAttributes, a: TensorType, b: TensorType, *sum: TensorType
+    ) -> TensorType:
+        dtype = float_dtype(a, b)
+        if attributes.wide:
+            dtype = compute_dtype(dtype)
+        if a.rank < 2 or b.rank < 2:
+            raise ShapeError("operands need two axes or more; reshape vectors to matrices")
+        rows, inner = a.shape[-2:][:: -1 if attributes.transpose_a else 1]
+        inner_b, columns = b.shape[-2:][:: -1 if attributes.transpose_b else 1]
+        if inner != inner_b:
+            raise ShapeError(
+                f"the inner extents differ: {inner} from a{'ᵀ' * attributes.transpose_a} "
+                f"and {inner_b} from b{'ᵀ' * attributes.transpose_b}; transpose an operand, or "
+                "check the layer's width"
+            )
+        batch = broadcast_shapes("batch axes", a.shape[:-2], b.shape[:-2])
+        y = TensorType((*batch, rows, columns), dtype)
+        check_sum(attributes.accumulate, sum, y)
+        if sum and y.rank != 2:
+            raise ShapeError(f"only a product of two matrices is added to a sum, got {a} and {b}")
+        return y
+
+    def free_axes(self, node: Node, name: str) -> int:
+        return 0 if node.attributes.accumulate else super().free_axes(node, name)
+
+    def cost(self, node: Node) -> Cost:
+        a = node.inputs[0].shape
+        inner = a[-2] if node.attributes.transpose_a else a[-1]
+        moved = super().cost(node)
+        flops = node.output.type.elements * (2 * inner + node.attributes.accumulate)
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def gradient_a(self, node: Node, dy: Value, b: Value) -> Value:
+        flags: MatmulAttributes = node.attributes
+        dy = cast(dy, b.type.dtype)
+        if flags.transpose_a:
+            return matmul(b, dy, flags.transpose_b, True)
+        return matmul(dy, b, False, not flags.transpose_b)
+
+    def gradient_b(self, node: Node, dy: Value, a: Value) -> Value:
+        flags: MatmulAttributes = node.attributes
+        dy = cast(dy, a.type.dtype)
+        if flags.transpose_b:
+            return matmul(dy, a, True, flags.transpose_a)
+        return matmul(a, dy, not flags.transpose_a, False)
+
+    def gradient_sum(self, node: Node, dy: Value) -> tuple[Value, ...]:
+        return (dy,) if node.attributes.accumulate else ()
+
+    def kernel(
+        self, record: Recorder, node: Node, a: Array, b: Array, *sum: Array, y: Array
+    ) -> None:
+        flags: MatmulAttributes = node.attributes
+        if flags.accumulate:
+            start_sum(record, sum, y)
+            record(_add_product, a, b, y, flags.transpose_a, flags.transpose_b)
+            return
+        left = a.swapaxes(-1, -2) if flags.transpose_a else a
+        right = b.swapaxes(-1, -2) if flags.transpose_b else b
+        record(np.matmul, left, right, out=y)
+
+
+def _add_product(a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool) -> None:
+    """y += op(a) · op(b), without a byte beside the three. A BLAS reads row-major matrices as
+    their transposes, so it computes yᵀ += op(b)ᵀ · op(a)ᵀ."""
+    add_to = scipy.linalg.blas.dgemm if y.dtype == np.float64 else scipy.linalg.blas.sgemm
+    add_to(1.0, b.T, a.T, 1.0, y.T, transpose_b, transpose_a, overwrite_c=True)
+
+
+Activation = Literal["none", "relu", "gelu"]
+ACTIVATIONS: Mapping[str, type[Elementwise]] = {"relu": Relu, "gelu": GeluTanh}
+"""What `linear` may apply to its sums: what the epilogues of a GPU's BLAS compute. Its gelu is the
+approximation by tanh."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttributes:
+    """What is applied to the sums before they are written, see passes/epilogues.py."""
+
+    activation: Activation = "none"
+
+
+class Linear(Op):
+    """y = x · weightᵀ + bias, on rows; or relu or gelu of that."""
+
+    name, inputs = "linear", ("x", "weight", "bias")
+    precision = "narrow"
+    attributes = LinearAttributes
+    untimed_attributes = ("activation",)  # beside a product's time that of an epilogue is nothing
+
+    def infer(
+        self,
+        attributes: LinearAttributes,
+        x: TensorType,
+        weight: TensorType,
+        bias: TensorType,
+    ) -> TensorType:
+        choose("activation", attributes.activation, ("none", *ACTIVATIONS))
+        dtype = float_dtype(x, weight, bias)
+        if x.rank != 2 or weight.rank != 2 or x.shape[1] != weight.shape[1]:
+            raise ShapeError(
+                f"x is (rows, inputs) and weight (outputs, inputs), got {x} and {weight}"
+            )
+        if bias.shape != weight.shape[:1]:
+            raise ShapeError(f"bias must have one number an output, {weight.shape[:1]}, got {bias}")
+        return TensorType((x.shape[0], weight.shape[0]), dtype)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        lowering = _activation(node)
+        return () if lowering is None else registers_type(lowering, node.output.type)
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        flops = node.output.type.elements * (2 * node.inputs[0].shape[1] + 1)
+        if node.attributes.activation != "none":
+            flops += activation_of(node).cost(node).flops
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def gradient_x(self, node: Node, dy: Value, weight: Value) -> Value:
+        return matmul(_of_sums(node, dy), weight)
+
+    def gradient_weight(self, node: Node, dy: Value, x: Value) -> Value:
+        return matmul(_of_sums(node, dy), x, transpose_a=True)
+
+    def gradient_bias(self, node: Node, dy: Value) -> Value:
+        return _of_sums(node, dy)
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, weight: Array, bias: Array, *, y: Array
+    ) -> None:
+        record(np.matmul, x, weight.T, out=y)
+        record(np.add, y, bias, out=y)
+        lowering = _activation(node)
+        if lowering is not None:
+            record(evaluate(lowering, [y], [y], record.scratch))
+
+
+def activation_of(node: Node) -> Elementwise:
+    """The op of a linear node's activation, which is not ``none``."""
+    op = REGISTRY[ACTIVATIONS[node.attributes.activation].name]
+    assert isinstance(op, Elementwise)
+    return op
+
+
+def _activation(node: Node) -> Lowering | None:
+    """The activation on what the kernel works in: 16-bit operands are widened."""
+    if node.attributes.activation == "none":
+        return None
+    op, dtype = activation_of(node), compute_dtype(node.output.type.dtype)
+    return lowering_of(op, op.attributes(), (dtype,), (dtype,))
+
+
+def _of_sums(node: Node, dy: Value) -> Value:
+    """The gradient of the sums; without an activation they are y."""
+    if node.attributes.activation != "none":
+        raise OptionError(
+            f"a linear node with the activation {node.attributes.activation!r} has no gradient: "
+            "apply the activation as an op; the plan for a GPU joins the two behind the gradient"
+        )
+    return dy
+
+
+@operator("@")
+def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
+    """Matrix product over the last two axes; leading axes broadcast."""
+    attributes = MatmulAttributes(bool(transpose_a), bool(transpose_b))
+    return apply(Matmul, a, b, attributes=attributes).output
+
+
+def affine(x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """x · weightᵀ + bias on the last axis, with parameters that are there, for example shared ones.
+
+    `weight` is (outputs, inputs), `bias` (outputs,).
+    """
+    inputs = as_value("affine", x).shape[-1:]
+    if as_value("affine", weight).type.rank != 2 or inputs != weight.shape[1:]:
+        raise ShapeError(
+            f"affine: x is (..., inputs) and weight (outputs, inputs), got {x.type} and "
+            f"{weight.type}"
+        )
+    rows = reshape(x, (-1, x.shape[-1]))
+    if bias is None:
+        y = matmul(rows, weight, transpose_b=True)
+    else:
+        y = apply(Linear, rows, weight, bias).output
+    return reshape(y, (*x.shape[:-1], weight.shape[0]))
+
+
+def linear(
+    x: Value,
+    outputs: int,
+    bias: bool = True,
+    trainable: bool = True,
+    name: str | None = None,
+    initial: Initial | None = None,
+) -> Value:
+    """y = x · weightᵀ + bias on the last axis of x.
+
+    Makes ``weight`` (outputs, inputs), drawn by `initial`, or else by He's rule for relu networks
+    (uniform within √(6 / inputs)), and ``bias`` (outputs,), zero, in the current scope, or in
+    ``name`` inside it.
+    """
+    if name is not None:
+        with scope(name):
+            return linear(x, outputs, bias, trainable, initial=initial)
+    if not isinstance(x, Value) or x.type.rank < 1:
+        raise ShapeError(f"linear: the input is a value with one axis or more, got {x!r}")
+    if not isinstance(outputs, int | np.integer) or outputs < 1:
+        raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
+    inputs, dtype = x.shape[-1], x.type.dtype
+    drawn = initial or Initial("uniform", math.sqrt(6 / inputs))
+    weight = parameter("weight", (outputs, inputs), dtype, drawn, trainable)
+    shift = parameter("bias", (outputs,), dtype, trainable=trainable) if bias else None
+    return affine(x, weight, shift)

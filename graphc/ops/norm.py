@@ -1,0 +1,362 @@
+"""Normalisation: layer, group and root mean square, and what batch norm shares with them.
+
+The arithmetic is in statistics.py.
+
+The gradients read x and the saved statistics, which are float32 for an x of 16 bits; parameters and
+their gradients may be, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.device import Device
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import DType, TensorType, compute_dtype
+from graphc.ops.choice import cast
+from graphc.ops.cpu.norm import (
+    folded_statistic,
+    normalise,
+    normalise_back,
+    root_mean_square,
+    scale_back,
+)
+from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
+from graphc.ops.elementwise import (
+    float_dtype,
+    mul,
+    sub,
+)
+from graphc.ops.frame import Frame
+from graphc.ops.reduce import mean, sum_to
+
+
+def check_dtypes(x: TensorType, *others: TensorType) -> DType:
+    """The dtype of x's statistics; raises `DTypeError` unless the others have it, or x's own."""
+    wide = compute_dtype(float_dtype(x))
+    for type in others:
+        if type.dtype not in (x.dtype, wide):
+            raise DTypeError(
+                f"beside x of {x.dtype}, parameters and statistics are {wide}, got {type.dtype}; "
+                "convert one with graphc.cast"
+            )
+    return wide
+
+
+class Norm(Op):
+    """Base of the forward ops."""
+
+    outputs = ("y", "mean", "inverse")
+    may_overwrite = {"y": ("x",)}
+    needs_contiguous = ("x",)
+    flops_per_element = 8
+    wide_inputs = ("scale", "bias", "running_mean", "running_variance")
+
+    def frame(self, node: Node) -> Frame:
+        """How this node looks at its x."""
+        return self.frame_of(node.attributes, node.inputs[0].shape)
+
+    def frame_of(self, attributes: Any, shape: tuple[int, ...]) -> Frame:
+        """The same from attributes and a shape; raises `ShapeError` where they do not fit."""
+        raise NotImplementedError
+
+    def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
+        """y like x; one mean and one inverse deviation a statistic, flat."""
+        x, *parameters = types
+        wide = check_dtypes(x, *parameters)
+        frame = self.frame_of(attributes, x.shape)
+        length = math.prod(frame.parameter_shape)
+        if any(p.shape != (length,) for p in parameters):
+            raise ShapeError(f"scale and bias must have the shape ({length},), got {parameters}")
+        statistic = TensorType((math.prod(frame.statistic_shape),), wide)
+        return x, statistic, statistic
+
+    def gradient_x(
+        self, node: Node, dy: Value, x: Value, mean: Value, inverse: Value, scale: Value
+    ) -> Value:
+        operands = (dy, x, mean, inverse, scale)
+        return apply(NormInputGradient, *operands, attributes=self._attributes(node)).output
+
+    def gradient_scale(self, node: Node, dy: Value, x: Value, mean: Value, inverse: Value) -> Value:
+        attributes = self._attributes(node)
+        dscale = apply(NormScaleGradient, dy, x, mean, inverse, attributes=attributes).output
+        return cast(dscale, node.inputs[1].type.dtype)
+
+    def gradient_bias(self, node: Node, dy: Value) -> Value:
+        dbias = apply(NormBiasGradient, dy, attributes=self._attributes(node)).output
+        return cast(dbias, node.inputs[2].type.dtype)
+
+    def _attributes(self, node: Node) -> NormGradientAttributes:
+        frame = self.frame(node)
+        return NormGradientAttributes(frame.shape, frame.statistic_axes, frame.parameter_axes)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of squares, and a correction a statistic."""
+        frame, x = self.frame(node), node.inputs[0].type
+        statistic = x.with_shape(frame.statistic_shape)
+        return x.with_shape(frame.tile(across=False)[1]), statistic
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
+        x, scale, bias = inputs[:3]
+        frame, epsilon = self.frame(node), node.attributes.epsilon
+        arrays = (x.reshape(frame.shape), outputs["y"].reshape(frame.shape))
+        statistics = (
+            folded_statistic(frame, outputs["mean"]),
+            folded_statistic(frame, outputs["inverse"]),
+        )
+        parameters = (scale.reshape(frame.parameter_shape), bias.reshape(frame.parameter_shape))
+        call = functools.partial(normalise, frame, epsilon, *arrays, *statistics, *parameters)
+        record(call, *record.scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class NormGradientAttributes:
+    """A `Frame`."""
+
+    shape: tuple[int, ...]
+    statistic_axes: tuple[int, ...]
+    parameter_axes: tuple[int, ...]
+
+    def frame(self) -> Frame:
+        return Frame(self.shape, self.statistic_axes, self.parameter_axes)
+
+
+class NormGradient(Op):
+    """Base: what is not folded may have strides along the batch."""
+
+    attributes = NormGradientAttributes
+
+    def free_axes(self, node: Node, name: str) -> int:
+        is_folded = node.attributes.shape != node.inputs[0].shape
+        if name in ("dy", "x", "dx"):
+            return 0 if is_folded else 1
+        return super().free_axes(node, name)
+
+
+class NormInputGradient(NormGradient):
+    """dx = inverse · (g - mean g - x̂ · mean(g · x̂)), g = dy · scale, x̂ = (x - mean) · inverse."""
+
+    name, inputs = "norm_input_gradient", ("dy", "x", "mean", "inverse", "scale")
+    outputs = ("dx",)
+    may_overwrite = {"dx": ("x", "dy")}
+    flops_per_element = 11
+
+    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
+        dy, x, *others = types
+        float_dtype(dy, x)
+        check_dtypes(x, *others)
+        return dy
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Two tiles, and two numbers a statistic."""
+        frame, dy = node.attributes.frame(), node.inputs[0].type
+        tile = dy.with_shape(frame.tile(across=False)[1])
+        statistic = dy.with_shape(frame.statistic_shape)
+        return tile, tile, statistic, statistic
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        scale: Array, *, dx: Array,
+    ) -> None:  # fmt: skip
+        frame = node.attributes.frame()
+        arrays = [array.reshape(frame.shape) for array in (dy, x, dx)]
+        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
+        weights = scale.reshape(frame.parameter_shape)
+        record(normalise_back, frame, *arrays, *statistics, weights, *record.scratch)
+
+
+class NormParameterGradient(NormGradient):
+    """Base: sums over all axes but the parameters'."""
+
+    flops_per_element = 1
+
+    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
+        wide = check_dtypes(types[0], *types[2:])
+        return TensorType((math.prod(attributes.frame().parameter_shape),), wide)
+
+    def summed_axes(self, frame: Frame) -> tuple[int, ...]:
+        return tuple(i for i in range(len(frame.shape)) if i not in frame.parameter_axes)
+
+
+class NormBiasGradient(NormParameterGradient):
+    """dbias = sum of dy."""
+
+    name, inputs, outputs = "norm_bias_gradient", ("dy",), ("dbias",)
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, *, dbias: Array) -> None:
+        frame = node.attributes.frame()
+        total = dbias.reshape(frame.parameter_shape)
+        folded = dy.reshape(frame.shape)
+        record(np.add.reduce, folded, self.summed_axes(frame), out=total, keepdims=True)
+
+
+class NormScaleGradient(NormParameterGradient):
+    """dscale = sum of dy · x̂."""
+
+    name, inputs = "norm_scale_gradient", ("dy", "x", "mean", "inverse")
+    outputs = ("dscale",)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of products, and their sum."""
+        frame, dy = node.attributes.frame(), node.inputs[0].type
+        return dy.with_shape(frame.tile(across=True)[1]), dy.with_shape(frame.parameter_shape)
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        *, dscale: Array,
+    ) -> None:  # fmt: skip
+        frame = node.attributes.frame()
+        arrays = [array.reshape(frame.shape) for array in (dy, x)]
+        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
+        total = dscale.reshape(frame.parameter_shape)
+        call = functools.partial(scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
+        record(call, total, *record.scratch)
+
+
+# --- layer, group and root mean square norm ---
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonAttributes:
+    """The guard in the root."""
+
+    epsilon: float
+
+
+class LayerNorm(Norm):
+    """Over the last axis (Ba, Kiros and Hinton, 2016)."""
+
+    name, inputs = "layer_norm", ("x", "scale", "bias")
+    attributes = EpsilonAttributes
+
+    def frame_of(self, attributes: EpsilonAttributes, shape: tuple[int, ...]) -> Frame:
+        if not shape:
+            raise ShapeError("x has no axis to normalise over")
+        folded = (math.prod(shape[:-1]), shape[-1])
+        return Frame(folded, (1,), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNormAttributes:
+    """Groups of channels, and the guard in the root."""
+
+    groups: int
+    epsilon: float
+
+
+class GroupNorm(Norm):
+    """Over a group of channels and all positions of one example (Wu and He, 2018)."""
+
+    name, inputs = "group_norm", ("x", "scale", "bias")
+    attributes = GroupNormAttributes
+
+    def frame_of(self, attributes: GroupNormAttributes, shape: tuple[int, ...]) -> Frame:
+        groups = attributes.groups
+        if len(shape) < 2 or shape[1] % groups:
+            raise ShapeError(
+                f"x is (batch, channels, ...) with channels in {groups} groups, got {list(shape)}"
+            )
+        folded = (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))
+        return Frame(folded, (2, 3), (1, 2))
+
+
+class RmsNorm(Op):
+    """y = x · scale / root mean square over the last axis (Zhang and Sennrich, 2019)."""
+
+    name, inputs, outputs = "rms_norm", ("x", "scale"), ("y", "inverse")
+    attributes = EpsilonAttributes
+    needs_contiguous = ("x",)
+    flops_per_element = 5
+    wide_inputs = ("scale",)
+
+    def infer(
+        self, attributes: EpsilonAttributes, x: TensorType, scale: TensorType
+    ) -> tuple[TensorType, TensorType]:
+        wide = check_dtypes(x, scale)
+        if x.rank < 1 or scale.shape != x.shape[-1:]:
+            raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
+        return x, TensorType((*x.shape[:-1], 1), wide)
+
+    def gradient_x(self, node: Node, dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
+        """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale, in the wide dtype."""
+        dtype, wide = x.type.dtype, inverse.type.dtype
+        dy, x, scale = cast(dy, wide), cast(x, wide), cast(scale, wide)
+        g = mul(dy, scale)
+        along = mean(mul(g, x), -1, keepdims=True)
+        return cast(mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along)))), dtype)
+
+    def gradient_scale(self, node: Node, dy: Value, x: Value, inverse: Value) -> Value:
+        wide, scale = inverse.type.dtype, node.inputs[1]
+        product = mul(cast(dy, wide), mul(cast(x, wide), inverse))
+        return cast(sum_to(product, scale.shape), scale.type.dtype)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of squares."""
+        x = node.inputs[0].type
+        rows = max(1, TILE_ELEMENTS // x.shape[-1])
+        return (x.with_shape((min(rows, x.elements // x.shape[-1]), x.shape[-1])),)
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, inverse: Array
+    ) -> None:
+        (tile,) = record.scratch
+        rows = (-1, x.shape[-1])
+        arrays = x.reshape(rows), y.reshape(rows), inverse.reshape(-1, 1)
+        record(root_mean_square, node.attributes.epsilon, *arrays, scale, tile)
+
+
+# --- functions ---
+
+
+def affine_parameters(x: Value, length: int, trainable: bool) -> tuple[Value, Value]:
+    """``scale``, one, and ``bias``, zero, of that length in the current scope."""
+    one = Initial("constant", 1.0)
+    dtype = x.type.dtype
+    return (
+        parameter("scale", (length,), dtype, one, trainable),
+        parameter("bias", (length,), dtype, trainable=trainable),
+    )
+
+
+def positive(where: str, epsilon: float) -> float:
+    """The guard in a root; raises `OptionError` unless it is above 0."""
+    if not epsilon > 0:
+        raise OptionError(f"{where}: epsilon must be above 0, got {epsilon!r}")
+    return float(epsilon)
+
+
+def layer_norm(
+    x: Value, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
+) -> Value:
+    """Layer norm over the last axis, with ``scale`` and ``bias`` under scope `name`."""
+    with scope(name):
+        scale, bias = affine_parameters(x, x.shape[-1], trainable)
+        attributes = EpsilonAttributes(positive("layer_norm", epsilon))
+        return apply(LayerNorm, x, scale, bias, attributes=attributes).outputs[0]
+
+
+def group_norm(
+    x: Value, groups: int, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
+) -> Value:
+    """Group norm of x (batch, channels, ...), with ``scale`` and ``bias`` under scope `name`."""
+    with scope(name):
+        scale, bias = affine_parameters(x, x.shape[1], trainable)
+        attributes = GroupNormAttributes(groups, positive("group_norm", epsilon))
+        return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]
+
+
+def rms_norm(x: Value, epsilon: float = 1e-6, trainable: bool = True, name: str = "norm") -> Value:
+    """Root-mean-square norm over the last axis, with ``scale`` under scope `name`."""
+    with scope(name):
+        one = Initial("constant", 1.0)
+        scale = parameter("scale", (x.shape[-1],), x.type.dtype, one, trainable)
+        attributes = EpsilonAttributes(positive("rms_norm", epsilon))
+        return apply(RmsNorm, x, scale, attributes=attributes).outputs[0]

@@ -1,0 +1,297 @@
+"""Pooling and resampling of (batch, channels, height, width)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import ShapeError
+from graphc.ir.builder import apply
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType, bool_, int32, int64, uint8
+from graphc.ops.conv import pair
+from graphc.ops.cpu.numpy_expression import select
+from graphc.ops.elementwise import float_dtype
+from graphc.ops.geometry import Conv2dAttributes, Pair, window
+from graphc.ops.reduce import mean
+
+TILE_BYTES = 4 * 2**20
+"""Bytes of one scratch tensor, if the device allows as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool2dAttributes:
+    """Window size and geometry, (rows, columns) each."""
+
+    window: Pair
+    stride: Pair
+    padding: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Pool2dGradientAttributes:
+    """The same, and the (height, width) of the pooled input."""
+
+    window: Pair
+    stride: Pair
+    padding: Pair
+    extent: Pair
+
+
+class Pooling(Op):
+    """Base of ops over sliding windows."""
+
+    def free_axes(self, node: Node, name: str) -> int:
+        return ANY_AXES
+
+    def pooled_shape(self, attributes: Pool2dAttributes, x: TensorType) -> tuple[int, ...]:
+        """(batch, channels, windows down, windows across)."""
+        float_dtype(x)
+        if x.rank != 4:
+            raise ShapeError(f"x is (batch, channels, height, width), got {x}")
+        a = Conv2dAttributes(attributes.stride, attributes.padding)
+        extents = [a.output_extent(i, x.shape[2 + i], attributes.window[i]) for i in (0, 1)]
+        if min(extents) < 1:
+            raise ShapeError(
+                f"a window of {list(attributes.window)} does not fit into {list(x.shape[2:])} with "
+                f"padding {attributes.padding}"
+            )
+        return (*x.shape[:2], *extents)
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        rows, columns = node.attributes.window
+        elements = min(value.type.elements for value in (*node.inputs, *node.outputs))
+        return Cost(elements * rows * columns, moved.bytes_read, moved.bytes_written)
+
+
+def _positions(a: Any, x: Array, y: Array) -> Iterator[tuple[int, Array, Array]]:
+    """For each place in a window: its number, what it reads of x, and where that goes in y."""
+    rows, columns = a.window
+    down, across = range(y.shape[2]), range(y.shape[3])
+    for i in range(rows):
+        vertical = window(i, down, x.shape[2], a.stride[0], a.padding[0], 1)
+        for j in range(columns):
+            horizontal = window(j, across, x.shape[3], a.stride[1], a.padding[1], 1)
+            part = x[:, :, vertical.inner(), horizontal.inner()]
+            target = y[:, :, vertical.outer(), horizontal.outer()]
+            yield i * columns + j, part, target
+
+
+def _images(shape: tuple[int, ...], itemsize: int, device: Device) -> int:
+    """Images of a tile."""
+    image = shape[1] * shape[2] * shape[3] * itemsize
+    return max(1, min(shape[0], min(TILE_BYTES, device.workspace_limit_bytes) // image))
+
+
+class MaxPool2d(Pooling):
+    """y = the largest of each window; keeps its place in the window as one byte, not the input."""
+
+    name, inputs, outputs = "max_pool2d", ("x",), ("y", "place")
+    attributes = Pool2dAttributes
+
+    def infer(self, attributes: Pool2dAttributes, x: TensorType) -> tuple[TensorType, TensorType]:
+        if attributes.window[0] * attributes.window[1] > 256:
+            raise ShapeError(f"a window of {list(attributes.window)} has more than 256 places")
+        if any(2 * p > w for p, w in zip(attributes.padding, attributes.window, strict=True)):
+            raise ShapeError(
+                f"padding {attributes.padding} is more than half of the window {attributes.window}"
+            )
+        y = x.with_shape(self.pooled_shape(attributes, x))
+        return y, y.with_dtype(uint8)
+
+    def gradient(self, node: Node, dy: Value, place: Value) -> Value:
+        attributes = _with_extent(node.attributes, node.inputs[0].shape)
+        return apply(MaxPool2dGradient, dy, place, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Where a place beats the best so far, and its number there."""
+        y = node.outputs[0].type
+        tile = y.with_shape((_images(y.shape, 1, device), *y.shape[1:]))
+        return tile.with_dtype(bool_), tile.with_dtype(uint8)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array, place: Array) -> None:
+        record(functools.partial(_max_pool, node.attributes, x, y, place, record.scratch))
+
+
+def _max_pool(
+    a: Pool2dAttributes, x: Array, y: Array, place: Array, scratch: tuple[Array, ...]
+) -> None:
+    y.fill(-np.inf)
+    place.fill(0)
+    tile = scratch[0].shape[0]
+    for start in range(0, x.shape[0], tile):
+        part = slice(start, min(start + tile, x.shape[0]))
+        beats, number = (s[: part.stop - part.start] for s in scratch)
+        for (k, source, best), (_, _, places), (_, _, wins), (_, _, numbers) in zip(
+            _positions(a, x[part], y[part]),
+            _positions(a, x[part], place[part]),
+            _positions(a, x[part], beats),
+            _positions(a, x[part], number),
+            strict=True,
+        ):
+            np.greater(source, best, out=wins)
+            np.maximum(best, source, out=best)
+            np.multiply(wins.view(np.uint8), np.uint8(k), out=numbers)
+            np.maximum(places, numbers, out=places)  # k grows: the last to beat is the best
+
+
+class MaxPool2dGradient(Pooling):
+    """dx = dy where the largest of a window stood, summed over windows."""
+
+    name, inputs, outputs = "max_pool2d_gradient", ("dy", "place"), ("dx",)
+    attributes = Pool2dGradientAttributes
+
+    def infer(
+        self, attributes: Pool2dGradientAttributes, dy: TensorType, place: TensorType
+    ) -> TensorType:
+        return dy.with_shape((*dy.shape[:2], *attributes.extent))
+
+    def gradient_dy(self, node: Node, ddx: Value, place: Value) -> Value:
+        a = node.attributes
+        attributes = Pool2dAttributes(a.window, a.stride, a.padding)
+        return apply(MaxPool2dSelect, ddx, place, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Where a place was the largest; bit masks for choosing; what is chosen."""
+        return _choosing_scratch(node.inputs[0].type, device)
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, place: Array, *, dx: Array) -> None:
+        record(functools.partial(_max_pool_back, node.attributes, dy, place, dx, record.scratch))
+
+
+def _choosing_scratch(y: TensorType, device: Device) -> tuple[TensorType, ...]:
+    tile = y.with_shape((_images(y.shape, max(4, y.dtype.itemsize), device), *y.shape[1:]))
+    bits = tile.with_dtype(int64 if y.dtype.itemsize == 8 else int32)
+    return tile.with_dtype(bool_), bits, bits, tile
+
+
+def _max_pool_back(
+    a: Pool2dGradientAttributes, dy: Array, place: Array, dx: Array, scratch: tuple[Array, ...]
+) -> None:
+    dx.fill(0)
+    tile = scratch[0].shape[0]
+    for start in range(0, dy.shape[0], tile):
+        part = slice(start, min(start + tile, dy.shape[0]))
+        hit, mask, flip, chosen = (s[: part.stop - part.start] for s in scratch)
+        for k, target, source in _positions(a, dx[part], chosen):
+            np.equal(place[part], np.uint8(k), out=hit)
+            select(hit, dy[part], 0.0, mask, flip, chosen)
+            np.add(target, source, out=target)
+
+
+class MaxPool2dSelect(Pooling):
+    """y = what x holds where the largest of each window stood: the gradient's gradient."""
+
+    name, inputs = "max_pool2d_select", ("x", "place")
+    attributes = Pool2dAttributes
+
+    def infer(self, attributes: Pool2dAttributes, x: TensorType, place: TensorType) -> TensorType:
+        return x.with_shape(place.shape)
+
+    def gradient_x(self, node: Node, dy: Value, place: Value) -> Value:
+        attributes = _with_extent(node.attributes, node.inputs[0].shape)
+        return apply(MaxPool2dGradient, dy, place, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return _choosing_scratch(node.output.type, device)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, place: Array, *, y: Array) -> None:
+        record(functools.partial(_max_select, node.attributes, x, place, y, record.scratch))
+
+
+def _max_select(
+    a: Pool2dAttributes, x: Array, place: Array, y: Array, scratch: tuple[Array, ...]
+) -> None:
+    y.fill(0)
+    tile = scratch[0].shape[0]
+    for start in range(0, x.shape[0], tile):
+        part = slice(start, min(start + tile, x.shape[0]))
+        hit, mask, flip, chosen = (s[: part.stop - part.start] for s in scratch)
+        for k, source, target in _positions(a, x[part], chosen):
+            chosen.fill(0)
+            np.copyto(target, source)
+            np.equal(place[part], np.uint8(k), out=hit)
+            select(hit, chosen, 0.0, mask, flip, chosen)
+            np.add(y[part], chosen, out=y[part])
+
+
+def _with_extent(a: Pool2dAttributes, shape: tuple[int, ...]) -> Pool2dGradientAttributes:
+    return Pool2dGradientAttributes(a.window, a.stride, a.padding, (shape[2], shape[3]))
+
+
+class AveragePool2d(Pooling):
+    """y = the mean of each window, padding counted as zeros."""
+
+    name, inputs = "average_pool2d", ("x",)
+    attributes = Pool2dAttributes
+
+    def infer(self, attributes: Pool2dAttributes, x: TensorType) -> TensorType:
+        return x.with_shape(self.pooled_shape(attributes, x))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        attributes = _with_extent(node.attributes, node.inputs[0].shape)
+        return apply(AveragePool2dGradient, dy, attributes=attributes).output
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        a = node.attributes
+        record(y.fill, 0)
+        for _, source, target in _positions(a, x, y):
+            record(np.add, target, source, out=target)
+        record(np.divide, y, float(a.window[0] * a.window[1]), out=y)
+
+
+class AveragePool2dGradient(Pooling):
+    """dx = dy spread evenly over each window."""
+
+    name, inputs, outputs = "average_pool2d_gradient", ("dy",), ("dx",)
+    attributes = Pool2dGradientAttributes
+
+    def infer(self, attributes: Pool2dGradientAttributes, dy: TensorType) -> TensorType:
+        return dy.with_shape((*dy.shape[:2], *attributes.extent))
+
+    def gradient(self, node: Node, ddx: Value) -> Value:
+        a = node.attributes
+        attributes = Pool2dAttributes(a.window, a.stride, a.padding)
+        return apply(AveragePool2d, ddx, attributes=attributes).output
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
+        a = node.attributes
+        record(dx.fill, 0)
+        for _, target, source in _positions(a, dx, dy):
+            record(np.add, target, source, out=target)
+        record(np.divide, dx, float(a.window[0] * a.window[1]), out=dx)
+
+
+# --- functions ---
+
+
+def max_pool2d(
+    x: Value, window: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
+) -> Value:
+    """The largest element of each window; the stride is the window's size by default."""
+    return apply(MaxPool2d, x, attributes=_pool(window, stride, padding)).outputs[0]
+
+
+def average_pool2d(
+    x: Value, window: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
+) -> Value:
+    """The mean of each window, padding counted as zeros."""
+    return apply(AveragePool2d, x, attributes=_pool(window, stride, padding)).output
+
+
+def _pool(window: int | Pair, stride: int | Pair | None, padding: int | Pair) -> Pool2dAttributes:
+    size = pair("window", window, 1)
+    step = size if stride is None else pair("stride", stride, 1)
+    return Pool2dAttributes(size, step, pair("padding", padding, 0))
+
+
+def global_average_pool2d(x: Value) -> Value:
+    """The mean over height and width: (batch, channels)."""
+    return mean(x, (2, 3))

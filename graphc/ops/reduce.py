@@ -1,0 +1,215 @@
+"""Sums, means and maxima over axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import DTypeError, ShapeError
+from graphc.ir.builder import apply, as_value
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType, bool_, compute_dtype, normalize_axis
+from graphc.ops.choice import cast, equal
+from graphc.ops.elementwise import div, float_dtype, mul, scale
+from graphc.ops.shape import broadcast_to, reshape
+
+BLOCK_ROWS = 1024
+"""Rows of a long first axis that are summed on their own."""
+
+
+BLOCK_ELEMENTS = 16384
+"""Elements whose squares are summed on their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAttributes:
+    """Axes that go, ascending from the front; `keepdims` leaves them with extent 1."""
+
+    axes: tuple[int, ...]
+    keepdims: bool
+
+
+class Reduction(Op):
+    """Base: shapes, cost, and how a gradient spreads over the axes that went."""
+
+    inputs = ("x",)
+    attributes = ReduceAttributes
+
+    def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
+        axes = attributes.axes
+        if not isinstance(axes, tuple) or [
+            normalize_axis(a, x.rank, "axes") for a in axes
+        ] != sorted(set(axes)):
+            raise ShapeError(f"axes are ascending numbers from 0 to {x.rank - 1}, got {axes}")
+        if attributes.keepdims:
+            return x.with_shape([1 if i in axes else n for i, n in enumerate(x.shape)])
+        return x.with_shape([n for i, n in enumerate(x.shape) if i not in axes])
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        return Cost(node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
+
+    def spread(self, node: Node, value: Value) -> Value:
+        """A value of the output's shape, broadcast to the input's."""
+        shape, axes = node.inputs[0].shape, node.attributes.axes
+        kept = [1 if axis in axes else n for axis, n in enumerate(shape)]
+        return broadcast_to(reshape(value, kept), shape)
+
+
+class Sum(Reduction):
+    """y = sum of x over axes. Integers keep their dtype, so their sums wrap around."""
+
+    name = "sum"
+    precision = "wide"
+
+    def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
+        if x.dtype == bool_:
+            raise DTypeError("there is no sum of bool; convert with graphc.cast")
+        return super().infer(attributes, x)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return _partial_sums(node)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return self.spread(node, dy)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        _record_sum(record, node, x, y)
+
+
+class Mean(Reduction):
+    """y = mean of x over axes."""
+
+    name = "mean"
+    precision = "wide"
+
+    def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
+        float_dtype(x)
+        return super().infer(attributes, x)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return _partial_sums(node)
+
+    def count(self, node: Node) -> int:
+        return math.prod(node.inputs[0].shape[axis] for axis in node.attributes.axes)
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return self.spread(node, scale(dy, 1 / self.count(node)))
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        _record_sum(record, node, x, y)
+        record(np.divide, y, float(self.count(node)), out=y)
+
+
+def _partial_sums(node: Node) -> tuple[TensorType, ...]:
+    """One sum a block of the first axis, where that axis is long: NumPy adds its rows one by one,
+    and the error of a float sum grows with the number of terms added to one total."""
+    x, axes = node.inputs[0].type, node.attributes.axes
+    if 0 not in axes or x.rank < 2 or x.shape[0] <= 2 * BLOCK_ROWS:
+        return ()
+    kept = [1 if i in axes else n for i, n in enumerate(x.shape)]
+    return (x.with_shape([-(-x.shape[0] // BLOCK_ROWS), *kept[1:]]),)
+
+
+def _record_sum(record: Recorder, node: Node, x: Array, y: Array) -> None:
+    axes, keepdims = node.attributes.axes, node.attributes.keepdims
+    if not record.scratch:
+        record(np.add.reduce, x, axes, y.dtype, y, keepdims)
+        return
+    (partial,) = record.scratch
+    for number in range(partial.shape[0]):
+        block = x[number * BLOCK_ROWS : (number + 1) * BLOCK_ROWS]
+        record(np.add.reduce, block, axes, y.dtype, partial[number : number + 1], True)
+    total = y if keepdims else np.expand_dims(y, axes)
+    record(np.add.reduce, partial, 0, y.dtype, total[0])
+
+
+class SquareSum(Op):
+    """y = sum of x² over all elements, block by block."""
+
+    name, inputs = "square_sum", ("x",)
+    precision = "wide"
+    needs_contiguous = ("x",)
+    flops_per_element = 0
+
+    def infer(self, attributes: Any, x: TensorType) -> TensorType:
+        return TensorType((), compute_dtype(float_dtype(x)))
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        return Cost(2 * node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
+
+    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
+        return mul(x, cast(scale(dy, 2.0), x.type.dtype))
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A sum a block."""
+        x = node.inputs[0].type
+        return (x.with_shape((-(-x.elements // BLOCK_ELEMENTS),)),)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        (partial,) = record.scratch
+        flat = x.reshape(-1)
+        for number in range(partial.size):
+            block = flat[number * BLOCK_ELEMENTS : (number + 1) * BLOCK_ELEMENTS]
+            record(np.dot, block, block, out=partial[number : number + 1].reshape(()))
+        record(np.add.reduce, partial, 0, None, y)
+
+
+class Max(Reduction):
+    """y = max of x over axes. Equal maxima share the gradient evenly."""
+
+    name = "max"
+
+    def gradient(self, node: Node, dy: Value, x: Value, y: Value) -> Value:
+        hit = cast(equal(x, self.spread(node, y)), x.type.dtype)
+        share = div(dy, sum(hit, node.attributes.axes, node.attributes.keepdims))
+        return mul(hit, self.spread(node, share))
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        record(np.maximum.reduce, x, node.attributes.axes, None, y, node.attributes.keepdims)
+
+
+def _attributes(
+    where: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool
+) -> ReduceAttributes:
+    rank = as_value(where, x).type.rank
+    if axes is None:
+        return ReduceAttributes(tuple(range(rank)), keepdims)
+    listed: Iterable[int] = axes if isinstance(axes, Iterable) else (axes,)
+    resolved = {normalize_axis(axis, rank, where) for axis in listed}
+    return ReduceAttributes(tuple(sorted(resolved)), keepdims)
+
+
+def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Sum over `axes`, over all of them by default."""
+    return apply(Sum, x, attributes=_attributes("sum", x, axes, keepdims)).output
+
+
+def square_sum(x: Value) -> Value:
+    """The sum of x², a scalar."""
+    return apply(SquareSum, x).output
+
+
+def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Mean over `axes`, over all of them by default."""
+    return apply(Mean, x, attributes=_attributes("mean", x, axes, keepdims)).output
+
+
+def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Maximum over `axes`, over all of them by default."""
+    return apply(Max, x, attributes=_attributes("max", x, axes, keepdims)).output
+
+
+def sum_to(x: Value, shape: tuple[int, ...]) -> Value:
+    """x summed over the axes along which `shape` would be broadcast to it."""
+    extra = x.type.rank - len(shape)
+    unit = [extra + i for i, n in enumerate(shape) if n == 1 and x.shape[extra + i] != 1]
+    axes = [*range(extra), *unit]
+    return reshape(sum(x, axes), shape) if axes else x

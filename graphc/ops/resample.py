@@ -1,0 +1,232 @@
+"""Height and width to another extent: adaptive means, upsampling, zero padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import TensorType
+from graphc.ops.conv import pair
+from graphc.ops.elementwise import float_dtype
+from graphc.ops.geometry import Pair
+from graphc.ops.pool import AveragePool2d, Pool2dAttributes
+from graphc.ops.shape import PadSlice, PadSliceAttributes
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentAttributes:
+    """The (height, width) to make."""
+
+    extent: Pair
+
+
+def _share(index: int, parts: int, extent: int) -> slice:
+    """The input elements that part `index` of `parts` averages: they may overlap by one."""
+    return slice(index * extent // parts, -(-(index + 1) * extent // parts))
+
+
+def _cells(x: Array, y: Array) -> Iterator[tuple[Array, Array, int]]:
+    """For each output element: what it averages, itself, and how many that are."""
+    for i in range(y.shape[2]):
+        rows = _share(i, y.shape[2], x.shape[2])
+        for j in range(y.shape[3]):
+            columns = _share(j, y.shape[3], x.shape[3])
+            source = x[:, :, rows, columns]
+            yield source, y[:, :, i, j], source.shape[2] * source.shape[3]
+
+
+class AdaptiveAveragePool2d(Op):
+    """y of a given extent: each element the mean of its share of the input."""
+
+    name, inputs = "adaptive_average_pool2d", ("x",)
+    attributes = ExtentAttributes
+
+    def infer(self, attributes: ExtentAttributes, x: TensorType) -> TensorType:
+        float_dtype(x)
+        if x.rank != 4:
+            raise ShapeError(f"x is (batch, channels, height, width), got {x}")
+        return x.with_shape((*x.shape[:2], *attributes.extent))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        _, _, height, width = node.inputs[0].shape
+        attributes = ExtentAttributes((height, width))
+        return apply(AdaptiveAveragePool2dGradient, dy, attributes=attributes).output
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        for source, target, count in _cells(x, y):
+            record(np.add.reduce, source, (2, 3), None, target)
+            record(np.divide, target, float(count), out=target)
+
+
+class AdaptiveAveragePool2dGradient(Op):
+    """dx = dy spread evenly over each element's share."""
+
+    name, inputs, outputs = "adaptive_average_pool2d_gradient", ("dy",), ("dx",)
+    attributes = ExtentAttributes
+
+    def infer(self, attributes: ExtentAttributes, dy: TensorType) -> TensorType:
+        return dy.with_shape((*dy.shape[:2], *attributes.extent))
+
+    def gradient(self, node: Node, ddx: Value) -> Value:
+        _, _, height, width = node.inputs[0].shape
+        attributes = ExtentAttributes((height, width))
+        return apply(AdaptiveAveragePool2d, ddx, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """One number an image and channel."""
+        return (node.output.type.with_shape(node.output.shape[:2]),)
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
+        (share,) = record.scratch
+        record(dx.fill, 0)
+        for target, source, count in _cells(dx, dy):
+            record(np.divide, source, float(count), out=share)
+            record(np.add, target, share[:, :, None, None], out=target)
+
+
+@dataclass(frozen=True, slots=True)
+class UpsampleAttributes:
+    """A whole factor for both axes."""
+
+    factor: int
+
+
+class UpsampleNearest2d(Op):
+    """Each element repeated factor by factor times."""
+
+    name, inputs = "upsample_nearest2d", ("x",)
+    attributes = UpsampleAttributes
+    native_16_bit = True
+
+    def infer(self, attributes: UpsampleAttributes, x: TensorType) -> TensorType:
+        return x.with_shape(_upsampled(attributes, x))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        factor = node.attributes.factor
+        attributes = Pool2dAttributes((factor, factor), (factor, factor), (0, 0))
+        return apply(AveragePool2d, dy, attributes=attributes).output * float(factor * factor)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        factor = node.attributes.factor
+        for i in range(factor):
+            for j in range(factor):
+                record(np.copyto, y[:, :, i::factor, j::factor], x)
+
+
+def _upsampled(attributes: UpsampleAttributes, x: TensorType) -> tuple[int, ...]:
+    float_dtype(x)
+    if x.rank != 4:
+        raise ShapeError(f"x is (batch, channels, height, width), got {x}")
+    return (*x.shape[:2], x.shape[2] * attributes.factor, x.shape[3] * attributes.factor)
+
+
+def _neighbours(index: int, factor: int, extent: int) -> tuple[tuple[int, float], ...]:
+    """The two input elements between which an output element's centre lies, with their weights."""
+    centre = min(max((index + 0.5) / factor - 0.5, 0.0), extent - 1.0)
+    low = int(centre)
+    part = centre - low
+    if part == 0.0:
+        return ((low, 1.0),)
+    return (low, 1.0 - part), (low + 1, part)
+
+
+class UpsampleBilinear2d(Op):
+    """Linear interpolation between elements' centres, repeated at the edge."""
+
+    name, inputs = "upsample_bilinear2d", ("x",)
+    attributes = UpsampleAttributes
+    flops_per_element = 6
+
+    def infer(self, attributes: UpsampleAttributes, x: TensorType) -> TensorType:
+        return x.with_shape(_upsampled(attributes, x))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        attributes = node.attributes
+        return apply(UpsampleBilinear2dGradient, dy, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The input with its columns interpolated, and one line."""
+        n, c, height, width = node.inputs[0].shape
+        type, factor = node.output.type, node.attributes.factor
+        line = max(height, width * factor)
+        return type.with_shape((n, c, height, width * factor)), type.with_shape((n, c, line))
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        factor, (wide, line) = node.attributes.factor, record.scratch
+        for source, target in ((x, wide), (wide.swapaxes(2, 3), y.swapaxes(2, 3))):
+            room = line[:, :, : target.shape[2]]
+            for j in range(target.shape[3]):
+                (first, weight), *rest = _neighbours(j, factor, source.shape[3])
+                record(np.multiply, source[:, :, :, first], weight, out=target[:, :, :, j])
+                for other, weight in rest:
+                    record(np.multiply, source[:, :, :, other], weight, out=room)
+                    record(np.add, target[:, :, :, j], room, out=target[:, :, :, j])
+
+
+class UpsampleBilinear2dGradient(Op):
+    """The transpose of the interpolation."""
+
+    name, inputs, outputs = "upsample_bilinear2d_gradient", ("dy",), ("dx",)
+    attributes = UpsampleAttributes
+    flops_per_element = 6
+
+    def infer(self, attributes: UpsampleAttributes, dy: TensorType) -> TensorType:
+        n, c, height, width = dy.shape
+        return dy.with_shape((n, c, height // attributes.factor, width // attributes.factor))
+
+    def gradient(self, node: Node, ddx: Value) -> Value:
+        return apply(UpsampleBilinear2d, ddx, attributes=node.attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        n, c, height, width = node.inputs[0].shape
+        type = node.output.type
+        low = height // node.attributes.factor
+        return type.with_shape((n, c, low, width)), type.with_shape((n, c, max(low, width)))
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
+        factor, (wide, line) = node.attributes.factor, record.scratch
+        for source, target in ((dy.swapaxes(2, 3), wide.swapaxes(2, 3)), (wide, dx)):
+            room = line[:, :, : target.shape[2]]
+            record(target.fill, 0)
+            for j in range(source.shape[3]):
+                for other, weight in _neighbours(j, factor, target.shape[3]):
+                    record(np.multiply, source[:, :, :, j], weight, out=room)
+                    record(np.add, target[:, :, :, other], room, out=target[:, :, :, other])
+
+
+# --- functions ---
+
+
+def adaptive_average_pool2d(x: Value, extent: int | Pair) -> Value:
+    """Means over as even shares as `extent` allows."""
+    attributes = ExtentAttributes(pair("extent", extent, 1))
+    return apply(AdaptiveAveragePool2d, x, attributes=attributes).output
+
+
+def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
+    """Height and width times a whole factor; form "nearest" or "bilinear"."""
+    ops = {"nearest": UpsampleNearest2d, "bilinear": UpsampleBilinear2d}
+    if form not in ops or not isinstance(factor, int) or factor < 1:
+        raise OptionError(
+            f"upsample2d: the form is one of {', '.join(ops)} and the factor a whole number from 1 "
+            f"up, got {form!r} and {factor!r}"
+        )
+    return apply(ops[form], x, attributes=UpsampleAttributes(factor)).output
+
+
+def pad(x: Value, widths: tuple[Pair, ...]) -> Value:
+    """Zeros around x: (before, after) for each axis."""
+    if len(widths) != x.type.rank or any(min(width) < 0 for width in widths):
+        raise ShapeError(f"pad: one (before, after) from 0 up for each of {x.type.rank} axes")
+    starts = tuple(before for before, _ in widths)
+    stops = tuple(before + n for before, n in zip(starts, x.shape, strict=True))
+    shape = tuple(stop + after for stop, (_, after) in zip(stops, widths, strict=True))
+    attributes = PadSliceAttributes(shape, starts, stops, (1,) * x.type.rank)
+    return apply(PadSlice, x, attributes=attributes).output

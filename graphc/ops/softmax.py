@@ -1,0 +1,246 @@
+"""Softmax and its logarithm over one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import ShapeError
+from graphc.ir.builder import apply, as_value
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import TensorType, normalize_axis
+from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
+from graphc.ops.elementwise import exp, float_dtype, mul, sub
+from graphc.ops.reduce import sum
+from graphc.ops.shape import AxisAttributes
+
+
+class AlongAxis(Op):
+    """Base: one float type in and out; elements along one axis, a line, belong together.
+
+    `lines` works on a tile of whole lines, as few as the scratch is to be small.
+    """
+
+    attributes = AxisAttributes
+    flops_per_element = 12
+
+    def infer(self, attributes: AxisAttributes, *types: TensorType) -> TensorType:
+        float_dtype(*types)
+        normalize_axis(attributes.axis, types[0].rank, "axis")
+        if any(type.shape != types[0].shape for type in types):
+            raise ShapeError(f"operands have one shape, got {' and '.join(map(str, types))}")
+        return types[0]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A number a line of a tile, and a tile."""
+        axis, tile = node.attributes.axis, list(node.output.shape)
+        cut = _cut_axis(node.output.shape, axis)
+        if cut is not None:
+            rest = node.output.type.elements // tile[cut]
+            tile[cut] = min(tile[cut], max(1, TILE_ELEMENTS // rest))
+        number = [1 if i == axis else n for i, n in enumerate(tile)]
+        return (node.output.type.with_shape(number), node.output.type.with_shape(tile))
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        """Compute whole lines; `number` and `tile` are scratch."""
+        raise NotImplementedError
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
+        axis, (out,) = node.attributes.axis, outputs.values()
+        cut = _cut_axis(out.shape, axis)
+        if cut is None:
+            record(self.lines, axis, inputs, out, *record.scratch)
+        else:
+            record(_run_tiles, self.lines, axis, cut, inputs, out, *record.scratch)
+
+
+def _cut_axis(shape: tuple[int, ...], axis: int) -> int | None:
+    """The longest axis across the lines."""
+    others = [i for i in range(len(shape)) if i != axis]
+    return max(others, key=lambda i: (shape[i], -i), default=None)
+
+
+def _run_tiles(
+    lines: Callable[..., None],
+    axis: int,
+    cut: int,
+    inputs: Sequence[Array],
+    out: Array,
+    number: Array,
+    tile: Array,
+) -> None:
+    before, step = (slice(None),) * cut, tile.shape[cut]
+    for start in range(0, out.shape[cut], step):
+        part = (*before, slice(start, start + step))
+        room = (*before, slice(0, out.shape[cut] - start))
+        lines(axis, [x[part] for x in inputs], out[part], number[room], tile[room])
+
+
+class Softmax(AlongAxis):
+    """y = exp(x - max x) / sum of the same, along the axis."""
+
+    name, inputs = "softmax", ("x",)
+    may_overwrite = {"y": ("x",)}
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return apply(SoftmaxGradient, y, dy, attributes=node.attributes).output
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        (x,) = inputs
+        np.maximum.reduce(x, axis, out=number, keepdims=True)
+        np.subtract(x, number, out=out)
+        np.exp(out, out=out)
+        np.add.reduce(out, axis, out=number, keepdims=True)
+        np.divide(out, number, out=out)
+
+
+CAUSAL_ROWS = 32
+"""Rows that `CausalSoftmax` works on at a time."""
+
+
+class CausalSoftmax(Op):
+    """Softmax over the last axis of x (..., rows, columns), where row i sees no column that
+    belongs to a later row: y is 0 beyond column i + columns - rows.
+
+    The mask is in the arithmetic, not in memory, and holds no infinity.
+    """
+
+    name, inputs = "causal_softmax", ("x",)
+    may_overwrite = {"y": ("x",)}
+    flops_per_element = 6
+
+    def infer(self, attributes: Any, x: TensorType) -> TensorType:
+        float_dtype(x)
+        if x.rank < 2 or x.shape[-2] > x.shape[-1]:
+            raise ShapeError(f"x is (..., rows, columns) with no more rows than columns, got {x}")
+        return x
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        """Softmax's own: where y is 0, nothing flows."""
+        attributes = AxisAttributes(node.output.type.rank - 1)
+        return apply(SoftmaxGradient, y, dy, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A number a line of a block of rows."""
+        *batch, rows, _ = node.output.shape
+        return (node.output.type.with_shape((*batch, min(CAUSAL_ROWS, rows), 1)),)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        (number,) = record.scratch
+        rows, columns = y.shape[-2:]
+        for first in range(0, rows, CAUSAL_ROWS):
+            last = min(first + CAUSAL_ROWS, rows)
+            seen, block = last + columns - rows, (..., slice(first, last))
+            lines = number[..., : last - first, :]
+            record(_causal_rows, x[(*block, slice(seen))], y[(*block, slice(seen))], lines)
+            record(np.copyto, y[(*block, slice(seen, None))], 0)
+
+
+def _causal_rows(x: Array, y: Array, number: Array) -> None:
+    """Rows of which the last sees all columns, the one before all but one, and so on."""
+    rows, columns = y.shape[-2:]
+    np.copyto(y, x)
+    for row in range(rows - 1):
+        y[..., row, columns - rows + row + 1 :] = -np.inf
+    np.maximum.reduce(y, -1, out=number, keepdims=True)
+    np.subtract(y, number, out=y)
+    np.exp(y, out=y)
+    np.add.reduce(y, -1, out=number, keepdims=True)
+    np.divide(y, number, out=y)
+
+
+class SoftmaxGradient(AlongAxis):
+    """dx = y · (dy - sum of dy · y along the axis)."""
+
+    name, inputs, outputs = "softmax_gradient", ("y", "dy"), ("dx",)
+    flops_per_element = 4
+    may_overwrite = {"dx": ("y", "dy")}
+
+    def gradient_y(self, node: Node, ddx: Value, y: Value, dy: Value) -> Value:
+        axis = node.attributes.axis
+        centred = sub(dy, sum(mul(dy, y), axis, keepdims=True))
+        return sub(mul(ddx, centred), mul(dy, sum(mul(ddx, y), axis, keepdims=True)))
+
+    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
+        return apply(SoftmaxGradient, y, ddx, attributes=node.attributes).output
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        y, dy = inputs
+        np.multiply(y, dy, out=tile)
+        np.add.reduce(tile, axis, out=number, keepdims=True)
+        np.subtract(dy, number, out=tile)
+        np.multiply(tile, y, out=out)
+
+
+class LogSoftmax(AlongAxis):
+    """y = x - log of the sum of exp(x), along the axis."""
+
+    name, inputs = "log_softmax", ("x",)
+    precision = "wide"
+    may_overwrite = {"y": ("x",)}
+
+    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
+        return apply(LogSoftmaxGradient, y, dy, attributes=node.attributes).output
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        (x,) = inputs
+        np.maximum.reduce(x, axis, out=number, keepdims=True)
+        np.subtract(x, number, out=out)
+        np.exp(out, out=tile)
+        np.add.reduce(tile, axis, out=number, keepdims=True)
+        np.log(number, out=number)
+        np.subtract(out, number, out=out)
+
+
+class LogSoftmaxGradient(AlongAxis):
+    """dx = dy - exp(y) · sum of dy along the axis."""
+
+    name, inputs, outputs = "log_softmax_gradient", ("y", "dy"), ("dx",)
+    may_overwrite = {"dx": ("y", "dy")}
+
+    def gradient_y(self, node: Node, ddx: Value, y: Value, dy: Value) -> Value:
+        total = sum(dy, node.attributes.axis, keepdims=True)
+        return -mul(mul(ddx, exp(y)), total)
+
+    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
+        weighted = sum(mul(ddx, exp(y)), node.attributes.axis, keepdims=True)
+        return sub(ddx, weighted)
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        y, dy = inputs
+        np.add.reduce(dy, axis, out=number, keepdims=True)
+        np.exp(y, out=tile)
+        np.multiply(tile, number, out=tile)
+        np.subtract(dy, tile, out=out)
+
+
+def softmax(x: Value, axis: int = -1) -> Value:
+    """exp(x) normalised to sum 1 along `axis`."""
+    rank = as_value("softmax", x).type.rank
+    attributes = AxisAttributes(normalize_axis(axis, rank, "softmax"))
+    return apply(Softmax, x, attributes=attributes).output
+
+
+def causal_softmax(x: Value) -> Value:
+    """Softmax over the last axis of x (..., rows, columns), blind to what comes later.
+
+    The last row sees all columns, the row before it all but one, and so on; the rest is 0.
+    """
+    return apply(CausalSoftmax, x).output
+
+
+def log_softmax(x: Value, axis: int = -1) -> Value:
+    """The logarithm of softmax, without its underflow."""
+    attributes = AxisAttributes(
+        normalize_axis(axis, as_value("log_softmax", x).type.rank, "log_softmax")
+    )
+    return apply(LogSoftmax, x, attributes=attributes).output

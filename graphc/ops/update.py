@@ -1,0 +1,216 @@
+"""Optimizer steps as ops: each replaces a parameter and its moments where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from graphc.errors import ShapeError
+from graphc.ir.expression import Expression, parse
+from graphc.ir.graph import Node
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import TensorType, bool_
+from graphc.ops.elementwise import Elementwise
+
+DECAYED = "(g + weight_decay * w)"
+
+
+class Update(Elementwise):
+    """Base: state inputs first; every output has the type of the state that it replaces.
+
+    L2 decay is written as `DECAYED`; where the weight of the decay is 0, it is the gradient alone.
+    Every update takes one more input, a bool scalar ``ok``, if it has to: where that is false, the
+    states stay as they are, to the last bit.
+    """
+
+    variants: ClassVar[Mapping[tuple[bool, bool], Mapping[str, Expression]]]
+    """(decays, guarded) → the expressions that are evaluated."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" in cls.__dict__:
+            cls.inputs = (*cls.inputs, "*ok")
+        super().__init_subclass__()
+        plain = {output: s.replace(DECAYED, "g") for output, s in cls.expressions.items()}
+        guarded = "where(ok, {}, {})".format
+        cls.variants = {}
+        for decays, sources in ((True, cls.expressions), (False, plain)):
+            kept = {o: guarded(s, cls.must_overwrite[o]) for o, s in sources.items()}
+            for guards, written in ((False, sources), (True, kept)):
+                parsed = {output: parse(source) for output, source in written.items()}
+                cls.variants = {**cls.variants, (decays, guards): parsed}
+
+    def expressions_for(self, attributes: Any, operands: int) -> Mapping[str, Expression]:
+        decays = getattr(attributes, "weight_decay", 0.0) != 0.0
+        return self.variants[decays, operands == len(self.inputs)]
+
+    def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
+        inputs = dict(zip(self.inputs, types, strict=False))
+        guard = types[len(self.inputs) - 1 :]
+        if len(guard) > 1 or any(type != TensorType((), bool_) for type in guard):
+            raise ShapeError(f"one bool scalar may say whether to update, got {guard}")
+        for name in ("g", *self.must_overwrite.values()):
+            if name in inputs and inputs[name].shape != types[0].shape:
+                raise ShapeError(
+                    f"{name} has the shape of the state, {types[0]}, got {inputs[name]}"
+                )
+        return tuple(inputs[self.must_overwrite[output]] for output in self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class SgdAttributes:
+    """L2 weight decay, added to the gradient."""
+
+    weight_decay: float
+
+
+class SgdUpdate(Update):
+    """w ← w - rate · (g + weight_decay · w)."""
+
+    name, inputs = "sgd_update", ("w", "g", "rate")
+    outputs = ("w_new",)
+    attributes = SgdAttributes
+    must_overwrite = {"w_new": "w"}
+    expressions = {"w_new": f"w - rate * {DECAYED}"}
+
+
+@dataclass(frozen=True, slots=True)
+class MomentumAttributes:
+    """Factor of the old velocity, and L2 weight decay added to the gradient."""
+
+    momentum: float
+    weight_decay: float
+
+
+class MomentumUpdate(Update):
+    """v ← momentum · v + g + weight_decay · w;  w ← w - rate · v."""
+
+    name, inputs = "momentum_update", ("w", "v", "g", "rate")
+    outputs = ("v_new", "w_new")
+    attributes = MomentumAttributes
+    must_overwrite = {"v_new": "v", "w_new": "w"}
+    expressions = {
+        "v_new": f"momentum * v + {DECAYED}",
+        "w_new": "w - rate * v_new",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class AdamAttributes:
+    """Decay rates of the two moments, the guard against division by zero, and L2 decay."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+
+class AdamUpdate(Update):
+    """Adam (Kingma and Ba, 2015, Alg. 1) with the bias corrections given as two numbers.
+
+    `rate` is learning_rate / (1 - β1ᵗ) and `correction` is 1 / √(1 - β2ᵗ).
+    """
+
+    name, inputs = "adam_update", ("w", "m", "v", "g", "rate", "correction")
+    outputs = ("m_new", "v_new", "w_new")
+    attributes = AdamAttributes
+    must_overwrite = {"m_new": "m", "v_new": "v", "w_new": "w"}
+    expressions = {
+        "m_new": f"beta1 * m + (1 - beta1) * {DECAYED}",
+        "v_new": f"beta2 * v + (1 - beta2) * {DECAYED} ** 2",
+        "w_new": "w - rate * m_new / (sqrt(v_new) * correction + epsilon)",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class AdamwAttributes:
+    """Decay rates of the two moments, and the guard against division by zero."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+
+
+class AdamwUpdate(Update):
+    """Adam with decoupled decay (Loshchilov and Hutter, 2019): `decay` is the factor left of w."""
+
+    name, inputs = "adamw_update", ("w", "m", "v", "g", "rate", "correction", "decay")
+    outputs = ("m_new", "v_new", "w_new")
+    attributes = AdamwAttributes
+    must_overwrite = {"m_new": "m", "v_new": "v", "w_new": "w"}
+    expressions = {
+        "m_new": "beta1 * m + (1 - beta1) * g",
+        "v_new": "beta2 * v + (1 - beta2) * g * g",
+        "w_new": "w * decay - rate * m_new / (sqrt(v_new) * correction + epsilon)",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class BetaAttributes:
+    """Decay rates of Adam's two moments."""
+
+    beta1: float
+    beta2: float
+
+
+class AdamCorrection(Op):
+    """The two numbers of `AdamUpdate` for this step, computed in float64 and rounded once."""
+
+    name, inputs = "adam_correction", ("learning_rate", "step")
+    outputs = ("rate", "correction")
+    attributes = BetaAttributes
+
+    def infer(
+        self, attributes: BetaAttributes, learning_rate: TensorType, step: TensorType
+    ) -> tuple[TensorType, ...]:
+        return (learning_rate,) * 2
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        learning_rate: Array,
+        step: Array,
+        *,
+        rate: Array,
+        correction: Array,
+    ) -> None:
+        record(_correct, node.attributes, learning_rate, step, rate, correction)
+
+
+def _correct(
+    betas: BetaAttributes, learning_rate: Array, step: Array, rate: Array, correction: Array
+) -> None:
+    count = step.item() + 1
+    rate[()] = learning_rate.item() / (1 - betas.beta1**count)
+    correction[()] = (1 - betas.beta2**count) ** -0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaleAttributes:
+    """Good steps in a row after which the scale doubles."""
+
+    interval: float
+
+
+class LossScaleUpdate(Update):
+    """The factor of the loss: halved after a step that overflowed, doubled after `interval` good
+    ones (Micikevicius et al., 2018)."""
+
+    name, inputs = "loss_scale_update", ("scale", "good", "finite")
+    outputs = ("scale_new", "good_new")
+    attributes = LossScaleAttributes
+    must_overwrite = {"scale_new": "scale", "good_new": "good"}
+    expressions = {
+        "scale_new": "where(finite, where(good + 1 < interval, scale, scale * 2), "
+        "maximum(scale * 0.5, 1))",
+        "good_new": "where(finite, where(good + 1 < interval, good + 1, 0), 0)",
+    }
+
+
+class Increment(Update):
+    """A counter goes up by one."""
+
+    name, inputs, outputs = "increment", ("count",), ("count_new",)
+    must_overwrite = {"count_new": "count"}
+    expressions = {"count_new": "count + 1"}

@@ -1,0 +1,1 @@
+"""Groups of nodes that run as one kernel."""

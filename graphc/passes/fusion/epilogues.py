@@ -1,0 +1,74 @@
+"""Activations behind linear layers, as part of them: a GPU's BLAS applies them to its sums.
+
+What the activation is applied to is then never written, and needs no bytes. A CPU's BLAS has no
+such epilogues, so only plans for a GPU have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from graphc.ir import builder
+from graphc.ir.graph import Graph, Node, Value
+from graphc.ops.matmul import ACTIVATIONS, Linear
+from graphc.ops.shape import Reshape
+
+
+def fuse_epilogues(graph: Graph) -> Graph:
+    """Give linear nodes the activation behind them, in place of a node of its own.
+
+    Nothing else may read what the activation is applied to, directly or in another shape. So gelu
+    stays an op of its own where there is a gradient, which reads its operand; that of relu reads
+    the result. Both nodes must be recomputed alike. The pass runs whatever the plan is, before
+    recomputation is chosen, so that all plans compute the same bits.
+    """
+    names = {op.name: name for name, op in ACTIVATIONS.items()}
+    taken: set[int] = set()
+    given: dict[int, str] = {}
+    for node in graph.nodes:
+        if node.op.name in names:
+            product = _product(graph, node)
+            if product is not None:
+                given[product.serial] = names[node.op.name]
+                taken.add(node.serial)
+
+    def replacement(node: Node) -> Node | Value:
+        if node.serial in taken:
+            return node.inputs[0]
+        if node.serial in given:
+            fused = replace(node.attributes, activation=given[node.serial])
+            return replace(node, attributes=fused)
+        return node
+
+    return builder.rewrite(graph, replacement) if given else graph
+
+
+def _product(graph: Graph, activation: Node) -> Node | None:
+    """The linear node that can take an activation; None where there is none."""
+    for value in _sources(activation):
+        shown = value in graph.outputs.values() or value in graph.kept
+        if shown or len(graph.uses[value]) > 1 or value.node is None:
+            return None
+        if isinstance(value.node.op, Linear):
+            return value.node if _fits(value.node, activation) else None
+    return None
+
+
+def _sources(activation: Node) -> Iterator[Value]:
+    """What is activated, and what that is in other shapes."""
+    value = activation.inputs[0]
+    yield value
+    while value.node is not None and isinstance(value.node.op, Reshape):
+        value = value.node.inputs[0]
+        yield value
+
+
+def _fits(product: Node, activation: Node) -> bool:
+    return (
+        product.attributes.activation == "none"
+        and product.copy_of is None
+        and activation.copy_of is None
+        and (product.phase, product.mirror, product.segment)
+        == (activation.phase, activation.mirror, activation.segment)
+    )

@@ -1,0 +1,352 @@
+"""Reductions take what computes their operand, and what follows: on a GPU, one kernel in place of
+two or three, and the operand needs no bytes.
+
+The pass runs behind that of `elementwise.py`. A sum, mean, maximum or sum of squares takes the
+elementwise node that makes its operand, or those members of a group that nothing else needs; and
+a node or a group that reads nothing but its result, if nothing else reads that. The fused node
+stands where the first of them stood, so nothing is read later than before.
+
+Its sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to
+store it: plans for a CPU do without this pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from graphc.allocation.allocate import live_bytes
+from graphc.allocation.layout import layouts
+from graphc.codegen.layout import axes_in_memory
+from graphc.codegen.workspace import gpu_workspace
+from graphc.ir.device import DEFAULT_GPU, find_device
+from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.op import REGISTRY
+from graphc.ir.types import TensorType, contiguous_strides
+from graphc.ops.fused import (
+    Fused,
+    FusedAttributes,
+    Member,
+    is_fusible,
+    members_of,
+    share_arithmetic,
+)
+from graphc.ops.fused_reduce import REDUCTIONS, FusedReduce, FusedReduceAttributes
+from graphc.passes.fusion.elementwise import MOST_INPUTS, Lasting
+from graphc.passes.precision import casts_a_parameter
+from graphc.plans.memory_plan import ALIGNMENT, align
+
+DEVICE = find_device(DEFAULT_GPU)
+"""Layouts and scratch are those of any GPU."""
+
+
+def fuse_reductions(graph: Graph, recomputes: bool = False) -> Graph:
+    """The graph with reductions that compute their operands on the way, where this costs no bytes.
+
+    Most cannot cost any. All are fused if the graph needs no more bytes at its peak; not so
+    for a plan that `recomputes`, which has another one.
+    """
+    found = _Search(graph, recomputes).run()
+    safe = [each for each in found if each.is_safe]
+    if len(found) > len(safe) and not recomputes:
+        every = _rebuilt(graph, found)
+        if live_bytes(every, device=DEVICE) <= live_bytes(graph, device=DEVICE):
+            return every
+    return _rebuilt(graph, safe) if safe else graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Members, and the values that they call x0, x1, ..."""
+
+    members: tuple[Member, ...]
+    inputs: tuple[Value, ...]
+    results: tuple[int, ...]
+
+    def part(self, numbers: Sequence[int], outputs: Mapping[int, Value]) -> _Group:
+        """Some members as a group of their own, which reads `outputs` of others."""
+        inputs: dict[Value, str] = {}
+
+        def renamed(name: str) -> str:
+            number = int(name[1:])
+            if name[0] == "m" and number in numbers:
+                return f"m{numbers.index(number)}"
+            value = self.inputs[number] if name[0] == "x" else outputs[number]
+            return inputs.setdefault(value, f"x{len(inputs)}")
+
+        members = [
+            replace(
+                self.members[number], operands=tuple(map(renamed, self.members[number].operands))
+            )
+            for number in numbers
+        ]
+        results = tuple(numbers.index(number) for number in self.results if number in numbers)
+        return _Group(tuple(members), tuple(inputs), results)
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        return tuple(map(str, self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fusion:
+    """Nodes that become one, in their order; what stands for them; and what is left of a group."""
+
+    nodes: tuple[Node, ...]
+    fused: Node
+    operand: Value | None
+    """What is stored no longer."""
+    rest: Node | None
+    is_safe: bool
+    """Whether it costs no bytes, whatever the rest of the graph is like."""
+
+
+class _Search:
+    """Finds reductions that may take what makes their operand, or what follows them."""
+
+    def __init__(self, graph: Graph, recomputes: bool) -> None:
+        self.graph, self.recomputes = graph, recomputes
+        self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
+        self.shown = {*graph.outputs.values(), *graph.kept}
+        self.lasting = Lasting(graph)
+        self.strides = layouts(graph, DEVICE)
+
+    def run(self) -> list[_Fusion]:
+        """All of them, no two of one node."""
+        found: list[_Fusion] = []
+        taken: set[Node] = set()
+        for node in self.graph.nodes:
+            if node.op.name not in REDUCTIONS:
+                continue
+            fusion = self.fusion(node, taken)
+            if fusion is not None:
+                found.append(fusion)
+                taken.update(fusion.nodes)
+        return found
+
+    def fusion(self, reduction: Node, taken: set[Node]) -> _Fusion | None:
+        """What stands for a reduction and its neighbours; None if it has none that may join."""
+        maker = reduction.inputs[0].node
+        if maker is None or maker in taken or not self.may_join(reduction, maker):
+            maker = None
+        part, rest = (None, None) if maker is None else self.parts(maker, reduction)
+        before = maker if part is not None else None
+        behind = self.behind(reduction)
+        if before is None and behind is None:
+            return None
+        fused = self.fused(reduction, part, behind)
+        nodes = tuple(node for node in (before, reduction, behind) if node is not None)
+        is_safe = behind is None or _aligned(behind.output.type) <= _aligned(reduction.output.type)
+        if before is not None:
+            is_safe = is_safe and self.is_safe(reduction, before, fused, rest)
+        operand = reduction.inputs[0] if before is not None else None
+        return _Fusion(nodes, fused, operand, rest, is_safe)
+
+    def may_join(self, reduction: Node, maker: Node) -> bool:
+        """Whether a reduction may take what makes its operand."""
+        operand = reduction.inputs[0]
+        return (
+            _is_elementwise(maker)
+            and operand.type.dtype.kind == "float"
+            and reduction.output not in self.graph.kept
+            and self.is_only_read_by(operand, reduction)
+            and not casts_a_parameter(maker)
+        )
+
+    def is_only_read_by(self, value: Value, reader: Node) -> bool:
+        """Whether nothing else needs the value, and one node may stand for reader and maker."""
+        return (
+            self.graph.uses[value] == [self.graph.position[reader]]
+            and value not in self.shown
+            and self.stays_single(reader)
+            and self.stays_single(value.producer)
+            and _place(reader) == _place(value.producer)
+        )
+
+    def behind(self, reduction: Node) -> Node | None:
+        """The node that makes something of a reduction's result, and of nothing else."""
+        result = reduction.output
+        if result.type.dtype.kind != "float" or not self.graph.uses[result]:
+            return None
+        node = self.graph.nodes[self.graph.uses[result][0]]
+        may_join = (
+            _is_elementwise(node)
+            and {*node.inputs} == {result}
+            and len(node.outputs) == 1
+            and reduction.inputs[0].type.dtype.kind == "float"
+            and node.output not in self.graph.kept
+            and self.is_only_read_by(result, node)
+        )
+        return node if may_join else None
+
+    def stays_single(self, node: Node) -> bool:
+        """Whether the node is no copy, and has none."""
+        return node.phase != "mirror" and node.copy_of is None and node not in self.originals
+
+    def parts(self, maker: Node, reduction: Node) -> tuple[_Group | None, Node | None]:
+        """The members that go to the reduction, and the others as a node.
+
+        None go if a value inside of a group would have to be stored.
+        """
+        group, operand = _group_of(maker), reduction.inputs[0]
+        number = group.results[operand.index]
+        taken = _taken(group, number)
+        left = [each for each in range(len(group.members)) if each not in taken]
+        read = {
+            int(name[1:])
+            for each in taken for name in group.members[each].names if name[0] == "m"
+        }  # fmt: skip
+        is_needed = any(f"m{number}" in group.members[each].operands for each in left)
+        if is_needed or not read - {*taken} <= {*group.results}:
+            return None, None
+        rest, outputs = self.rest(maker, group, left)
+        part = group.part(taken, outputs)
+        return (part, rest) if len(part.inputs) <= MOST_INPUTS else (None, None)
+
+    def fused(self, reduction: Node, part: _Group | None, behind: Node | None) -> Node:
+        """The node that stands for all."""
+        operand, given = reduction.inputs[0], reduction.attributes
+        last = reduction if behind is None else behind
+        strides = self.strides.get(operand, contiguous_strides(operand.type))
+        attributes = FusedReduceAttributes(
+            () if part is None else part.calls,
+            reduction.op.name,
+            getattr(given, "axes", tuple(range(operand.type.rank))),
+            getattr(given, "keepdims", False),
+            axes_in_memory(operand.shape, strides),
+            () if behind is None else _group_of(behind).calls,
+        )
+        inputs = (operand,) if part is None else part.inputs
+        return _node(FusedReduce.name, inputs, attributes, (last.output.type,), last)
+
+    def rest(
+        self, maker: Node, group: _Group, left: Sequence[int]
+    ) -> tuple[Node | None, dict[int, Value]]:
+        """The members that are left as a node, and of each its output."""
+        if not left:
+            return None, {}
+        part = group.part(left, {})
+        results = [number for number in group.results if number in left]
+        types = tuple(maker.outputs[group.results.index(number)].type for number in results)
+        if len(left) == 1:
+            (member,) = part.members
+            given = [part.inputs[int(name[1:])] for name in member.operands]
+            rest = _node(member.op.name, given, member.attributes, types, maker)
+        else:
+            attributes = FusedAttributes(part.calls, part.results)
+            rest = _node(Fused.name, part.inputs, attributes, types, maker)
+        return rest, dict(zip(results, rest.outputs, strict=True))
+
+    def is_safe(self, reduction: Node, maker: Node, fused: Node, rest: Node | None) -> bool:
+        """Whether no step has more bytes live than with both apart."""
+        step, operand = self.graph.position[maker], _aligned(reduction.inputs[0].type)
+        own = _aligned(fused.output.type)
+        own += sum(map(_aligned, gpu_workspace(fused, DEVICE, {}).scratch))
+        dying = self.dying(maker, fused)
+        if not dying:  # then the operand had bytes of its own
+            return own <= operand
+        # What dies with the maker is now live in the reduction, and was not after it.
+        is_next = (
+            self.lasting.others[self.graph.position[reduction]] == (self.lasting.others[step + 1])
+        )
+        return rest is None and is_next and sum(dying) <= operand
+
+    def dying(self, maker: Node, fused: Node) -> list[int]:
+        """Bytes of what the fused node reads, and maybe nothing behind the maker.
+
+        Values of the forward pass that can be made again may die at any reader.
+        """
+        roots = {self.lasting.roots[v]: None for v in fused.inputs if v in self.lasting.roots}
+        step = len(self.graph.nodes) if self.recomputes else self.graph.position[maker]
+        return [
+            _aligned(root.type)
+            for root in roots
+            if self.lasting.last[root] <= step and not isinstance(root, State | Input)
+        ]
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether a node is a group or may be a member of one."""
+    dtypes = [value.type.dtype for value in (*node.inputs, *node.outputs)]
+    return (is_fusible(node.op) or isinstance(node.op, Fused)) and share_arithmetic(dtypes)
+
+
+def _place(node: Node) -> tuple[str, int, str]:
+    return node.phase, node.mirror, node.segment
+
+
+def _aligned(type: TensorType) -> int:
+    return align(type.bytes, ALIGNMENT)
+
+
+def _group_of(maker: Node) -> _Group:
+    """A group, or a node as a group of one."""
+    if isinstance(maker.op, Fused):
+        members = members_of(maker.attributes)
+        return _Group(members, maker.inputs, maker.attributes.results)
+    names = {v: f"x{i}" for i, v in enumerate(dict.fromkeys(maker.inputs))}
+    member = Member(maker.op, tuple(names[v] for v in maker.inputs), maker.attributes)
+    return _Group((member,), tuple(names), (0,))
+
+
+def _taken(group: _Group, number: int) -> list[int]:
+    """A member and those that only it needs, ascending."""
+    taken = {number}
+    for earlier in reversed(range(number)):
+        readers = [i for i, m in enumerate(group.members) if f"m{earlier}" in m.operands]
+        if earlier not in group.results and taken.issuperset(readers):
+            taken.add(earlier)
+    return sorted(taken)
+
+
+def _node(
+    op: str,
+    inputs: Sequence[Value],
+    attributes: object,
+    types: tuple[TensorType, ...],
+    like: Node,
+) -> Node:
+    return Node(
+        REGISTRY[op],
+        tuple(inputs),
+        attributes,
+        types,
+        like.serial,
+        like.scope,
+        like.phase,
+        like.mirror,
+        like.segment,
+    )
+
+
+def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
+    """The graph with fused nodes where their operands were made."""
+    by_first = {fusion.nodes[0]: fusion for fusion in fusions}
+    later = {node for fusion in fusions for node in fusion.nodes[1:]}
+    mapped: dict[Value, Value] = {}
+    fresh: dict[Node, Node] = {}
+    nodes: list[Node] = []
+
+    def add(node: Node) -> Node:
+        inputs = tuple(mapped.get(value, value) for value in node.inputs)
+        made = node if inputs == node.inputs else node.reading(inputs)
+        if made.copy_of in fresh:
+            made = replace(made, copy_of=fresh[made.copy_of])
+        if made is not node:
+            fresh[node] = made
+            mapped.update(zip(node.outputs, made.outputs, strict=True))
+        nodes.append(made)
+        return made
+
+    for node in graph.nodes:
+        fusion = by_first.get(node)
+        if fusion is None:
+            if node not in later:
+                add(node)
+            continue
+        if fusion.rest is not None:
+            kept = [v for v in node.outputs if v is not fusion.operand]
+            mapped.update(zip(kept, add(fusion.rest).outputs, strict=True))
+        mapped[fusion.nodes[-1].output] = add(fusion.fused).output
+    outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
+    return Graph(tuple(nodes), outputs, frozenset(mapped.get(v, v) for v in graph.kept))

@@ -1,0 +1,61 @@
+"""Running sums: a product that is only added to an earlier gradient is added where it is computed.
+
+Without this, the gradient of a weight that is used T times exists twice at each of the T additions:
+the sum so far, and the summand. With beta = 1 of a BLAS only the sum does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphc.ir import builder
+from graphc.ir.graph import Graph, Node, Value
+from graphc.ops.elementwise import Add
+from graphc.passes.dead_code import remove_dead_code
+
+
+def accumulate_products(graph: Graph) -> Graph:
+    """Give products of the gradient their running sum as an operand, in place of additions.
+
+    An op takes part if it has an attribute ``accumulate`` and a last input ``*sum``. The product
+    must have no other reader than the addition, and keep its type in it. Rounding may differ from
+    an addition of its own, so the pass runs whatever the plan is, before recomputation is chosen.
+    """
+    shown = {*graph.outputs.values(), *graph.kept}
+    addable = {
+        node.serial
+        for node in graph.nodes
+        if node.phase == "gradient"
+        and getattr(node.attributes, "accumulate", True) is False
+        and node.output not in shown
+        and len(graph.uses[node.output]) == 1
+    }
+    taken: set[int] = set()
+
+    def replacement(node: Node) -> Node:
+        if not isinstance(node.op, Add) or node.phase != "gradient":
+            return node
+        for product, total in (node.inputs[::-1], node.inputs):
+            if product.node is not None and product.node.serial in addable - taken:
+                sum = _added(product.node, total, node)
+                if sum is not None:
+                    taken.add(product.node.serial)
+                    return sum
+        return node
+
+    rewritten = builder.rewrite(graph, replacement)
+    return remove_dead_code(rewritten) if taken else graph
+
+
+def _added(product: Node, total: Value, addition: Node) -> Node | None:
+    """The product on top of `total`, at the place of the addition; None where it cannot be."""
+    (y,) = product.outputs
+    is_batched = product.op.name == "matmul" and y.type.rank != 2
+    if is_batched or total is y or not y.type == total.type == addition.output.type:
+        return None
+    return replace(
+        product,
+        inputs=(*product.inputs, total),
+        attributes=replace(product.attributes, accumulate=True),
+        serial=addition.serial,
+    )

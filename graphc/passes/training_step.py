@@ -1,0 +1,181 @@
+"""The graph of a training step: micro-batches, gradients, loss scaling, clipping, updates."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from graphc.errors import OptionError, choose, number_between, whole_number
+from graphc.ir import builder
+from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.types import DType, compute_dtype, float32, float64
+from graphc.ops.choice import cast, less_equal, maximum
+from graphc.ops.concat import concat
+from graphc.ops.elementwise import add, div, mul, scale, sqrt
+from graphc.ops.reduce import square_sum
+from graphc.ops.shape import full, reshape
+from graphc.ops.update import LossScaleAttributes, LossScaleUpdate, Update
+from graphc.optim import Optimizer
+from graphc.passes.gradient import gradient
+from graphc.passes.micro_batches import MicroBatch, micro_batches
+from graphc.passes.modes import count_step, training_effects
+from graphc.plans.memory_plan import PRECISIONS, Precision
+
+LARGEST_FLOAT32 = 3.4028234663852886e38
+
+SMALLEST_NORM = 1e-30
+FIRST_LOSS_SCALE = 2.0**16
+GOOD_STEPS = 2000.0
+"""Steps without overflow after which the loss scale doubles, as usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a step trains; `clip_norm` is the largest norm of all gradients together."""
+
+    optimizer: Optimizer
+    clip_norm: float | None = None
+    accumulate: int = 1
+    precision: Precision = "fp32"
+
+    def check(self) -> None:
+        """Raise `OptionError` for a setting out of range."""
+        if isinstance(self.optimizer, type) or not hasattr(self.optimizer, "begin"):
+            raise OptionError(
+                "optimizer must be an object such as graphc.optim.Adam(1e-3), got "
+                f"{self.optimizer!r}"
+            )
+        choose("precision", self.precision, tuple(PRECISIONS))
+        if self.clip_norm is not None:
+            number_between("clip_norm", self.clip_norm, SMALLEST_NORM, LARGEST_FLOAT32)
+        whole_number("accumulate", self.accumulate)
+
+    def settings(self) -> dict[str, Any]:
+        """What a plan says about its step, by name."""
+        has_fields = hasattr(self.optimizer, "__dataclass_fields__")
+        optimizer = repr(self.optimizer) if has_fields else type(self.optimizer).__name__
+        settings: dict[str, Any] = {"optimizer": optimizer}
+        if self.clip_norm is not None:
+            settings["clip_norm"] = float(self.clip_norm)
+        if self.accumulate > 1:
+            settings["accumulate"] = int(self.accumulate)
+        return settings
+
+
+def training_graph(forward: Graph, training: Training) -> Graph:
+    """The forward graph with gradients and the updates of all trainable parameters, no copies."""
+    trained = _trained(forward)
+    wide = float64 if any(state.type.dtype == float64 for state in trained) else float32
+    with builder.in_phase("update"):
+        updater = training.optimizer.begin(wide)
+    scaling = _LossScale() if training.precision == "fp16" else None
+    batches, gradients = _accumulated(forward, trained, training, scaling)
+    with builder.in_phase("update"):
+        gradients, finite = _conditioned(gradients, wide, training.clip_norm, scaling)
+    updates = training_effects(forward, batches)
+    for state, value in zip(trained, gradients, strict=True):
+        with builder.in_phase("update", state.name.rpartition("/")[0]):
+            updates.append(updater.update(state, value))
+    outputs = _joined_outputs([batch.graph for batch in batches])
+    if builder.STEP in builder.trace(outputs, updates).states:
+        updates.append(count_step())
+    if scaling is not None and finite is not None:
+        updates = [_guarded(node, finite) for node in updates] + [scaling.update(finite)]
+    graph = builder.trace(outputs, updates)
+    return replace(graph, kept=frozenset().union(*(batch.graph.kept for batch in batches)))
+
+
+def _trained(forward: Graph) -> list[State]:
+    if "loss" not in forward.outputs:
+        raise OptionError("an optimizer needs a loss; pass it as the first argument of compile")
+    trained = [state for state in forward.states if state.trainable]
+    if not trained:
+        raise OptionError("an optimizer needs trainable parameters, and the loss depends on none")
+    return trained
+
+
+def _accumulated(
+    forward: Graph, trained: Sequence[State], training: Training, scaling: _LossScale | None
+) -> tuple[list[MicroBatch], list[Value]]:
+    """The micro-batches one after another, each with its gradients, added to those before."""
+    batches: list[MicroBatch] = []
+    totals: list[Value] = []
+    for batch in micro_batches(forward, int(training.accumulate)):
+        loss = batch.graph.outputs["loss"]
+        with builder.in_phase("gradient"):
+            if training.accumulate > 1:
+                loss = scale(loss, 1 / training.accumulate)
+            if scaling is not None:
+                loss = cast(loss, compute_dtype(loss.type.dtype))
+                loss = mul(loss, cast(scaling.factor, loss.type.dtype))
+        found = gradient(loss, trained)
+        with builder.in_phase("gradient"):
+            totals = (
+                [add(*pair) for pair in zip(totals, found, strict=True)] if batches else [*found]
+            )
+        batches.append(batch)
+    return batches, totals
+
+
+def _conditioned(
+    gradients: list[Value], wide: DType, clip_norm: float | None, scaling: _LossScale | None
+) -> tuple[list[Value], Value | None]:
+    """Gradients without the loss scale, their norm at most `clip_norm`; whether all are finite."""
+    if clip_norm is None and scaling is None:
+        return gradients, None
+    squares = functools.reduce(add, (cast(square_sum(value), wide) for value in gradients))
+    factor = full((), 1.0, wide)
+    norm = sqrt(squares)
+    if scaling is not None:
+        factor = div(factor, cast(scaling.factor, wide))
+        norm = mul(norm, factor)
+    if clip_norm is not None:
+        limit = full((), float(clip_norm), wide)
+        factor = mul(factor, div(limit, maximum(norm, limit)))
+    shrunk = [mul(value, cast(factor, value.type.dtype)) for value in gradients]
+    return shrunk, less_equal(squares, LARGEST_FLOAT32) if scaling is not None else None
+
+
+class _LossScale:
+    """The factor of the loss in float16, and how long it has been good."""
+
+    def __init__(self) -> None:
+        def counter(name: str, value: float) -> State:
+            return builder.state(f"loss_scale/{name}", (), float32, value, "counter")
+
+        self.factor = counter("factor", FIRST_LOSS_SCALE)
+        self.good_steps = counter("good_steps", 0.0)
+
+    def update(self, finite: Value) -> Node:
+        with builder.in_phase("update"):
+            operands = (self.factor, self.good_steps, finite)
+            attributes = LossScaleAttributes(GOOD_STEPS)
+            return builder.apply(LossScaleUpdate, *operands, attributes=attributes)
+
+
+def _guarded(node: Node, finite: Value) -> Node:
+    """The update, done only where all gradients are finite."""
+    if not isinstance(node.op, Update):
+        raise OptionError(
+            f"precision='fp16' skips steps that overflow, but {node.label} is no Update, so it "
+            "cannot be skipped; derive its op from graphc.ops.update.Update, or use 'bf16'"
+        )
+    with builder.in_phase("update", node.scope):
+        return builder.apply(type(node.op), *node.inputs, finite, attributes=node.attributes)
+
+
+def _joined_outputs(graphs: Sequence[Graph]) -> Mapping[str, Value]:
+    """The loss as the average of the micro-batches', others with a first axis for them."""
+    if len(graphs) == 1:
+        return graphs[0].outputs
+    outputs: dict[str, Value] = {}
+    with builder.in_phase("forward"):
+        for name in graphs[0].outputs:
+            values = [graph.outputs[name] for graph in graphs]
+            if name == "loss":
+                outputs[name] = scale(functools.reduce(add, values), 1 / len(values))
+            else:
+                outputs[name] = concat([reshape(value, (1, *value.shape)) for value in values])
+    return outputs

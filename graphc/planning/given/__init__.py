@@ -1,0 +1,1 @@
+"""Recomputation for problems given as data: any graph, without the DSL."""

@@ -1,0 +1,56 @@
+"""The cheapest sequence of a small problem, in any order of its nodes: shortest path over sets of
+live values."""
+
+from __future__ import annotations
+
+import heapq
+
+from graphc.planning.given.problem import Problem
+
+LARGEST = 13
+"""Needed nodes up to which all live sets are few enough."""
+
+
+def cheapest(problem: Problem, budget: int) -> list[int] | None:
+    """An optimal sequence of positions, or None where nothing fits the budget."""
+    nodes = problem.needed
+    bit = {node: 1 << index for index, node in enumerate(nodes)}
+    reads = {node: sum(bit[s] for s in set(problem.inputs[node])) for node in nodes}
+    pinned = sum(bit[node] for node in problem.pinned)
+    goal = sum(bit[node] for node in problem.outputs) | pinned
+    best: dict[int, float] = {0: 0.0}
+    before: dict[int, tuple[int, int | None]] = {}
+    heap = [(0.0, 0, 0)]
+    size = {0: problem.fixed_bytes}
+    while heap:
+        cost, _, live = heapq.heappop(heap)
+        if cost > best[live]:
+            continue
+        if live & goal == goal:
+            return _path(before, live)
+        for node in nodes:
+            if live & bit[node]:
+                if bit[node] & pinned:
+                    continue
+                fresh, total, step = live & ~bit[node], cost, None
+                size[fresh] = size[live] - problem.bytes[node]
+            else:
+                needed = size[live] + problem.bytes[node]
+                if live & reads[node] != reads[node] or needed + problem.workspace[node] > budget:
+                    continue
+                fresh, total, step = live | bit[node], cost + problem.cost[node], node
+                size[fresh] = needed
+            if total < best.get(fresh, float("inf")):
+                best[fresh] = total
+                before[fresh] = (live, step)
+                heapq.heappush(heap, (total, -fresh.bit_count(), fresh))
+    return None
+
+
+def _path(before: dict[int, tuple[int, int | None]], live: int) -> list[int]:
+    sequence = []
+    while live in before:
+        live, step = before[live]
+        if step is not None:
+            sequence.append(step)
+    return sequence[::-1]

@@ -1,0 +1,215 @@
+"""What a plan says of itself, computed again from its layout and its graph.
+
+`check_plan` proves that a step corrupts nothing; this proves that the plan tells the truth: when
+bytes are free, what kind they are of, how a value came to its place, and sizes. It shares no code
+with the planners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphc.codegen.workspace import workspace
+from graphc.errors import PlanError
+from graphc.ir.graph import Graph, State, Value
+from graphc.ir.types import Layout, contiguous_strides, span_bytes
+from graphc.plans.memory_plan import Buffer, Lifetime, MemoryPlan, Placement, align, kind_of
+
+CURE = "plan again, or correct the plan"
+
+
+def check_figures(plan: MemoryPlan) -> None:
+    """Raise `PlanError`, naming the culprits, unless lifetimes, kinds, origins and sizes are exact.
+
+    Figures that depend on a planner's choices or on measured times are held to bounds: the bytes of
+    feature maps, the arena under other strategies, proven bounds, and what recomputation adds.
+    """
+    _check_buffers(plan)
+    _check_origins(plan)
+    _check_sizes(plan)
+    _check_recomputation(plan)
+
+
+def _stated(what: str, given: object, found: object, culprits: Sequence[str] = ()) -> None:
+    if given != found:
+        raise PlanError(f"{what} is stated as {given}, but is {found}; {CURE}", culprits)
+
+
+def _check_buffers(plan: MemoryPlan) -> None:
+    """Lifetimes reach from the first write to the last read; a buffer is of its first value's kind
+    and no larger than what lives there.
+
+    Sources are there before the first step; outputs and states are read behind the last one.
+    """
+    names, outputs = plan.graph.names, set(plan.graph.outputs.values())
+    for buffer in plan.buffers:
+        if buffer.kind == "workspace":
+            continue
+        values = plan.residents.get(buffer.index)
+        if not values:
+            raise PlanError(f"buffer {buffer.index} holds no value; {CURE}")
+        who = [names[values[0]], f"buffer {buffer.index}"]
+        where = f"of buffer {buffer.index}, where {who[0]} lives,"
+        _stated(f"the kind {where}", buffer.kind, kind_of(values[0]), who)
+        spans = [_span(plan.graph, value, outputs) for value in values]
+        whole = Lifetime(min(s.first for s in spans), max(s.last for s in spans))
+        _stated(f"the lifetime {where}", buffer.lifetime, whole, who)
+        # Freed bytes are poisoned where that is asked for: they must be nobody else's.
+        filled = max(_end(value, plan.placements[value]) for value in values)
+        _stated(f"the size {where}", buffer.bytes, filled, who)
+    used = {buffer.index for buffer in plan.workspaces.values()}
+    for buffer in plan.buffers:
+        if buffer.kind == "workspace" and buffer.index not in used:
+            raise PlanError(f"buffer {buffer.index} is the workspace of no node; {CURE}")
+    for value, placement in plan.placements.items():
+        if plan.buffers[placement.buffer].kind == "workspace":
+            who = [names[value], f"buffer {placement.buffer}"]
+            raise PlanError(f"value {who[0]} lives in a workspace, {who[1]}; {CURE}", who)
+
+
+def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
+    """From the step that writes a value to behind its last reader."""
+    end = len(graph.nodes) + 1
+    if isinstance(value, State):
+        return Lifetime(0, end)
+    born = 0 if value.node is None else graph.position[value.node]
+    if value in outputs:
+        return Lifetime(born, end)
+    return Lifetime(born, max([born, *graph.uses[value][-1:]]) + 1)
+
+
+def _end(value: Value, placement: Placement) -> int:
+    """The end of a value in its buffer."""
+    strides = placement.strides or contiguous_strides(value.type)
+    return placement.offset + span_bytes(value.type, Layout(placement.offset, strides))
+
+
+def _check_origins(plan: MemoryPlan) -> None:
+    """How each value came to its place."""
+    recycled = _recycled(plan.buffers)
+    for value, placement in plan.placements.items():
+        name = plan.graph.names[value]
+        fresh = "reuse" if placement.buffer in recycled else "new"
+        if isinstance(value, State):
+            expected, over = "state", None
+        elif value.node is None:
+            expected, over = fresh, None
+        else:
+            expected, over = _origin(plan, value, fresh)
+        _stated(f"the origin of {name}", placement.how, expected, [name])
+        shown = None if placement.over is None else plan.graph.names[placement.over]
+        _stated(
+            f"what {name} lies over",
+            shown,
+            None if over is None else plan.graph.names[over],
+            [name],
+        )
+
+
+def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | None]:
+    """How the output of a node came to its place, and over which operand."""
+    node = value.producer
+    placement = plan.placements[value]
+    inputs = node.named_inputs()
+    if placement.how == "view":  # check_plan has compared it with what it shows
+        return "view", inputs[node.op.views or ""]  # type: ignore[return-value]
+    name = node.op.output_name(value.index)
+    if name in node.op.must_overwrite:
+        return "state", inputs[node.op.must_overwrite[name]]  # type: ignore[return-value]
+    wholes = _wholes(plan, value) if placement.how == "part" else []
+    if wholes:
+        return "part", placement.over if placement.over in wholes else wholes[0]
+    if node.op.gathers is not None:  # its operands lie in it, not it over them
+        return fresh, None
+    under = [v for v in node.inputs if plan.placements[v].buffer == placement.buffer]
+    if under:
+        return "over", placement.over if placement.over in under else under[0]
+    return fresh, None
+
+
+def _wholes(plan: MemoryPlan, value: Value) -> list[Value]:
+    """The outputs, in the same buffer, that a value or a view of it is a part of."""
+    buffer, wholes, pending = plan.placements[value].buffer, [], [value]
+    while pending:
+        part = pending.pop()
+        for step in plan.graph.uses[part]:
+            node = plan.graph.nodes[step]
+            if plan.placements[node.outputs[0]].how == "view":
+                pending += node.outputs
+            elif node.op.gathers is not None and plan.placements[node.output].buffer == buffer:
+                wholes.append(node.output)
+    return wholes
+
+
+def _recycled(buffers: Sequence[Buffer]) -> set[int]:
+    """Buffers on bytes that an earlier one had, by first step, then number."""
+    edges = {edge for b in buffers for edge in (b.offset, b.offset + b.bytes)}
+    cell = {edge: index for index, edge in enumerate(sorted(edges))}
+    touched = np.zeros(len(cell), bool)
+    found = set()
+    for buffer in sorted(buffers, key=lambda b: (b.lifetime.first, b.index)):
+        cells = touched[cell[buffer.offset] : cell[buffer.offset + buffer.bytes]]
+        if cells.any():
+            found.add(buffer.index)
+        cells[:] = True
+    return found
+
+
+def _check_sizes(plan: MemoryPlan) -> None:
+    """Bytes of the arena, exactly; what else it could have been, by bounds."""
+    ends = (b.offset + align(b.bytes, plan.alignment) for b in plan.buffers)
+    _stated("the arena's size", plan.arena_bytes, max(ends, default=0))
+    for node, buffer in plan.workspaces.items():
+        types = workspace(node, plan.device, plan.strided)
+        needed = sum(align(type.bytes, plan.alignment) for type in types)
+        _stated(f"the workspace of {node.label}", buffer.bytes, needed, [node.label])
+    sizes = plan.strategy_bytes
+    _stated(f"the arena under {plan.allocate!r}", sizes[plan.allocate], plan.arena_bytes)
+    for name, size in sizes.items():
+        if size < plan.state_bytes:
+            raise PlanError(
+                f"the arena under {name!r} is stated as {size}, below the {plan.state_bytes} bytes "
+                f"of the states; {CURE}"
+            )
+    maps = _feature_maps(plan)
+    total = sum(align(buffer.bytes, plan.alignment) for buffer in maps)
+    least = total if plan.allocate in ("none", "inplace") else _most_live(plan, maps)
+    if not least <= plan.feature_map_bytes <= total:
+        raise PlanError(
+            f"the bytes of feature maps are stated as {plan.feature_map_bytes}, but lie between "
+            f"{least} and {total}; {CURE}"
+        )
+    if plan.bound_bytes is not None and plan.bound_bytes > plan.live_bytes:
+        raise PlanError(
+            f"the proven bound is stated as {plan.bound_bytes}, above the {plan.live_bytes} bytes "
+            f"that this plan needs; {CURE}"
+        )
+
+
+def _feature_maps(plan: MemoryPlan) -> list[Buffer]:
+    """Buffers that the paper's measure counts: neither state, input, output, workspace, nor handed
+    to an update."""
+    apart = {*plan.graph.outputs.values(), *plan.graph.sources}
+    apart |= {value for node in plan.graph.effects for value in node.inputs}
+    excluded = {plan.placements[value].buffer for value in apart}
+    return [b for b in plan.buffers if b.kind != "workspace" and b.index not in excluded]
+
+
+def _most_live(plan: MemoryPlan, buffers: Sequence[Buffer]) -> int:
+    change = np.zeros(len(plan.graph.nodes) + 2, np.int64)
+    for buffer in buffers:
+        size = align(buffer.bytes, plan.alignment)
+        change[buffer.lifetime.first] += size
+        change[buffer.lifetime.last] -= size
+    return int(change.cumsum().max())
+
+
+def _check_recomputation(plan: MemoryPlan) -> None:
+    stated = plan.recomputation
+    copies = sum(node.phase == "mirror" for node in plan.graph.nodes)
+    _stated("the number of nodes computed again", stated.nodes, copies)
+    if not copies:
+        _stated("what recomputation adds in flops", stated.extra_flops_fraction, 0.0)
+        _stated("what recomputation adds in time", stated.extra_time_fraction, 0.0)

@@ -1,0 +1,260 @@
+"""Where a plan puts values, by NumPy's own rules: bytes, pieces, views, parts.
+
+It belongs to the checker of plans and shares no code with the planners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.codegen.strides import takes_strides
+from graphc.errors import PlanError
+from graphc.ir.graph import Graph, Node, State, Value
+from graphc.plans.memory_plan import MemoryPlan
+
+OUTLINE = bytearray(16)
+"""Memory for arrays whose elements are never touched, only their addresses."""
+
+
+def _parts(sizes: Sequence[int], axis: int, array: Any) -> list[Any]:
+    before = (slice(None),) * axis
+    return [array[(*before, slice(sum(sizes[:i]), sum(sizes[: i + 1])))] for i in range(len(sizes))]
+
+
+def _concatenated(node: Node, y: Any) -> list[Any]:
+    axis = node.attributes.axis
+    return _parts([value.shape[axis] for value in node.inputs], axis, y)
+
+
+VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
+    "reshape": lambda node, x: [np.reshape(x, node.attributes.shape, copy=False)],
+    "transpose": lambda node, x: [np.transpose(x, node.attributes.permutation)],
+    "broadcast_to": lambda node, x: [np.broadcast_to(x, node.attributes.shape)],
+    "slice": lambda node, x: [x[node.attributes.index()]],
+    "split": lambda node, x: _parts(node.attributes.sizes, node.attributes.axis, x),
+}
+"""What each view op shows, by NumPy."""
+
+GATHERED: dict[str, Callable[[Node, Any], list[Any]]] = {"concat": _concatenated}
+"""Where each part of an output that is put together lies, by NumPy."""
+
+
+def _row_major(value: Value) -> tuple[int, ...]:
+    sizes = [*value.shape[1:], value.type.dtype.itemsize]
+    return tuple(int(np.prod(sizes[axis:], dtype=np.int64)) for axis in range(value.type.rank))
+
+
+def numbers(cells: Any) -> Any:
+    """An index of cells as their numbers."""
+    return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Where ranges of bytes of one size start, counted from the first, ascending."""
+
+    offsets: Any
+    bytes: int
+
+
+def _run(size: int, axes: Sequence[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Bytes without a gap from an element on, and the strides and extents that repeat them; axes
+    come innermost first."""
+    inner = 0
+    while inner < len(axes) and axes[inner][0] in (0, size):
+        size *= axes[inner][1] if axes[inner][0] else 1
+        inner += 1
+    return size, tuple(axes[inner:])
+
+
+def _starts(axes: Sequence[tuple[int, int]]) -> Any:
+    """Offsets of the elements of an array with these strides and extents, innermost first."""
+    offsets = np.zeros(1, np.int64)
+    for stride, n in axes:
+        offsets = np.add.outer(np.arange(n) * stride, offsets).ravel()
+    return offsets
+
+
+ONE_PIECE = np.zeros(1, np.int64)
+
+
+class Places:
+    """The bytes of all values of a plan, and the cells that these bytes are cut into.
+
+    A cell is a range of bytes between two neighbouring edges of values or workspaces.
+    """
+
+    def __init__(self, plan: MemoryPlan) -> None:
+        self.plan = plan
+        self.graph: Graph = plan.graph
+        self.names = self.graph.names
+        for value in self.graph.values:
+            if value not in plan.placements:
+                raise PlanError(f"value {self.names[value]} has no place", [self.names[value]])
+        self.spans = {value: self.span(value) for value in self.graph.values}
+        self.scattered = {
+            plan.placements[value].buffer
+            for node in self.graph.nodes
+            if not self.shows(node)
+            for value in node.outputs
+            if plan.placements[value].strides is not None and self.has_gaps(value)
+        }
+        """Buffers with values that are written in pieces between one another."""
+        self.known: dict[tuple[tuple[int, int], ...], Any] = {}
+        self.patterns = {value: self.pattern_of(value) for value in self.graph.values}
+        self.marks = self.edges()
+        self.count = len(self.marks)
+
+    def edges(self) -> Any:
+        """All edges of pieces and workspaces, ascending."""
+        found: dict[tuple[int, int], Any] = {(0, 0): np.zeros(1, np.int64)}
+        for value, pattern in self.patterns.items():
+            start = self.spans[value][0]
+            for edge in (start, start + pattern.bytes):  # neighbours share theirs
+                found[edge, id(pattern.offsets)] = pattern.offsets
+        edges = [start + offsets for (start, _), offsets in found.items()]
+        for buffer in self.plan.workspaces.values():
+            edges.append(np.array([buffer.offset, buffer.offset + buffer.bytes], np.int64))
+        marks = np.sort(np.concatenate(edges), kind="stable")  # quick, as there are long runs
+        return marks[np.diff(marks, prepend=-1) > 0]
+
+    def span(self, value: Value) -> tuple[int, int]:
+        """First byte and end of a value in the arena."""
+        placement = self.plan.placements[value]
+        buffer = self.plan.buffers[placement.buffer]
+        start = buffer.offset + placement.offset
+        if placement.strides is None:
+            size = value.type.bytes
+        else:
+            reach = zip(value.shape, placement.strides, strict=True)
+            size = sum((n - 1) * stride for n, stride in reach) + value.type.dtype.itemsize
+        if placement.offset < 0 or placement.offset + size > buffer.bytes:
+            name = self.names[value]
+            raise PlanError(
+                f"value {name} of {size} bytes at {placement.offset} leaves its buffer "
+                f"{buffer.index} of {buffer.bytes} bytes",
+                [name, f"buffer {buffer.index}"],
+            )
+        return start, start + size
+
+    def strides(self, value: Value) -> tuple[int, ...] | None:
+        return self.plan.placements[value].strides
+
+    def has_gaps(self, value: Value) -> bool:
+        """Whether bytes between the first and the last of a value are not its own."""
+        start, end = self.spans[value]
+        return end - start != value.type.bytes
+
+    def pattern_of(self, value: Value) -> Pattern:
+        """The pieces of a value; one where nothing is written in between."""
+        placement, (start, end) = self.plan.placements[value], self.spans[value]
+        if placement.strides is None or placement.buffer not in self.scattered:
+            return Pattern(ONE_PIECE, end - start)
+        steps = zip(placement.strides, value.shape, strict=True)
+        axes = sorted((stride, n) for stride, n in steps if n > 1)
+        size, outer = _run(value.type.dtype.itemsize, axes)
+        if outer not in self.known:
+            self.known[outer] = _starts(outer)
+        return Pattern(self.known[outer], size)
+
+    def cell_range(self, start: int, end: int) -> slice:
+        return slice(*np.searchsorted(self.marks, (start, end)).tolist())
+
+    def cells_of(self, value: Value) -> Any:
+        """Index of a value's cells, ascending."""
+        (start, _), pattern = self.spans[value], self.patterns[value]
+        if len(pattern.offsets) == 1:
+            return self.cell_range(start, start + pattern.bytes)
+        edges = (start, start + pattern.bytes)
+        first, last = (np.searchsorted(self.marks, edge + pattern.offsets) for edge in edges)
+        counts = last - first
+        skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
+        return skipped + np.arange(len(skipped))
+
+    def overlap(self, a: Value, b: Value) -> bool:
+        """Whether two values have a byte in common."""
+        (low, high), (start, end) = self.spans[a], self.spans[b]
+        if high <= start or end <= low:
+            return False
+        taken = np.zeros(self.count, bool)
+        taken[self.cells_of(a)] = True
+        return bool(taken[self.cells_of(b)].any())
+
+    def outline(self, value: Value) -> tuple[Any, int]:
+        """An array like a value, never to be touched, and the address of its buffer's start."""
+        place = self.plan.placements[value]
+        array = np.ndarray(value.shape, value.type.dtype.numpy, OUTLINE, 0, (0,) * value.type.rank)
+        strides = place.strides or _row_major(value)
+        array = np.lib.stride_tricks.as_strided(array, value.shape, strides)
+        return array, array.__array_interface__["data"][0] - place.offset
+
+    def shows(self, node: Node) -> bool:
+        """Whether the outputs are views here, not copies."""
+        if node.op.views is None:
+            return False
+        source = node.named_inputs()[node.op.views]
+        assert isinstance(source, Value), "a viewed input is one value"
+        buffer = self.plan.placements[source].buffer
+        return all(
+            self.plan.placements[value].buffer == buffer
+            and self.plan.placements[value].how == "view"
+            for value in node.outputs
+        )
+
+    def is_writable(self, value: Value) -> bool:
+        """Whether a value has strides only where its kernel takes them, and nothing twice."""
+        strides, node = self.plan.placements[value].strides, value.node
+        if strides is None:
+            return True
+        reach = size = value.type.dtype.itemsize
+        for stride, n in sorted((s, n) for s, n in zip(strides, value.shape, strict=True) if n > 1):
+            if stride < reach or stride % size:
+                return False
+            reach = stride * n
+        device = self.plan.device
+        if node is None:
+            return device.kind == "cuda" and isinstance(value, State)
+        name = node.op.output_name(value.index)
+        return takes_strides(node, name, value.type, strides, device)
+
+    def check_view(self, node: Node, source: Value) -> None:
+        """A view lies where NumPy's own rules put it inside what it shows."""
+        array, start = self.outline(source)
+        try:
+            parts = VIEWS[node.op.name](node, array)
+        except ValueError:  # NumPy would have to copy
+            names = [self.names[node.outputs[0]], self.names[source]]
+            raise PlanError(f"{names[0]} cannot be a view of {names[1]}", names) from None
+        for value, shown in zip(node.outputs, parts, strict=True):
+            stated = self.plan.placements[value]
+            offset = shown.__array_interface__["data"][0] - start
+            has = stated.strides or _row_major(value)
+            steps = zip(value.shape, has, shown.strides, strict=True)
+            if stated.offset != offset or any(n > 1 and a != b for n, a, b in steps):
+                names = [self.names[value], self.names[source]]
+                raise PlanError(
+                    f"view {names[0]} is stated at {stated.offset} with strides {has}, but lies at "
+                    f"{offset} with strides {shown.strides} in {names[1]}",
+                    names,
+                )
+
+    def inside(self, node: Node) -> list[Value]:
+        """The operands that lie where a gathering node's output has them."""
+        (y,) = node.outputs
+        array, start = self.outline(y)
+        found: list[Value] = []
+        for value, part in zip(node.inputs, GATHERED[node.op.name](node, array), strict=True):
+            stated = self.plan.placements[value]
+            offset = part.__array_interface__["data"][0] - start
+            steps = zip(value.shape, stated.strides or _row_major(value), part.strides, strict=True)
+            if (
+                (stated.buffer, stated.offset) == (self.plan.placements[y].buffer, offset)
+                and all(n == 1 or a == b for n, a, b in steps)
+                and value not in found
+            ):
+                found.append(value)
+        return found

@@ -1,0 +1,102 @@
+"""Seconds of nodes: measured where they were, else from flops and bytes by a device's roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from graphc.ir.device import CPU, Device
+from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.types import Layout, contiguous_strides
+from graphc.plans.costs import MeasuredCosts, node_key
+from graphc.plans.memory_plan import Recomputation
+
+
+def seconds(node: Node, device: Device) -> float:
+    """The larger of computing time and moving time; a view takes none."""
+    if node.op.views is not None and node.op.view(node, _contiguous(node)) is not None:
+        return 0.0
+    cost = node.op.cost(node)
+    return device.seconds(cost.flops, cost.bytes_read + cost.bytes_written)
+
+
+def _contiguous(node: Node) -> Layout:
+    """Where the elements of a viewed operand lie if it is no view itself."""
+    source = node.named_inputs()[node.op.views or ""]
+    assert isinstance(source, Value), "a viewed input is one value"
+    return Layout(0, contiguous_strides(source.type))
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Seconds of a node on a device, from its peaks or from measurements.
+
+    A node whose key was not measured takes its roofline times the median of measured over roofline:
+    of the same op, or, where that op was not measured, of all.
+    """
+
+    device: Device = CPU
+    measured: MeasuredCosts | None = None
+
+    def seconds(self, node: Node) -> float:
+        """How long one run of the node's kernel takes."""
+        if self.measured is None:
+            return seconds(node, self.device)
+        found = self._measured_seconds.get(node_key(node))
+        if found is not None:
+            return found
+        return self._op_ratios.get(node.op.name, self._ratio) * seconds(node, self.device)
+
+    @cached_property
+    def _measured_seconds(self) -> Mapping[str, float]:
+        entries = self.measured.measured if self.measured else ()
+        return {entry.key: entry.seconds for entry in entries}
+
+    @cached_property
+    def _ratios(self) -> Mapping[str, list[float]]:
+        """Measured over roofline by op, one number a key."""
+        ratios: dict[str, list[float]] = {}
+        for entry in self.measured.measured if self.measured else ():
+            roofline = self.device.seconds(entry.flops, entry.bytes)
+            if roofline:
+                ratios.setdefault(entry.op, []).append(entry.seconds / roofline)
+        return ratios
+
+    @cached_property
+    def _op_ratios(self) -> Mapping[str, float]:
+        return {op: median(ratios) for op, ratios in self._ratios.items()}
+
+    @cached_property
+    def _ratio(self) -> float:
+        """Over all ops, without views: that they take no time says nothing about kernels."""
+        ratios = [ratio for found in self._ratios.values() for ratio in found if ratio]
+        return median(ratios) if ratios else 1.0
+
+    def __str__(self) -> str:
+        roofline = f"roofline of {self.device.name}"
+        if self.measured is None:
+            return roofline
+        name = self.measured.device["name"]
+        others = "" if name == self.device.name else f", others from the {roofline}"
+        return f"{len(self.measured.measured)} kernels measured on {name}{others}"
+
+
+def recomputation(graph: Graph, costs: CostModel) -> Recomputation:
+    """What the mirrored copies of a graph add to the step without them."""
+    flops = extra_flops = 0
+    total_seconds = extra_seconds = 0.0
+    copies = 0
+    for node in graph.nodes:
+        node_flops, node_seconds = node.op.cost(node).flops, costs.seconds(node)
+        if node.phase == "mirror":
+            copies += 1
+            extra_flops += node_flops
+            extra_seconds += node_seconds
+        else:
+            flops += node_flops
+            total_seconds += node_seconds
+    return Recomputation(
+        copies, extra_flops / max(flops, 1), extra_seconds / (total_seconds or 1.0)
+    )

@@ -1,0 +1,64 @@
+"""Memory plans to and from files. What is read is checked as if it had been planned anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from graphc.errors import PlanError, PlanFileError
+from graphc.files import write_atomically
+from graphc.json_fields import CURE
+from graphc.plans.check_figures import check_figures
+from graphc.plans.check_plan import check_plan
+from graphc.plans.json_form import checksum, plan_object, plan_to_json, read_plan_json
+from graphc.plans.memory_plan import MemoryPlan
+
+
+def save_plan(plan: MemoryPlan, path: str | os.PathLike[str]) -> None:
+    """Write a plan as JSON, completely or not at all; raises `PlanFileError`.
+
+    The same plan gives the same bytes, but for the last line, `planning_seconds`.
+    """
+    write_atomically(path, plan_to_json(plan).encode("ascii"), PlanFileError)
+
+
+def load_plan(path: str | os.PathLike[str]) -> MemoryPlan:
+    """Read and check a plan that `save_plan` or `graphc plan --output` wrote.
+
+    `graphc.Program(plan, seed=...)` then steps to the same bits as a program of the original. Ops
+    of your own have to be defined first. Raises `PlanFileError` where the file cannot be read or is
+    not sound, and `PlanError` where a step under the plan would corrupt a value.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except TypeError:
+        raise PlanFileError(f"a path is a string or path object, got {path!r}") from None
+    except FileNotFoundError:
+        raise PlanFileError(f"there is no file {os.fspath(path)!r}; {CURE}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PlanFileError(f"cannot read the plan {os.fspath(path)!r}: {reason}") from None
+    name = f"plan {os.fspath(path)!r}"
+    try:
+        return checked_plan(content)
+    except PlanError as error:
+        raise PlanError(f"{name}: {error}", error.culprits) from None
+    except PlanFileError as error:
+        raise PlanFileError(f"{name}: {error}") from None
+
+
+def checked_plan(text: str | bytes) -> MemoryPlan:
+    """The plan in a text of JSON, checked: structure, then layout, figures, and checksum last.
+
+    Raises `PlanFileError` and `PlanError` as `load_plan` does.
+    """
+    found = read_plan_json(text)
+    check_plan(found.plan)
+    check_figures(found.plan)
+    sealed = checksum(plan_object(found.plan))
+    if sealed != found.sha256:
+        raise PlanFileError(
+            f"sha256: what the file holds gives {sealed}, got {found.sha256[:80]!r}; the file was "
+            f"changed after it was written. {CURE}"
+        )
+    return found.plan

@@ -1,0 +1,129 @@
+"""What a notebook shows of a plan or a graph: a summary and a picture that does not move.
+
+The picture is SVG inside HTML, small enough for a cell: rectangles too small to be seen are left
+out. `graphc view` makes the page that can be searched and zoomed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from graphc.ir.graph import Graph
+from graphc.ir.types import format_bytes
+from graphc.plans.memory_plan import Kind, MemoryPlan
+from graphc.plans.printout import summary_rows
+
+COLOURS: dict[Kind, str] = {
+    "state": "#8c9196",
+    "input": "#56b4e9",
+    "feature map": "#0072b2",
+    "gradient": "#e69f00",
+    "mirror": "#009e73",
+    "workspace": "#cc79a7",
+}
+"""Of Okabe and Ito, told apart by colour-blind readers; all pictures of plans have them."""
+
+WIDTH, MAP_HEIGHT, CURVE_HEIGHT = 720, 260, 70
+"""Of the picture, in CSS pixels."""
+
+RECTANGLES = 1500
+"""The largest are drawn; a cell of a notebook should stay small."""
+
+OPS = 8
+"""Ops that the summary of a graph lists."""
+
+
+def plan_html(plan: MemoryPlan) -> str:
+    """The summary of a plan above its map of addresses and its curve of live bytes."""
+    rows = [("plan", f"allocate={plan.allocate}, recompute={plan.recompute}"), *summary_rows(plan)]
+    return f"<div>{_table(rows)}{_legend(plan)}{_map(plan)}{_curve(plan)}</div>"
+
+
+def graph_html(graph: Graph) -> str:
+    """Counts of a graph's nodes above the bytes that each node writes."""
+    phases = Counter(node.phase for node in graph.nodes)
+    ops = Counter(node.op.name for node in graph.nodes).most_common(OPS)
+    states = sum(state.type.bytes for state in graph.states)
+    rows = [
+        ("nodes", f"{len(graph.nodes)}: " + _listed(f"{n} {phase}" for phase, n in phases.items())),
+        ("most frequent", _listed(f"{name} {count}" for name, count in ops)),
+        ("inputs", _listed(f"{value.name} {value.type}" for value in graph.inputs)),
+        ("states", f"{len(graph.states)} of {format_bytes(states)}"),
+        ("outputs", _listed(f"{name} {value.type}" for name, value in graph.outputs.items())),
+    ]
+    written = [sum(value.type.bytes for value in node.outputs) for node in graph.nodes]
+    title = f"bytes written by each node, at most {format_bytes(max(written, default=0))}"
+    return f"<div>{_table(rows)}{_bars(written, title)}</div>"
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return ", ".join(parts)
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    cells = "".join(
+        f'<tr><td style="text-align:left">{escape(label)}</td>'
+        f'<td style="text-align:left">{escape(figure)}</td></tr>'
+        for label, figure in rows
+    )
+    return f"<table>{cells}</table>"
+
+
+def _legend(plan: MemoryPlan) -> str:
+    shown = [kind for kind in COLOURS if any(b.kind == kind for b in plan.buffers)]
+    return "".join(
+        f'<span style="margin-right:1em"><span style="background:{COLOURS[kind]}">&emsp;</span> '
+        f"{kind}</span>"
+        for kind in shown
+    )
+
+
+def _svg(height: int, title: str, shapes: Iterable[str]) -> str:
+    return (
+        f'<svg role="img" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'style="display:block;margin:4px 0;border:1px solid #8c919680">'
+        f"<title>{escape(title)}</title>{''.join(shapes)}</svg>"
+    )
+
+
+def _map(plan: MemoryPlan) -> str:
+    steps, names = len(plan.live_profile), plan.graph.names
+    across, up = WIDTH / steps, MAP_HEIGHT / max(1, plan.arena_bytes)
+    spans = [(plan.lifetime_end(b) - b.lifetime.first, b) for b in plan.buffers]
+    spans.sort(key=lambda entry: (-entry[0] * entry[1].bytes, entry[1].index))
+    shapes = []
+    for span, buffer in spans[:RECTANGLES]:
+        values = plan.residents.get(buffer.index, [])
+        name = names[values[0]] if values else "workspace"
+        origin = values[0].node.label if values and values[0].node is not None else ""
+        top = MAP_HEIGHT - (buffer.offset + buffer.bytes) * up
+        shapes.append(
+            f'<rect x="{buffer.lifetime.first * across:.2f}" y="{top:.2f}" '
+            f'width="{span * across:.2f}" height="{buffer.bytes * up:.2f}" '
+            f'fill="{COLOURS[buffer.kind]}">'
+            f"<title>{escape(f'{name} {origin}'.rstrip())}, {format_bytes(buffer.bytes)}</title>"
+            "</rect>"
+        )
+    return _svg(MAP_HEIGHT, f"arena address against node, {plan.arena_bytes} bytes", shapes)
+
+
+def _curve(plan: MemoryPlan) -> str:
+    label = f"live bytes, at most {format_bytes(plan.live_bytes)} at node {plan.peak_step}"
+    return f"<div>{escape(label)}</div>{_bars(plan.live_profile, label)}"
+
+
+def _bars(sizes: Sequence[int], title: str) -> str:
+    """One bar a pixel: the largest of the sizes that fall on it."""
+    columns = min(len(sizes), WIDTH)
+    most = max(sizes, default=0) or 1
+    path = []
+    for column in range(columns):
+        begin, end = column * len(sizes) // columns, (column + 1) * len(sizes) // columns
+        height = max(sizes[begin:end]) / most * (CURVE_HEIGHT - 4)
+        left, right = column * WIDTH / columns, (column + 1) * WIDTH / columns
+        y = CURVE_HEIGHT - height
+        path.append(f"{left:.1f},{y:.1f} {right:.1f},{y:.1f}")
+    points = f"0,{CURVE_HEIGHT} {' '.join(path)} {WIDTH},{CURVE_HEIGHT}"
+    return _svg(CURVE_HEIGHT, title, [f'<polygon points="{points}" fill="#0072b2"></polygon>'])

@@ -1,0 +1,319 @@
+"""A memory plan as JSON, and back. The schema is described in docs/plan-file.md.
+
+The graph travels in its text form, values by their names there. Reading checks the structure only:
+types, keys, names, indices. Whether the layout is right is for `graphc.load_plan` to judge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, cast, get_args
+
+from graphc.errors import GraphcError, PlanFileError
+from graphc.ir.device import Device
+from graphc.ir.graph import Graph, Value
+from graphc.ir.parse import parse_graph
+from graphc.ir.text import format_graph
+from graphc.json_fields import (
+    CURE,
+    LARGEST,
+    fail,
+    listed,
+    number,
+    objects,
+    one_of,
+    read_json,
+    record,
+    scalar,
+    text_of,
+    whole,
+)
+from graphc.plans.memory_plan import (
+    ALLOCATE,
+    RECOMPUTE,
+    Allocate,
+    Buffer,
+    Certificate,
+    How,
+    Kind,
+    Lifetime,
+    MemoryPlan,
+    Placement,
+    Recomputation,
+    check_alignment,
+)
+
+FORMAT = "graphc.plan"
+VERSION = 1
+"""Of the schema; a reader takes no other."""
+
+UNSEALED = ("sha256", "planning_seconds")
+"""What the checksum leaves out: itself, and the one figure that differs from run to run."""
+
+KEYS = (
+    "format", "version", "recompute", "allocate", "alignment", "device", "settings", "certificate",
+    "recomputation", "arena_bytes", "feature_map_bytes", "strategy_bytes", "graph", "buffers",
+    "placements", "workspaces", "sha256", "planning_seconds",
+)  # fmt: skip
+BUFFER_KEYS = ("kind", "offset", "bytes", "lifetime")
+PLACEMENT_KEYS = ("buffer", "offset", "strides", "how", "over")
+
+MOST_AXES = 64
+"""NumPy's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """What a file holds: a plan of sound structure, and the checksum that it states."""
+
+    plan: MemoryPlan
+    sha256: str
+
+
+def plan_to_json(plan: MemoryPlan) -> str:
+    """The plan as a text of JSON: the same bytes for the same plan, but for `planning_seconds`.
+
+    One line a node, buffer, placement and workspace.
+    """
+    lines = [f"{json.dumps(key)}: {_laid_out(entry)}" for key, entry in plan_object(plan).items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _laid_out(entry: Any) -> str:
+    """JSON with one line an element where there may be many."""
+    if isinstance(entry, list) and entry:
+        return "[\n " + ",\n ".join(json.dumps(part) for part in entry) + "\n]"
+    if isinstance(entry, dict) and any(isinstance(part, dict) for part in entry.values()):
+        parts = (f"{json.dumps(key)}: {json.dumps(part)}" for key, part in entry.items())
+        return "{\n " + ",\n ".join(parts) + "\n}"
+    return json.dumps(entry, allow_nan=False)
+
+
+def plan_object(plan: MemoryPlan) -> dict[str, Any]:
+    """The object that a plan's file holds."""
+    graph, names = plan.graph, plan.graph.names
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "recompute": plan.recompute,
+        "allocate": plan.allocate,
+        "alignment": plan.alignment,
+        "device": asdict(plan.device),
+        "settings": dict(plan.settings),
+        "certificate": None if plan.certificate is None else asdict(plan.certificate),
+        "recomputation": asdict(plan.recomputation),
+        "arena_bytes": plan.arena_bytes,
+        "feature_map_bytes": plan.feature_map_bytes,
+        "strategy_bytes": dict(plan.strategy_bytes),
+        "graph": format_graph(graph).splitlines(),
+        "buffers": [
+            {
+                "kind": buffer.kind,
+                "offset": buffer.offset,
+                "bytes": buffer.bytes,
+                "lifetime": [buffer.lifetime.first, buffer.lifetime.last],
+            }
+            for buffer in plan.buffers
+        ],
+        "placements": {names[v]: _placement_object(plan, v) for v in graph.values},
+        "workspaces": [
+            {"step": graph.position[node], "buffer": buffer.index}
+            for node, buffer in plan.workspaces.items()
+        ],
+    }
+    sha256 = checksum(content)
+    return {**content, "sha256": sha256, "planning_seconds": plan.planning_seconds}
+
+
+def _placement_object(plan: MemoryPlan, value: Value) -> dict[str, Any]:
+    placement = plan.placements[value]
+    return {
+        "buffer": placement.buffer,
+        "offset": placement.offset,
+        "strides": None if placement.strides is None else list(placement.strides),
+        "how": placement.how,
+        "over": None if placement.over is None else plan.graph.names[placement.over],
+    }
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal digits, of the object in its shortest JSON with sorted keys."""
+    sealed = {key: entry for key, entry in content.items() if key not in UNSEALED}
+    text = json.dumps(sealed, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def read_plan_json(text: str | bytes) -> PlanFile:
+    """Read what `plan_to_json` wrote; raises `PlanFileError` where its structure is not sound."""
+    found = objects(read_json(text), "the file")
+    _check_version(found)
+    record(found, KEYS, "the file")
+    graph = _graph(listed(found["graph"], "graph"))
+    buffers = tuple(_buffers(listed(found["buffers"], "buffers"), len(graph.nodes)))
+    sizes = record(found["strategy_bytes"], ALLOCATE, "strategy_bytes")
+    settings = objects(found["settings"], "settings")
+    plan = MemoryPlan(
+        graph=graph,
+        recompute=one_of(found["recompute"], RECOMPUTE, "recompute"),
+        allocate=cast(Allocate, one_of(found["allocate"], ALLOCATE, "allocate")),
+        alignment=_alignment(found["alignment"]),
+        device=_device(found["device"]),
+        buffers=buffers,
+        placements=_placements(objects(found["placements"], "placements"), graph, len(buffers)),
+        workspaces={
+            graph.nodes[step]: buffers[index]
+            for step, index in _workspaces(listed(found["workspaces"], "workspaces"), buffers)
+        },
+        arena_bytes=whole(found["arena_bytes"], "arena_bytes"),
+        feature_map_bytes=whole(found["feature_map_bytes"], "feature_map_bytes"),
+        strategy_bytes={name: whole(sizes[name], f"strategy_bytes.{name}") for name in sizes},
+        recomputation=_recomputation(found["recomputation"]),
+        planning_seconds=number(found["planning_seconds"], "planning_seconds"),
+        certificate=_certificate(found["certificate"]),
+        settings={name: scalar(given, f"settings.{name}") for name, given in settings.items()},
+    )
+    return PlanFile(plan, text_of(found["sha256"], "sha256"))
+
+
+def _check_version(found: dict[str, Any]) -> None:
+    if found.get("format") != FORMAT:
+        fail("format", f"{FORMAT!r} marks the file of a plan", found.get("format"))
+    given = found.get("version")
+    if type(given) is not int or given != VERSION:
+        raise PlanFileError(
+            f"version: this graphc reads version {VERSION} of the format, got {given!r}; read it "
+            f"with the graphc that wrote it, or plan again: {CURE}"
+        )
+
+
+def _graph(lines: list[Any]) -> Graph:
+    for at, line in enumerate(lines):
+        if len(text_of(line, f"graph[{at}]").splitlines()) != 1:
+            fail(f"graph[{at}]", "one line is expected", line)
+    try:
+        graph = parse_graph("\n".join(lines))
+    except GraphcError as error:
+        raise PlanFileError(f"graph: {error}") from None
+    for value in graph.values:
+        if value.type.bytes >= LARGEST or value.type.rank > MOST_AXES:
+            where = f"graph, {graph.names[value]}"
+            fail(where, f"below {LARGEST} bytes and up to {MOST_AXES} axes", str(value.type))
+    return graph
+
+
+def _alignment(given: object) -> int:
+    try:
+        return check_alignment(whole(given, "alignment"))
+    except GraphcError as error:
+        raise PlanFileError(f"alignment: {error}; {CURE}") from None
+
+
+def _device(given: object) -> Device:
+    found = record(given, [field.name for field in fields(Device)], "device")
+    device = Device(
+        text_of(found["name"], "device.name"),
+        number(found["flops_per_second"], "device.flops_per_second"),
+        number(found["bytes_per_second"], "device.bytes_per_second"),
+        whole(found["workspace_limit_bytes"], "device.workspace_limit_bytes"),
+        _kind(found["kind"]),
+        whole(found["architecture"], "device.architecture"),
+    )
+    for name in ("flops_per_second", "bytes_per_second"):
+        if not getattr(device, name):
+            fail(f"device.{name}", "a number above 0 is expected", found[name])
+    return device
+
+
+def _kind(given: object) -> Literal["cpu", "cuda"]:
+    return "cuda" if one_of(given, ("cpu", "cuda"), "device.kind") == "cuda" else "cpu"
+
+
+def _recomputation(given: object) -> Recomputation:
+    keys = [field.name for field in fields(Recomputation)]
+    found = record(given, keys, "recomputation")
+    fractions = (number(found[key], f"recomputation.{key}") for key in keys[1:])
+    return Recomputation(whole(found["nodes"], "recomputation.nodes"), *fractions)
+
+
+def _certificate(given: object) -> Certificate | None:
+    if given is None:
+        return None
+    found = record(given, [field.name for field in fields(Certificate)], "certificate")
+    return Certificate(
+        text_of(found["goal"], "certificate.goal"),
+        whole(found["bound_bytes"], "certificate.bound_bytes"),
+        number(found["extra_time_bound"], "certificate.extra_time_bound"),
+    )
+
+
+def _buffers(entries: list[Any], steps: int) -> Iterator[Buffer]:
+    for index, entry in enumerate(entries):
+        where = f"buffers[{index}]"
+        found = record(entry, BUFFER_KEYS, where)
+        lifetime = listed(found["lifetime"], f"{where}.lifetime")
+        if len(lifetime) != 2:
+            fail(f"{where}.lifetime", "the first step and the one behind the last", lifetime)
+        first = whole(lifetime[0], f"{where}.lifetime[0]", below=steps + 1)
+        last = whole(lifetime[1], f"{where}.lifetime[1]", first + 1, steps + 2)
+        yield Buffer(
+            index,
+            cast(Kind, one_of(found["kind"], get_args(Kind), f"{where}.kind")),
+            whole(found["offset"], f"{where}.offset"),
+            whole(found["bytes"], f"{where}.bytes", 1),
+            Lifetime(first, last),
+        )
+
+
+def _placements(entries: dict[str, Any], graph: Graph, buffers: int) -> dict[Value, Placement]:
+    named = {name: value for value, name in graph.names.items()}
+    for name in named.keys() - entries.keys():
+        fail("placements", f"a place for the value {name!r} is missing", f"{len(entries)} places")
+    for name in entries.keys() - named.keys():
+        fail("placements", "the values are those of the graph", name)
+    placements = {}
+    for value in graph.values:
+        name = graph.names[value]
+        where = f"placements[{name!r}]"
+        found = record(entries[name], PLACEMENT_KEYS, where)
+        over = found["over"]
+        if over is not None and text_of(over, f"{where}.over") not in named:
+            fail(f"{where}.over", "the name of a value in the graph, or null", over)
+        placements[value] = Placement(
+            whole(found["buffer"], f"{where}.buffer", below=buffers),
+            whole(found["offset"], f"{where}.offset"),
+            _strides(found["strides"], value, f"{where}.strides"),
+            cast(How, one_of(found["how"], get_args(How), f"{where}.how")),
+            None if over is None else named[over],
+        )
+    return placements
+
+
+def _strides(given: object, value: Value, where: str) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    strides = listed(given, where)
+    if len(strides) != value.type.rank:
+        fail(where, f"one number for each of the {value.type.rank} axes", given)
+    return tuple(whole(stride, f"{where}[{axis}]") for axis, stride in enumerate(strides))
+
+
+def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tuple[int, int]]:
+    """(step, buffer), each once."""
+    steps: set[int] = set()
+    taken: set[int] = set()
+    for at, entry in enumerate(entries):
+        where = f"workspaces[{at}]"
+        found = record(entry, ("step", "buffer"), where)
+        index = whole(found["buffer"], f"{where}.buffer", below=len(buffers))
+        step = whole(found["step"], f"{where}.step")
+        if buffers[index].kind != "workspace" or index in taken:
+            fail(f"{where}.buffer", "a buffer of the kind 'workspace' that no other has", index)
+        lifetime = buffers[index].lifetime
+        if lifetime != Lifetime(step, step + 1) or step in steps:
+            fail(f"{where}.step", f"the one step in the buffer's lifetime, {lifetime}", step)
+        steps.add(step)
+        taken.add(index)
+        yield step, index

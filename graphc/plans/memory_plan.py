@@ -1,0 +1,283 @@
+"""The memory plan: where every value lives. Offsets and sizes are bytes from the arena's start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from graphc.errors import OptionError
+from graphc.ir.device import Device
+from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.types import outer_axes
+
+ALIGNMENT = 256
+"""Bytes; what vector loads, cuBLAS and cuDNN want of every address."""
+
+How = Literal["new", "reuse", "over", "view", "part", "state"]
+"""How a value gets its bytes: first use of a place, a place used before, over its operand, as a
+view of another value, as a part of the concatenation that reads it, or the place of a state."""
+
+Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace"]
+
+Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Allocate = Literal["none", "inplace", "sharing", "packed"]
+
+RECOMPUTE: tuple[Recompute, ...] = (
+    "none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal",
+)  # fmt: skip
+ALLOCATE: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
+
+
+PRECISIONS: dict[Precision, str] = {
+    "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"
+}  # fmt: skip
+"""The dtype that feature maps are kept in."""
+
+
+def align(size: int, alignment: int) -> int:
+    """`size` rounded up to a multiple of `alignment`."""
+    return -(-size // alignment) * alignment
+
+
+def check_alignment(alignment: object) -> int:
+    """Return a power of two from 16 up; raises `OptionError` for anything else."""
+    if not isinstance(alignment, int) or alignment < 16 or alignment & (alignment - 1):
+        raise OptionError(f"alignment must be a power of two from 16 up, got {alignment!r}")
+    return alignment
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """Steps [first, last), half open. States live through the whole step and beyond it."""
+
+    first: int
+    last: int
+
+    def overlaps(self, other: Lifetime) -> bool:
+        return self.first < other.last and other.first < self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Bytes at a fixed place for a lifetime, shared by values that view or overwrite each other."""
+
+    index: int
+    kind: Kind
+    offset: int
+    bytes: int
+    lifetime: Lifetime
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A value inside a buffer: byte offset from the buffer's start, byte strides, and how it came
+    there. `over` is the value that it overwrites or views, or is a part of."""
+
+    buffer: int
+    offset: int
+    strides: tuple[int, ...] | None
+    how: How
+    over: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What a plan computes again: nodes, and the part of the step's flops and seconds they add."""
+
+    nodes: int
+    extra_flops_fraction: float
+    extra_time_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a plan was asked for, and what is proven: no schedule of this graph takes fewer bytes of
+    arena than `bound_bytes`, and none within the same bytes adds less than `extra_time_bound` of a
+    step's seconds."""
+
+    goal: str
+    bound_bytes: int
+    extra_time_bound: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryPlan:
+    """Buffers of one arena for a graph in its order.
+
+    `strategy_bytes` holds the arena's size under every allocation strategy, for comparison;
+    `settings` says how the step trains: the optimizer and what differs from the defaults.
+    """
+
+    graph: Graph
+    recompute: str
+    allocate: Allocate
+    alignment: int
+    device: Device
+    buffers: tuple[Buffer, ...]
+    placements: Mapping[Value, Placement]
+    workspaces: Mapping[Node, Buffer]
+    arena_bytes: int
+    feature_map_bytes: int
+    strategy_bytes: Mapping[str, int]
+    recomputation: Recomputation
+    planning_seconds: float
+    certificate: Certificate | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def address(self, value: Value) -> int:
+        """The offset of a value's first element in the arena."""
+        placement = self.placements[value]
+        return self.buffers[placement.buffer].offset + placement.offset
+
+    @property
+    def bound_bytes(self) -> int | None:
+        """No schedule of this graph takes a smaller arena; None where nothing was proven."""
+        return self.certificate.bound_bytes if self.certificate else None
+
+    @cached_property
+    def strided(self) -> dict[Value, tuple[int, ...]]:
+        """Values that do not lie in one piece, row-major, and their strides in bytes."""
+        places = self.placements.items()
+        found = {value: place.strides for value, place in places if place.strides is not None}
+        return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """The state region at the arena's start."""
+        return self._total("state")
+
+    @cached_property
+    def workspace_bytes(self) -> int:
+        """The largest workspace of any node."""
+        return max((buffer.bytes for buffer in self.workspaces.values()), default=0)
+
+    @cached_property
+    def bytes_by_kind(self) -> dict[Kind, int]:
+        """The bytes of all buffers of a kind, were none shared."""
+        kinds: tuple[Kind, ...] = ("state", "input", "feature map", "gradient", "mirror")
+        totals = {kind: self._total(kind) for kind in kinds}
+        return {**totals, "workspace": self.workspace_bytes}
+
+    def _total(self, kind: Kind) -> int:
+        sizes = (b.bytes for b in self.buffers if b.kind == kind)
+        return sum(align(size, self.alignment) for size in sizes)
+
+    @cached_property
+    def live_profile(self) -> tuple[int, ...]:
+        """Bytes live at each step, rounded to the alignment. One entry a node, at least one."""
+        steps = max(1, len(self.graph.nodes))
+        change = [0] * (steps + 1)
+        for buffer in self.buffers:
+            size = align(buffer.bytes, self.alignment)
+            change[buffer.lifetime.first] += size
+            change[self.lifetime_end(buffer)] -= size
+        live, profile = 0, []
+        for step in range(steps):
+            live += change[step]
+            profile.append(live)
+        return tuple(profile)
+
+    def lifetime_end(self, buffer: Buffer) -> int:
+        """The step before which a buffer is free again, at most the number of steps.
+
+        States, and outputs until they are copied out, live for longer than the last step.
+        """
+        return min(buffer.lifetime.last, max(1, len(self.graph.nodes)))
+
+    @cached_property
+    def live_bytes(self) -> int:
+        """The most bytes live at one node: no placement of these buffers can be smaller."""
+        return max(self.live_profile)
+
+    @cached_property
+    def peak_step(self) -> int:
+        """The first step at which `live_bytes` are live."""
+        return self.live_profile.index(self.live_bytes)
+
+    def live_at(self, step: int) -> list[Buffer]:
+        """Buffers alive at a step, largest first."""
+        alive = [b for b in self.buffers if b.lifetime.first <= step < b.lifetime.last]
+        return sorted(alive, key=lambda buffer: (-buffer.bytes, buffer.index))
+
+    @cached_property
+    def residents(self) -> dict[int, list[Value]]:
+        """Buffer index → the values that live there, in order of appearance."""
+        residents: dict[int, list[Value]] = {}
+        for value, placement in self.placements.items():
+            residents.setdefault(placement.buffer, []).append(value)
+        return residents
+
+    def saved(self) -> list[Value]:
+        """Values read by gradient nodes that were there before: what the forward pass keeps."""
+        kept: dict[Value, None] = {}
+        for node in self.graph.nodes:
+            if node.phase in ("gradient", "mirror"):
+                for value in node.inputs:
+                    if isinstance(value, State) or (
+                        value.node is not None and value.node.phase != "forward"
+                    ):
+                        continue
+                    kept[value] = None
+        return list(kept)
+
+    def summary(self, model: str) -> dict[str, Any]:
+        """One JSON object a plan; the keys are part of the public interface."""
+        forward = sum(node.phase == "forward" for node in self.graph.nodes)
+        return {
+            "model": model,
+            "recompute": self.recompute,
+            "allocate": self.allocate,
+            "nodes": len(self.graph.nodes),
+            "forward_nodes": forward,
+            "arena_bytes": self.arena_bytes,
+            "state_bytes": self.state_bytes,
+            "workspace_bytes": self.workspace_bytes,
+            "feature_map_bytes": self.feature_map_bytes,
+            "live_bytes": self.live_bytes,
+            "bound_bytes": self.bound_bytes,
+            "recomputed_nodes": self.recomputation.nodes,
+            "extra_flops_fraction": self.recomputation.extra_flops_fraction,
+            "extra_time_fraction": self.recomputation.extra_time_fraction,
+            "planning_seconds": self.planning_seconds,
+            "extra_time_bound": self.certificate.extra_time_bound if self.certificate else None,
+            "settings": dict(self.settings),
+        }
+
+    def to_json(self) -> str:
+        """The whole plan as JSON, as `graphc.save_plan` writes it; see docs/plan-file.md."""
+        from graphc.plans.json_form import plan_to_json
+
+        return plan_to_json(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.allocate} plan of {len(self.graph.nodes)} nodes, {self.arena_bytes} bytes>"
+
+    def __str__(self) -> str:
+        # The printout imports this module; a plan has to print itself all the same.
+        from graphc.plans.printout import format_plan
+
+        return format_plan(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the summary, and a picture of the arena."""
+        from graphc.plans.html_form import plan_html
+
+        return plan_html(self)
+
+
+def kind_of(value: Value) -> Kind:
+    """What the bytes of a value count as."""
+    if isinstance(value, State):
+        return "state"
+    if isinstance(value, Input) or value.node is None:
+        return "input"
+    match value.node.phase:
+        case "mirror":
+            return "mirror"
+        case "gradient":
+            return "gradient"
+        case _:
+            return "feature map"

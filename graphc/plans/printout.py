@@ -1,0 +1,160 @@
+"""The printout of a memory plan: plain text of fixed layout, the same bytes for the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphc.ir.graph import Node, Value
+from graphc.ir.types import format_bytes
+from graphc.plans.memory_plan import Buffer, MemoryPlan
+
+STEP_LIMIT = 200
+"""Most steps that `str(plan)` lists; of longer plans it shows the steps around the peak."""
+
+LARGEST = 6
+"""Values listed at the peak."""
+
+
+def format_plan(plan: MemoryPlan, step_limit: int | None = STEP_LIMIT) -> str:
+    """Summary, bytes by kind, steps, and the peak with its largest values."""
+    sections = [_summary(plan), _kinds(plan), _steps(plan, step_limit), _peak(plan)]
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+
+
+def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
+    """(label, figure) of the head of a printout."""
+    graph = plan.graph
+    forward = sum(node.phase == "forward" for node in graph.nodes)
+    gap = (plan.arena_bytes - plan.live_bytes) / max(plan.live_bytes, 1)
+    rows = [
+        ("nodes", f"{len(graph.nodes)} ({forward} forward)"),
+        ("arena", f"{plan.arena_bytes} bytes = {format_bytes(plan.arena_bytes)}"),
+        ("most bytes live", f"{format_bytes(plan.live_bytes)} (gap {gap:.2%})"),
+        ("feature maps", format_bytes(plan.feature_map_bytes)),
+    ]
+    if plan.device.kind == "cuda":
+        rows.insert(0, ("device", f"{plan.device.name}, a GPU"))
+    others = (f"{name} {format_bytes(size)}" for name, size in plan.strategy_bytes.items())
+    rows.append(("arena by strategy", ", ".join(others)))
+    if plan.settings:
+        listed = (v if k == "optimizer" else f"{k}={v}" for k, v in plan.settings.items())
+        rows.append(("step", ", ".join(listed)))
+    again, proven = plan.recomputation, plan.certificate
+    if proven is not None:
+        rows.append(("planned for", proven.goal))
+        rows.append(("proven", f"no schedule needs less than {format_bytes(proven.bound_bytes)}"))
+        rows.append(
+            (
+                "",
+                f"extra time {again.extra_time_fraction:.1%}, within these bytes at least "
+                f"{proven.extra_time_bound:.1%}",
+            )
+        )
+    if again.nodes:
+        rows.append(
+            (
+                "computed again",
+                f"{again.nodes} nodes, {again.extra_flops_fraction:+.1%} flops, "
+                f"{again.extra_time_fraction:+.1%} time by the cost model",
+            )
+        )
+    return rows
+
+
+def _summary(plan: MemoryPlan) -> list[str]:
+    head = f"plan: allocate={plan.allocate} recompute={plan.recompute} alignment={plan.alignment}"
+    return [head, *(f"  {label:<20}{figure}" for label, figure in summary_rows(plan))]
+
+
+def _kinds(plan: MemoryPlan) -> list[str]:
+    lines = ["bytes by kind, before sharing"]
+    for kind, size in plan.bytes_by_kind.items():
+        lines.append(f"  {kind:<20}{format_bytes(size):>12}")
+    return lines
+
+
+def step_rows(plan: MemoryPlan, steps: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """(step, node, value, type, bytes, offset, how, live) for each output of the given steps."""
+    names = plan.graph.names
+    for step in steps:
+        node = plan.graph.nodes[step]
+        for index, value in enumerate(node.outputs):
+            placement = plan.placements[value]
+            how: str = placement.how
+            if placement.over is not None:
+                how = f"{how} {names[placement.over]}"
+            yield (
+                str(step) if index == 0 else "",
+                _call(plan, node) if index == 0 else "",
+                names[value],
+                str(value.type),
+                format_bytes(value.type.bytes),
+                f"{plan.address(value):#x}",
+                how,
+                format_bytes(plan.live_profile[step]) if index == 0 else "",
+            )
+
+
+STEP_COLUMNS = ("step", "node", "value", "type", "bytes", "offset", "how", "live")
+
+
+def _call(plan: MemoryPlan, node: Node) -> str:
+    operands = ", ".join(plan.graph.names[value] for value in node.inputs)
+    title = node.op.title(node.attributes)
+    return f"{title}({operands})" if len(operands) <= 48 else f"{title}(...)"
+
+
+def shown_steps(plan: MemoryPlan, limit: int | None) -> range:
+    """All steps, or the `limit` steps around the peak."""
+    count = len(plan.graph.nodes)
+    if limit is None or count <= limit:
+        return range(count)
+    first = min(max(0, plan.peak_step - limit // 2), count - limit)
+    return range(first, first + limit)
+
+
+def _steps(plan: MemoryPlan, limit: int | None) -> list[str]:
+    steps = shown_steps(plan, limit)
+    rows = [STEP_COLUMNS, *step_rows(plan, steps)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(STEP_COLUMNS))]
+    lines = ["steps"]
+    if len(steps) < len(plan.graph.nodes):
+        lines[0] += (
+            f" {steps.start} to {steps.stop - 1}, around the peak, of {len(plan.graph.nodes)}"
+        )
+    for row in rows:
+        cells = [
+            cell.rjust(w) if i in (0, 4, 5, 7) else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines
+
+
+def _peak(plan: MemoryPlan) -> list[str]:
+    step = plan.peak_step
+    at = plan.graph.nodes[step].label if plan.graph.nodes else "start"
+    lines = [f"peak at step {step} ({at}): {format_bytes(plan.live_bytes)} live"]
+    for size, kind, names in peak_rows(plan):
+        lines.append(f"  {size:>12}  {kind:<12}  {names}")
+    return lines
+
+
+def peak_rows(plan: MemoryPlan) -> Iterator[tuple[str, str, str]]:
+    """(bytes, kind, values) of the largest buffers alive at the peak."""
+    alive = plan.live_at(plan.peak_step)
+    for buffer in alive[:LARGEST]:
+        yield format_bytes(buffer.bytes), buffer.kind, _tenants(plan, buffer)
+    if len(alive) > LARGEST:
+        rest = sum(buffer.bytes for buffer in alive[LARGEST:])
+        yield format_bytes(rest), "", f"in {len(alive) - LARGEST} smaller buffers"
+
+
+def _tenants(plan: MemoryPlan, buffer: Buffer) -> str:
+    values: list[Value] = plan.residents.get(buffer.index, [])
+    if not values:
+        return "workspace"
+    names = [plan.graph.names[value] for value in values]
+    origin = values[0].node.label if values[0].node is not None else ""
+    listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"{listed}  ({origin})" if origin else listed
