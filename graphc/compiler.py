@@ -343,10 +343,4 @@ def _named_outputs(
 
 def _read_before_updates(outputs: Mapping[str, Value]) -> dict[str, Value]:
     """Outputs that are states, or views of one, as copies: the update comes before the copy out."""
-    return {name: copy(v) if _shows_a_state(v) else v for name, v in outputs.items()}
-
-
-def _shows_a_state(value: Value) -> bool:
-    while value.node is not None and value.node.op.views is not None:
-        value = value.node.inputs[0]
-    return isinstance(value, State)
+    return {name: copy(v) if isinstance(v.root, State) else v for name, v in outputs.items()}

@@ -53,16 +53,15 @@ def _assign(
         if assignment.views(node):
             continue
         taken: set[int] = set()
+        replaced = node.replaced
         for position, value in enumerate(node.outputs):
             if value in parts.places or value in parts.lifetimes:
                 assignment.place(value)
                 continue
-            name = node.op.output_name(position)
-            if name in node.op.must_overwrite:
-                state = node.named_inputs()[node.op.must_overwrite[name]]
-                assert isinstance(state, Value), "a state input is one value"
-                assignment.join(value, state, own.get(value), "state")
+            if value in replaced:
+                assignment.join(value, replaced[value], own.get(value), "state")
                 continue
+            name = node.op.output_name(position)
             found = assignment.target(node, step, value, name, taken) if overwrite else None
             if found is not None:
                 taken.add(assignment.residences[found].storage)
@@ -119,17 +118,16 @@ class _Assignment:
 
     def views(self, node: Node) -> bool:
         """Place the outputs of a view op inside its operand, if strides allow it."""
-        if node.op.views is None:
+        viewed = node.viewed
+        if viewed is None:
             return False
-        source = node.named_inputs()[node.op.views]
-        assert isinstance(source, Value), "a viewed input is one value"
-        layout = self.residences[source].layout
-        layouts = node.op.view(node, layout or Layout(0, contiguous_strides(source.type)))
+        layout = self.residences[viewed].layout
+        layouts = node.op.view(node, layout or Layout(0, contiguous_strides(viewed.type)))
         if layouts is None:
             return False
         for value, inner in zip(node.outputs, layouts, strict=True):
             trivial = inner == Layout(0, contiguous_strides(value.type))
-            self.join(value, source, None if trivial else inner, "view")
+            self.join(value, viewed, None if trivial else inner, "view")
         return True
 
     def target(

@@ -108,23 +108,14 @@ class _Group:
         self.written |= written(node)
 
 
-def shown(value: Value) -> Value:
-    """What a view shows; the value itself if it is none."""
-    while value.node is not None and value.node.op.views is not None:
-        value = value.node.inputs[0]
-    return value
-
-
 def read(node: Node) -> set[Value]:
     """What an update reads, behind views."""
-    return {shown(value) for value in node.inputs}
+    return {value.root for value in node.inputs}
 
 
 def written(node: Node) -> set[Value]:
     """What an update writes: its outputs, which are also the states that it replaces."""
-    names = node.op.must_overwrite.values()
-    states = {v for i, v in enumerate(node.inputs) if node.op.input_name(i) in names}
-    return states | {*node.outputs}
+    return {*node.replaced.values(), *node.outputs}
 
 
 def _launchable(node: Node, places: Places) -> Likeness | None:

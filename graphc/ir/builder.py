@@ -1,4 +1,6 @@
-"""The only way to make nodes and graphs: `apply` an op, `trace` what outputs need.
+"""How nodes and graphs are made: `apply` an op, `trace` what outputs need.
+
+Graphs that are there are rebuilt by `graphc.ir.rewrite`.
 
 Scopes and mirror annotations are context managers; they hold per thread and per async task.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -264,31 +266,3 @@ def check_names(graph: Graph) -> None:
                     "name="
                 )
             seen[source.name] = source
-
-
-def rewrite(graph: Graph, replacement: Callable[[Node], Node | Value]) -> Graph:
-    """Rebuild a graph front to back.
-
-    `replacement(node)` gets each node on its rewritten inputs, and returns what stands for it: the
-    node itself, a node seen before, or, for a node with one output, a value.
-    """
-    mapped: dict[Value, Value] = {}
-    nodes: dict[Node, None] = {}
-    copies: dict[Node, Node] = {}
-    for node in graph.nodes:
-        inputs = tuple(mapped.get(value, value) for value in node.inputs)
-        original = copies.get(node.copy_of, node.copy_of) if node.copy_of is not None else None
-        if inputs != node.inputs or original is not node.copy_of:
-            result = replacement(replace(node, inputs=inputs, copy_of=original))
-        else:
-            result = replacement(node)
-        if isinstance(result, Value):
-            mapped[node.output] = result
-            continue
-        copies[node] = result
-        nodes[result] = None
-        if result is not node:
-            mapped.update(zip(node.outputs, result.outputs, strict=True))
-    outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
-    kept = frozenset(mapped.get(value, value) for value in graph.kept)
-    return Graph(tuple(nodes), outputs, kept)

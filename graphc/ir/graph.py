@@ -59,6 +59,17 @@ class Value(Operators):
         assert self.node is not None, "inputs and states have no producer"
         return self.node
 
+    @property
+    def root(self) -> Value:
+        """What this value shows through any number of views; itself if it is no view.
+
+        It goes from view to view; `Graph.roots` has the roots of all values at once.
+        """
+        value = self
+        while value.node is not None and (viewed := value.node.viewed) is not None:
+            value = viewed
+        return value
+
     def __repr__(self) -> str:
         origin = "?" if self.node is None else self.node.label
         return f"<{self.type} from {origin}>"
@@ -112,8 +123,11 @@ class Node:
         values = tuple(Value(type, self, i) for i, type in enumerate(self.output_types))
         object.__setattr__(self, "outputs", values)
 
-    def reading(self, inputs: tuple[Value, ...]) -> Node:
-        """The same node on other values of the same types; `dataclasses.replace`, but fast."""
+    def reading(self, inputs: tuple[Value, ...], copy_of: Node | None) -> Node:
+        """The same node on other values of the same types, and as a copy of another original.
+
+        As `dataclasses.replace`, but fast.
+        """
         return Node(
             self.op,
             inputs,
@@ -124,9 +138,27 @@ class Node:
             self.phase,
             self.mirror,
             self.segment,
-            self.copy_of,
+            copy_of,
             self.level,
         )
+
+    @property
+    def viewed(self) -> Value | None:
+        """The operand whose bytes the outputs show where its layout allows it (`Op.views`).
+
+        None where the op makes no views.
+        """
+        name = self.op.views
+        return None if name is None else self.inputs[self.op.inputs.index(name)]
+
+    @property
+    def replaced(self) -> dict[Value, Value]:
+        """Of each output that replaces a state, that state (`Op.must_overwrite`)."""
+        op = self.op
+        return {
+            self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]
+            for output, state in op.must_overwrite.items()
+        }
 
     @property
     def label(self) -> str:
@@ -191,6 +223,22 @@ class Graph:
     def values(self) -> tuple[Value, ...]:
         """All values: sources first, then outputs of nodes in execution order."""
         return self.sources + tuple(value for node in self.nodes for value in node.outputs)
+
+    @cached_property
+    def roots(self) -> dict[Value, Value]:
+        """Of each value what it shows through any number of views; itself if it is no view."""
+        roots = {value: value for value in self.sources}
+        for node in self.nodes:
+            viewed = node.viewed
+            roots.update(
+                (value, value if viewed is None else roots[viewed]) for value in node.outputs
+            )
+        return roots
+
+    @cached_property
+    def visible(self) -> frozenset[Value]:
+        """Values that a user sees or asked to keep: no pass may merge them into others."""
+        return self.kept | frozenset(self.outputs.values())
 
     @cached_property
     def position(self) -> dict[Node, int]:

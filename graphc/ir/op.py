@@ -263,6 +263,9 @@ def _check(cls: type[Op]) -> None:
     for output, source in relations + list(cls.must_overwrite.items()):
         if output not in outputs or source not in inputs:
             _fail(cls, f"a buffer relation names {output!r} over {source!r}: not output over input")
+    single = {cls.views, *cls.must_overwrite, *cls.must_overwrite.values()}
+    if several := sorted(f"*{name}" for name in single if f"*{name}" in cls.inputs + cls.outputs):
+        _fail(cls, f"{several} cannot be viewed or replaced: that takes one value, not any number")
     _check_kernel(cls)
 
 

@@ -36,9 +36,9 @@ def verify(graph: Graph) -> None:
         inferred = node.op.infer_types(node.attributes, tuple(v.type for v in node.inputs))
         if inferred != node.output_types:
             _fail(graph, node, f"{node.label} yields {inferred}, not {node.output_types}")
-        for name in node.op.must_overwrite.values():
-            state = node.named_inputs()[name]
+        for output, state in node.replaced.items():
             if not isinstance(state, State):
+                name = node.op.must_overwrite[node.op.output_name(output.index)]
                 _fail(graph, node, f"{node.label} replaces {name!r}, which is no state")
             updated[state] = node
         for value in node.outputs:

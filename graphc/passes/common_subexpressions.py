@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphc.ir import builder
 from graphc.ir.graph import Graph, Node
+from graphc.ir.rewrite import rewrite
 from graphc.passes.precision import casts_a_parameter
 
 
@@ -27,4 +27,4 @@ def share_common_subexpressions(graph: Graph) -> Graph:
         key = (node.op.name, node.attributes, node.inputs, node.mirror, node.phase)
         return seen.setdefault(key, node)
 
-    return builder.rewrite(graph, replacement)
+    return rewrite(graph, replacement)

@@ -71,22 +71,17 @@ def mirror_counts(
     """
     fixed = {value.node for value in kept}
     for node in reversed(nodes):
-        if node in fixed and node.op.views is not None:
-            fixed.add(_viewed(node).node)
+        if node in fixed and (viewed := node.viewed) is not None:
+            fixed.add(viewed.node)
     counts: dict[Node, int] = {}
     for node in nodes:
         if node in fixed or node.op.has_effect:
             counts[node] = 0
-        elif node.op.views is not None:
-            source = _viewed(node).node
-            counts[node] = counts[source] if source is not None else 0
+        elif (viewed := node.viewed) is not None:
+            counts[node] = 0 if viewed.node is None else counts[viewed.node]
         else:
             counts[node] = mirror(node)
     return counts
-
-
-def _viewed(node: Node) -> Value:
-    return node.inputs[[name.lstrip("*") for name in node.op.inputs].index(node.op.views or "")]
 
 
 def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -> Any:

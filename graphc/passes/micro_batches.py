@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Input, Node, Value
+from graphc.ir.rewrite import Rewriter
 from graphc.ops.random import Dropout
 from graphc.ops.shape import slice_
 
@@ -39,21 +40,18 @@ def micro_batches(graph: Graph, count: int) -> Iterator[MicroBatch]:
     )
     for number in range(count):
         with builder.in_phase("forward"):
-            mapped = {source: slice_(batches, number) for source, batches in whole.items()}
-        yield _copy(graph, mapped, streams * number)
+            slices: dict[Value, Value] = {
+                source: slice_(batches, number) for source, batches in whole.items()
+            }
+        yield _copy(graph, slices, streams * number)
 
 
-def _copy(graph: Graph, mapped: Mapping[Input, Value], first_stream: int) -> MicroBatch:
-    values: dict[Value, Value] = dict(mapped.items())
-    nodes: dict[Node, Node] = {}
+def _copy(graph: Graph, slices: Mapping[Value, Value], first_stream: int) -> MicroBatch:
+    rewriter = Rewriter(graph, slices)
     for node in graph.nodes:
         attributes = node.attributes
         if isinstance(node.op, Dropout):
             attributes = replace(attributes, stream=attributes.stream + first_stream)
-        inputs = [values.get(value, value) for value in node.inputs]
-        original = nodes[node.copy_of] if node.copy_of is not None else None
-        nodes[node] = builder.copy(node, inputs, attributes=attributes, copy_of=original)
-        values.update(zip(node.outputs, nodes[node].outputs, strict=True))
-    outputs = {name: values.get(value, value) for name, value in graph.outputs.items()}
-    kept = frozenset(values.get(value, value) for value in graph.kept)
-    return MicroBatch(Graph(tuple(nodes.values()), outputs, kept), nodes)
+        inputs, original = rewriter.values(node.inputs), rewriter.original(node)
+        rewriter.put(node, builder.copy(node, inputs, attributes=attributes, copy_of=original))
+    return MicroBatch(rewriter.result(), rewriter.stand_ins)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node
 from graphc.ir.op import Op
+from graphc.ir.rewrite import Rewriter, rewrite
 from graphc.ops.random import Dropout
 from graphc.ops.update import Increment
 from graphc.passes.micro_batches import MicroBatch
@@ -26,26 +27,23 @@ def number_streams(graph: Graph) -> Graph:
         stream = numbers.setdefault(node.attributes.stream, len(numbers))
         return replace(node, attributes=replace(node.attributes, stream=stream))
 
-    return builder.rewrite(graph, replacement)
+    return rewrite(graph, replacement)
 
 
 def to_inference(graph: Graph) -> Graph:
     """Replace nodes that act otherwise outside training: batch norms, dropout."""
     if all(type(node.op).inference is Op.inference for node in graph.nodes):
         return graph
-    mapped: dict[Value, Value] = {}
+    rewriter = Rewriter(graph)
     for node in graph.nodes:
-        inputs = tuple(mapped.get(value, value) for value in node.inputs)
-        fresh = builder.copy(node, inputs)
-        mapped.update(zip(node.outputs, fresh.outputs, strict=True))
+        fresh = rewriter.put(node, builder.copy(node, rewriter.values(node.inputs)))
         with builder.in_phase("forward", node.scope):
             other = node.op.inference(fresh)
         if other is not None:
-            mapped[node.outputs[0]] = other
-    for value in graph.kept:
-        builder.keep(mapped[value])
-    outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
-    return builder.trace(outputs)
+            rewriter.stand(node.outputs[:1], (other,))
+    for value in rewriter.kept:
+        builder.keep(value)
+    return builder.trace(rewriter.outputs)
 
 
 def training_effects(graph: Graph, batches: Sequence[MicroBatch]) -> list[Node]:

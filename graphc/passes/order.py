@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from graphc.allocation.allocate import arena_bytes, live_bytes
 from graphc.ir.device import CPU, Device
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph
 from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.planning.order import Arc, Precedence, least_order
 from graphc.planning.steps import Tape
@@ -82,7 +82,7 @@ def _arcs(tape: GraphTape) -> Iterator[Arc]:
             readers.setdefault(number, []).append(step)
     for index, step in enumerate(tape.steps):
         node = graph.nodes[step]
-        for state in _replaced(node):
+        for state in node.replaced.values():
             for reader in readers[tape.numbers[state]]:
                 if reader != index:
                     yield reader, index
@@ -90,12 +90,3 @@ def _arcs(tape: GraphTape) -> Iterator[Arc]:
             original = tape.place.get(graph.position.get(node.copy_of, -1))
             if original is not None and original < index:
                 yield original, index
-
-
-def _replaced(node: Node) -> Iterator[Value]:
-    """The states that a node updates."""
-    inputs = node.named_inputs() if node.op.has_effect else {}
-    for name in node.op.must_overwrite.values():
-        state = inputs[name]
-        assert isinstance(state, Value), "a state input is one value"
-        yield state

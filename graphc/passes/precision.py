@@ -19,6 +19,7 @@ from dataclasses import replace
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.op import is_16_bit
+from graphc.ir.rewrite import Rewriter, rewrite
 from graphc.ir.types import DType, as_dtype, float32
 from graphc.ops.choice import Cast, cast
 from graphc.plans.memory_plan import PRECISIONS, Precision
@@ -30,31 +31,30 @@ def to_mixed(graph: Graph, precision: Precision) -> Graph:
     `precision` is a key of `PRECISIONS`; the one of float32 leaves the graph as it is.
     """
     dtype = as_dtype(PRECISIONS[precision])
-    return graph if dtype == float32 else _Mixed(dtype).run(graph)
+    return graph if dtype == float32 else _Mixed(graph, dtype).run()
 
 
 class _Mixed:
-    def __init__(self, dtype: DType) -> None:
+    def __init__(self, graph: Graph, dtype: DType) -> None:
         self.dtype = dtype
-        self.mapped: dict[Value, Value] = {}
-        self.flexible: set[Value] = set()
-        self.nodes: dict[Node, Node] = {}
+        self.rewriter = Rewriter(graph)
+        self.flexible: set[Value] = {s for s in graph.sources if isinstance(s, State)}
 
-    def run(self, graph: Graph) -> Graph:
-        self.flexible.update(s for s in graph.sources if isinstance(s, State))
+    def run(self) -> Graph:
+        graph = self.rewriter.graph
         for node in graph.nodes:
             self.convert(node)
         outputs = {name: self.restored(value) for name, value in graph.outputs.items()}
-        for value in graph.kept:
-            builder.keep(self.mapped.get(value, value))
+        for value in self.rewriter.kept:
+            builder.keep(value)
         return builder.trace(outputs)
 
     def restored(self, value: Value) -> Value:
-        found = self.mapped.get(value, value)
+        found = self.rewriter.value(value)
         return found if found.type == value.type else cast(found, value.type.dtype)
 
     def convert(self, node: Node) -> None:
-        inputs = [self.mapped.get(value, value) for value in node.inputs]
+        inputs = [*self.rewriter.values(node.inputs)]
         choices = [v for i, v in enumerate(inputs) if self.has_choice(node, i, v)]
         is_flexible = (
             node.op.precision in ("follow", "wide")
@@ -74,12 +74,12 @@ class _Mixed:
             if node.op.precision == "lookup" and outputs[0].type.dtype == float32:
                 outputs = (cast(outputs[0], self.dtype),)
         if node.copy_of is not None:
-            fresh = replace(fresh, copy_of=self.nodes[node.copy_of], level=node.level)
+            fresh = replace(fresh, copy_of=self.rewriter.original(node), level=node.level)
             outputs = fresh.outputs
-        self.nodes[node] = fresh
+        self.rewriter.put(node, fresh)
+        self.rewriter.stand(node.outputs, outputs)
         if is_flexible:
             self.flexible.update(outputs)
-        self.mapped.update(zip(node.outputs, outputs, strict=True))
 
     def has_choice(self, node: Node, index: int, value: Value) -> bool:
         """Whether this operand may be of either precision."""
@@ -97,7 +97,7 @@ class _Mixed:
 
 def widen_products(graph: Graph) -> Graph:
     """Products that are only converted to float32, gradients of weights, come out as float32."""
-    shown = set(graph.outputs.values())
+    returned = set(graph.outputs.values())
     widened = {
         source.node.serial
         for node in graph.nodes
@@ -107,7 +107,7 @@ def widen_products(graph: Graph) -> Graph:
         and is_16_bit(source)
         and hasattr(source.node.attributes, "wide")
         and len(graph.uses[source]) == 1
-        and source not in shown
+        and source not in returned
     }
 
     def replacement(node: Node) -> Node | Value:
@@ -119,7 +119,7 @@ def widen_products(graph: Graph) -> Graph:
             return node.inputs[0]
         return node
 
-    return builder.rewrite(graph, replacement) if widened else graph
+    return rewrite(graph, replacement) if widened else graph
 
 
 def casts_a_parameter(node: Node) -> bool:
@@ -130,7 +130,4 @@ def casts_a_parameter(node: Node) -> bool:
     """
     if not isinstance(node.op, Cast) or not is_16_bit(node.output):
         return False
-    value = node.inputs[0]
-    while value.node is not None and value.node.op.views is not None:
-        value = value.node.inputs[0]
-    return isinstance(value, State)
+    return isinstance(node.inputs[0].root, State)

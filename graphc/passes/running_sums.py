@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.rewrite import rewrite
 from graphc.ops.elementwise import Add
 from graphc.passes.dead_code import remove_dead_code
 
@@ -43,7 +43,7 @@ def accumulate_products(graph: Graph) -> Graph:
                     return sum
         return node
 
-    rewritten = builder.rewrite(graph, replacement)
+    rewritten = rewrite(graph, replacement)
     return remove_dead_code(rewritten) if taken else graph
 
 

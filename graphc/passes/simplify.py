@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.rewrite import rewrite
 from graphc.ops.elementwise import Neg, Scale, Shift
 from graphc.ops.shape import Reshape, Transpose
 
@@ -14,7 +14,7 @@ def simplify(graph: Graph) -> Graph:
     x·1, x+0, -(-x), a reshape to the shape that is there or that a reshape before undoes, and two
     transposes that cancel.
     """
-    return builder.rewrite(graph, _simpler)
+    return rewrite(graph, _simpler)
 
 
 def _simpler(node: Node) -> Node | Value:

@@ -99,25 +99,19 @@ def _check_origins(plan: MemoryPlan) -> None:
         else:
             expected, over = _origin(plan, value, fresh)
         _stated(f"the origin of {name}", placement.how, expected, [name])
-        shown = None if placement.over is None else plan.graph.names[placement.over]
-        _stated(
-            f"what {name} lies over",
-            shown,
-            None if over is None else plan.graph.names[over],
-            [name],
-        )
+        stated = None if placement.over is None else plan.graph.names[placement.over]
+        found = None if over is None else plan.graph.names[over]
+        _stated(f"what {name} lies over", stated, found, [name])
 
 
 def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | None]:
     """How the output of a node came to its place, and over which operand."""
     node = value.producer
     placement = plan.placements[value]
-    inputs = node.named_inputs()
     if placement.how == "view":  # check_plan has compared it with what it shows
-        return "view", inputs[node.op.views or ""]  # type: ignore[return-value]
-    name = node.op.output_name(value.index)
-    if name in node.op.must_overwrite:
-        return "state", inputs[node.op.must_overwrite[name]]  # type: ignore[return-value]
+        return "view", node.viewed
+    if value in node.replaced:
+        return "state", node.replaced[value]
     wholes = _wholes(plan, value) if placement.how == "part" else []
     if wholes:
         return "part", placement.over if placement.over in wholes else wholes[0]

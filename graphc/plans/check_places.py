@@ -99,7 +99,7 @@ class Places:
         self.scattered = {
             plan.placements[value].buffer
             for node in self.graph.nodes
-            if not self.shows(node)
+            if self.viewed(node) is None
             for value in node.outputs
             if plan.placements[value].strides is not None and self.has_gaps(value)
         }
@@ -192,18 +192,18 @@ class Places:
         array = np.lib.stride_tricks.as_strided(array, value.shape, strides)
         return array, array.__array_interface__["data"][0] - place.offset
 
-    def shows(self, node: Node) -> bool:
-        """Whether the outputs are views here, not copies."""
-        if node.op.views is None:
-            return False
-        source = node.named_inputs()[node.op.views]
-        assert isinstance(source, Value), "a viewed input is one value"
+    def viewed(self, node: Node) -> Value | None:
+        """The operand that the outputs are views of; None where they are copies, or no views."""
+        source = node.viewed
+        if source is None:
+            return None
         buffer = self.plan.placements[source].buffer
-        return all(
+        are_views = all(
             self.plan.placements[value].buffer == buffer
             and self.plan.placements[value].how == "view"
             for value in node.outputs
         )
+        return source if are_views else None
 
     def is_writable(self, value: Value) -> bool:
         """Whether a value has strides only where its kernel takes them, and nothing twice."""
@@ -229,16 +229,16 @@ class Places:
         except ValueError:  # NumPy would have to copy
             names = [self.names[node.outputs[0]], self.names[source]]
             raise PlanError(f"{names[0]} cannot be a view of {names[1]}", names) from None
-        for value, shown in zip(node.outputs, parts, strict=True):
+        for value, part in zip(node.outputs, parts, strict=True):
             stated = self.plan.placements[value]
-            offset = shown.__array_interface__["data"][0] - start
+            offset = part.__array_interface__["data"][0] - start
             has = stated.strides or _row_major(value)
-            steps = zip(value.shape, has, shown.strides, strict=True)
+            steps = zip(value.shape, has, part.strides, strict=True)
             if stated.offset != offset or any(n > 1 and a != b for n, a, b in steps):
                 names = [self.names[value], self.names[source]]
                 raise PlanError(
                     f"view {names[0]} is stated at {stated.offset} with strides {has}, but lies at "
-                    f"{offset} with strides {shown.strides} in {names[1]}",
+                    f"{offset} with strides {part.strides} in {names[1]}",
                     names,
                 )
 

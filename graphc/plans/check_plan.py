@@ -136,12 +136,11 @@ class _Replay:
 
     def execute(self, node: Node, step: int, updated: dict[Value, str]) -> None:
         outputs = set(node.outputs)
-        if self.places.shows(node):
-            source = node.named_inputs()[node.op.views or ""]
-            assert isinstance(source, Value), "a viewed input is one value"
-            self.places.check_view(node, source)
+        viewed = self.places.viewed(node)
+        if viewed is not None:
+            self.places.check_view(node, viewed)
             for value in node.outputs:
-                self.owner_of[value] = self.shown(value, source)
+                self.owner_of[value] = self.content_of_view(value, viewed)
             return
         if node.op.name in GATHERED and self.gather(node, step):
             return
@@ -157,11 +156,10 @@ class _Replay:
             cells = self.places.cell_range(*region)
             self.spare_states(cells, f"the workspace of {node.label}", "workspace", None)
             self.owners[cells] = NOBODY
-        for position, value in enumerate(node.outputs):
-            name = node.op.output_name(position)
-            if name in node.op.must_overwrite:
-                state = node.named_inputs()[node.op.must_overwrite[name]]
-                assert isinstance(state, Value), "a state input is one value"
+        replaced = node.replaced
+        for value in node.outputs:
+            if value in replaced:
+                state = replaced[value]
                 if state in updated:
                     names = [self.names[state], updated[state]]
                     raise PlanError(f"state {names[0]} is updated twice in one step", names)
@@ -200,7 +198,7 @@ class _Replay:
                 [node.label],
             )
 
-    def shown(self, value: Value, source: Value) -> Any:
+    def content_of_view(self, value: Value, source: Value) -> Any:
         """The content of a view."""
         content = self.owner_of[source]
         if isinstance(content, int):

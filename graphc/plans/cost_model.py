@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median
 
 from graphc.ir.device import CPU, Device
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node
 from graphc.ir.types import Layout, contiguous_strides
 from graphc.plans.costs import MeasuredCosts, node_key
 from graphc.plans.memory_plan import Recomputation
@@ -16,17 +16,13 @@ from graphc.plans.memory_plan import Recomputation
 
 def seconds(node: Node, device: Device) -> float:
     """The larger of computing time and moving time; a view takes none."""
-    if node.op.views is not None and node.op.view(node, _contiguous(node)) is not None:
-        return 0.0
+    viewed = node.viewed
+    if viewed is not None:
+        in_one_piece = Layout(0, contiguous_strides(viewed.type))
+        if node.op.view(node, in_one_piece) is not None:
+            return 0.0
     cost = node.op.cost(node)
     return device.seconds(cost.flops, cost.bytes_read + cost.bytes_written)
-
-
-def _contiguous(node: Node) -> Layout:
-    """Where the elements of a viewed operand lie if it is no view itself."""
-    source = node.named_inputs()[node.op.views or ""]
-    assert isinstance(source, Value), "a viewed input is one value"
-    return Layout(0, contiguous_strides(source.type))
 
 
 @dataclass(frozen=True)

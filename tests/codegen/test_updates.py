@@ -42,7 +42,7 @@ def updates_like(sample, dtype, shapes=SHAPES, skip=0):
                 fill = feeds[value] * value.type.dtype.numpy.type(1 + number % 3 / 8)
                 arrays[value] = placed(fill.astype(value.type.dtype.numpy), skip)
             inputs.append(value)
-        node = node.reading(tuple(inputs))
+        node = node.reading(tuple(inputs), None)
         arrays |= {y: arrays[x] for y, x in zip(node.outputs, states_of(node), strict=True)}
         nodes.append(node)
     return nodes, arrays
@@ -118,7 +118,7 @@ def test_scalars_of_their_own(tmp_path):
     nodes, arrays = updates_like(ROWS[0], "float32", SHAPES[:4])
     rate = g.input("other", (), "float32")
     arrays[rate] = aligned(np.float32(0.7).reshape(()))
-    old, other = nodes[1], nodes[1].reading((*nodes[1].inputs[:2], rate))
+    old, other = nodes[1], nodes[1].reading((*nodes[1].inputs[:2], rate), None)
     arrays[other.output] = arrays[old.output]
     nodes[1] = other
     assert list(groups(nodes, places_of(arrays))) == [tuple(nodes)]

@@ -8,6 +8,7 @@ import pytest
 import graphc as g
 from graphc.errors import OptionError
 from graphc.ir import builder
+from graphc.ir.rewrite import rewrite
 from graphc.models import (
     MODELS,
     bert,
@@ -189,7 +190,7 @@ def test_three_steps_are_bit_identical_under_every_plan(name):
         if recompute == "mirror":
             traced = builder.trace({"loss": loss})
             first = traced.nodes[0].serial
-            marked = builder.rewrite(
+            marked = rewrite(
                 traced, lambda node, m=again, f=first: replace(node, mirror=m(node.serial - f))
             )
             loss = marked.outputs["loss"]

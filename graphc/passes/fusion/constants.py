@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphc.ir import builder
 from graphc.ir.expression import Expression, Operand
 from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.rewrite import rewrite
 from graphc.ir.types import TensorType, broadcast_shapes
 from graphc.ops.elementwise import Elementwise
 from graphc.ops.fused import Fused, FusedAttributes, Member, constant, members_of, types_in
@@ -44,14 +44,14 @@ def inline_constants(graph: Graph) -> Graph:
             changed.append(made)
         return made
 
-    found = builder.rewrite(graph, replacement)
+    found = rewrite(graph, replacement)
     return remove_dead_code(found) if changed else graph
 
 
 def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
     """The number that a node's outputs are full of, if they are floats of which it is one."""
-    if node.op.views is not None:
-        return numbers.get(node.inputs[0])
+    if (viewed := node.viewed) is not None:
+        return numbers.get(viewed)
     if not isinstance(node.op, Full) or node.output.type.dtype.kind != "float":
         return None
     number, dtype = float(node.attributes.value), node.output.type.dtype

@@ -10,13 +10,13 @@ anything else reads one of its values or replaces a state that it reads. The bit
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.allocation.layout import layouts
 from graphc.ir.device import DEFAULT_GPU, find_device
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.op import REGISTRY
+from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import compute_dtype
 from graphc.ops.fused import Fused, FusedAttributes, Member, is_fusible, share_arithmetic
 from graphc.passes.precision import casts_a_parameter
@@ -67,17 +67,10 @@ class Lasting:
     """How long the bytes of a graph's values last."""
 
     def __init__(self, graph: Graph) -> None:
-        shown = {*graph.outputs.values(), *graph.kept}
-        self.roots: dict[Value, Value] = {value: value for value in graph.sources}
-        """Of views what they show; of other values themselves."""
-        for node in graph.nodes:
-            viewed = None if node.op.views is None else node.named_inputs()[node.op.views]
-            for value in node.outputs:
-                self.roots[value] = self.roots[viewed] if isinstance(viewed, Value) else value
         self.last: dict[Value, int] = {}
         """The last step that reads a root or a view of it."""
-        for value, root in self.roots.items():
-            end = len(graph.nodes) if value in shown or isinstance(root, State) else -1
+        for value, root in graph.roots.items():
+            end = len(graph.nodes) if value in graph.visible or isinstance(root, State) else -1
             read = graph.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
@@ -93,10 +86,10 @@ class _Grouping:
         self.uses = graph.uses
         self.extents: dict[Value, _Extent] = {}
         self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
-        self.shown = {*graph.outputs.values(), *graph.kept}
         self.group_of: dict[Node, _Group] = {}
         lasting = Lasting(graph)
-        self.roots, self.last, self.others = lasting.roots, lasting.last, lasting.others
+        self.roots = graph.roots
+        self.last, self.others = lasting.last, lasting.others
         self.strides = layouts(graph, find_device(DEFAULT_GPU))
 
     def run(self) -> list[_Group]:
@@ -120,7 +113,7 @@ class _Grouping:
             if joined is not None:
                 for member in joined.steps:
                     self.group_of[self.graph.nodes[member]] = joined
-            for state in self.replaced(node):
+            for state in node.replaced.values():
                 for reader in readers.pop(state, ()):
                     self.group_of[reader].is_open = False
         return list(dict.fromkeys(self.group_of.values()))
@@ -143,14 +136,6 @@ class _Grouping:
         lies = self.strides.get(node.output)
         return (node.phase, node.mirror, node.segment, node.output.shape, lies, *wide)
 
-    def replaced(self, node: Node) -> Iterable[Value]:
-        """The states that a node updates."""
-        named = node.named_inputs() if node.op.has_effect else {}
-        for name in node.op.must_overwrite.values():
-            state = named[name]
-            assert isinstance(state, Value), "a state input is one value"
-            yield state
-
     def join(self, joined: _Group, group: _Group) -> bool:
         """Take the members of `group` into `joined`, if that is small enough and costs no bytes."""
         steps = sorted({*joined.steps, *group.steps})
@@ -167,7 +152,9 @@ class _Grouping:
         if len(first) > MOST_INPUTS:
             return False
         inside = set(steps)
-        outputs = [v for v in made if v in self.shown or not inside.issuperset(self.uses[v])]
+        outputs = [
+            v for v in made if v in self.graph.visible or not inside.issuperset(self.uses[v])
+        ]
         recomputed = self.recomputes and members[0].phase == "forward"
         if len(outputs) > (1 if recomputed else MOST_OUTPUTS):
             return False
@@ -233,35 +220,22 @@ def _live(made: _Extent, extents: Sequence[_Extent]) -> int:
 
 def _rebuilt(graph: Graph, groups: Sequence[_Group]) -> Graph:
     """The graph with a fused node where the last member of each group was."""
-    skipped = {step for group in groups for step in group.steps}
+    grouped = {step for group in groups for step in group.steps}
     ends = {group.steps[-1]: group for group in groups}
-    mapped: dict[Value, Value] = {}
-    fresh: dict[Node, Node] = {}
-    nodes: list[Node] = []
+    rewriter = Rewriter(graph)
     for step, node in enumerate(graph.nodes):
         if step in ends:
             members = [graph.nodes[member] for member in ends[step].steps]
-            made, results = _fused(graph, members, mapped)
-            mapped.update(zip(results, made.outputs, strict=True))
-            nodes.append(made)
-        elif step not in skipped:
-            inputs = tuple(mapped.get(value, value) for value in node.inputs)
-            made = node if inputs == node.inputs else node.reading(inputs)
-            if node.copy_of in fresh:
-                made = replace(made, copy_of=fresh[node.copy_of])
-            if made is not node:
-                fresh[node] = made
-                mapped.update(zip(node.outputs, made.outputs, strict=True))
-            nodes.append(made)
-    outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
-    return Graph(tuple(nodes), outputs, frozenset(mapped.get(v, v) for v in graph.kept))
+            fused, results = _fused(graph, members, rewriter)
+            rewriter.stand(results, rewriter.add(fused).outputs)
+        elif step not in grouped:
+            rewriter.put(node, rewriter.moved(node))
+    return rewriter.result()
 
 
-def _fused(
-    graph: Graph, members: Sequence[Node], mapped: dict[Value, Value]
-) -> tuple[Node, list[Value]]:
+def _fused(graph: Graph, members: Sequence[Node], rewriter: Rewriter) -> tuple[Node, list[Value]]:
     """The node of a group, on values of the new graph, and the old values that it computes."""
-    shown = set(graph.outputs.values())
+    returned = set(graph.outputs.values())
     names: dict[Value, str] = {}
     inputs: list[Value] = []
     calls: list[str] = []
@@ -276,19 +250,11 @@ def _fused(
         operands = tuple(names[value] for value in member.inputs)
         calls.append(str(Member(member.op, operands, member.attributes)))
         names[member.output] = f"m{number}"
-        if member.output in shown or not steps.issuperset(graph.uses[member.output]):
+        if member.output in returned or not steps.issuperset(graph.uses[member.output]):
             results.append(number)
     assert inside.isdisjoint(inputs), "members stand behind what they read"
-    last = members[-1]
-    node = Node(
-        REGISTRY[Fused.name],
-        tuple(mapped.get(value, value) for value in inputs),
-        FusedAttributes(tuple(calls), tuple(results)),
-        tuple(members[number].output.type for number in results),
-        last.serial,
-        last.scope,
-        last.phase,
-        last.mirror,
-        last.segment,
-    )
-    return node, [members[number].output for number in results]
+    made = [members[number].output for number in results]
+    attributes = FusedAttributes(tuple(calls), tuple(results))
+    types = [value.type for value in made]
+    node = instead(members[-1], Fused.name, rewriter.values(inputs), attributes, types)
+    return node, made

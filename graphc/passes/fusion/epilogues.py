@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.rewrite import rewrite
 from graphc.ops.matmul import ACTIVATIONS, Linear
 from graphc.ops.shape import Reshape
 
@@ -41,7 +41,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
             return replace(node, attributes=fused)
         return node
 
-    return builder.rewrite(graph, replacement) if given else graph
+    return rewrite(graph, replacement) if given else graph
 
 
 def _product(graph: Graph, activation: Node) -> Node | None:

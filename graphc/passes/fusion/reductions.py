@@ -21,7 +21,7 @@ from graphc.codegen.layout import axes_in_memory
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.device import DEFAULT_GPU, find_device
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.op import REGISTRY
+from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import TensorType, contiguous_strides
 from graphc.ops.fused import (
     Fused,
@@ -107,7 +107,6 @@ class _Search:
     def __init__(self, graph: Graph, recomputes: bool) -> None:
         self.graph, self.recomputes = graph, recomputes
         self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
-        self.shown = {*graph.outputs.values(), *graph.kept}
         self.lasting = Lasting(graph)
         self.strides = layouts(graph, DEVICE)
 
@@ -157,7 +156,7 @@ class _Search:
         """Whether nothing else needs the value, and one node may stand for reader and maker."""
         return (
             self.graph.uses[value] == [self.graph.position[reader]]
-            and value not in self.shown
+            and value not in self.graph.visible
             and self.stays_single(reader)
             and self.stays_single(value.producer)
             and _place(reader) == _place(value.producer)
@@ -217,7 +216,7 @@ class _Search:
             () if behind is None else _group_of(behind).calls,
         )
         inputs = (operand,) if part is None else part.inputs
-        return _node(FusedReduce.name, inputs, attributes, (last.output.type,), last)
+        return instead(last, FusedReduce.name, inputs, attributes, [last.output.type])
 
     def rest(
         self, maker: Node, group: _Group, left: Sequence[int]
@@ -231,10 +230,10 @@ class _Search:
         if len(left) == 1:
             (member,) = part.members
             given = [part.inputs[int(name[1:])] for name in member.operands]
-            rest = _node(member.op.name, given, member.attributes, types, maker)
+            rest = instead(maker, member.op.name, given, member.attributes, types)
         else:
             attributes = FusedAttributes(part.calls, part.results)
-            rest = _node(Fused.name, part.inputs, attributes, types, maker)
+            rest = instead(maker, Fused.name, part.inputs, attributes, types)
         return rest, dict(zip(results, rest.outputs, strict=True))
 
     def is_safe(self, reduction: Node, maker: Node, fused: Node, rest: Node | None) -> bool:
@@ -256,7 +255,7 @@ class _Search:
 
         Values of the forward pass that can be made again may die at any reader.
         """
-        roots = {self.lasting.roots[v]: None for v in fused.inputs if v in self.lasting.roots}
+        roots = {self.graph.roots[v]: None for v in fused.inputs if v in self.graph.roots}
         step = len(self.graph.nodes) if self.recomputes else self.graph.position[maker]
         return [
             _aligned(root.type)
@@ -299,54 +298,20 @@ def _taken(group: _Group, number: int) -> list[int]:
     return sorted(taken)
 
 
-def _node(
-    op: str,
-    inputs: Sequence[Value],
-    attributes: object,
-    types: tuple[TensorType, ...],
-    like: Node,
-) -> Node:
-    return Node(
-        REGISTRY[op],
-        tuple(inputs),
-        attributes,
-        types,
-        like.serial,
-        like.scope,
-        like.phase,
-        like.mirror,
-        like.segment,
-    )
-
-
 def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
     """The graph with fused nodes where their operands were made."""
     by_first = {fusion.nodes[0]: fusion for fusion in fusions}
     later = {node for fusion in fusions for node in fusion.nodes[1:]}
-    mapped: dict[Value, Value] = {}
-    fresh: dict[Node, Node] = {}
-    nodes: list[Node] = []
-
-    def add(node: Node) -> Node:
-        inputs = tuple(mapped.get(value, value) for value in node.inputs)
-        made = node if inputs == node.inputs else node.reading(inputs)
-        if made.copy_of in fresh:
-            made = replace(made, copy_of=fresh[made.copy_of])
-        if made is not node:
-            fresh[node] = made
-            mapped.update(zip(node.outputs, made.outputs, strict=True))
-        nodes.append(made)
-        return made
-
+    rewriter = Rewriter(graph)
     for node in graph.nodes:
         fusion = by_first.get(node)
         if fusion is None:
             if node not in later:
-                add(node)
+                rewriter.put(node, rewriter.moved(node))
             continue
         if fusion.rest is not None:
-            kept = [v for v in node.outputs if v is not fusion.operand]
-            mapped.update(zip(kept, add(fusion.rest).outputs, strict=True))
-        mapped[fusion.nodes[-1].output] = add(fusion.fused).output
-    outputs = {name: mapped.get(value, value) for name, value in graph.outputs.items()}
-    return Graph(tuple(nodes), outputs, frozenset(mapped.get(v, v) for v in graph.kept))
+            kept = [value for value in node.outputs if value is not fusion.operand]
+            rewriter.stand(kept, rewriter.add(rewriter.moved(fusion.rest)).outputs)
+        fused = rewriter.add(rewriter.moved(fusion.fused))
+        rewriter.stand(fusion.nodes[-1].outputs, fused.outputs)
+    return rewriter.result()

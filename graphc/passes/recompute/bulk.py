@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphc.ir.graph import Graph, Input, Node, Phase, Value
+from graphc.ir.graph import Graph, Input, Phase, Value
+from graphc.ir.rewrite import Rewriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +45,19 @@ def bulk_operators(graph: Graph) -> list[BulkOperator]:
 def _inside(graph: Graph, segment: str, *phases: Phase) -> Graph:
     """The nodes of a segment's phases, in order, as a graph of their own."""
     belonging = {n for n in graph.nodes if n.segment == segment and n.phase in phases}
-    nodes: list[Node] = []
-    standing: dict[Value, Value] = {}
+    rewriter = Rewriter(graph)
     for node in (node for node in graph.nodes if node in belonging):
-        inputs = tuple(_entering(graph, value, standing) for value in node.inputs)
-        fresh = node.reading(inputs)
-        standing.update(zip(node.outputs, fresh.outputs, strict=True))
-        nodes.append(fresh)
-    made = {value for value, stand in standing.items() if stand.node is not None}
+        for value in node.inputs:
+            is_made = value.node is None or value.node in rewriter.stand_ins
+            if not is_made and value not in rewriter.standing:
+                rewriter.stand((value,), (Input(value.type, name=_name(graph, value)),))
+        rewriter.put(node, rewriter.moved(node))
+    made = {value for node in rewriter.stand_ins for value in node.outputs}
     read = {v for node in graph.nodes if node not in belonging for v in node.inputs}
     leaving = made & (read | set(graph.outputs.values()))
     ordered = sorted(leaving, key=lambda v: (graph.position[v.producer], v.index))
-    return Graph(tuple(nodes), {_name(graph, value): standing[value] for value in ordered})
-
-
-def _entering(graph: Graph, value: Value, standing: dict[Value, Value]) -> Value:
-    """What stands for a value inside: itself for sources, an input for what others make."""
-    if value.node is not None and value not in standing:
-        standing[value] = Input(value.type, name=_name(graph, value))
-    return standing.get(value, value)
+    outputs = {_name(graph, value): rewriter.value(value) for value in ordered}
+    return Graph(tuple(rewriter.nodes), outputs)
 
 
 def _name(graph: Graph, value: Value) -> str:

@@ -39,15 +39,6 @@ def forward_runs(graph: Graph) -> list[Run]:
     return [*runs, Run(tuple(steps))] if steps else runs
 
 
-def root_of(value: Value) -> Value:
-    """The value whose bytes a view shows."""
-    while value.node is not None and value.node.op.views is not None:
-        source = value.node.named_inputs()[value.node.op.views]
-        assert isinstance(source, Value), "a viewed input is one value"
-        value = source
-    return value
-
-
 def cuts(graph: Graph, run: Run) -> list[Cut]:
     """Places where a single value crosses, or that are narrowest among their neighbours.
 
@@ -69,10 +60,10 @@ def cuts(graph: Graph, run: Run) -> list[Cut]:
 
 def _boundaries(graph: Graph, run: Run) -> Iterator[tuple[int, int, Collection[Value]]]:
     """What crosses each place; views count as what they show."""
-    nodes = graph.nodes
+    nodes, roots = graph.nodes, graph.roots
     return boundaries(
         run.steps,
-        lambda step: map(root_of, nodes[step].inputs),
+        lambda step: (roots[value] for value in nodes[step].inputs),
         lambda step: nodes[step].outputs if nodes[step].op.views is None else (),
         lambda value: value.type.bytes,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Node, Value
-from graphc.passes.recompute.cuts import Cut, Run, cuts, forward_runs, root_of
+from graphc.passes.recompute.cuts import Cut, Run, cuts, forward_runs
 
 Counts = Mapping[Node, int]
 """m of Alg. 2; nodes that are left out have 0."""
@@ -41,7 +41,7 @@ def segments(graph: Graph) -> Counts:
     for node in graph.nodes:
         if node.phase == "forward" and node.op.views is None:
             for value in node.inputs:
-                source = root_of(value).node
+                source = value.root.node
                 if source is not None and source.segment != node.segment:
                     leaving.add(source)
     return {

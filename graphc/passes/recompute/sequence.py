@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from graphc.errors import GraphError
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node
+from graphc.ir.rewrite import Rewriter
 from graphc.passes.gradient import MirrorCount, mirror_counts
 
 
@@ -21,38 +22,31 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
     """
     first: dict[int, Node] = {}
     count = [0] * len(graph.nodes)
-    latest: dict[Value, Value] = {}
-    nodes: list[Node] = []
+    rewriter = Rewriter(graph)
     for step in sequence:
         if not 0 <= step < len(graph.nodes):
             raise GraphError(f"the sequence names step {step} of {len(graph.nodes)}")
         node = graph.nodes[step]
         for value in node.inputs:
-            if value.node is not None and value not in latest:
+            if value.node is not None and value.node not in rewriter.stand_ins:
                 raise GraphError(f"the sequence runs {node.label} before {value.node.label}")
-        inputs = tuple(latest.get(value, value) for value in node.inputs)
         if step not in first:
-            fresh = first[step] = node if inputs == node.inputs else node.reading(inputs)
+            first[step] = rewriter.put(node, rewriter.moved(node))
         elif node.op.has_effect:
             raise GraphError(f"the sequence runs {node.label} twice, but it replaces a state")
         else:
-            fresh = builder.copy(
-                node, inputs, phase="mirror", mirror=0, copy_of=first[step], level=count[step]
+            inputs, level = rewriter.values(node.inputs), count[step]
+            again = builder.copy(
+                node, inputs, phase="mirror", mirror=0, copy_of=first[step], level=level
             )
+            rewriter.put(node, again)
         count[step] += 1
-        nodes.append(fresh)
-        latest.update(zip(node.outputs, fresh.outputs, strict=True))
     missing = [node.label for step, node in enumerate(graph.nodes) if step not in first]
     if missing:
         raise GraphError(f"the sequence leaves out {', '.join(missing[:3])}")
-    originals = {
-        value: fresh
-        for step, node in first.items()
-        for value, fresh in zip(graph.nodes[step].outputs, node.outputs, strict=True)
-    }
-    outputs = {name: originals.get(value, value) for name, value in graph.outputs.items()}
-    kept = frozenset(originals.get(value, value) for value in graph.kept)
-    return Graph(tuple(nodes), outputs, kept)
+    for step, node in first.items():  # what leaves the graph is what ran first
+        rewriter.stand(graph.nodes[step].outputs, node.outputs)
+    return rewriter.result()
 
 
 def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:

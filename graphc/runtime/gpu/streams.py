@@ -117,8 +117,7 @@ class _Tracker:
             chain.append(value)
             source = placement.over
             if placement.how == "view" and value.node is not None:
-                viewed = value.node.named_inputs()[value.node.op.views or ""]
-                source = viewed if isinstance(viewed, Value) else None
+                source = value.node.viewed
             if source is None:
                 self.roots[value] = value
                 break
