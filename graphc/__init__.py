@@ -1,5 +1,6 @@
 """graphc: a computation-graph compiler that plans every byte of a training step before it runs."""
 
+import graphc.codegen.target  # noqa: F401 - makes GPUs known as targets
 from graphc import optim
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError

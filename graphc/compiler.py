@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from graphc.allocation.allocate import allocate as allocate_graph
 from graphc.errors import OptionError, choose
 from graphc.ir import builder
-from graphc.ir.device import Device
+from graphc.ir.device import ALIGNMENT, Device
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
@@ -31,7 +30,6 @@ from graphc.plans.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import Costs
 from graphc.plans.memory_plan import (
-    ALIGNMENT,
     PRECISIONS,
     RECOMPUTE,
     Allocate,
@@ -193,16 +191,14 @@ def plan(
             if recompute == "optimal":
                 graph, certificate = placing.planner(graph).plan(goal or Goal())
             else:
-                graph = recomputed(graph, recompute, placing.device)
+                graph = recomputed(graph, recompute, placing.target)
             verify(graph)
             dumps.write("recompute", lambda: format_graph(graph))
         if recompute != "optimal":
             graph = placing.ordered(graph)
         graph = placing.with_updates_together(graph, goal or Goal() if certificate else None)
         dumps.write("order", lambda: format_graph(graph))
-        memory_plan = allocate_graph(
-            graph, placing.allocate, recompute, alignment, placing.device, placing.costs
-        )
+        memory_plan = placing.allocation(graph).plan(placing.allocate, recompute, placing.costs)
         settings = step.settings() if step is not None else {}
         if precision != "fp32":
             settings["precision"] = precision

@@ -1,96 +1,52 @@
-"""From a graph to its memory plan: liveness, storages, places.
+"""From a graph in its order to its memory plan.
 
-The arena is [state | rest]. ``none`` gives every value its own storage, ``inplace`` merges what may
-overwrite, ``sharing`` recycles blocks (Fig. 2), ``packed`` chooses an offset for every storage.
-Under the first three, workspaces have one common place behind the values; ``packed`` gives each a
-place for the one step that it lives.
+The arena is [state | rest]. In the rest every value has a place for its lifetime, by these steps,
+each of which reads only what those before it found (V values, E edges, S storages):
+
+1. Lifetimes and liveness counters (`liveness`): of each value the step that writes it and the last
+   that reads it. O(V + E).
+2. Layouts (`layout`): which values do not lie row-major, by what the target prefers. O(V + E).
+3. Storages (`inplace`): values that view, replace or may overwrite one another share bytes. An
+   operand may be overwritten where its counter is 1, Fig. 2 of the paper. O(V + E).
+4. Parts (`zero_copy`): values that are computed inside the concatenation that reads them, where
+   that lowers the bytes live at one step.
+5. Places (`placing`): an offset for every storage and workspace, by one of four strategies that see
+   nothing but (first step, last step, bytes). Near linear, but for the search of `packed`.
+
+Invariant: two storages whose lifetimes overlap have no byte in common; within a storage, what an op
+writes lies over what it reads only where the op allows it. `graphc.plans.check_plan` proves both of
+every plan, and shares none of this code.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from graphc.allocation.inplace import assign_storages
-from graphc.allocation.liveness import liveness, peak_bytes
-from graphc.allocation.sharing import share
+from graphc.allocation.layout import layouts
+from graphc.allocation.liveness import Liveness, liveness, peak_bytes
+from graphc.allocation.placing import PLACERS, Tenant
 from graphc.allocation.storages import Storage, Storages
-from graphc.codegen.workspace import workspace
-from graphc.ir.device import CPU, Device
+from graphc.allocation.zero_copy import choose_parts
+from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.packing import NORMAL, pack
+from graphc.ir.types import align
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import (
-    ALIGNMENT,
     ALLOCATE,
     Allocate,
     Buffer,
     Lifetime,
     MemoryPlan,
     Placement,
-    align,
     kind_of,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """What needs a place: a storage, or the workspace of one node."""
-
-    first: int
-    last: int
-    bytes: int
-    owner: Storage | Node
-
-
-Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
-"""Offsets of tenants that are given in order of `first`, and the height."""
-
-
-def allocate(
-    graph: Graph,
-    strategy: Allocate,
-    recompute: str = "none",
-    alignment: int = ALIGNMENT,
-    device: Device = CPU,
-    costs: CostModel | None = None,
-) -> MemoryPlan:
-    """Plan a graph in its order under one strategy; deterministic.
-
-    `costs` says what recomputation costs, by default the roofline of `device`.
-    """
-    started = time.perf_counter()
-    live = liveness(graph)
-    separate = assign_storages(graph, live, overwrite=False, device=device)
-    merged = assign_storages(graph, live, overwrite=True, device=device)
-    storages = {name: separate if name == "none" else merged for name in ALLOCATE}
-    scratch = _scratch(graph, merged, device, alignment)
-    places: dict[str, tuple[list[Tenant], list[int], int]] = {}
-    for name in ALLOCATE:
-        tenants = _tenants(graph, storages[name], scratch, alignment)
-        places[name] = (tenants, *PLACERS[name](tenants))
-    state_bytes = _state_bytes(merged, alignment)
-    tenants, offsets, height = places[strategy]
-    chosen = storages[strategy]
-    buffers, workspaces = _buffers(chosen, tenants, offsets, state_bytes, alignment)
-    return MemoryPlan(
-        graph=graph,
-        recompute=recompute,
-        allocate=strategy,
-        alignment=alignment,
-        device=device,
-        buffers=buffers,
-        placements=_placements(chosen, buffers),
-        workspaces=workspaces,
-        arena_bytes=state_bytes + height,
-        feature_map_bytes=_feature_map_bytes(graph, chosen, PLACERS[strategy], alignment),
-        strategy_bytes={name: state_bytes + places[name][2] for name in ALLOCATE},
-        recomputation=recomputation(graph, costs or CostModel(device)),
-        planning_seconds=time.perf_counter() - started,
-    )
+from graphc.target import CPU_TARGET, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,167 +57,200 @@ class Sizes:
     feature_map_bytes: int
 
 
-def measure(
-    graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
-) -> Sizes:
-    """The sizes of `allocate`'s plan, without the plan."""
-    storages = assign_storages(graph, liveness(graph), strategy != "none", device)
-    return Sizes(
-        _arena_bytes(graph, storages, strategy, alignment, device),
-        _feature_map_bytes(graph, storages, PLACERS[strategy], alignment),
-    )
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Tenants of the arena behind the states, the offset of each from there, and their height."""
+
+    tenants: list[Tenant]
+    offsets: list[int]
+    height: int
 
 
-def arena_bytes(
-    graph: Graph, strategy: Allocate, alignment: int = ALIGNMENT, device: Device = CPU
-) -> int:
-    """The arena of `measure` alone."""
-    storages = assign_storages(graph, liveness(graph), strategy != "none", device)
-    return _arena_bytes(graph, storages, strategy, alignment, device)
+class Allocation:
+    """What follows from a graph in its order, a target and an alignment, each part worked out once.
+
+    Planners ask for the parts that they need; `plan` puts them together. Deterministic.
+    """
+
+    def __init__(
+        self, graph: Graph, target: Target = CPU_TARGET, alignment: int = ALIGNMENT
+    ) -> None:
+        self.graph = graph
+        self.target = target
+        self.alignment = alignment
+        self._places: dict[Allocate, _Places] = {}
+        self._tenants: dict[bool, list[Tenant]] = {}
+        """What needs a place, by whether anything is overwritten."""
+
+    def of(self, graph: Graph) -> Allocation:
+        """The same for another graph, or order; itself for its own."""
+        return self if graph is self.graph else Allocation(graph, self.target, self.alignment)
+
+    @cached_property
+    def live(self) -> Liveness:
+        """Lifetimes and liveness counters of all values."""
+        return liveness(self.graph)
+
+    @cached_property
+    def strides(self) -> dict[Value, tuple[int, ...]]:
+        """Byte strides of the values that do not lie row-major."""
+        return layouts(self.graph, self.target)
+
+    @cached_property
+    def separate(self) -> Storages:
+        """Storages where nothing is overwritten but states."""
+        return assign_storages(self.graph, self.live, self.strides, overwrite=False)
+
+    @cached_property
+    def merged(self) -> Storages:
+        """Storages where values overwrite operands, and parts lie inside concatenations."""
+        copied = assign_storages(self.graph, self.live, self.strides, overwrite=True)
+        if all(node.op.gathers is None for node in self.graph.nodes):
+            return copied
+        parts = choose_parts(self.graph, self.separate, self.target)
+        placed = assign_storages(self.graph, self.live, self.strides, overwrite=True, parts=parts)
+        return placed if placed.peak_bytes() <= copied.peak_bytes() else copied
+
+    def storages(self, strategy: Allocate) -> Storages:
+        """The storages that a strategy finds places for."""
+        return self.separate if strategy == "none" else self.merged
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """The state region at the arena's start."""
+        return sum(self._aligned(state.type.bytes) for state in self.graph.states)
+
+    @cached_property
+    def live_bytes(self) -> int:
+        """The most bytes live at one node where everything that may share bytes does."""
+        tenants = self._tenants_under("packed")
+        return self.state_bytes + peak_bytes((t.first, t.last, t.bytes) for t in tenants)
+
+    def arena_bytes(self, strategy: Allocate) -> int:
+        """The arena under a strategy."""
+        return self.state_bytes + self._placed(strategy).height
+
+    def feature_map_bytes(self, strategy: Allocate) -> int:
+        """The paper's measure: neither state, input, output, workspace nor handed to an update."""
+        storages = self.storages(strategy)
+        excluded = {storages.placements[value].buffer for value in self.graph.outputs.values()}
+        for node in self.graph.effects:
+            excluded |= {storages.placements[value].buffer for value in node.inputs}
+        tenants = [
+            tenant
+            for tenant in self._storage_tenants(storages)
+            if isinstance(tenant.owner, Storage)
+            and tenant.owner.index not in excluded
+            and not isinstance(tenant.owner.root, Input)
+        ]
+        return PLACERS[strategy](sorted(tenants, key=lambda tenant: tenant.first))[1]
+
+    def sizes(self, strategy: Allocate) -> Sizes:
+        """The sizes of a strategy's plan, without the plan."""
+        return Sizes(self.arena_bytes(strategy), self.feature_map_bytes(strategy))
+
+    def plan(
+        self, strategy: Allocate, recompute: str = "none", costs: CostModel | None = None
+    ) -> MemoryPlan:
+        """The plan under one strategy. `recompute` names the policy that made the graph.
+
+        `costs` says what recomputation costs, by default the roofline of the target's device.
+        """
+        started = time.perf_counter()
+        storages = self.storages(strategy)
+        buffers, workspaces = self._buffers(storages, self._placed(strategy))
+        return MemoryPlan(
+            graph=self.graph,
+            recompute=recompute,
+            allocate=strategy,
+            alignment=self.alignment,
+            device=self.target.device,
+            buffers=buffers,
+            placements=_with_origins(storages.placements, buffers),
+            workspaces=workspaces,
+            arena_bytes=self.arena_bytes(strategy),
+            feature_map_bytes=self.feature_map_bytes(strategy),
+            strategy_bytes={name: self.arena_bytes(name) for name in ALLOCATE},
+            recomputation=recomputation(self.graph, costs or CostModel(self.target.device)),
+            planning_seconds=time.perf_counter() - started,
+        )
+
+    def workspace_bytes(self, node: Node, storages: Storages) -> int:
+        """What a node needs beside its values where they lie as in `storages`."""
+        types = self.target.workspace(node, storages.strided)
+        return sum(self._aligned(type.bytes) for type in types)
+
+    def _aligned(self, size: int) -> int:
+        return align(size, self.alignment)
+
+    def _placed(self, strategy: Allocate) -> _Places:
+        if strategy not in self._places:
+            tenants = self._tenants_under(strategy)
+            self._places[strategy] = _Places(tenants, *PLACERS[strategy](tenants))
+        return self._places[strategy]
+
+    def _storage_tenants(self, storages: Storages) -> list[Tenant]:
+        """The storages that are no states, in their order."""
+        return [
+            Tenant(storage.first, storage.last, self._aligned(storage.bytes), storage)
+            for storage in storages.storages
+            if not isinstance(storage.root, State)
+        ]
+
+    def _tenants_under(self, strategy: Allocate) -> list[Tenant]:
+        """All that is no state, in order of first use; a step's outputs before its workspace."""
+        overwrites = strategy != "none"
+        if overwrites not in self._tenants:
+            storages = self.storages(strategy)
+            tenants = self._storage_tenants(storages)
+            for step, node in enumerate(self.graph.nodes):
+                size = self.workspace_bytes(node, storages)
+                if size:
+                    tenants.append(Tenant(step, step + 1, size, node))
+            self._tenants[overwrites] = sorted(tenants, key=lambda tenant: tenant.first)
+        return self._tenants[overwrites]
+
+    def _buffers(
+        self, storages: Storages, places: _Places
+    ) -> tuple[tuple[Buffer, ...], dict[Node, Buffer]]:
+        """Buffers in the order of their storages, then workspaces in the order of their nodes."""
+        offset_of = {
+            tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: offset
+            for tenant, offset in zip(places.tenants, places.offsets, strict=True)
+        }
+        buffers: list[Buffer] = []
+        state_offset = 0
+        for storage in storages.storages:
+            if isinstance(storage.root, State):
+                offset = state_offset
+                state_offset += self._aligned(storage.bytes)
+            else:
+                offset = self.state_bytes + offset_of[storage.index]
+            lifetime = Lifetime(storage.first, storage.last)
+            kind = kind_of(storage.root)
+            buffers.append(Buffer(storage.index, kind, offset, storage.bytes, lifetime))
+        workspaces: dict[Node, Buffer] = {}
+        for tenant in places.tenants:
+            if isinstance(tenant.owner, Node):
+                lifetime = Lifetime(tenant.first, tenant.last)
+                offset = self.state_bytes + offset_of[tenant.owner]
+                buffer = Buffer(len(buffers), "workspace", offset, tenant.bytes, lifetime)
+                workspaces[tenant.owner] = buffer
+                buffers.append(buffer)
+        return tuple(buffers), workspaces
 
 
-def live_bytes(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> int:
-    """The most bytes live at one node where everything that may share bytes does."""
-    storages = assign_storages(graph, liveness(graph), overwrite=True, device=device)
-    tenants = _tenants(graph, storages, _scratch(graph, storages, device, alignment), alignment)
-    return _state_bytes(storages, alignment) + peak_bytes(
-        (tenant.first, tenant.last, tenant.bytes) for tenant in tenants
-    )
-
-
-def _arena_bytes(
-    graph: Graph, storages: Storages, strategy: Allocate, alignment: int, device: Device
-) -> int:
-    scratch = _scratch(graph, storages, device, alignment)
-    tenants = _tenants(graph, storages, scratch, alignment)
-    return _state_bytes(storages, alignment) + PLACERS[strategy](tenants)[1]
-
-
-def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Every storage apart."""
-    return _with_common_workspace(tenants, lambda sizes: list(range(len(sizes))))
-
-
-def _recycled(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Storages in the blocks of Fig. 2."""
-    return _with_common_workspace(tenants, share)
-
-
-def _with_common_workspace(
-    tenants: Sequence[Tenant], choose_blocks: Callable[[list[tuple[int, int, int]]], list[int]]
-) -> tuple[list[int], int]:
-    """Blocks one after another, each as large as its largest tenant, then one workspace for all."""
-    values = [t for t in tenants if isinstance(t.owner, Storage)]
-    blocks = choose_blocks([(t.first, t.last, t.bytes) for t in values])
-    sizes = [0] * (max(blocks, default=-1) + 1)
-    for tenant, block in zip(values, blocks, strict=True):
-        sizes[block] = max(sizes[block], tenant.bytes)
-    *starts, height = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
-    block_of = iter(blocks)
-    offsets = [
-        starts[next(block_of)] if isinstance(tenant.owner, Storage) else height
-        for tenant in tenants
-    ]
-    work = max((t.bytes for t in tenants if not isinstance(t.owner, Storage)), default=0)
-    return offsets, height + work
-
-
-def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Chosen offsets; never above recycled blocks, which are a packing too."""
-    columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
-    packing = pack(*columns.T, effort=NORMAL)
-    if not packing.is_optimal:
-        offsets, height = _recycled(tenants)
-        if height < packing.height:
-            return offsets, height
-    return packing.offsets.tolist(), packing.height
-
-
-PLACERS: dict[str, Placer] = {
-    "none": _side_by_side,
-    "inplace": _side_by_side,
-    "sharing": _recycled,
-    "packed": _packed,
-}
-
-
-def _state_bytes(storages: Storages, alignment: int) -> int:
-    states = (s for s in storages.storages if isinstance(s.root, State))
-    return sum(align(storage.bytes, alignment) for storage in states)
-
-
-def _scratch(graph: Graph, storages: Storages, device: Device, alignment: int) -> dict[Node, int]:
-    """Bytes of workspace of the nodes that have one."""
-    strided = storages.strided()
-    found: dict[Node, int] = {}
-    for node in graph.nodes:
-        types = workspace(node, device, strided)
-        if types:
-            found[node] = sum(align(type.bytes, alignment) for type in types)
-    return found
-
-
-def _tenants(
-    graph: Graph, storages: Storages, scratch: dict[Node, int], alignment: int
-) -> list[Tenant]:
-    """All that is not state, in order of first use; a step's outputs before its workspace."""
-    tenants = [
-        Tenant(storage.first, storage.last, align(storage.bytes, alignment), storage)
-        for storage in storages.storages
-        if not isinstance(storage.root, State)
-    ]
-    tenants += [
-        Tenant(step, step + 1, scratch[node], node)
-        for step, node in enumerate(graph.nodes)
-        if node in scratch
-    ]
-    return sorted(tenants, key=lambda tenant: tenant.first)
-
-
-def _buffers(
-    storages: Storages,
-    tenants: Sequence[Tenant],
-    offsets: Sequence[int],
-    state_bytes: int,
-    alignment: int,
-) -> tuple[tuple[Buffer, ...], dict[Node, Buffer]]:
-    """Buffers in the order of their storages, then workspaces in the order of their nodes."""
-    place = {
-        tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: offset
-        for tenant, offset in zip(tenants, offsets, strict=True)
-    }
-    buffers: list[Buffer] = []
-    state_offset = 0
-    for storage in storages.storages:
-        if isinstance(storage.root, State):
-            offset = state_offset
-            state_offset += align(storage.bytes, alignment)
-        else:
-            offset = state_bytes + place[storage.index]
-        lifetime = Lifetime(storage.first, storage.last)
-        kind = kind_of(storage.root)
-        buffers.append(Buffer(storage.index, kind, offset, storage.bytes, lifetime))
-    workspaces: dict[Node, Buffer] = {}
-    for tenant in tenants:
-        if isinstance(tenant.owner, Node):
-            lifetime = Lifetime(tenant.first, tenant.last)
-            offset = state_bytes + place[tenant.owner]
-            buffer = Buffer(len(buffers), "workspace", offset, tenant.bytes, lifetime)
-            workspaces[tenant.owner] = buffer
-            buffers.append(buffer)
-    return tuple(buffers), workspaces
-
-
-def _placements(storages: Storages, buffers: Sequence[Buffer]) -> dict[Value, Placement]:
+def _with_origins(
+    placements: dict[Value, Placement], buffers: Sequence[Buffer]
+) -> dict[Value, Placement]:
+    """The placements, those of first values in recycled buffers said to be so."""
     recycled = _recycled_buffers(buffers)
-    placements = {}
-    for value, residence in storages.residences.items():
-        layout, how = residence.layout, residence.how
-        if how == "new" and residence.storage in recycled:
-            how = "reuse"
-        offset, strides = (layout.offset, layout.strides) if layout else (0, None)
-        placements[value] = Placement(residence.storage, offset, strides, how, residence.over)
-    return placements
+    return {
+        value: replace(place, how="reuse")
+        if place.how == "new" and place.buffer in recycled
+        else place
+        for value, place in placements.items()
+    }
 
 
 def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
@@ -278,16 +267,3 @@ def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
             recycled.add(buffer.index)
         span[:] = True
     return recycled
-
-
-def _feature_map_bytes(graph: Graph, storages: Storages, placer: Placer, alignment: int) -> int:
-    """The paper's measure: neither state, input, output, workspace nor handed to an update."""
-    excluded = {storages.residences[value].storage for value in graph.outputs.values()}
-    for node in graph.effects:
-        excluded |= {storages.residences[value].storage for value in node.inputs}
-    tenants = [
-        Tenant(storage.first, storage.last, align(storage.bytes, alignment), storage)
-        for storage in storages.storages
-        if storage.index not in excluded and not isinstance(storage.root, State | Input)
-    ]
-    return placer(sorted(tenants, key=lambda tenant: tenant.first))[1]

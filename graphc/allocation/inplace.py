@@ -8,43 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphc.allocation.layout import layouts
 from graphc.allocation.liveness import Liveness
-from graphc.allocation.storages import Residence, Storage, Storages
-from graphc.allocation.zero_copy import Parts, choose_parts
-from graphc.ir.device import CPU, Device
+from graphc.allocation.storages import Storage, Storages
+from graphc.allocation.zero_copy import Parts
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.types import Layout, contiguous_strides
-from graphc.plans.memory_plan import How
+from graphc.plans.memory_plan import How, Placement
 
 NO_PARTS = Parts({}, {})
 
 
 def assign_storages(
-    graph: Graph, live: Liveness, overwrite: bool, device: Device = CPU
-) -> Storages:
-    """Merge views and states always; where `overwrite` holds, operands that may be overwritten, and
-    concatenations with their parts.
-
-    Inputs are never overwritten: a feed's bytes are the feed's until its last reader. Values lie as
-    `layouts` says for the device.
-    """
-    strides = layouts(graph, device)
-    copied = _assign(graph, live, overwrite, NO_PARTS, strides)
-    if not overwrite or all(node.op.gathers is None for node in graph.nodes):
-        return copied
-    separate = _assign(graph, live, False, NO_PARTS, strides)
-    placed = _assign(graph, live, overwrite, choose_parts(graph, separate, device), strides)
-    return placed if placed.peak_bytes() <= copied.peak_bytes() else copied
-
-
-def _assign(
     graph: Graph,
     live: Liveness,
-    overwrite: bool,
-    parts: Parts,
     strides: Mapping[Value, tuple[int, ...]],
+    overwrite: bool,
+    parts: Parts = NO_PARTS,
 ) -> Storages:
+    """Merge views and states always, and operands that may be overwritten where `overwrite` holds.
+
+    `strides` says of values with a storage of their own how they lie, where that is not row-major;
+    `parts` which values are computed inside a concatenation. Inputs are never overwritten: a feed's
+    bytes are the feed's until its last reader.
+    """
     own = {value: Layout(0, each) for value, each in strides.items()}
     assignment = _Assignment(live, parts, own)
     for source in graph.sources:
@@ -64,11 +50,11 @@ def _assign(
             name = node.op.output_name(position)
             found = assignment.target(node, step, value, name, taken) if overwrite else None
             if found is not None:
-                taken.add(assignment.residences[found].storage)
-                assignment.join(value, found, assignment.residences[found].layout, "over")
+                taken.add(assignment.placements[found].buffer)
+                assignment.join(value, found, assignment.placements[found].layout, "over")
             else:
                 assignment.open(value, "new")
-    return Storages(assignment.storages, assignment.residences)
+    return Storages(assignment.storages, assignment.placements)
 
 
 class _Assignment:
@@ -80,7 +66,7 @@ class _Assignment:
         self.wholes: dict[Value, int] = {}
         """The storage of each concatenation that holds its parts, once there is one."""
         self.storages: list[Storage] = []
-        self.residences: dict[Value, Residence] = {}
+        self.placements: dict[Value, Placement] = {}
 
     def open(self, value: Value, how: How) -> None:
         """A storage of the value's own."""
@@ -88,7 +74,7 @@ class _Assignment:
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
         index = self.open_storage(value, value.type.bytes, first, last)
-        self.residences[value] = Residence(index, self.own.get(value), how)
+        self.placements[value] = _placement(index, self.own.get(value), how)
 
     def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
         index = len(self.storages)
@@ -103,25 +89,25 @@ class _Assignment:
             lifetime = self.parts.lifetimes[whole]
             self.wholes[whole] = self.open_storage(value, whole.type.bytes, *lifetime)
         index = self.wholes[whole]
-        self.residences[value] = (
-            Residence(index, part.layout, "part", part.reader)
+        self.placements[value] = (
+            _placement(index, part.layout, "part", part.reader)
             if part
-            else Residence(index, self.own.get(value), "new")
+            else _placement(index, self.own.get(value), "new")
         )
 
     def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
         """Live in the storage of another value."""
-        index = self.residences[other].storage
+        index = self.placements[other].buffer
         storage = self.storages[index]
         storage.last = max(storage.last, self.live.dies[value] + 1)
-        self.residences[value] = Residence(index, layout, how, other)
+        self.placements[value] = _placement(index, layout, how, other)
 
     def views(self, node: Node) -> bool:
         """Place the outputs of a view op inside its operand, if strides allow it."""
         viewed = node.viewed
         if viewed is None:
             return False
-        layout = self.residences[viewed].layout
+        layout = self.placements[viewed].layout
         layouts = node.op.view(node, layout or Layout(0, contiguous_strides(viewed.type)))
         if layouts is None:
             return False
@@ -144,17 +130,25 @@ class _Assignment:
         return None
 
     def is_free(self, node: Node, step: int, operand: Value, value: Value, taken: set[int]) -> bool:
-        residence = self.residences[operand]
-        storage = self.storages[residence.storage]
+        placement = self.placements[operand]
+        storage = self.storages[placement.buffer]
         return (
             operand.shape == value.shape
             and operand.type.bytes == value.type.bytes == storage.bytes
-            and residence.layout == self.own.get(value)
+            and placement.layout == self.own.get(value)
             and storage.last == step + 1  # this node is the last reader: counter 1
             and not isinstance(storage.root, State | Input)
-            and residence.storage not in taken
+            and placement.buffer not in taken
             and all(
-                other is operand or self.residences[other].storage != residence.storage
+                other is operand or self.placements[other].buffer != placement.buffer
                 for other in node.inputs
             )
         )
+
+
+def _placement(
+    storage: int, layout: Layout | None, how: How, over: Value | None = None
+) -> Placement:
+    if layout is None:
+        return Placement(storage, 0, None, how, over)
+    return Placement(storage, layout.offset, layout.strides, how, over)

@@ -12,36 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphc.codegen.strides import takes_strides
-from graphc.ir.device import Device
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Value
 from graphc.ir.types import (
     Layout,
     TensorType,
     channels_last_strides,
     contiguous_strides,
-    memory_order,
+    same_order,
 )
-
-CONVOLUTIONS = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"})
-
-ON_MAPS = CONVOLUTIONS | {
-    "adaptive_average_pool2d", "adaptive_average_pool2d_gradient", "average_pool2d",
-    "average_pool2d_gradient", "batch_norm", "max_pool2d", "max_pool2d_gradient",
-    "max_pool2d_select", "upsample_bilinear2d", "upsample_bilinear2d_gradient",
-    "upsample_nearest2d",
-}  # fmt: skip
-"""Ops whose outputs of rank 4 are maps or weights of convolutions, whatever they read."""
+from graphc.target import Target
 
 Strides = tuple[int, ...]
 
 
-def layouts(graph: Graph, device: Device) -> dict[Value, Strides]:
+def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
     """The byte strides of the values that are not to lie row-major; views lie where they lie.
 
-    None on the CPU, and none in a graph without convolutions.
+    There are none where the target has no preference, and in a graph without convolutions.
     """
-    if device.kind == "cpu" or not has_convolutions(graph):
+    if not target.prefers_channels_last or not has_convolutions(graph):
         return {}
     chosen: dict[Value, Strides] = {
         s: channels_last_strides(s.type) for s in graph.states if _differs(s.type)
@@ -52,36 +41,29 @@ def layouts(graph: Graph, device: Device) -> dict[Value, Strides]:
         return chosen.get(value) or views.get(value) or contiguous_strides(value.type)
 
     for node in graph.nodes:
-        shown = _shown(node, strides_of(node.inputs[0])) if node.op.views is not None else None
-        if shown is not None:
-            views.update(zip(node.outputs, shown, strict=True))
+        viewed = node.viewed
+        inside = None if viewed is None else node.op.view(node, Layout(0, strides_of(viewed)))
+        if inside is not None:
+            views |= {v: layout.strides for v, layout in zip(node.outputs, inside, strict=True)}
             continue
-        follows = node.op.name in ON_MAPS or _any_channels_last(
+        follows = node.op.on_maps or _any_channels_last(
             (value.type, strides_of(value)) for value in node.inputs
         )
-        replaced = node.op.must_overwrite
-        for index, value in enumerate(node.outputs):
-            name = node.op.output_name(index)
-            if name in replaced:
-                state = node.named_inputs()[replaced[name]]
-                assert isinstance(state, Value), "a state input is one value"
-                if state in chosen:
-                    chosen[value] = chosen[state]
+        replaced = node.replaced
+        for value in node.outputs:
+            if value in replaced:
+                if replaced[value] in chosen:
+                    chosen[value] = chosen[replaced[value]]
             elif follows and _differs(value.type):
-                strides = channels_last_strides(value.type)
-                if takes_strides(node, name, value.type, strides, device):
+                name, strides = node.op.output_name(value.index), channels_last_strides(value.type)
+                if target.takes_strides(node, name, value.type, strides):
                     chosen[value] = strides
     return chosen
 
 
 def has_convolutions(graph: Graph) -> bool:
     """Whether maps lie channels-last in this graph."""
-    return any(node.op.name in CONVOLUTIONS for node in graph.nodes)
-
-
-def same_order(type: TensorType, one: Strides, other: Strides) -> bool:
-    """Whether the axes of a tensor come in the same order in memory under both strides."""
-    return memory_order(type.shape, one) == memory_order(type.shape, other)
+    return any(node.op.convolves for node in graph.nodes)
 
 
 def _differs(type: TensorType) -> bool:
@@ -96,9 +78,3 @@ def _any_channels_last(operands: Iterable[tuple[TensorType, Strides]]) -> bool:
         and same_order(type, strides, channels_last_strides(type))
         for type, strides in operands
     )
-
-
-def _shown(node: Node, strides: Strides) -> tuple[Strides, ...] | None:
-    """The strides of views; None where a copy is made."""
-    layouts = node.op.view(node, Layout(0, strides))
-    return None if layouts is None else tuple(layout.strides for layout in layouts)

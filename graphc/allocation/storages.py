@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from graphc.allocation.liveness import peak_bytes
 from graphc.ir.graph import Value
-from graphc.ir.types import Layout, outer_axes
-from graphc.plans.memory_plan import How
+from graphc.plans.memory_plan import Placement, strided
 
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes shared by values, alive on steps [first, last)."""
+    """Bytes that values share, alive on steps [first, last); `root` is the first of them."""
 
     index: int
     bytes: int
@@ -21,28 +21,20 @@ class Storage:
     root: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Residence:
-    """A value's storage, its layout there (None: row-major from the start) and how it got it."""
-
-    storage: int
-    layout: Layout | None
-    how: How
-    over: Value | None = None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Storages:
-    """All storages of a graph, and where each value resides."""
+    """All storages of a graph, and where in them each value lies.
+
+    A storage becomes the buffer of the same number, so a value has its `Placement` here already.
+    """
 
     storages: list[Storage]
-    residences: dict[Value, Residence]
+    placements: dict[Value, Placement]
 
+    @cached_property
     def strided(self) -> dict[Value, tuple[int, ...]]:
         """Values that do not lie in one piece, row-major, and their strides in bytes."""
-        places = self.residences.items()
-        found = {value: place.layout.strides for value, place in places if place.layout is not None}
-        return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
+        return strided(self.placements)
 
     def peak_bytes(self) -> int:
         """The most bytes live at one step."""

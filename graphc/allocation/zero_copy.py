@@ -7,24 +7,15 @@ lowers the most bytes live at one step of those that it touches, or the bytes su
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.allocation.layout import same_order
 from graphc.allocation.storages import Storages
-from graphc.codegen.strides import takes_strides
-from graphc.ir.device import Device
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.types import Layout, contiguous_strides, outer_axes, pieces
-
-MOST_PIECES = 4096
-"""Pieces of memory that a part may consist of."""
-
-MOST_PIECES_OF_A_GPU = 2**19
-"""The same where maps lie channels-last, and a part has a piece for each place of the map."""
+from graphc.ir.types import Layout, contiguous_strides, outer_axes, same_order
+from graphc.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +36,12 @@ class Parts:
     lifetimes: dict[Value, tuple[int, int]]
 
 
-def choose_parts(graph: Graph, separate: Storages, device: Device) -> Parts:
+def choose_parts(graph: Graph, separate: Storages, target: Target) -> Parts:
     """Which values to compute in place, last concatenation first.
 
     `separate` holds the storages of the graph with views merged and nothing overwritten.
     """
-    choosing = _Choosing(graph, separate, device)
+    choosing = _Choosing(graph, separate, target)
     for node in reversed(graph.nodes):
         if node.op.gathers is not None:
             choosing.visit(node)
@@ -82,14 +73,14 @@ class _Move:
 
 
 class _Choosing:
-    def __init__(self, graph: Graph, separate: Storages, device: Device) -> None:
+    def __init__(self, graph: Graph, separate: Storages, target: Target) -> None:
         self.graph = graph
         self.separate = separate
-        self.device = device
+        self.target = target
         self.places: dict[Value, Part] = {}
         self.blocks = [_Block(s.bytes, s.first, s.last, []) for s in separate.storages]
-        for value, residence in separate.residences.items():
-            self.blocks[residence.storage].residents.append(value)
+        for value, placement in separate.placements.items():
+            self.blocks[placement.buffer].residents.append(value)
         change = np.zeros(len(graph.nodes) + 2, np.int64)
         for block in self.blocks:
             change[block.first] += block.bytes
@@ -98,7 +89,7 @@ class _Choosing:
         """Bytes live at each step."""
 
     def block_of(self, value: Value) -> _Block:
-        return self.blocks[self.separate.residences[value].storage]
+        return self.blocks[self.separate.placements[value].buffer]
 
     def visit(self, node: Node) -> None:
         """Place all parts of a concatenation that can be placed, or each that pays on its own."""
@@ -120,8 +111,8 @@ class _Choosing:
 
     def move(self, node: Node, value: Value, layout: Layout) -> _Move | None:
         """How a part's storage would lie inside that of `node`'s output, if it can."""
-        residence = self.separate.residences[value]
-        block = self.blocks[residence.storage]
+        placement = self.separate.placements[value]
+        block = self.blocks[placement.buffer]
         owner = block.residents[0]
         if (
             isinstance(owner, State | Input)
@@ -133,16 +124,16 @@ class _Choosing:
         ):
             return None
         if value is not owner:  # a view that shows all of it, row-major as it is
-            places = residence.layout, self.separate.residences[owner].layout
+            places = placement.layout, self.separate.placements[owner].layout
             if places != (None, None) or outer_axes(value.type, layout.strides):
                 return None
             layout = Layout(layout.offset, contiguous_strides(owner.type))
         fits = self.may_write(owner, layout) and self.may_read_all(block.residents, layout)
-        return _Move(residence.storage, layout) if fits else None
+        return _Move(placement.buffer, layout) if fits else None
 
     def layout_of(self, value: Value) -> Layout:
         """Where a value lies in its storage before anything is a part."""
-        layout = self.separate.residences[value].layout
+        layout = self.separate.placements[value].layout
         return layout or Layout(0, contiguous_strides(value.type))
 
     def may_write(self, value: Value, layout: Layout) -> bool:
@@ -151,25 +142,22 @@ class _Choosing:
 
     def takes(self, node: Node, name: str, value: Value, layout: Layout) -> bool:
         """Whether the kernel of a node takes a value that lies so, in not too many pieces."""
-        if self.device.kind == "cpu":
-            axes = outer_axes(value.type, layout.strides)
-            few = math.prod(value.shape[:axes]) <= MOST_PIECES
-        else:
-            few = pieces(value.type, layout.strides) <= MOST_PIECES_OF_A_GPU
-        return few and takes_strides(node, name, value.type, layout.strides, self.device)
+        return self.target.is_in_few_pieces(
+            value.type, layout.strides
+        ) and self.target.takes_strides(node, name, value.type, layout.strides)
 
     def may_read_all(self, residents: Iterable[Value], layout: Layout) -> bool:
         """Whether views of a value, and all readers, are content with another layout of it."""
         layouts: dict[Value, Layout] = {}
         for value in residents:
-            source = self.separate.residences[value].over
+            source = self.separate.placements[value].over
             if source is None:
                 layouts[value] = layout
             else:
-                shown = value.producer.op.view(value.producer, layouts[source])
-                if shown is None:
+                inside = value.producer.op.view(value.producer, layouts[source])
+                if inside is None:
                     return False
-                layouts[value] = shown[value.index]
+                layouts[value] = inside[value.index]
         return all(
             self.may_read(self.graph.nodes[step], value, place)
             for value, place in layouts.items()
@@ -177,7 +165,7 @@ class _Choosing:
         )
 
     def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
-        if self.separate.residences[node.outputs[0]].how == "view":
+        if self.separate.placements[node.outputs[0]].how == "view":
             return True
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}
         return all(self.takes(node, name, value, layout) for name in names)

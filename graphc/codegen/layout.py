@@ -13,7 +13,7 @@ import numpy as np
 
 from graphc.codegen.calls import Buffer
 from graphc.ir.graph import Value
-from graphc.ir.types import DType, TensorType, contiguous_strides, memory_order
+from graphc.ir.types import DType, TensorType, axes_in_memory, contiguous_strides
 
 ALIGNMENT = 16
 """Bytes of the widest access."""
@@ -112,12 +112,6 @@ def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, 
         if each.buffer is not None and all(each.strides[axis] for axis in long):
             return axes_in_memory(shape, each.strides)
     return tuple(range(len(shape)))
-
-
-def axes_in_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """All axes, those with more than one element from the outermost in memory to the innermost."""
-    ordered = iter(memory_order(shape, strides))
-    return tuple(next(ordered) if n > 1 else axis for axis, n in enumerate(shape))
 
 
 def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:

@@ -1,7 +1,7 @@
-"""Which strides kernels take.
+"""Which strides generated kernels take.
 
-An op declares what its NumPy kernel takes (`Op.strided_axes`). Generated kernels have strides as
-constants of their text and take more: most of them any strides, of all inputs and outputs.
+They have strides as constants of their text, and most take any (`Op.any_strides`); the rest takes
+what the NumPy kernel takes (`Op.strided_axes`), or what is said here.
 """
 
 from __future__ import annotations
@@ -9,49 +9,34 @@ from __future__ import annotations
 from graphc.codegen import convolution
 from graphc.codegen.convolution import CONVOLUTIONS
 from graphc.codegen.layout import folded_strides
-from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, outer_axes
-from graphc.ops.elementwise import Elementwise
 from graphc.ops.norm import Norm, NormGradient
 
-ANY_STRIDES = frozenset({
-    "adaptive_average_pool2d", "adaptive_average_pool2d_gradient", "average_pool2d",
-    "average_pool2d_gradient", "cast", "causal_softmax", "concat", "copy", "fused_reduce",
-    "log_softmax",
-    "log_softmax_gradient", "max", "max_pool2d", "max_pool2d_gradient", "max_pool2d_select",
-    "mean", "pad_slice", "rms_norm", "softmax", "softmax_gradient", "square_sum", "sum",
-    "upsample_bilinear2d", "upsample_bilinear2d_gradient", "upsample_nearest2d",
-})  # fmt: skip
-"""Ops, beside elementwise ones, whose generated kernels take any strides of all operands."""
 
-
-def takes_strides(
-    node: Node, name: str, type: TensorType, strides: tuple[int, ...], device: Device
-) -> bool:
-    """Whether the node's kernel for a device reads or writes the operand `name` where it lies so.
+def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether the node's generated kernel reads or writes the operand `name` where it lies so.
 
     Nothing is stored twice where it is written.
     """
-    if device.kind == "cuda":
-        if isinstance(node.op, Elementwise) or node.op.name in ANY_STRIDES:
-            return True
-        if node.op.name in CONVOLUTIONS:
-            return convolution.takes_strides(node, name, type, strides)
-        folded = _folded(node, type)
-        if folded is not None:
-            return folded_strides(type, strides, folded) is not None
+    if node.op.any_strides:
+        return True
+    if node.op.name in CONVOLUTIONS:
+        return convolution.takes_strides(node, name, type, strides)
+    folded = _folded(node, type)
+    if folded is not None:
+        return folded_strides(type, strides, folded) is not None
     return outer_axes(type, strides) <= node.op.free_axes(node, name)
 
 
-def copied_first(node: Node, strided: Strided, device: Device) -> tuple[Value, ...]:
+def copied_first(node: Node, strided: Strided) -> tuple[Value, ...]:
     """Inputs that lie as the kernel does not take them: they are copied into one piece first."""
     found = {
         value: None
         for index, value in enumerate(node.inputs)
         if value in strided
-        and not takes_strides(node, node.op.input_name(index), value.type, strided[value], device)
+        and not takes_strides(node, node.op.input_name(index), value.type, strided[value])
     }
     return tuple(found)
 

@@ -97,25 +97,15 @@ class _Group:
             return True
         if self.likeness is None or self.likeness != _launchable(node, self.places):
             return False
-        is_apart = written(node).isdisjoint(self.read) and read(node).isdisjoint(self.written)
+        is_apart = node.writes.isdisjoint(self.read) and node.reads.isdisjoint(self.written)
         together = [*self.nodes, node]
         return is_apart and _parameter_bytes(together, self.places) <= PARAMETER_BYTES
 
     def add(self, node: Node) -> None:
         self.likeness = self.likeness if self.nodes else _launchable(node, self.places)
         self.nodes.append(node)
-        self.read |= read(node)
-        self.written |= written(node)
-
-
-def read(node: Node) -> set[Value]:
-    """What an update reads, behind views."""
-    return {value.root for value in node.inputs}
-
-
-def written(node: Node) -> set[Value]:
-    """What an update writes: its outputs, which are also the states that it replaces."""
-    return {*node.replaced.values(), *node.outputs}
+        self.read |= node.reads
+        self.written |= node.writes
 
 
 def _launchable(node: Node, places: Places) -> Likeness | None:

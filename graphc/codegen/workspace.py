@@ -1,4 +1,4 @@
-"""What a node needs beside its values while it runs, on any device, before anything has a place."""
+"""What a node needs on a GPU beside its values, before anything has a place."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from graphc.codegen.layout import Place, in_one_piece
 from graphc.codegen.memo import Memo
 from graphc.codegen.product import PRODUCTS, unreadable
 from graphc.codegen.strides import copied_first
-from graphc.ir.device import Device
+from graphc.ir.device import ALIGNMENT, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.types import TensorType, uint8
+from graphc.ir.types import TensorType, align, uint8
 from graphc.ops.elementwise import Elementwise
-from graphc.plans.memory_plan import ALIGNMENT, align
 
 PARTS = 16
 """Most parts that a product's inner extent is worth cutting into: a BLAS does so for small outputs,
@@ -45,27 +44,20 @@ class Workspace:
         return (*(value.type for value in self.copies), *self.scratch, *library)
 
 
-def workspace(node: Node, device: Device, strided: Strided) -> tuple[TensorType, ...]:
-    """The tensors of a node's workspace; none for most."""
-    if device.kind == "cpu":
-        return node.op.workspace(node, device, strided)
-    return gpu_workspace(node, device, strided).types
-
-
 def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
     """The workspace of a node whose outputs are no views. 16-bit operands need no copies here."""
     if isinstance(node.op, Elementwise) or not is_generated(node.op):
-        return Workspace(copied_first(node, strided, device), (), 0)
-    copies = _copies(node, strided, device)
+        return Workspace(copied_first(node, strided), (), 0)
+    copies = _copies(node, strided)
     values = dict.fromkeys((*node.inputs, *node.outputs))
     lying = {v: strided[v] for v in values if v in strided and v not in copies}
     scratch, wanted = _needs(node, lying)
     return Workspace(copies, scratch, min(wanted, device.blas_workspace_bytes))
 
 
-def _copies(node: Node, strided: Strided, device: Device) -> tuple[Value, ...]:
+def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
     """Inputs that are copied into one piece first."""
-    copies = copied_first(node, strided, device)
+    copies = copied_first(node, strided)
     if node.op.name in PRODUCTS:
         return tuple(dict.fromkeys((*copies, *unreadable(node, strided))))
     return copies

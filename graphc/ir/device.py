@@ -9,6 +9,9 @@ from graphc.errors import OptionError, choose
 
 HOPPER = 90
 
+ALIGNMENT = 256
+"""Bytes; what vector loads, cuBLAS and cuDNN want of every address."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

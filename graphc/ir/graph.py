@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
-
-import networkx
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphc.errors import OptionError, choose
+from graphc.ir.forms import written
 from graphc.ir.op import Op
 from graphc.ir.operators import Operators
 from graphc.ir.types import TensorType
+
+if TYPE_CHECKING:
+    import networkx
 
 Phase = Literal["forward", "gradient", "mirror", "update"]
 """Why a node exists; `mirror` marks a recomputed copy."""
@@ -161,6 +163,16 @@ class Node:
         }
 
     @property
+    def reads(self) -> set[Value]:
+        """The values whose bytes the node reads, behind views."""
+        return {value.root for value in self.inputs}
+
+    @property
+    def writes(self) -> set[Value]:
+        """The values whose bytes the node writes: its outputs, and the states that they replace."""
+        return {*self.replaced.values(), *self.outputs}
+
+    @property
     def label(self) -> str:
         """Scope and op, as people call it: ``layer0/relu``."""
         title = self.op.title(self.attributes)
@@ -283,13 +295,12 @@ class Graph:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: counts, and a picture of bytes by node."""
-        # The page imports this module; a graph has to show itself all the same.
-        from graphc.plans.html_form import graph_html
-
-        return graph_html(self)
+        return written(self, "html")
 
     def to_networkx(self) -> networkx.MultiDiGraph[Node]:
         """Nodes are `Node` objects with ``op`` and ``scope``; each edge carries its ``value``."""
+        import networkx  # slow to import, and nothing else of a graph needs it
+
         graph: networkx.MultiDiGraph[Node] = networkx.MultiDiGraph()
         for node in self.nodes:
             graph.add_node(node, op=node.op.name, scope=node.scope, phase=node.phase)

@@ -106,6 +106,14 @@ class Op:
     in one piece. What is computed must not depend on the strides in any bit. An input that is not
     named takes any strides, or none if it is in `needs_contiguous`; an output none."""
 
+    any_strides: ClassVar[bool] = False
+    """Whether kernels that are generated for the op take any strides of all operands."""
+    on_maps: ClassVar[bool] = False
+    """Whether outputs of rank 4 are maps (batch, channels, height, width) or weights, whatever is
+    read: they lie channels-last where a target prefers that."""
+    convolves: ClassVar[bool] = False
+    """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
+
     untimed_attributes: ClassVar[tuple[str, ...]] = ()
     """Attributes that have nothing to do with how long the kernel takes."""
 

@@ -158,6 +158,17 @@ def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
     return tuple(sorted(axes, key=lambda axis: -strides[axis]))
 
 
+def axes_in_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """All axes, those with more than one element from the outermost in memory to the innermost."""
+    ordered = iter(memory_order(shape, strides))
+    return tuple(next(ordered) if n > 1 else axis for axis, n in enumerate(shape))
+
+
+def same_order(type: TensorType, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether the axes of a tensor come in the same order in memory under both strides."""
+    return memory_order(type.shape, one) == memory_order(type.shape, other)
+
+
 def pieces(type: TensorType, strides: tuple[int, ...]) -> int:
     """How many ranges of bytes a tensor lies in that nothing is stored in twice."""
     reach, count = type.dtype.itemsize, 1
@@ -207,6 +218,11 @@ def broadcast_shapes(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
             f"{where}: shapes {listed} do not broadcast; aligned at the last axis, extents must be "
             "equal or 1. Reshape one of them, or insert axes of extent 1"
         ) from None
+
+
+def align(size: int, alignment: int) -> int:
+    """`size` rounded up to a multiple of `alignment`."""
+    return -(-size // alignment) * alignment
 
 
 def format_bytes(count: int) -> str:

@@ -50,6 +50,7 @@ class BatchNorm(Norm):
     inputs = ("x", "scale", "bias", "running_mean", "running_variance")
     strided_axes = {"x": 1, "y": 1}
     attributes = BatchNormAttributes
+    on_maps = True
 
     def frame_of(self, attributes: BatchNormAttributes, shape: tuple[int, ...]) -> Frame:
         if len(shape) < 2:

@@ -95,6 +95,7 @@ class Cast(Op):
     name, inputs = "cast", ("x",)
     attributes = CastAttributes
     native_16_bit = True
+    any_strides = True
 
     def infer(self, attributes: CastAttributes, x: TensorType) -> TensorType:
         return x.with_dtype(as_dtype(attributes.dtype))

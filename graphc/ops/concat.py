@@ -23,6 +23,7 @@ class Concat(Op):
     gathers = "parts"
     strided_axes = {"y": ANY_AXES}
     native_16_bit = True
+    any_strides = True
 
     def infer(self, attributes: AxisAttributes, *parts: TensorType) -> TensorType:
         axis = attributes.axis

@@ -30,6 +30,8 @@ class Convolution(Op):
     """Base of the three products: cost, and scratch for one tile of unfolded input."""
 
     precision = "narrow"
+    on_maps = True
+    convolves = True
 
     def geometry(self, node: Node) -> Geometry:
         """The convolution that this node is a part of."""

@@ -37,6 +37,7 @@ class Elementwise(Op):
     parsed: ClassVar[Mapping[str, Expression]]
     takes_bool: ClassVar[bool] = False
     native_16_bit = True
+    any_strides = True
 
     def __init_subclass__(cls) -> None:
         if "expression" in cls.__dict__:

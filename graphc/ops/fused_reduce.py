@@ -72,6 +72,7 @@ class FusedReduce(Op):
     name, inputs = "fused_reduce", ("*xs",)
     attributes = FusedReduceAttributes
     native_16_bit = True
+    any_strides = True
 
     def infer(self, attributes: FusedReduceAttributes, *types: TensorType) -> TensorType:
         choose("reduction", attributes.reduction, tuple(REDUCTIONS))

@@ -276,6 +276,7 @@ class RmsNorm(Op):
     needs_contiguous = ("x",)
     flops_per_element = 5
     wide_inputs = ("scale",)
+    any_strides = True
 
     def infer(
         self, attributes: EpsilonAttributes, x: TensorType, scale: TensorType

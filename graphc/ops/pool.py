@@ -50,6 +50,9 @@ class Pooling(Op):
     def free_axes(self, node: Node, name: str) -> int:
         return ANY_AXES
 
+    any_strides = True
+    on_maps = True
+
     def pooled_shape(self, attributes: Pool2dAttributes, x: TensorType) -> tuple[int, ...]:
         """(batch, channels, windows down, windows across)."""
         float_dtype(x)

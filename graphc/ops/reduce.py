@@ -40,6 +40,7 @@ class Reduction(Op):
 
     inputs = ("x",)
     attributes = ReduceAttributes
+    any_strides = True
 
     def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
         axes = attributes.axes
@@ -137,6 +138,7 @@ class SquareSum(Op):
     precision = "wide"
     needs_contiguous = ("x",)
     flops_per_element = 0
+    any_strides = True
 
     def infer(self, attributes: Any, x: TensorType) -> TensorType:
         return TensorType((), compute_dtype(float_dtype(x)))

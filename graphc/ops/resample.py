@@ -47,6 +47,8 @@ class AdaptiveAveragePool2d(Op):
 
     name, inputs = "adaptive_average_pool2d", ("x",)
     attributes = ExtentAttributes
+    any_strides = True
+    on_maps = True
 
     def infer(self, attributes: ExtentAttributes, x: TensorType) -> TensorType:
         float_dtype(x)
@@ -70,6 +72,8 @@ class AdaptiveAveragePool2dGradient(Op):
 
     name, inputs, outputs = "adaptive_average_pool2d_gradient", ("dy",), ("dx",)
     attributes = ExtentAttributes
+    any_strides = True
+    on_maps = True
 
     def infer(self, attributes: ExtentAttributes, dy: TensorType) -> TensorType:
         return dy.with_shape((*dy.shape[:2], *attributes.extent))
@@ -104,6 +108,8 @@ class UpsampleNearest2d(Op):
     name, inputs = "upsample_nearest2d", ("x",)
     attributes = UpsampleAttributes
     native_16_bit = True
+    any_strides = True
+    on_maps = True
 
     def infer(self, attributes: UpsampleAttributes, x: TensorType) -> TensorType:
         return x.with_shape(_upsampled(attributes, x))
@@ -143,6 +149,8 @@ class UpsampleBilinear2d(Op):
     name, inputs = "upsample_bilinear2d", ("x",)
     attributes = UpsampleAttributes
     flops_per_element = 6
+    any_strides = True
+    on_maps = True
 
     def infer(self, attributes: UpsampleAttributes, x: TensorType) -> TensorType:
         return x.with_shape(_upsampled(attributes, x))
@@ -176,6 +184,8 @@ class UpsampleBilinear2dGradient(Op):
     name, inputs, outputs = "upsample_bilinear2d_gradient", ("dy",), ("dx",)
     attributes = UpsampleAttributes
     flops_per_element = 6
+    any_strides = True
+    on_maps = True
 
     def infer(self, attributes: UpsampleAttributes, dy: TensorType) -> TensorType:
         n, c, height, width = dy.shape

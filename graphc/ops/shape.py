@@ -101,6 +101,7 @@ class Copy(Op):
 
     name, inputs = "copy", ("x",)
     native_16_bit = True
+    any_strides = True
 
     def infer(self, attributes: Any, x: TensorType) -> TensorType:
         return x
@@ -217,6 +218,7 @@ class PadSlice(Op):
     name, inputs = "pad_slice", ("x",)
     attributes = PadSliceAttributes
     native_16_bit = True
+    any_strides = True
 
     def infer(self, attributes: PadSliceAttributes, x: TensorType) -> TensorType:
         y = x.with_shape(attributes.shape)

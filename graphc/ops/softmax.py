@@ -27,6 +27,7 @@ class AlongAxis(Op):
 
     attributes = AxisAttributes
     flops_per_element = 12
+    any_strides = True
 
     def infer(self, attributes: AxisAttributes, *types: TensorType) -> TensorType:
         float_dtype(*types)
@@ -114,6 +115,7 @@ class CausalSoftmax(Op):
     name, inputs = "causal_softmax", ("x",)
     may_overwrite = {"y": ("x",)}
     flops_per_element = 6
+    any_strides = True
 
     def infer(self, attributes: Any, x: TensorType) -> TensorType:
         float_dtype(x)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from graphc.ir import builder
-from graphc.ir.graph import Graph, Input, Node, Value
+from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.rewrite import Rewriter
 from graphc.ops.random import Dropout
 from graphc.ops.shape import slice_

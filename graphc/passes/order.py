@@ -10,58 +10,50 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from graphc.allocation.allocate import arena_bytes, live_bytes
-from graphc.ir.device import CPU, Device
+from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
 from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.planning.order import Arc, Precedence, least_order
 from graphc.planning.steps import Tape
-from graphc.plans.memory_plan import ALIGNMENT
 
 SAVED_BY_PARTS = 0.001
 """Part of the live bytes from which on parts inside concatenations matter to an order."""
 
 
-def reordered(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
-    """The graph in an order with a smaller packed arena, or the graph itself where none is found.
+def reordered(given: Allocation) -> Allocation:
+    """The graph in an order with a smaller packed arena, or as it is given where none is found.
 
-    Live bytes are counted as `graphc.allocation` counts them: with overwriting, views, parts
-    inside concatenations and the workspaces of `device`, sizes rounded up to `alignment`. Neither
-    they nor the arena grow.
+    Live bytes are those of an `Allocation`: with overwriting, views, parts inside concatenations
+    and workspaces. Neither they nor the arena grow.
     """
-    found = with_least_peak(graph, alignment, device)
-    if found is graph:
-        return graph
-    arena = arena_bytes(found, "packed", alignment, device)
+    found = with_least_peak(given)
+    if found is given:
+        return given
+    arena = found.arena_bytes("packed")
     # No packing is below the live bytes, so the order given is packed only where it may win.
-    is_smaller = arena < live_bytes(graph, alignment, device) or arena < arena_bytes(
-        graph, "packed", alignment, device
-    )
-    return found if is_smaller else graph
+    is_smaller = arena < given.live_bytes or arena < given.arena_bytes("packed")
+    return found if is_smaller else given
 
 
-def with_least_peak(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
-    """The graph in an order with fewer live bytes, or the graph itself where none is found."""
-    tape = GraphTape(graph, lambda node: 0.0, device, alignment, feature_maps_only=False)
+def with_least_peak(given: Allocation) -> Allocation:
+    """The graph in an order with fewer live bytes, or as it is given where none is found."""
+    graph = given.graph
+    tape = GraphTape(given, lambda node: 0.0, feature_maps_only=False)
     arcs = tuple(_arcs(tape))
 
-    def found(steps: Tape) -> Graph:
-        return _in_order(tape, least_order(Precedence(steps, arcs, steps.fixed_bytes)))
+    def found(steps: Tape) -> Allocation:
+        order = least_order(Precedence(steps, arcs, steps.fixed_bytes))
+        return given.of(_in_order(tape, order))
 
     if all(node.op.gathers is None for node in graph.nodes):
         return found(tape.tape)
     # The allocator puts parts inside concatenations where that pays, which no tape knows: one
     # counts them twice, the other one as if it always did.
-    placed, copied = live_bytes(graph, alignment, device), tape.tape.peak(range(len(tape.tape)))
+    placed, copied = given.live_bytes, tape.tape.peak(range(len(tape.tape)))
     tapes = [tape.tape]
     if copied - placed > SAVED_BY_PARTS * copied:
         tapes.append(tape.bounding_tape())
-    sizes = {graph: placed}
-    for steps in tapes:
-        order = found(steps)
-        if order is not graph:
-            sizes[order] = live_bytes(order, alignment, device)
-    return min(sizes, key=lambda order: sizes[order])
+    return min([given, *map(found, tapes)], key=lambda order: order.live_bytes)
 
 
 def _in_order(tape: GraphTape, order: Sequence[int]) -> Graph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,7 @@ from graphc.ir.verify import verify
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.fusion.constants import inline_constants
-from graphc.passes.fusion.elementwise import fuse
 from graphc.passes.fusion.epilogues import fuse_epilogues
-from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.modes import number_streams
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import widen_products
@@ -33,10 +31,6 @@ PASSES: dict[str, Pass] = {
     "widen-products": widen_products,
     "accumulate-products": accumulate_products,
     "place-updates": place_updates,
-    "fuse": fuse,
-    "fuse-recomputed": functools.partial(fuse, recomputes=True),
-    "fuse-reductions": fuse_reductions,
-    "fuse-reductions-recomputed": functools.partial(fuse_reductions, recomputes=True),
     "inline-constants": inline_constants,
     "fuse-epilogues": fuse_epilogues,
 }
@@ -72,10 +66,11 @@ class Dump:
         self.count += 1
 
 
-def run_passes(graph: Graph, names: Sequence[str], dump: Dump) -> Graph:
+def run_passes(graph: Graph, names: Sequence[str] | Mapping[str, Pass], dump: Dump) -> Graph:
     """Apply passes by name, verifying after each; an ill-formed result names the pass."""
-    for name in names:
-        graph = PASSES[name](graph)
+    passes = names if isinstance(names, Mapping) else {name: PASSES[name] for name in names}
+    for name, apply in passes.items():
+        graph = apply(graph)
         try:
             verify(graph)
         except GraphcError as error:

@@ -9,15 +9,12 @@ within bounds: some bytes at a time, and a small part of the arena.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from graphc.allocation.allocate import Sizes, live_bytes, measure
-from graphc.codegen.updates import Likeness, likeness, read, written
-from graphc.ir.device import CPU, Device
+from graphc.allocation.allocate import Allocation, Sizes
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.passes.recompute import Goal
-from graphc.plans.memory_plan import ALIGNMENT
 
 GROWTH = 0.001
 """Part of the live bytes that waiting gradients may have, and of the arena that it may grow by."""
@@ -26,32 +23,31 @@ LESS = (1.0, 0.1)
 """Parts of those bytes that are tried, until the arena stays within its bound."""
 
 
-def updates_together(
-    graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU, goal: Goal | None = None
-) -> Graph:
-    """The graph with small updates moved behind each other, or the graph itself.
+def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
+    """The graph with small updates moved behind each other, or as it is given.
 
     Nothing else moves. The packed arena grows by at most `GROWTH`; it keeps to a `goal`'s bytes,
     and where a goal has none, it does not grow, since what is proven of such a plan holds for its
     bytes.
     """
-    known = {node: own for node in graph.nodes if (own := likeness(node)) is not None}
+    graph, target = given.graph, given.target
+    known = {node: key for node in graph.nodes if (key := target.launch_key(node)) is not None}
     if not known:
-        return graph
-    room = int(GROWTH * live_bytes(graph, alignment, device))
+        return given
+    room = int(GROWTH * given.live_bytes)
     most = None
     for part in LESS:
         nodes = tuple(_order(graph, known, int(part * room)))
         if nodes == graph.nodes:
-            return graph
+            return given
         if most is None:
-            most = _most(measure(graph, "packed", alignment, device), goal)
-        found = replace(graph, nodes=nodes)
-        sizes = measure(found, "packed", alignment, device)
+            most = _most(given.sizes("packed"), goal)
+        found = given.of(replace(graph, nodes=nodes))
+        sizes = found.sizes("packed")
         fits = sizes.feature_map_bytes <= most.feature_map_bytes
         if fits and sizes.arena_bytes <= most.arena_bytes:
             return found
-    return graph
+    return given
 
 
 def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
@@ -75,21 +71,21 @@ class _Batch:
 
     def add(self, node: Node) -> None:
         """One more that waits, and keeps its gradient."""
-        reads = read(node)
+        reads = node.reads
         self.nodes.append(node)
         self.kept_bytes += sum(v.type.bytes for v in reads if not isinstance(v, State))
         self.read |= reads
-        self.written |= written(node)
+        self.written |= node.writes
 
     def comes_before(self, node: Node) -> bool:
         """Whether a later node reads what is written here, or writes what is read."""
-        return not (read(node).isdisjoint(self.written) and written(node).isdisjoint(self.read))
+        return not (node.reads.isdisjoint(self.written) and node.writes.isdisjoint(self.read))
 
 
-def _order(graph: Graph, known: Mapping[Node, Likeness], room: int) -> Iterator[Node]:
+def _order(graph: Graph, known: Mapping[Node, Hashable], room: int) -> Iterator[Node]:
     """All nodes; updates wait for the others of their launch, until one of them has to run."""
     counts = Counter(known.values())
-    waiting: dict[Likeness, _Batch] = {}
+    waiting: dict[Hashable, _Batch] = {}
     for node in graph.nodes:
         for own, batch in list(waiting.items()):
             if batch.comes_before(node):

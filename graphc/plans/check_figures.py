@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphc.codegen.workspace import workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.types import Layout, contiguous_strides, span_bytes
-from graphc.plans.memory_plan import Buffer, Lifetime, MemoryPlan, Placement, align, kind_of
+from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
+from graphc.plans.memory_plan import Buffer, Lifetime, MemoryPlan, Placement, kind_of
 
 CURE = "plan again, or correct the plan"
 
@@ -156,7 +155,7 @@ def _check_sizes(plan: MemoryPlan) -> None:
     ends = (b.offset + align(b.bytes, plan.alignment) for b in plan.buffers)
     _stated("the arena's size", plan.arena_bytes, max(ends, default=0))
     for node, buffer in plan.workspaces.items():
-        types = workspace(node, plan.device, plan.strided)
+        types = plan.target.workspace(node, plan.strided)
         needed = sum(align(type.bytes, plan.alignment) for type in types)
         _stated(f"the workspace of {node.label}", buffer.bytes, needed, [node.label])
     sizes = plan.strategy_bytes

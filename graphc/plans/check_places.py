@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from graphc.codegen.strides import takes_strides
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.plans.memory_plan import MemoryPlan
@@ -215,11 +214,11 @@ class Places:
             if stride < reach or stride % size:
                 return False
             reach = stride * n
-        device = self.plan.device
+        target = self.plan.target
         if node is None:
-            return device.kind == "cuda" and isinstance(value, State)
+            return target.prefers_channels_last and isinstance(value, State)
         name = node.op.output_name(value.index)
-        return takes_strides(node, name, value.type, strides, device)
+        return target.takes_strides(node, name, value.type, strides)
 
     def check_view(self, node: Node, source: Value) -> None:
         """A view lies where NumPy's own rules put it inside what it shows."""

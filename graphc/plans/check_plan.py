@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from graphc.codegen.workspace import workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
+from graphc.ir.types import align
 from graphc.plans.check_places import GATHERED, Places, numbers
-from graphc.plans.memory_plan import Buffer, MemoryPlan, align
+from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
 
@@ -189,7 +189,7 @@ class _Replay:
 
     def check_workspace(self, node: Node, room: Buffer | None) -> None:
         """A kernel has the scratch that it asks for."""
-        types = workspace(node, self.plan.device, self.plan.strided)
+        types = self.plan.target.workspace(node, self.plan.strided)
         needed = sum(align(type.bytes, self.plan.alignment) for type in types)
         has = 0 if room is None else room.bytes
         if has < needed:

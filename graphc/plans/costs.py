@@ -5,7 +5,7 @@
      "measured": [{"key": "tanh(f32[64,10]) -> f32[64,10]", "op": "tanh", "seconds": 1.2e-05,
                    "count": 3, "flops": 6400, "bytes": 5120}, ...]}
 
-`runtime.profile` measures, `passes.cost` plans with what was measured.
+`runtime.profile` measures, `plans.cost_model` says what nodes cost by what was measured.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.graph import Node
 from graphc.ir.op import attribute_items
+from graphc.json_fields import JsonReader
 
 FORMAT = 1
 
-LARGEST = 1e30
-"""Beyond any count or time that means something; sums and products of it stay finite."""
-
 CURE = "`graphc profile MODEL --output FILE` writes such a file"
+
+READER = JsonReader(OptionError, CURE)
 
 
 def node_key(node: Node) -> str:
@@ -83,7 +83,7 @@ def load_costs(given: Costs) -> MeasuredCosts:
     if isinstance(given, MeasuredCosts):
         return given
     if isinstance(given, Mapping):
-        return parse_costs(given)
+        return parse_costs(dict(given))
     if isinstance(given, str | os.PathLike):
         return read_costs(given)
     raise OptionError(f"costs are a path or measured costs, got {given!r}; {CURE}")
@@ -93,57 +93,37 @@ def read_costs(path: str | os.PathLike[str]) -> MeasuredCosts:
     """Read a file that `graphc profile` wrote; raises `OptionError`."""
     name = f"costs {os.fspath(path)!r}"
     try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = Path(path).read_bytes()
     except OSError as error:
         raise OptionError(f"cannot read the {name}: {error.strerror}; {CURE}") from None
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{name} are not JSON: {error}; {CURE}") from None
-    return parse_costs(given, name)
+    return parse_costs(READER.parse(content, name), name)
 
 
 def parse_costs(given: object, where: str = "costs") -> MeasuredCosts:
     """Measured costs from the object that a file holds; raises `OptionError`."""
-    if not isinstance(given, Mapping) or not isinstance(given.get("measured"), list):
-        raise OptionError(f"{where}: an object with a list under 'measured' is expected; {CURE}")
-    if given.get("format") != FORMAT:
-        raise OptionError(
-            f"{where}: the format must be {FORMAT}, got {given.get('format')!r}; measure again, "
-            f"{CURE}"
-        )
-    device = given.get("device")
-    if not isinstance(device, Mapping) or not isinstance(device.get("name"), str):
-        raise OptionError(
-            f"{where}: 'device' is an object with the device's name, got {device!r}; {CURE}"
-        )
+    found = READER.objects(given, where, ("format", "device", "measured"))
+    if found["format"] != FORMAT:
+        READER.fail(f"{where}, format", f"{FORMAT} is expected", found["format"])
+    device = READER.objects(found["device"], f"{where}, device", ("name",))
+    READER.text_of(device["name"], f"{where}, device.name")
     measured: dict[str, Measurement] = {}
-    for position, entry in enumerate(given["measured"]):
-        found = _measurement(entry, f"{where}, measured[{position}]")
-        if found.key in measured:
-            raise OptionError(
-                f"{where}, measured[{position}]: a key stands once, got {found.key!r} again; "
-                "remove one of them"
-            )
-        measured[found.key] = found
+    for position, entry in enumerate(READER.listed(found["measured"], f"{where}, measured")):
+        place = f"{where}, measured[{position}]"
+        measurement = _measurement(entry, place)
+        if measurement.key in measured:
+            READER.fail(place, "a key stands once", measurement.key)
+        measured[measurement.key] = measurement
     described = {str(name): str(value) for name, value in device.items()}
     return MeasuredCosts(described, tuple(measured.values()))
 
 
-RULES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "str": (str, "a text"),
-    "int": (int, "a whole number from 0 up"),
-    "float": ((int, float), "a number from 0 up"),
-}
-
-
 def _measurement(entry: object, where: str) -> Measurement:
-    if not isinstance(entry, Mapping):
-        raise OptionError(f"{where}: a measurement is an object, got {entry!r}; {CURE}")
-    for field in fields(Measurement):
-        kind, rule = RULES[str(field.type)]
-        found: Any = entry.get(field.name)
-        right = isinstance(found, kind) and not isinstance(found, bool)
-        if right and not isinstance(found, str):
-            right = 0 <= found <= LARGEST
-        if not right:
-            raise OptionError(f"{where}: {field.name!r} is {rule}, got {found!r}; {CURE}")
-    return Measurement(**{field.name: entry[field.name] for field in fields(Measurement)})
+    found = READER.objects(entry, where, [field.name for field in fields(Measurement)])
+    return Measurement(
+        key=READER.text_of(found["key"], f"{where}.key"),
+        op=READER.text_of(found["op"], f"{where}.op"),
+        seconds=READER.number(found["seconds"], f"{where}.seconds"),
+        count=READER.whole(found["count"], f"{where}.count"),
+        flops=READER.whole(found["flops"], f"{where}.flops"),
+        bytes=READER.whole(found["bytes"], f"{where}.bytes"),
+    )

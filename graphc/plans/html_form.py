@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from graphc.ir.forms import writes
 from graphc.ir.graph import Graph
 from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Kind, MemoryPlan
@@ -35,12 +36,14 @@ OPS = 8
 """Ops that the summary of a graph lists."""
 
 
+@writes(MemoryPlan, "html")
 def plan_html(plan: MemoryPlan) -> str:
     """The summary of a plan above its map of addresses and its curve of live bytes."""
     rows = [("plan", f"allocate={plan.allocate}, recompute={plan.recompute}"), *summary_rows(plan)]
     return f"<div>{_table(rows)}{_legend(plan)}{_map(plan)}{_curve(plan)}</div>"
 
 
+@writes(Graph, "html")
 def graph_html(graph: Graph) -> str:
     """Counts of a graph's nodes above the bytes that each node writes."""
     phases = Counter(node.phase for node in graph.nodes)

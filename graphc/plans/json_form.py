@@ -14,23 +14,11 @@ from typing import Any, Literal, cast, get_args
 
 from graphc.errors import GraphcError, PlanFileError
 from graphc.ir.device import Device
+from graphc.ir.forms import writes
 from graphc.ir.graph import Graph, Value
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
-from graphc.json_fields import (
-    CURE,
-    LARGEST,
-    fail,
-    listed,
-    number,
-    objects,
-    one_of,
-    read_json,
-    record,
-    scalar,
-    text_of,
-    whole,
-)
+from graphc.json_fields import LARGEST, JsonReader
 from graphc.plans.memory_plan import (
     ALLOCATE,
     RECOMPUTE,
@@ -49,6 +37,10 @@ from graphc.plans.memory_plan import (
 FORMAT = "graphc.plan"
 VERSION = 1
 """Of the schema; a reader takes no other."""
+
+CURE = "`graphc plan MODEL --output FILE` writes a file that can be read"
+
+READER = JsonReader(PlanFileError, CURE)
 
 UNSEALED = ("sha256", "planning_seconds")
 """What the checksum leaves out: itself, and the one figure that differs from run to run."""
@@ -73,6 +65,7 @@ class PlanFile:
     sha256: str
 
 
+@writes(MemoryPlan, "json")
 def plan_to_json(plan: MemoryPlan) -> str:
     """The plan as a text of JSON: the same bytes for the same plan, but for `planning_seconds`.
 
@@ -148,39 +141,47 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 def read_plan_json(text: str | bytes) -> PlanFile:
     """Read what `plan_to_json` wrote; raises `PlanFileError` where its structure is not sound."""
-    found = objects(read_json(text), "the file")
+    found = READER.objects(READER.parse(text), "the file")
     _check_version(found)
-    record(found, KEYS, "the file")
-    graph = _graph(listed(found["graph"], "graph"))
-    buffers = tuple(_buffers(listed(found["buffers"], "buffers"), len(graph.nodes)))
-    sizes = record(found["strategy_bytes"], ALLOCATE, "strategy_bytes")
-    settings = objects(found["settings"], "settings")
+    READER.record(found, KEYS, "the file")
+    graph = _graph(READER.listed(found["graph"], "graph"))
+    buffers = tuple(_buffers(READER.listed(found["buffers"], "buffers"), len(graph.nodes)))
+    sizes = READER.record(found["strategy_bytes"], ALLOCATE, "strategy_bytes")
+    settings = READER.objects(found["settings"], "settings")
     plan = MemoryPlan(
         graph=graph,
-        recompute=one_of(found["recompute"], RECOMPUTE, "recompute"),
-        allocate=cast(Allocate, one_of(found["allocate"], ALLOCATE, "allocate")),
+        recompute=READER.one_of(found["recompute"], RECOMPUTE, "recompute"),
+        allocate=cast(Allocate, READER.one_of(found["allocate"], ALLOCATE, "allocate")),
         alignment=_alignment(found["alignment"]),
         device=_device(found["device"]),
         buffers=buffers,
-        placements=_placements(objects(found["placements"], "placements"), graph, len(buffers)),
+        placements=_placements(
+            READER.objects(found["placements"], "placements"), graph, len(buffers)
+        ),
         workspaces={
             graph.nodes[step]: buffers[index]
-            for step, index in _workspaces(listed(found["workspaces"], "workspaces"), buffers)
+            for step, index in _workspaces(
+                READER.listed(found["workspaces"], "workspaces"), buffers
+            )
         },
-        arena_bytes=whole(found["arena_bytes"], "arena_bytes"),
-        feature_map_bytes=whole(found["feature_map_bytes"], "feature_map_bytes"),
-        strategy_bytes={name: whole(sizes[name], f"strategy_bytes.{name}") for name in sizes},
+        arena_bytes=READER.whole(found["arena_bytes"], "arena_bytes"),
+        feature_map_bytes=READER.whole(found["feature_map_bytes"], "feature_map_bytes"),
+        strategy_bytes={
+            name: READER.whole(sizes[name], f"strategy_bytes.{name}") for name in sizes
+        },
         recomputation=_recomputation(found["recomputation"]),
-        planning_seconds=number(found["planning_seconds"], "planning_seconds"),
+        planning_seconds=READER.number(found["planning_seconds"], "planning_seconds"),
         certificate=_certificate(found["certificate"]),
-        settings={name: scalar(given, f"settings.{name}") for name, given in settings.items()},
+        settings={
+            name: READER.scalar(given, f"settings.{name}") for name, given in settings.items()
+        },
     )
-    return PlanFile(plan, text_of(found["sha256"], "sha256"))
+    return PlanFile(plan, READER.text_of(found["sha256"], "sha256"))
 
 
 def _check_version(found: dict[str, Any]) -> None:
     if found.get("format") != FORMAT:
-        fail("format", f"{FORMAT!r} marks the file of a plan", found.get("format"))
+        READER.fail("format", f"{FORMAT!r} marks the file of a plan", found.get("format"))
     given = found.get("version")
     if type(given) is not int or given != VERSION:
         raise PlanFileError(
@@ -191,8 +192,8 @@ def _check_version(found: dict[str, Any]) -> None:
 
 def _graph(lines: list[Any]) -> Graph:
     for at, line in enumerate(lines):
-        if len(text_of(line, f"graph[{at}]").splitlines()) != 1:
-            fail(f"graph[{at}]", "one line is expected", line)
+        if len(READER.text_of(line, f"graph[{at}]").splitlines()) != 1:
+            READER.fail(f"graph[{at}]", "one line is expected", line)
     try:
         graph = parse_graph("\n".join(lines))
     except GraphcError as error:
@@ -200,69 +201,69 @@ def _graph(lines: list[Any]) -> Graph:
     for value in graph.values:
         if value.type.bytes >= LARGEST or value.type.rank > MOST_AXES:
             where = f"graph, {graph.names[value]}"
-            fail(where, f"below {LARGEST} bytes and up to {MOST_AXES} axes", str(value.type))
+            READER.fail(where, f"below {LARGEST} bytes and up to {MOST_AXES} axes", str(value.type))
     return graph
 
 
 def _alignment(given: object) -> int:
     try:
-        return check_alignment(whole(given, "alignment"))
+        return check_alignment(READER.whole(given, "alignment"))
     except GraphcError as error:
         raise PlanFileError(f"alignment: {error}; {CURE}") from None
 
 
 def _device(given: object) -> Device:
-    found = record(given, [field.name for field in fields(Device)], "device")
+    found = READER.record(given, [field.name for field in fields(Device)], "device")
     device = Device(
-        text_of(found["name"], "device.name"),
-        number(found["flops_per_second"], "device.flops_per_second"),
-        number(found["bytes_per_second"], "device.bytes_per_second"),
-        whole(found["workspace_limit_bytes"], "device.workspace_limit_bytes"),
+        READER.text_of(found["name"], "device.name"),
+        READER.number(found["flops_per_second"], "device.flops_per_second"),
+        READER.number(found["bytes_per_second"], "device.bytes_per_second"),
+        READER.whole(found["workspace_limit_bytes"], "device.workspace_limit_bytes"),
         _kind(found["kind"]),
-        whole(found["architecture"], "device.architecture"),
+        READER.whole(found["architecture"], "device.architecture"),
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):
-            fail(f"device.{name}", "a number above 0 is expected", found[name])
+            READER.fail(f"device.{name}", "a number above 0 is expected", found[name])
     return device
 
 
 def _kind(given: object) -> Literal["cpu", "cuda"]:
-    return "cuda" if one_of(given, ("cpu", "cuda"), "device.kind") == "cuda" else "cpu"
+    return "cuda" if READER.one_of(given, ("cpu", "cuda"), "device.kind") == "cuda" else "cpu"
 
 
 def _recomputation(given: object) -> Recomputation:
     keys = [field.name for field in fields(Recomputation)]
-    found = record(given, keys, "recomputation")
-    fractions = (number(found[key], f"recomputation.{key}") for key in keys[1:])
-    return Recomputation(whole(found["nodes"], "recomputation.nodes"), *fractions)
+    found = READER.record(given, keys, "recomputation")
+    fractions = (READER.number(found[key], f"recomputation.{key}") for key in keys[1:])
+    return Recomputation(READER.whole(found["nodes"], "recomputation.nodes"), *fractions)
 
 
 def _certificate(given: object) -> Certificate | None:
     if given is None:
         return None
-    found = record(given, [field.name for field in fields(Certificate)], "certificate")
+    found = READER.record(given, [field.name for field in fields(Certificate)], "certificate")
     return Certificate(
-        text_of(found["goal"], "certificate.goal"),
-        whole(found["bound_bytes"], "certificate.bound_bytes"),
-        number(found["extra_time_bound"], "certificate.extra_time_bound"),
+        READER.text_of(found["goal"], "certificate.goal"),
+        READER.whole(found["bound_bytes"], "certificate.bound_bytes"),
+        READER.number(found["extra_time_bound"], "certificate.extra_time_bound"),
     )
 
 
 def _buffers(entries: list[Any], steps: int) -> Iterator[Buffer]:
     for index, entry in enumerate(entries):
         where = f"buffers[{index}]"
-        found = record(entry, BUFFER_KEYS, where)
-        lifetime = listed(found["lifetime"], f"{where}.lifetime")
+        found = READER.record(entry, BUFFER_KEYS, where)
+        lifetime = READER.listed(found["lifetime"], f"{where}.lifetime")
         if len(lifetime) != 2:
-            fail(f"{where}.lifetime", "the first step and the one behind the last", lifetime)
-        first = whole(lifetime[0], f"{where}.lifetime[0]", below=steps + 1)
-        last = whole(lifetime[1], f"{where}.lifetime[1]", first + 1, steps + 2)
+            READER.fail(f"{where}.lifetime", "the first step and the one behind the last", lifetime)
+        first = READER.whole(lifetime[0], f"{where}.lifetime[0]", below=steps + 1)
+        last = READER.whole(lifetime[1], f"{where}.lifetime[1]", first + 1, steps + 2)
         yield Buffer(
             index,
-            cast(Kind, one_of(found["kind"], get_args(Kind), f"{where}.kind")),
-            whole(found["offset"], f"{where}.offset"),
-            whole(found["bytes"], f"{where}.bytes", 1),
+            cast(Kind, READER.one_of(found["kind"], get_args(Kind), f"{where}.kind")),
+            READER.whole(found["offset"], f"{where}.offset"),
+            READER.whole(found["bytes"], f"{where}.bytes", 1),
             Lifetime(first, last),
         )
 
@@ -270,22 +271,24 @@ def _buffers(entries: list[Any], steps: int) -> Iterator[Buffer]:
 def _placements(entries: dict[str, Any], graph: Graph, buffers: int) -> dict[Value, Placement]:
     named = {name: value for value, name in graph.names.items()}
     for name in named.keys() - entries.keys():
-        fail("placements", f"a place for the value {name!r} is missing", f"{len(entries)} places")
+        READER.fail(
+            "placements", f"a place for the value {name!r} is missing", f"{len(entries)} places"
+        )
     for name in entries.keys() - named.keys():
-        fail("placements", "the values are those of the graph", name)
+        READER.fail("placements", "the values are those of the graph", name)
     placements = {}
     for value in graph.values:
         name = graph.names[value]
         where = f"placements[{name!r}]"
-        found = record(entries[name], PLACEMENT_KEYS, where)
+        found = READER.record(entries[name], PLACEMENT_KEYS, where)
         over = found["over"]
-        if over is not None and text_of(over, f"{where}.over") not in named:
-            fail(f"{where}.over", "the name of a value in the graph, or null", over)
+        if over is not None and READER.text_of(over, f"{where}.over") not in named:
+            READER.fail(f"{where}.over", "the name of a value in the graph, or null", over)
         placements[value] = Placement(
-            whole(found["buffer"], f"{where}.buffer", below=buffers),
-            whole(found["offset"], f"{where}.offset"),
+            READER.whole(found["buffer"], f"{where}.buffer", below=buffers),
+            READER.whole(found["offset"], f"{where}.offset"),
             _strides(found["strides"], value, f"{where}.strides"),
-            cast(How, one_of(found["how"], get_args(How), f"{where}.how")),
+            cast(How, READER.one_of(found["how"], get_args(How), f"{where}.how")),
             None if over is None else named[over],
         )
     return placements
@@ -294,10 +297,10 @@ def _placements(entries: dict[str, Any], graph: Graph, buffers: int) -> dict[Val
 def _strides(given: object, value: Value, where: str) -> tuple[int, ...] | None:
     if given is None:
         return None
-    strides = listed(given, where)
+    strides = READER.listed(given, where)
     if len(strides) != value.type.rank:
-        fail(where, f"one number for each of the {value.type.rank} axes", given)
-    return tuple(whole(stride, f"{where}[{axis}]") for axis, stride in enumerate(strides))
+        READER.fail(where, f"one number for each of the {value.type.rank} axes", given)
+    return tuple(READER.whole(stride, f"{where}[{axis}]") for axis, stride in enumerate(strides))
 
 
 def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tuple[int, int]]:
@@ -306,14 +309,16 @@ def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tup
     taken: set[int] = set()
     for at, entry in enumerate(entries):
         where = f"workspaces[{at}]"
-        found = record(entry, ("step", "buffer"), where)
-        index = whole(found["buffer"], f"{where}.buffer", below=len(buffers))
-        step = whole(found["step"], f"{where}.step")
+        found = READER.record(entry, ("step", "buffer"), where)
+        index = READER.whole(found["buffer"], f"{where}.buffer", below=len(buffers))
+        step = READER.whole(found["step"], f"{where}.step")
         if buffers[index].kind != "workspace" or index in taken:
-            fail(f"{where}.buffer", "a buffer of the kind 'workspace' that no other has", index)
+            READER.fail(
+                f"{where}.buffer", "a buffer of the kind 'workspace' that no other has", index
+            )
         lifetime = buffers[index].lifetime
         if lifetime != Lifetime(step, step + 1) or step in steps:
-            fail(f"{where}.step", f"the one step in the buffer's lifetime, {lifetime}", step)
+            READER.fail(f"{where}.step", f"the one step in the buffer's lifetime, {lifetime}", step)
         steps.add(step)
         taken.add(index)
         yield step, index

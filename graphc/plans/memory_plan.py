@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 from graphc.errors import OptionError
 from graphc.ir.device import Device
+from graphc.ir.forms import written
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.types import outer_axes
-
-ALIGNMENT = 256
-"""Bytes; what vector loads, cuBLAS and cuDNN want of every address."""
+from graphc.ir.types import Layout, align, outer_axes
+from graphc.target import Target, target_of
 
 How = Literal["new", "reuse", "over", "view", "part", "state"]
 """How a value gets its bytes: first use of a place, a place used before, over its operand, as a
@@ -35,11 +34,6 @@ PRECISIONS: dict[Precision, str] = {
     "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"
 }  # fmt: skip
 """The dtype that feature maps are kept in."""
-
-
-def align(size: int, alignment: int) -> int:
-    """`size` rounded up to a multiple of `alignment`."""
-    return -(-size // alignment) * alignment
 
 
 def check_alignment(alignment: object) -> int:
@@ -73,14 +67,20 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A value inside a buffer: byte offset from the buffer's start, byte strides, and how it came
-    there. `over` is the value that it overwrites or views, or is a part of."""
+    """A value inside a buffer: byte offset from the buffer's start, byte strides (None: row-major
+    in one piece), and how it came there. `over` is the value that it overwrites or views, or is a
+    part of."""
 
     buffer: int
     offset: int
     strides: tuple[int, ...] | None
     how: How
     over: Value | None = None
+
+    @property
+    def layout(self) -> Layout | None:
+        """Offset and strides together; None for a value that is in one piece, row-major."""
+        return None if self.strides is None else Layout(self.offset, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,14 @@ class MemoryPlan:
         return self.certificate.bound_bytes if self.certificate else None
 
     @cached_property
+    def target(self) -> Target:
+        """What the plan is made for, as planners see it."""
+        return target_of(self.device)
+
+    @cached_property
     def strided(self) -> dict[Value, tuple[int, ...]]:
         """Values that do not lie in one piece, row-major, and their strides in bytes."""
-        places = self.placements.items()
-        found = {value: place.strides for value, place in places if place.strides is not None}
-        return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
+        return strided(self.placements)
 
     @cached_property
     def state_bytes(self) -> int:
@@ -248,24 +251,23 @@ class MemoryPlan:
 
     def to_json(self) -> str:
         """The whole plan as JSON, as `graphc.save_plan` writes it; see docs/plan-file.md."""
-        from graphc.plans.json_form import plan_to_json
-
-        return plan_to_json(self)
+        return written(self, "json")
 
     def __repr__(self) -> str:
         return f"<{self.allocate} plan of {len(self.graph.nodes)} nodes, {self.arena_bytes} bytes>"
 
     def __str__(self) -> str:
-        # The printout imports this module; a plan has to print itself all the same.
-        from graphc.plans.printout import format_plan
-
-        return format_plan(self)
+        return written(self, "text")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary, and a picture of the arena."""
-        from graphc.plans.html_form import plan_html
+        return written(self, "html")
 
-        return plan_html(self)
+
+def strided(placements: Mapping[Value, Placement]) -> dict[Value, tuple[int, ...]]:
+    """Values that do not lie in one piece, row-major, and their strides in bytes."""
+    found = {v: place.strides for v, place in placements.items() if place.strides is not None}
+    return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
 
 
 def kind_of(value: Value) -> Kind:

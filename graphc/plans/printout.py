@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphc.ir.forms import writes
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Buffer, MemoryPlan
@@ -15,6 +16,7 @@ LARGEST = 6
 """Values listed at the peak."""
 
 
+@writes(MemoryPlan, "text")
 def format_plan(plan: MemoryPlan, step_limit: int | None = STEP_LIMIT) -> str:
     """Summary, bytes by kind, steps, and the peak with its largest values."""
     sections = [_summary(plan), _kinds(plan), _steps(plan, step_limit), _peak(plan)]

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import ArenaError, PlanError
+from graphc.ir.device import ALIGNMENT
 from graphc.ir.types import Layout, TensorType, contiguous_strides, format_bytes, span_bytes
-from graphc.plans.memory_plan import ALIGNMENT, MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -11,7 +11,8 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar, get_args
 
 from graphc.ir.graph import Graph, Node, Value
-from graphc.plans.memory_plan import Buffer, How, Kind, MemoryPlan, align
+from graphc.ir.types import align
+from graphc.plans.memory_plan import Buffer, How, Kind, MemoryPlan
 from graphc.plans.printout import summary_rows
 from graphc.view.clock import Clock, estimated
 

@@ -214,7 +214,7 @@ class Case:
                 array = np.full(value.shape, 77, value.type.dtype.numpy)
             laid = self._laid(value, array)
             name = _name(node, value)
-            fits = takes_strides(node, name, value.type, laid.strides, H200)
+            fits = takes_strides(node, name, value.type, laid.strides)
             arrays[value] = laid if fits else aligned(array)
         return arrays
 
@@ -277,7 +277,7 @@ def layouts(node: Node) -> list[str]:
     last = any(
         v.type.rank == 4
         and v.shape[1] > 1
-        and takes_strides(node, _name(node, v), v.type, channels_last_strides(v.type), H200)
+        and takes_strides(node, _name(node, v), v.type, channels_last_strides(v.type))
         for v in values
     )
     cut = [f"axis{axis}" for axis in range(1, max(ranks, default=0))]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.allocation.allocate import allocate
+from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.device import CPU
 from graphc.runtime.program import Program
+from graphc.target import target_of
 
 RNG = np.random.default_rng(0)
 
@@ -24,7 +25,7 @@ def test_every_tiling_gives_the_same_numbers_within_the_limit(limit):
     (dw,) = g.gradient(g.sum(y * y), [w])
     outputs = {"y": y, "dx": dx, "dw": dw}
     graph = g.plan(outputs=outputs).graph
-    plan = allocate(graph, "packed", device=replace(CPU, workspace_limit_bytes=limit))
+    plan = Allocation(graph, target_of(replace(CPU, workspace_limit_bytes=limit))).plan("packed")
     row = 4 * 3 * 3 * 11 * 8
     weights = 5 * 4 * 3 * 3 * 8
     assert plan.workspace_bytes <= max(limit, row) + weights + 2 * 256

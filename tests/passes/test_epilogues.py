@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.allocation.allocate import allocate
+from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError, TextError
 from graphc.ir.builder import apply, trace
 from graphc.ir.verify import verify
@@ -51,7 +51,7 @@ def feeds(graph):
 
 def results(graph):
     """Two steps by NumPy, with all states."""
-    program = Program(allocate(graph, "packed"), seed=3, poison=True)
+    program = Program(Allocation(graph).plan("packed"), seed=3, poison=True)
     steps = [program.step(feeds(graph)) for _ in range(2)]
     return [*steps, {name: program.states[name].copy() for name in program.states}]
 
@@ -76,7 +76,10 @@ def test_relu_in_training(shape, dtype, precision):
     assert activations(before.graph) == {"none": 3}
     assert activations(graph) == {"none": 1, "relu": 2}
     assert ops(graph) == ops(before.graph) - Counter(relu=2)
-    assert allocate(graph, "none").arena_bytes < allocate(before.graph, "none").arena_bytes
+    assert (
+        Allocation(graph).plan("none").arena_bytes
+        < Allocation(before.graph).plan("none").arena_bytes
+    )
     check_same_bits(before.graph, graph)
 
 

@@ -8,7 +8,7 @@ from properties.oracle import run_unplanned
 from properties.strategies import OPTIMIZERS, networks
 
 import graphc as g
-from graphc.allocation.allocate import live_bytes
+from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError
 from graphc.ir.builder import trace
 from graphc.ir.device import find_device
@@ -18,6 +18,7 @@ from graphc.passes.fusion.elementwise import MOST_INPUTS, MOST_MEMBERS, MOST_OUT
 from graphc.plans.check_plan import check_plan
 from graphc.plans.json_form import plan_to_json, read_plan_json
 from graphc.runtime.profile import random_feeds
+from graphc.target import target_of
 
 
 def fused_nodes(graph):
@@ -283,7 +284,9 @@ def test_random_elementwise_graphs_keep_their_bits(outputs):
     found = fuse(graph)
     verify(found)
     assert len(found.nodes) <= len(graph.nodes)
-    assert live_bytes(found, device=GPU) <= live_bytes(graph, device=GPU)  # without registers
+    assert (
+        Allocation(found, target_of(GPU)).live_bytes <= Allocation(graph, target_of(GPU)).live_bytes
+    )  # without registers
     feeds = random_feeds(graph, 1)
     expected, arrays = run_unplanned(graph, feeds), run_unplanned(found, feeds)
     program = g.compile(outputs=outputs, fuse=True, poison=True, reorder=False)

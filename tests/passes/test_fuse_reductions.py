@@ -1,5 +1,7 @@
 """Reductions that compute their operands: the same bits, fewer nodes, no more bytes."""
 
+import functools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,14 +10,19 @@ from properties.oracle import run_unplanned
 from runtime.gpu.networks import bits, fed, on_gpu
 
 import graphc as g
-from graphc.allocation.allocate import live_bytes
+from graphc.allocation.allocate import Allocation
+from graphc.ir.device import DEFAULT_GPU, DEVICES
 from graphc.ir.verify import verify
+from graphc.passes.fusion import reductions as fusion_reductions
 from graphc.passes.fusion.elementwise import MOST_INPUTS, fuse
-from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.pipeline import PASSES
 from graphc.plans.check_plan import check_plan
 from graphc.plans.json_form import plan_to_json, read_plan_json
 from graphc.runtime.profile import random_feeds
+from graphc.target import target_of
+
+FUSE_TARGET = target_of(DEVICES[DEFAULT_GPU])
+fuse_reductions = functools.partial(fusion_reductions.fuse_reductions, target=FUSE_TARGET)
 
 
 def reductions(graph):
@@ -164,9 +171,9 @@ def test_what_costs_bytes_stays_apart():
     a, b = (g.matmul(g.input(name, (64, 64)), w) for name in "ab")
     c = g.matmul(w, w)
     graph = fuse(traced(g.sum(a + b + c, 0)))
-    before = live_bytes(graph, device=GPU)
+    before = Allocation(graph, target_of(GPU)).live_bytes
     assert reductions(fuse_reductions(graph, recomputes=True)) == []
-    assert live_bytes(fuse_reductions(graph), device=GPU) <= before
+    assert Allocation(fuse_reductions(graph), target_of(GPU)).live_bytes <= before
 
 
 # --- the same numbers ---
@@ -200,8 +207,11 @@ def test_random_graphs_keep_their_bits(outputs):
     verify(fused)
     assert len(reductions(fused)) <= len(graph.nodes)
     for recomputes in (False, True):
-        each = fuse_reductions(plain, recomputes)
-        assert live_bytes(each, device=GPU) <= live_bytes(plain, device=GPU)
+        each = fuse_reductions(plain, recomputes=recomputes)
+        assert (
+            Allocation(each, target_of(GPU)).live_bytes
+            <= Allocation(plain, target_of(GPU)).live_bytes
+        )
     feeds = random_feeds(graph, 1)
     expected, arrays = run_unplanned(graph, feeds), run_unplanned(fused, feeds)
     for name, value in graph.outputs.items():

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 import graphc as g
-from graphc.allocation.layout import CONVOLUTIONS, ON_MAPS, layouts
-from graphc.codegen.strides import ANY_STRIDES
+from graphc.allocation.layout import layouts
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.device import CPU, DEVICES
@@ -18,6 +17,7 @@ from graphc.ops.elementwise import Elementwise
 from graphc.plans.check_figures import check_figures
 from graphc.plans.check_plan import check_plan
 from graphc.plans.json_form import read_plan_json
+from graphc.target import target_of
 
 H200 = DEVICES["h200"]
 NETWORKS = {
@@ -121,8 +121,8 @@ def test_states_updates_and_gradients_of_a_weight_lie_alike():
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_nothing_changes_on_the_cpu(network):
     graph = planned(network, "cpu").graph
-    assert layouts(graph, CPU) == {}
-    assert layouts(graph, H200) != {}
+    assert layouts(graph, target_of(CPU)) == {}
+    assert layouts(graph, target_of(H200)) != {}
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ def test_nothing_changes_on_the_cpu(network):
     ],
 )
 def test_graphs_without_convolutions_have_none(network):
-    assert layouts(planned(network).graph, H200) == {}
+    assert layouts(planned(network).graph, target_of(H200)) == {}
 
 
 def test_attention_stays_row_major_beside_a_convolution():
     """The patches of a vision transformer are maps; its heads are not."""
     plan = planned(lambda: vit(batch=2, image=16, patch=4, layers=1, width=16, heads=2, classes=3))
-    chosen = layouts(plan.graph, H200)
+    chosen = layouts(plan.graph, target_of(H200))
     names = {"state" if v.node is None else v.producer.op.name for v in chosen}
     assert names == {"state", "conv2d", "conv2d_weight_gradient", "adam_update"}
 
@@ -222,7 +222,11 @@ def test_flattening_a_map_is_a_copy():
 
 
 def test_what_is_declared_is_known():
-    assert ON_MAPS - CONVOLUTIONS - {"batch_norm"} <= ANY_STRIDES <= REGISTRY.keys()
+    on_maps = {name for name, op in REGISTRY.items() if op.on_maps}
+    convolutions = {name for name, op in REGISTRY.items() if op.convolves}
+    assert convolutions == {"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient"} <= on_maps
+    by_kernel = on_maps - convolutions - {"batch_norm"}
+    assert by_kernel and all(REGISTRY[name].any_strides for name in by_kernel)
     updates = [op for op in REGISTRY.values() if op.must_overwrite]
     assert all(isinstance(op, Elementwise) for op in updates if "w" in op.must_overwrite.values())
 

@@ -7,7 +7,7 @@ Input 100, hidden 100, 200 bias-free hidden layers, output 10, batch 64, Adam. T
 import pytest
 
 import graphc as g
-from graphc.plans.memory_plan import align
+from graphc.ir.types import align
 
 GRANULE = 512
 BATCH, WIDTH, LAYERS = 64, 100, 200

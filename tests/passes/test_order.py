@@ -10,7 +10,7 @@ from models.test_zoo import SMALL
 from properties.strategies import networks
 
 import graphc as g
-from graphc.allocation.allocate import allocate
+from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import trace
 from graphc.ir.graph import State
 from graphc.ir.verify import verify
@@ -43,11 +43,11 @@ def legal_orders(graph):
 
 
 def live_bytes(graph):
-    return allocate(graph, "packed").live_bytes
+    return Allocation(graph).plan("packed").live_bytes
 
 
 def assert_least(graph, orders):
-    found = with_least_peak(graph)
+    found = with_least_peak(Allocation(graph)).graph
     verify(found)
     least = min(live_bytes(replace(graph, nodes=order)) for order in orders)
     assert live_bytes(found) == least
@@ -90,10 +90,14 @@ def test_workspaces_count():
     with g.scope("late"):
         late = g.mean(g.matmul(x, x))
     graph = g.plan(outputs=[early, late], reorder=False).graph
-    first = allocate(graph, "packed")
+    first = Allocation(graph).plan("packed")
     assert first.peak_step == 1
     assert first.workspaces[graph.nodes[1]].bytes >= 2 * 64 * 64 * 4
-    assert [n.scope for n in with_least_peak(graph).nodes] == ["late", "late", "early"]
+    assert [n.scope for n in with_least_peak(Allocation(graph)).graph.nodes] == [
+        "late",
+        "late",
+        "early",
+    ]
     assert_least(graph, legal_orders(graph))
 
 
@@ -161,7 +165,7 @@ def test_the_order_can_be_kept():
 
 def test_what_gains_nothing_stays():
     graph = g.plan(outputs={"y": g.tanh(g.exp(g.input("x", (9,))))}, reorder=False).graph
-    assert reordered(graph) is graph
+    assert reordered(Allocation(graph)).graph is graph
 
 
 def test_budgets_are_met_with_less_recomputation():

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphc as g
-from graphc.allocation.inplace import assign_storages
-from graphc.allocation.liveness import liveness
+from graphc.allocation.allocate import Allocation
 from graphc.allocation.sharing import share
 from graphc.errors import GraphcError, GraphError
 from graphc.ir.builder import trace
@@ -94,9 +93,9 @@ def test_storage_is_not_overwritten_while_a_view_of_it_is_to_be_read():
     view = y[0:2]
     z = g.sigmoid(y)
     graph = trace({"out": g.mean(view) + g.mean(z)})
-    residences = assign_storages(graph, liveness(graph), overwrite=True).residences
-    assert residences[view].how == "view"
-    assert residences[z].how == "new"
+    placements = Allocation(graph).merged.placements
+    assert placements[view].how == "view"
+    assert placements[z].how == "new"
 
 
 def test_strided_operands_are_not_overwritten():
@@ -105,16 +104,16 @@ def test_strided_operands_are_not_overwritten():
     loss = g.softmax_cross_entropy(turned, g.input("t", (4,), "int32"))
     graph = trace({"loss": loss})
     probabilities = loss.producer.outputs[1]
-    residences = assign_storages(graph, liveness(graph), overwrite=True).residences
-    assert residences[probabilities].how == "new"
+    placements = Allocation(graph).merged.placements
+    assert placements[probabilities].how == "new"
 
 
 def test_inputs_and_states_are_not_overwritten():
     x = g.input("x", (4,))
     y, z = g.relu(x), g.relu(g.parameter("w", (4,)))
     graph = trace({"y": y, "z": z})
-    residences = assign_storages(graph, liveness(graph), overwrite=True).residences
-    assert residences[y].how == residences[z].how == "new"
+    placements = Allocation(graph).merged.placements
+    assert placements[y].how == placements[z].how == "new"
 
 
 # --- sharing ---

@@ -3,7 +3,7 @@
 import pytest
 
 import graphc as g
-from graphc.allocation.allocate import measure
+from graphc.allocation.allocate import Allocation
 from graphc.codegen.updates import groups, likeness
 from graphc.ir.builder import apply
 from graphc.ir.device import DEVICES
@@ -15,6 +15,7 @@ from graphc.ops.update import SgdAttributes, SgdUpdate
 from graphc.passes.recompute import Goal
 from graphc.passes.updates_together import GROWTH, updates_together
 from graphc.runtime.gpu.places import places_of_plan
+from graphc.target import target_of
 
 H200 = DEVICES["h200"]
 OPTIMIZERS = [g.optim.SGD(0.1), g.optim.Momentum(0.1), g.optim.Adam(1e-3), g.optim.AdamW(1e-3)]
@@ -35,7 +36,7 @@ def launches(plan):
 def apart(monkeypatch, network, **options):
     """The plan in the order that is found without this pass."""
     with monkeypatch.context() as patch:
-        patch.setattr("graphc.placing.updates_together", lambda graph, *_: graph)
+        patch.setattr("graphc.placing.updates_together", lambda given, *_: given)
         return g.plan(network, device="cuda", **options)
 
 
@@ -67,7 +68,7 @@ def test_only_updates_move(optimizer, precision, monkeypatch):
 
     options = {"optimizer": optimizer, "precision": precision, "clip_norm": 1.0}
     before = apart(monkeypatch, network(), **options).graph
-    graph = updates_together(before, device=H200)
+    graph = updates_together(Allocation(before, target_of(H200))).graph
     verify(graph)
     assert set(graph.nodes) == set(before.nodes)
     others = [node for node in before.nodes if likeness(node) is None]
@@ -123,7 +124,7 @@ def step(w, gradient, rate):
 
 def order(graph, nodes):
     names = {node: name for name, node in nodes.items()}
-    found = updates_together(graph, device=H200, goal=Goal())
+    found = updates_together(Allocation(graph, target_of(H200)), goal=Goal()).graph
     verify(found)
     return "".join(names.get(node, ".") for node in found.nodes)
 
@@ -170,7 +171,7 @@ def test_few_bytes_wait_in_a_small_arena():
     x = g.input("gradient", (1024,))
     first, second = step(a, g.relu(x), rate), step(b, g.tanh(x), rate)
     graph = graph_of(first.inputs[1], first, second.inputs[1], second)
-    assert updates_together(graph, device=H200) is graph
+    assert updates_together(Allocation(graph, target_of(H200))).graph is graph
 
 
 def test_the_arena_decides():
@@ -179,9 +180,9 @@ def test_the_arena_decides():
     first, second = step(a, g.relu(c), rate), step(b, g.tanh(c), rate)
     top = large()[0]
     graph = graph_of(first.inputs[1], first, second.inputs[1], top, g.exp(top), second, shown=4)
-    size = measure(graph, "packed", device=H200).arena_bytes
+    size = Allocation(graph, target_of(H200)).sizes("packed").arena_bytes
     assert order(graph, {"a": first, "b": second}) == ".a...b"
-    found = updates_together(graph, device=H200)
+    found = updates_together(Allocation(graph, target_of(H200))).graph
     assert found.nodes[-2:] == (first, second)
-    grown = measure(found, "packed", device=H200).arena_bytes
+    grown = Allocation(found, target_of(H200)).sizes("packed").arena_bytes
     assert size < grown <= (1 + GROWTH) * size

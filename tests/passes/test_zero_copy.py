@@ -7,7 +7,7 @@ import pytest
 
 import graphc as g
 from graphc.allocation import inplace
-from graphc.allocation.liveness import liveness
+from graphc.allocation.allocate import Allocation
 from graphc.errors import PlanError
 from graphc.models import densenet121, unet
 from graphc.plans.check_plan import check_plan
@@ -93,7 +93,7 @@ def test_a_dense_block_is_one_buffer():
 )
 def test_networks_with_concatenations_need_less(model, monkeypatch):
     packed = g.plan(model(), optimizer=g.optim.SGD(0.1))
-    monkeypatch.setattr(inplace, "choose_parts", lambda *_: inplace.NO_PARTS)
+    monkeypatch.setattr("graphc.allocation.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
     copied = g.plan(model(), optimizer=g.optim.SGD(0.1))
     assert packed.live_bytes < 0.97 * copied.live_bytes
     assert packed.arena_bytes < 0.97 * copied.arena_bytes
@@ -165,10 +165,9 @@ def test_what_does_not_pay_is_copied():
 def test_the_peak_is_never_above_that_of_copies():
     for model in (two_branches()[-1], dense_block(4)):
         graph = g.plan(model, optimizer=g.optim.Adam()).graph
-        live = liveness(graph)
-        placed = inplace.assign_storages(graph, live, overwrite=True)
-        copied = inplace._assign(graph, live, True, inplace.NO_PARTS, {})
-        assert placed.peak_bytes() <= copied.peak_bytes()
+        allocation = Allocation(graph)
+        copied = inplace.assign_storages(graph, allocation.live, {}, overwrite=True)
+        assert allocation.merged.peak_bytes() <= copied.peak_bytes()
 
 
 @pytest.mark.parametrize("change", ["offset", "strides", "neighbour"])

@@ -9,7 +9,7 @@ from planning.tapes import reversal_chain, revolve
 
 import graphc as g
 from graphc.allocation import inplace
-from graphc.ir.device import CPU
+from graphc.allocation.allocate import Allocation
 from graphc.models import densenet121, gpt2, resnet, unet
 from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.planning import replay
@@ -107,9 +107,11 @@ def test_keep_sets_are_the_cheapest_at_their_price(seed):
 def test_a_tape_has_the_bytes_of_the_plan(build, monkeypatch):
     """Lifetimes, views and overwriting found by other code than the allocator's, which here copies
     what it concatenates."""
-    monkeypatch.setattr(inplace, "choose_parts", lambda *_: inplace.NO_PARTS)
+    monkeypatch.setattr("graphc.allocation.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
     plan = g.plan(build(), optimizer=g.optim.SGD())
-    tape = GraphTape(plan.graph, lambda node: 0.0, CPU, plan.alignment, feature_maps_only=False)
+    tape = GraphTape(
+        Allocation(plan.graph, alignment=plan.alignment), lambda node: 0.0, feature_maps_only=False
+    )
     once = range(len(tape.tape))
     assert tape.tape.peak(once) == plan.live_bytes
     assert sorted(tape.sequence(once)) == list(range(len(plan.graph.nodes)))

@@ -10,7 +10,7 @@ from properties.oracle import initial_states, run_plain, run_unplanned, sources_
 from properties.strategies import OPTIMIZERS, networks
 
 import graphc as g
-from graphc.allocation.allocate import allocate
+from graphc.allocation.allocate import Allocation
 from graphc.errors import PlanError
 from graphc.ir.builder import trace
 from graphc.ir.types import contiguous_strides
@@ -78,7 +78,7 @@ def test_any_legal_schedule_trains_the_same(network, random):
         made.update(graph.nodes[step].outputs)
         again = [s for s in schedule if not graph.nodes[s].op.has_effect]
         schedule += random.choices(again, k=random.randrange(3)) if again else []
-    found = allocate(with_sequence(graph, schedule), "packed")
+    found = Allocation(with_sequence(graph, schedule)).plan("packed")
     check_plan(found)
     programs = [g.Program(chosen, poison=True) for chosen in (plain, found)]
     for feed in network.feeds:
@@ -134,7 +134,7 @@ def test_text_round_trip(network):
     text = g.format_graph(graph)
     parsed = g.parse_graph(text)
     assert g.format_graph(parsed) == text
-    assert str(allocate(parsed, "packed")) == str(allocate(graph, "packed"))
+    assert str(Allocation(parsed).plan("packed")) == str(Allocation(graph).plan("packed"))
 
 
 def planned(network):

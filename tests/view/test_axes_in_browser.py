@@ -8,8 +8,8 @@ import pytest
 from view.networks import planned
 from view.screen import NAMES, PLANS, large, variants, written_last
 
+from graphc.ir.types import align
 from graphc.plans.cost_model import CostModel
-from graphc.plans.memory_plan import align
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,7 @@ from view.screen import PLANS, large, variants
 
 import graphc as g
 from graphc.ir.graph import State
-from graphc.plans.memory_plan import align
+from graphc.ir.types import align
 
 pytestmark = pytest.mark.browser
 

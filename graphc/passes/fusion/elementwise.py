@@ -14,12 +14,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.allocation.layout import layouts
-from graphc.ir.device import DEFAULT_GPU, find_device
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import compute_dtype
 from graphc.ops.fused import Fused, FusedAttributes, Member, is_fusible, share_arithmetic
 from graphc.passes.precision import casts_a_parameter
+from graphc.target import Target
 
 MOST_MEMBERS = 16
 MOST_INPUTS = 10
@@ -27,17 +27,17 @@ MOST_OUTPUTS = 6
 """Beyond these, threads run out of registers."""
 
 
-def fuse(graph: Graph, recomputes: bool = False) -> Graph:
+def fuse(graph: Graph, target: Target, recomputes: bool = False) -> Graph:
     """The graph with groups of elementwise nodes as one node each, the others in their order.
 
-    Members of a group have one shape, one layout on a GPU and one float type to compute in, and
+    Members of a group have one shape, one layout and one float type to compute in, and
     belong to one phase, mirror count and user's segment. Values that are kept, copies and what has
     copies stay apart. What is also read outside of its group becomes a further output; but no
     forward group has one where the graph is fused for a plan that `recomputes`: values that are
     made together cannot be kept or dropped apart, and where one value would cut the network in two,
     two would have to.
     """
-    groups = [group for group in _Grouping(graph, recomputes).run() if len(group.steps) > 1]
+    groups = [group for group in _Grouping(graph, target, recomputes).run() if len(group.steps) > 1]
     return _rebuilt(graph, groups) if groups else graph
 
 
@@ -80,7 +80,7 @@ class Lasting:
 
 
 class _Grouping:
-    def __init__(self, graph: Graph, recomputes: bool) -> None:
+    def __init__(self, graph: Graph, target: Target, recomputes: bool) -> None:
         self.graph = graph
         self.recomputes = recomputes
         self.uses = graph.uses
@@ -90,7 +90,7 @@ class _Grouping:
         lasting = Lasting(graph)
         self.roots = graph.roots
         self.last, self.others = lasting.last, lasting.others
-        self.strides = layouts(graph, find_device(DEFAULT_GPU))
+        self.strides = layouts(graph, target)
 
     def run(self) -> list[_Group]:
         """All groups, also those of one member, by their first members."""

@@ -15,14 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphc.allocation.allocate import live_bytes
-from graphc.allocation.layout import layouts
-from graphc.codegen.layout import axes_in_memory
-from graphc.codegen.workspace import gpu_workspace
-from graphc.ir.device import DEFAULT_GPU, find_device
+from graphc.allocation.allocate import Allocation
+from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
-from graphc.ir.types import TensorType, contiguous_strides
+from graphc.ir.types import TensorType, align, axes_in_memory, contiguous_strides
 from graphc.ops.fused import (
     Fused,
     FusedAttributes,
@@ -34,23 +31,21 @@ from graphc.ops.fused import (
 from graphc.ops.fused_reduce import REDUCTIONS, FusedReduce, FusedReduceAttributes
 from graphc.passes.fusion.elementwise import MOST_INPUTS, Lasting
 from graphc.passes.precision import casts_a_parameter
-from graphc.plans.memory_plan import ALIGNMENT, align
-
-DEVICE = find_device(DEFAULT_GPU)
-"""Layouts and scratch are those of any GPU."""
+from graphc.target import Target
 
 
-def fuse_reductions(graph: Graph, recomputes: bool = False) -> Graph:
+def fuse_reductions(graph: Graph, target: Target, recomputes: bool = False) -> Graph:
     """The graph with reductions that compute their operands on the way, where this costs no bytes.
 
     Most cannot cost any. All are fused if the graph needs no more bytes at its peak; not so
     for a plan that `recomputes`, which has another one.
     """
-    found = _Search(graph, recomputes).run()
+    given = Allocation(graph, target)
+    found = _Search(given, recomputes).run()
     safe = [each for each in found if each.is_safe]
     if len(found) > len(safe) and not recomputes:
         every = _rebuilt(graph, found)
-        if live_bytes(every, device=DEVICE) <= live_bytes(graph, device=DEVICE):
+        if given.of(every).live_bytes <= given.live_bytes:
             return every
     return _rebuilt(graph, safe) if safe else graph
 
@@ -104,11 +99,12 @@ class _Fusion:
 class _Search:
     """Finds reductions that may take what makes their operand, or what follows them."""
 
-    def __init__(self, graph: Graph, recomputes: bool) -> None:
-        self.graph, self.recomputes = graph, recomputes
+    def __init__(self, given: Allocation, recomputes: bool) -> None:
+        self.graph, self.target, self.strides = given.graph, given.target, given.strides
+        self.recomputes = recomputes
+        graph = given.graph
         self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
         self.lasting = Lasting(graph)
-        self.strides = layouts(graph, DEVICE)
 
     def run(self) -> list[_Fusion]:
         """All of them, no two of one node."""
@@ -240,7 +236,7 @@ class _Search:
         """Whether no step has more bytes live than with both apart."""
         step, operand = self.graph.position[maker], _aligned(reduction.inputs[0].type)
         own = _aligned(fused.output.type)
-        own += sum(map(_aligned, gpu_workspace(fused, DEVICE, {}).scratch))
+        own += sum(map(_aligned, self.target.workspace(fused, {})))
         dying = self.dying(maker, fused)
         if not dying:  # then the operand had bytes of its own
             return own <= operand

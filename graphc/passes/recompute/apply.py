@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphc.ir.device import CPU, Device
+from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import casts_a_parameter
@@ -12,34 +12,34 @@ from graphc.passes.recompute import policies
 from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.passes.recompute.policies import Counts
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
-from graphc.plans.memory_plan import ALIGNMENT
+from graphc.target import CPU_TARGET, Target
 
-POLICIES: dict[str, Callable[[Graph, Device], Counts]] = {
-    "none": lambda graph, device: {},
-    "mirror": lambda graph, device: policies.mirror(graph),
-    "cheap": lambda graph, device: policies.cheap(graph),
-    "segments": lambda graph, device: policies.segments(graph),
-    "sublinear": lambda graph, device: policies.sublinear(graph, _judge(graph, device)),
-    "recursive": lambda graph, device: policies.recursive(graph),
+POLICIES: dict[str, Callable[[Graph, Target], Counts]] = {
+    "none": lambda graph, target: {},
+    "mirror": lambda graph, target: policies.mirror(graph),
+    "cheap": lambda graph, target: policies.cheap(graph),
+    "segments": lambda graph, target: policies.segments(graph),
+    "sublinear": lambda graph, target: policies.sublinear(graph, _judge(graph, target)),
+    "recursive": lambda graph, target: policies.recursive(graph),
 }
 """The paper's. What is asked for bytes or work is in passes/recompute/optimal.py."""
 
 
-def recompute(graph: Graph, policy: str, device: Device = CPU) -> Graph:
+def recompute(graph: Graph, policy: str, target: Target = CPU_TARGET) -> Graph:
     """A training graph without copies, with what `policy` computes again.
 
     16-bit copies of parameters are made again under every policy.
     """
-    sequence = sequence_of(graph, policy, device)
+    sequence = sequence_of(graph, policy, target)
     if len(sequence) == len(graph.nodes):
         return graph
     return with_sequence(graph, sequence)
 
 
-def sequence_of(graph: Graph, policy: str, device: Device = CPU) -> list[int]:
+def sequence_of(graph: Graph, policy: str, target: Target = CPU_TARGET) -> list[int]:
     """What `policy` runs, as steps of the graph."""
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
-    counts = {**casts, **POLICIES[policy](graph, device)}
+    counts = {**casts, **POLICIES[policy](graph, target)}
     return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))
 
 
@@ -52,7 +52,7 @@ def _mirrored(graph: Graph, counts: Counts) -> list[int]:
     return mirrored_sequence(graph, lambda node: counts.get(node, 0))
 
 
-def _judge(graph: Graph, device: Device) -> Callable[[Counts], int]:
+def _judge(graph: Graph, target: Target) -> Callable[[Counts], int]:
     """The most bytes live at one node, with overwriting and workspaces."""
-    tape = GraphTape(graph, lambda node: 0.0, device, ALIGNMENT, feature_maps_only=False)
+    tape = GraphTape(Allocation(graph, target), lambda node: 0.0, feature_maps_only=False)
     return lambda counts: tape.tape.peak(tape.tape_steps(_mirrored(graph, counts)))

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from graphc.allocation.inplace import assign_storages
-from graphc.allocation.liveness import liveness
-from graphc.codegen.workspace import workspace
-from graphc.ir.device import Device
-from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.allocation.allocate import Allocation
+from graphc.ir.graph import Input, Node, State, Value
+from graphc.ir.types import align
 from graphc.passes.recompute.cuts import forward_runs
 from graphc.planning.steps import Run, Tape
-from graphc.plans.memory_plan import align
 
 
 class GraphTape:
@@ -28,15 +25,14 @@ class GraphTape:
 
     def __init__(
         self,
-        graph: Graph,
+        allocation: Allocation,
         cost: Callable[[Node], float],
-        device: Device,
-        alignment: int,
         feature_maps_only: bool,
     ) -> None:
-        self.graph = graph
-        self.device = device
-        self.storages = assign_storages(graph, liveness(graph), overwrite=False, device=device)
+        self.allocation = allocation
+        self.storages = allocation.separate
+        self.graph = graph = allocation.graph
+        alignment = allocation.alignment
         self._kept = {self.root(value) for value in graph.kept}
         self.numbers: dict[Value, int] = {}
         sizes: list[int] = []
@@ -45,18 +41,16 @@ class GraphTape:
             root = self.root(value)
             if root not in self.numbers:
                 self.numbers[root] = len(sizes)
-                is_state = self.storages.residences[root].how == "state"
+                is_state = self.storages.placements[root].how == "state"
                 is_free = is_state or root in uncounted
                 sizes.append(0 if is_free else align(root.type.bytes, alignment))
             self.numbers[value] = self.numbers[root]
         self.steps = [step for step, node in enumerate(graph.nodes) if not self._is_view(node)]
         self.place = {step: index for index, step in enumerate(self.steps)}
         nodes = [graph.nodes[step] for step in self.steps]
-        strided = self.storages.strided()
 
         def workspace_bytes(node: Node) -> int:
-            types = workspace(node, device, strided)
-            return 0 if feature_maps_only else sum(align(t.bytes, alignment) for t in types)
+            return 0 if feature_maps_only else allocation.workspace_bytes(node, self.storages)
 
         self.tape = Tape(
             cost=tuple(map(cost, nodes)),
@@ -117,15 +111,15 @@ class GraphTape:
 
     def root(self, value: Value) -> Value:
         """The value whose bytes a view shows, where the view takes none of its own."""
-        residence = self.storages.residences[value]
-        while residence.how == "view":
-            assert residence.over is not None, "a view shows something"
-            value = residence.over
-            residence = self.storages.residences[value]
+        placement = self.storages.placements[value]
+        while placement.how == "view":
+            assert placement.over is not None, "a view shows something"
+            value = placement.over
+            placement = self.storages.placements[value]
         return value
 
     def _is_view(self, node: Node) -> bool:
-        return all(self.storages.residences[v].how == "view" for v in node.outputs)
+        return all(self.storages.placements[v].how == "view" for v in node.outputs)
 
     def _runs_once(self, node: Node) -> bool:
         """Whether the node replaces a state, or the user wants to keep what it makes."""
@@ -133,20 +127,18 @@ class GraphTape:
 
     def _uncounted(self) -> set[Value]:
         """Values in storages of inputs, of outputs and of what updates read."""
-        merged = assign_storages(
-            self.graph, liveness(self.graph), overwrite=True, device=self.device
-        ).residences
+        merged = self.allocation.merged.placements
         handed = (value for node in self.graph.effects for value in node.inputs)
         inputs = (value for value in self.graph.sources if isinstance(value, Input))
-        left_out = {merged[v].storage for v in (*handed, *inputs, *self.graph.outputs.values())}
-        return {value for value, residence in merged.items() if residence.storage in left_out}
+        left_out = {merged[v].buffer for v in (*handed, *inputs, *self.graph.outputs.values())}
+        return {value for value, place in merged.items() if place.buffer in left_out}
 
     def _distinct(self, values: Sequence[Value]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.numbers[value] for value in values))
 
     def _made(self, node: Node) -> tuple[int, ...]:
-        residences = self.storages.residences
-        own = [value for value in node.outputs if residences[value].how == "new"]
+        placements = self.storages.placements
+        own = [value for value in node.outputs if placements[value].how == "new"]
         return tuple(self.numbers[value] for value in own)
 
     def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
@@ -165,11 +157,11 @@ class GraphTape:
         return tuple(pairs)
 
     def _may_share(self, node: Node, value: Value, operand: Value) -> bool:
-        residence = self.storages.residences[operand]
+        placement = self.storages.placements[operand]
         return (
             operand.shape == value.shape
             and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
-            and residence.layout == self.storages.residences[value].layout
+            and placement.layout == self.storages.placements[value].layout
             and not isinstance(self.root(operand), State | Input)
             and all(v is operand or self.root(v) is not self.root(operand) for v in node.inputs)
         )
@@ -202,9 +194,7 @@ class GraphTape:
             node = value.node
             while node is not None and self._is_view(node):
                 chain.append(node)
-                source = node.named_inputs()[node.op.views or ""]
-                assert isinstance(source, Value), "a viewed input is one value"
-                node = source.node
+                node = None if node.viewed is None else node.viewed.node
             made = -1 if node is None else latest.get(node.outputs[0], -1)
             for view in reversed(chain):
                 if latest.get(view.outputs[0], -2) < made:

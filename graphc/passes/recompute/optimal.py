@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from graphc.allocation.allocate import Sizes, allocate, measure
+from graphc.allocation.allocate import Allocation, Sizes
 from graphc.errors import BudgetError
-from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
@@ -20,7 +19,7 @@ from graphc.passes.recompute.graph_steps import GraphTape
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.within import TapePlan, TapePlanner
 from graphc.plans.cost_model import CostModel, recomputation
-from graphc.plans.memory_plan import ALIGNMENT, Allocate, Certificate
+from graphc.plans.memory_plan import Allocate, Certificate
 
 ATTEMPTS = 8
 """Plans with less and less room, until packing does not overshoot the budget."""
@@ -61,22 +60,19 @@ class Point:
 class OptimalPlanner:
     """Plans of one training graph without copies, under one allocation strategy.
 
-    `order` gives a graph in an order with fewer live bytes, or the graph itself; without it, nodes
+    `order` gives the graph in an order with fewer live bytes, or as it is; without it, nodes
     stay in the order of the sequence that is planned.
     """
 
     def __init__(
         self,
-        graph: Graph,
+        allocation: Allocation,
         costs: CostModel,
         strategy: Allocate = "packed",
-        alignment: int = ALIGNMENT,
-        order: Callable[[Graph], Graph] | None = None,
-        device: Device = CPU,
+        order: Callable[[Allocation], Allocation] | None = None,
     ) -> None:
-        self.graph, self.costs, self.order = graph, costs, order
-        self.strategy, self.alignment = strategy, alignment
-        self.device = device
+        self.allocation, self.costs, self.strategy, self.order = allocation, costs, strategy, order
+        self.graph = graph = allocation.graph
         self._tapes: dict[tuple[bool, bool], GraphTape] = {}
         self._planners: dict[tuple[bool, bool], TapePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
@@ -260,7 +256,7 @@ class OptimalPlanner:
         key = (maps_only, by_flops)
         if key not in self._tapes:
             cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
-            self._tapes[key] = GraphTape(self.graph, cost, self.device, self.alignment, maps_only)
+            self._tapes[key] = GraphTape(self.allocation, cost, maps_only)
         return self._tapes[key]
 
     def _point(self, plan: TapePlan, maps_only: bool, by_flops: bool) -> Point:
@@ -270,7 +266,7 @@ class OptimalPlanner:
         return self._measured(with_sequence(self.graph, sequence))
 
     def _measured(self, graph: Graph) -> Point:
-        sizes = measure(graph, self.strategy, self.alignment, self.device)
+        sizes = self.allocation.of(graph).sizes(self.strategy)
         again = recomputation(graph, self.costs)
         return Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
 
@@ -286,7 +282,7 @@ class OptimalPlanner:
         if self.order is None:
             return graph
         if graph not in self._orders:
-            self._orders[graph] = self.order(graph)
+            self._orders[graph] = self.order(self.allocation.of(graph)).graph
         return self._orders[graph]
 
     def _is_moved(self, name: str) -> bool:
@@ -311,7 +307,7 @@ class OptimalPlanner:
 
     def _sequence(self, name: str) -> list[int]:
         if name not in self._sequences:
-            self._sequences[name] = sequence_of(self.graph, name, self.device)
+            self._sequences[name] = sequence_of(self.graph, name, self.allocation.target)
         return self._sequences[name]
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
@@ -343,7 +339,7 @@ class OptimalPlanner:
                 yield self._other(name, maps_only)
 
     def _does_not_fit(self, budget: int, least: Point, maps_only: bool) -> BudgetError:
-        found = allocate(least.graph, self.strategy, "optimal", self.alignment)
+        found = self.allocation.of(least.graph).plan(self.strategy, "optimal")
         node = found.graph.nodes[found.peak_step].label
         names = found.graph.names
         largest = [

@@ -14,18 +14,20 @@ every node that nobody reads is one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from graphc.errors import ProblemError
+from graphc.json_fields import JsonReader
 from graphc.planning.steps import Run, Tape
 
 LARGEST = 2**46
 """The largest size and cost: sums over a million nodes stay exact."""
+
+READER = JsonReader(ProblemError)
 
 
 @dataclass(frozen=True)
@@ -99,94 +101,69 @@ class Problem:
 def read_problem(path: str) -> Problem:
     """Read a problem from a file; raises `ProblemError` that says where it is wrong."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
     except OSError as error:
         raise ProblemError(f"cannot read {path!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ProblemError(f"{path!r} is not a text file") from None
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ProblemError(
-            f"{path!r} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from None
-    except (RecursionError, ValueError):
-        raise ProblemError(
-            f"{path!r} is nested too deeply, or has numbers too long, to be a problem"
-        ) from None
-    return parse_problem(given)
+    return parse_problem(READER.parse(content, repr(path)))
 
 
 def parse_problem(given: Any) -> Problem:
     """A problem from the object that a file holds; raises `ProblemError`."""
-    if not isinstance(given, Mapping) or not isinstance(given.get("nodes"), list):
-        raise ProblemError("a problem is an object with a list under 'nodes'")
-    return _Reader(given["nodes"]).run(given)
+    found = READER.objects(given, "a problem", ("nodes",))
+    nodes = READER.listed(found["nodes"], "nodes")
+    if not nodes:
+        READER.fail("nodes", "a problem has at least one node", nodes)
+    return _Nodes(nodes).problem(found)
 
 
-class _Reader:
-    def __init__(self, nodes: Sequence[Any]) -> None:
-        self.nodes = nodes
+class _Nodes:
+    """The nodes of a file, and the position of each by its id."""
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self.entries: list[dict[str, Any]] = []
         self.position: dict[int, int] = {}
-
-    def fail(self, where: str, rule: str, found: Any) -> NoReturn:
-        raise ProblemError(f"{where}: {rule}, got {found!r}")
-
-    def number(self, where: str, found: Any, whole: bool) -> Any:
-        """A number from 0 up to `LARGEST`."""
-        is_number = isinstance(found, int if whole else int | float) and not isinstance(found, bool)
-        if not is_number or not 0 <= found <= LARGEST:
-            self.fail(where, f"expected a {'whole ' if whole else ''}number from 0 to 2**46", found)
-        return found
-
-    def run(self, given: Mapping[str, Any]) -> Problem:
-        if not self.nodes:
-            raise ProblemError("a problem has at least one node")
-        for position, node in enumerate(self.nodes):
+        for position, entry in enumerate(entries):
             where = f"nodes[{position}]"
-            if not isinstance(node, Mapping):
-                self.fail(where, "a node is an object", node)
-            missing = [key for key in ("id", "cost", "bytes") if key not in node]
-            if missing:
-                self.fail(where, f"a node has {', '.join(missing)}", dict(node))
-            if self.number(f"{where}.id", node["id"], whole=True) in self.position:
-                self.fail(f"{where}.id", "ids differ", node["id"])
+            node = READER.objects(entry, where, ("id", "cost", "bytes"))
+            if READER.whole(node["id"], f"{where}.id", below=LARGEST + 1) in self.position:
+                READER.fail(f"{where}.id", "ids differ", node["id"])
             self.position[node["id"]] = position
-        inputs = tuple(self.inputs(position) for position in range(len(self.nodes)))
-        outputs = self.outputs(given.get("outputs"), inputs)
+            self.entries.append(node)
+
+    def problem(self, given: dict[str, Any]) -> Problem:
+        inputs = tuple(self.inputs(position) for position in range(len(self.entries)))
         budget = given.get("budget")
+        for position, node in enumerate(self.entries):
+            READER.number(node["cost"], f"nodes[{position}].cost", LARGEST)
         return Problem(
-            ids=tuple(node["id"] for node in self.nodes),
-            cost=tuple(self.numbers("cost", whole=False)),
-            bytes=tuple(self.numbers("bytes", whole=True)),
+            ids=tuple(node["id"] for node in self.entries),
+            cost=tuple(node["cost"] for node in self.entries),
+            bytes=tuple(self.sizes("bytes")),
             inputs=inputs,
-            workspace=tuple(self.numbers("workspace", whole=True)),
-            pinned=frozenset(p for p, node in enumerate(self.nodes) if self.is_pinned(p, node)),
-            outputs=outputs,
-            fixed_bytes=self.number("fixed_bytes", given.get("fixed_bytes", 0), whole=True),
-            budget=None if budget is None else self.number("budget", budget, whole=True),
+            workspace=tuple(self.sizes("workspace")),
+            pinned=frozenset(self.pinned()),
+            outputs=self.outputs(given.get("outputs"), inputs),
+            fixed_bytes=_size(given.get("fixed_bytes", 0), "fixed_bytes"),
+            budget=None if budget is None else _size(budget, "budget"),
         )
 
-    def numbers(self, key: str, whole: bool) -> list[Any]:
-        return [
-            self.number(f"nodes[{position}].{key}", node.get(key, 0), whole)
-            for position, node in enumerate(self.nodes)
-        ]
+    def sizes(self, key: str) -> Iterator[int]:
+        for position, node in enumerate(self.entries):
+            yield _size(node.get(key, 0), f"nodes[{position}].{key}")
 
-    def is_pinned(self, position: int, node: Mapping[str, Any]) -> bool:
-        found = node.get("pinned", False)
-        if not isinstance(found, bool):
-            self.fail(f"nodes[{position}].pinned", "expected true or false", found)
-        return found
+    def pinned(self) -> Iterator[int]:
+        for position, node in enumerate(self.entries):
+            if READER.truth(node.get("pinned", False), f"nodes[{position}].pinned"):
+                yield position
 
     def inputs(self, position: int) -> tuple[int, ...]:
-        where, found = f"nodes[{position}].inputs", self.nodes[position].get("inputs", [])
-        if not isinstance(found, list):
-            self.fail(where, "expected a list of ids", found)
-        sources = tuple(self.find(where, source) for source in found)
+        node, where = self.entries[position], f"nodes[{position}].inputs"
+        sources = tuple(
+            self.find(where, source) for source in READER.listed(node.get("inputs", []), where)
+        )
         late = [source for source in sources if source >= position]
         if late:
-            name, source = self.nodes[position]["id"], self.nodes[late[0]]["id"]
+            name, source = node["id"], self.entries[late[0]]["id"]
             raise ProblemError(
                 f"{where}: node {name} reads node {source}, which does not stand before it; nodes "
                 "stand in a topological order, so a cycle cannot be written down"
@@ -196,12 +173,15 @@ class _Reader:
     def outputs(self, found: Any, inputs: Sequence[tuple[int, ...]]) -> frozenset[int]:
         if found is None or found == []:
             read = {source for sources in inputs for source in sources}
-            return frozenset(set(range(len(self.nodes))) - read)
-        if not isinstance(found, list):
-            self.fail("outputs", "expected a list of ids", found)
-        return frozenset(self.find("outputs", entry) for entry in found)
+            return frozenset(set(range(len(self.entries))) - read)
+        listed = READER.listed(found, "outputs")
+        return frozenset(self.find("outputs", entry) for entry in listed)
 
     def find(self, where: str, given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or given not in self.position:
-            self.fail(where, "expected the id of a node", given)
+            READER.fail(where, "the id of a node is expected", given)
         return self.position[given]
+
+
+def _size(given: Any, where: str) -> int:
+    return READER.whole(given, where, below=LARGEST + 1)

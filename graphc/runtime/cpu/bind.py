@@ -12,7 +12,8 @@ import numpy as np
 from graphc.errors import NonFiniteError
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.op import Strided, is_16_bit
-from graphc.plans.memory_plan import MemoryPlan, align
+from graphc.ir.types import align
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.poison import POISON, Range, empty_at_start, freed_after
 

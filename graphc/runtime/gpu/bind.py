@@ -17,7 +17,8 @@ from graphc.codegen.updates import grouped, groups
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Node, Value
-from graphc.plans.memory_plan import MemoryPlan, align
+from graphc.ir.types import align
+from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.cudnn import Cudnn, Plan
 from graphc.runtime.gpu.places import places_of_plan
 

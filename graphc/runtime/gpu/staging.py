@@ -14,8 +14,7 @@ import numpy as np
 
 from graphc.codegen.layout import Place
 from graphc.ir.graph import Input, Value
-from graphc.ir.types import Layout, span_bytes
-from graphc.plans.memory_plan import align
+from graphc.ir.types import Layout, align, span_bytes
 from graphc.runtime.gpu.accelerator import Accelerator, Bytes, Event, Stream
 from graphc.runtime.gpu.places import ARENA_ALIGNMENT
 

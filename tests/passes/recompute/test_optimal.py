@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
-from graphc.ir.device import CPU
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
 from graphc.passes.recompute import Goal
 from graphc.passes.recompute.graph_steps import GraphTape
@@ -186,7 +186,11 @@ def test_kept_values_are_never_made_again():
     assert again
     assert "layer5/tanh" not in again
     # what is kept lives to its last reader, not to the end of the step
-    tape = GraphTape(found.graph, lambda node: 0.0, CPU, found.alignment, feature_maps_only=False)
+    tape = GraphTape(
+        Allocation(found.graph, alignment=found.alignment),
+        lambda node: 0.0,
+        feature_maps_only=False,
+    )
     assert tape.tape.peak(range(len(tape.tape))) == found.live_bytes
 
 

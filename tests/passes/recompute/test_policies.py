@@ -7,7 +7,7 @@ import pytest
 from properties.oracle import initial_states, run_unplanned, sources_of
 
 import graphc as g
-from graphc.allocation.allocate import allocate
+from graphc.allocation.allocate import Allocation
 from graphc.models import lstm, resnet
 from graphc.passes.recompute import mirrored_sequence, policies
 from graphc.passes.recompute.apply import with_sequence
@@ -76,7 +76,7 @@ def test_more_checkpoints_a_level(per_level, layers):
     levels = math.log(layers) / math.log(per_level + 1)
     assert abs(max(again.values()) - levels) <= 1
     sequence = mirrored_sequence(graph, lambda node: again.get(node, 0))
-    maps = allocate(with_sequence(graph, sequence), "packed").feature_map_bytes / MAP
+    maps = Allocation(with_sequence(graph, sequence)).plan("packed").feature_map_bytes / MAP
     assert abs(maps - (per_level * levels + WORKING_MAPS)) <= 2
 
 
@@ -168,7 +168,7 @@ def test_a_segment_is_a_bulk_operator():
         assert len(operator.forward.outputs) == 1
         assert {node.phase for node in operator.gradient.nodes} == {"mirror", "gradient"}
         for inner in (operator.forward, operator.gradient):
-            sub = allocate(inner, "packed")
+            sub = Allocation(inner).plan("packed")
             check_plan(sub)
             assert sub.live_bytes <= found.live_bytes
             program = g.Program(sub)

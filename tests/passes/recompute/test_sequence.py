@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.allocation.allocate import allocate
+from graphc.allocation.allocate import Allocation
 from graphc.errors import GraphError
 from graphc.ir.verify import verify
 from graphc.models import gpt2, mlp, preact_resnet
@@ -66,7 +66,7 @@ def test_random_legal_sequences_change_no_bit(name, seed):
     verify(graph)
     runs = []
     for ordered, strategy in ((base, "none"), (graph, "packed"), (graph, "sharing")):
-        plan = allocate(ordered, strategy)
+        plan = Allocation(ordered).plan(strategy)
         check_plan(plan)
         program = Program(plan, poison=True)
         feeds = {

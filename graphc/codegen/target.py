@@ -1,0 +1,44 @@
+"""A GPU as planners see it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphc.codegen.strides import takes_strides
+from graphc.codegen.updates import likeness
+from graphc.codegen.workspace import gpu_workspace
+from graphc.ir.graph import Node
+from graphc.ir.op import Strided
+from graphc.ir.types import TensorType, pieces
+from graphc.target import Target
+
+MOST_PIECES = 2**19
+"""Pieces of memory that a part of a concatenation may consist of: where maps lie channels-last, a
+part has a piece for each place of the map."""
+
+
+@dataclass(frozen=True)
+class CudaTarget(Target, kind="cuda"):
+    """A GPU: generated kernels, which have strides as constants of their text, and a BLAS."""
+
+    least_alignment: ClassVar[int] = 256
+    """What cuBLAS asks of a workspace."""
+    prefers_channels_last: ClassVar[bool] = True
+    fuses: ClassVar[bool] = True
+    has_epilogues: ClassVar[bool] = True
+
+    def takes_strides(
+        self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
+    ) -> bool:
+        return takes_strides(node, name, type, strides)
+
+    def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
+        return pieces(type, strides) <= MOST_PIECES
+
+    def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
+        return gpu_workspace(node, self.device, strided).types
+
+    def launch_key(self, node: Node) -> Hashable | None:
+        return likeness(node)
