@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from graphc.allocation.allocate import Sizes, live_bytes, measure
-from graphc.codegen.updates import Likeness, likeness, read, written
+from graphc.codegen.elementwise.updates import Likeness, likeness, read, written
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.passes.recompute import Goal

@@ -5,7 +5,7 @@ import pytest
 from codegen.on_cpu import Library, aligned, generated, kernels_in
 
 import graphc as g
-from graphc.codegen.kernel import module_text
+from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import trace
 from graphc.passes.fusion.elementwise import fuse
 from graphc.runtime.gpu.nvrtc import compile_cubin

@@ -7,7 +7,7 @@ import pytest
 from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_in
 
 import graphc as g
-from graphc.codegen.kernel import module_text
+from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import apply, trace
 from graphc.ops.fused_reduce import FusedReduce
 from graphc.ops.reduce import square_sum

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from graphc.allocation.allocate import live_bytes
 from graphc.allocation.layout import layouts
-from graphc.codegen.layout import axes_in_memory
+from graphc.codegen.text.operands import axes_in_memory
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.device import DEFAULT_GPU, find_device
 from graphc.ir.graph import Graph, Input, Node, State, Value

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.codegen.layout import Place
+from graphc.codegen.text.operands import Place
 from graphc.errors import NonFiniteError, OptionError
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from graphc.codegen.kernel import Kernel, module_text
+from graphc.codegen.text.kernel import Kernel, module_text
 from graphc.errors import GraphcError
 from graphc.files import write_atomically
 from graphc.runtime.gpu.nvrtc import OPTIONS, compile_cubin, version

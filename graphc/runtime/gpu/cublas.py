@@ -11,8 +11,8 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
-from graphc.codegen.calls import Buffer, Gemm, Matrix
-from graphc.codegen.gemm import COMPUTE_64F, DATA_TYPES
+from graphc.codegen.node_calls import Buffer, Gemm, Matrix
+from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.errors import DependencyError, GraphcError
 
 DEFAULT_ALGORITHM = -1

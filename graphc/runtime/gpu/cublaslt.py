@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from graphc.codegen.calls import Buffer, Epilogue, Gemm, Matrix
-from graphc.codegen.gemm import COMPUTE_64F, DATA_TYPES
+from graphc.codegen.node_calls import Buffer, Epilogue, Gemm, Matrix
+from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.ir.types import DType, float32, float64
 from graphc.runtime.gpu.cublas import NOT_SUPPORTED, CublasError, check, located, status_name
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphc.codegen.library import Attention, Convolution, Request
+from graphc.codegen.cudnn_request import Attention, Convolution, Request
 from graphc.errors import DependencyError, GraphcError
 from graphc.files import write_atomically
 from graphc.ir.types import DType, bfloat16, float16, float32, float64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphc.codegen.layout import Place
+from graphc.codegen.text.operands import Place
 from graphc.errors import PlanError
 from graphc.ir.graph import Value
 from graphc.ir.types import Layout, contiguous_strides, span_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.codegen.layout import Place
+from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Input, Value
 from graphc.ir.types import Layout, span_bytes
 from graphc.plans.memory_plan import align
