@@ -56,12 +56,12 @@ class Convolution:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """By role."""
+        """The tensors by role."""
         return {"x": self.x, "w": self.w, "y": self.y}
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Roles of the results."""
+        """The roles of the results."""
         return ({"fprop": "y", "dgrad": "x", "wgrad": "w"}[self.kind],)
 
 
@@ -82,18 +82,18 @@ class Attention:
     scale: float
     causal: bool
     gradients: tuple[Tensor, ...] = ()
-    """dy, dq, dk and dv of the gradient."""
+    """The gradient's dy, dq, dk and dv; none going forward."""
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """By role."""
+        """The tensors by role."""
         read = {"q": self.q, "k": self.k, "v": self.v, "y": self.y, "stats": self.stats}
         names = ("dy", "dq", "dk", "dv") if self.gradients else ()
         return read | dict(zip(names, self.gradients, strict=True))
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Roles of the results."""
+        """The roles of the results."""
         return ("y", "stats") if self.kind == "forward" else ("dq", "dk", "dv")
 
 
@@ -125,7 +125,7 @@ _ROLES: Mapping[str, tuple[Literal["fprop", "dgrad", "wgrad"], tuple[str, str, s
     "conv2d_input_gradient": ("dgrad", ("y", "w", "x")),
     "conv2d_weight_gradient": ("wgrad", ("y", "x", "w")),
 }
-"""Of each op the kind, and the roles of its first two inputs and its output."""
+"""The kind of each op, and the roles of its first two inputs and its output."""
 
 
 def _convolution(node: Node, places: Places, tf32: bool) -> LibraryCall | None:
@@ -146,7 +146,7 @@ def _convolution(node: Node, places: Places, tf32: bool) -> LibraryCall | None:
 
 
 def _shifted(node: Node, bias: Value, places: Places) -> Launch:
-    """y + bias over y, one number a channel."""
+    """A launch that adds a bias, one number a channel, to y."""
     y = node.output
     target = operand("y", y, places[y], y.shape)
     operands = [
@@ -163,7 +163,7 @@ WIDTH_MULTIPLE = 8
 
 
 def _attention(node: Node, places: Places) -> LibraryCall | None:
-    """16-bit operands with rows in one piece."""
+    """A request for 16-bit operands with rows in one piece; None for others."""
     is_forward = node.op.name == "attention"
     roles = (*node.op.inputs, *node.op.outputs)
     values = dict(zip(roles, (*node.inputs, *node.outputs), strict=True))

@@ -26,10 +26,10 @@ class Slot:
 
 
 Buffer = Value | Scratch | Slot
-"""What a pointer argument points to."""
+"""What a pointer argument may point to."""
 
 Argument = Buffer | int
-"""A pointer, or an unsigned number of 32 bits."""
+"""An argument of a kernel: a pointer, or an unsigned number of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Launch:
     block: int
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Launch:
-        """The same on other buffers."""
+        """This call on other buffers."""
         given = tuple(a if isinstance(a, int) else buffers.get(a, a) for a in self.arguments)
         return Launch(self.kernel, given, self.grid, self.block)
 
@@ -54,10 +54,10 @@ class Matrix:
     buffer: Buffer
     dtype: DType
     offset: int
-    """From the buffer's first element to the first matrix's."""
+    """Elements from the start of the buffer to the first matrix."""
     leading: int
     stride: int
-    """From one matrix of the batch to the next; 0 uses one for all."""
+    """Elements from one matrix of the batch to the next; 0 uses one for all."""
 
 
 Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu"]
@@ -81,12 +81,12 @@ class Gemm:
     batch: int
     compute: int
     epilogue: Epilogue = "none"
-    """With one, only cuBLASLt can do it."""
+    """What follows the product; only cuBLASLt can do anything but `none`."""
     bias: Buffer | None = None
-    """m numbers in one piece, of c's dtype: one a row."""
+    """The bias of an epilogue: m numbers in one piece, of c's dtype, one a row."""
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Gemm:
-        """The same on other buffers."""
+        """This call on other buffers."""
         first, second, c = (
             replace(matrix, buffer=buffers.get(matrix.buffer, matrix.buffer))
             for matrix in (self.first, self.second, self.c)
@@ -110,7 +110,7 @@ class NodeCalls:
     scratch: tuple[TensorType, ...] = ()
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NodeCalls:
-        """The same on other buffers; those that are not named stay."""
+        """These calls on other buffers; buffers that are not named stay."""
         return NodeCalls(tuple(call.on(buffers) for call in self.calls), self.scratch)
 
     @property

@@ -86,7 +86,7 @@ def correlated(
 
 
 def _window_rows(r: int, s: int) -> int:
-    """Rows of a window whose taps a thread sums at once."""
+    """How many rows of a window a thread sums the taps of at once."""
     return r if r * s <= TAPS_AT_ONCE else 1
 
 
@@ -97,11 +97,11 @@ class _Cut:
     warps: bool
     """Whether a warp's threads take neighbouring filters, else pixels of one filter."""
     at_once: int
-    """Rows of the window whose taps a thread sums."""
+    """How many rows of the window a thread sums the taps of."""
     pixels: int
-    """Pixels of one part."""
+    """How many pixels one part has."""
     blocks: tuple[int, int, int, int]
-    """Blocks by filter (or warp of filters), channel, rows of the window, and part."""
+    """How many blocks there are by filter or warp of filters, channel, window row, and part."""
 
     @property
     def threads(self) -> int:

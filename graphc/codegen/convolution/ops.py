@@ -37,10 +37,10 @@ CONVOLUTIONS = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
 """The ops that are products with the unfolded input."""
 
 LIMIT_BYTES = 64 * 2**20
-"""Bytes of scratch for unfolding, if one row of one image needs no more."""
+"""Most bytes of scratch for unfolding, unless one row of one image needs more."""
 
 ROOM = Scratch(0)
-"""Where input is unfolded for an output, or what is to be folded back."""
+"""The scratch in which input is unfolded for an output, or which is to be folded back."""
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:

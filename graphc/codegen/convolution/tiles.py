@@ -25,7 +25,7 @@ class Tile:
 
 
 def _row_bytes(geometry: Geometry, dtype: DType) -> int:
-    """Bytes of unfolded input for one row of the output."""
+    """How many bytes of unfolded input one row of the output needs."""
     return geometry.attributes.groups * geometry.depth * geometry.y[3] * dtype.itemsize
 
 
@@ -71,7 +71,7 @@ def windows_over(geometry: Geometry, height: range) -> range:
 
 
 def _room(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DType) -> TensorType:
-    """Scratch for the largest unfolded tile, of (images, rows)."""
+    """The scratch for the largest unfolded tile; `tiles` are their images and rows."""
     row = geometry.attributes.groups * geometry.depth * geometry.y[3]
     return TensorType((max(images * rows for images, rows in tiles) * row,), dtype)
 
@@ -108,9 +108,9 @@ class WeightPlan:
     scratch: tuple[TensorType, ...]
     unfolded: Scratch | None
     gathered: Scratch | None
-    """Where pixels of dy are brought together, if tiles have many images."""
+    """The scratch in which pixels of dy are brought together, if tiles have many images."""
     total: Scratch | None
-    """A float32 sum of a 16-bit gradient with several tiles."""
+    """The scratch of a float32 sum, for a 16-bit gradient with several tiles."""
 
 
 @functools.lru_cache(maxsize=1024)

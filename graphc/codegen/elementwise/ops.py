@@ -119,7 +119,7 @@ def _cross_entropy_gradient(node: Node, places: Places) -> NodeCalls:
 def _part(
     node: Node, places: Places, part: Value, starts: Sequence[int], steps: Sequence[int]
 ) -> Launch:
-    """A tensor copied to a regular part of the output."""
+    """A launch that copies a tensor to a regular part of the output."""
     y, source = node.output, operand("x", part, places[part], part.shape)
     own = operand("y", y, places[y], y.shape).strides
     start = sum(n * stride for n, stride in zip(starts, own, strict=True))

@@ -1,8 +1,17 @@
 """Several small updates of an optimizer in one launch.
 
-A network has hundreds of parameters of a few KiB. Alone, the update of each is a launch that takes
-longer to start than to run. Here the blocks of one launch are dealt out to the tensors. Every
-element is computed by the code of `graphc.codegen.elementwise.kernel`, so no bit changes.
+Problem: a network has hundreds of parameters of a few KiB. Alone, the update of each is a launch
+that takes longer to start than to run.
+
+So neighbouring updates of one likeness become one launch, whose blocks are dealt out to the nodes:
+node i has blocks from `starts[i]` on, as many as its elements need. A block finds its node by
+bisection over these numbers, which are constants of the text, and takes the node's pointers from
+the launch's parameters. From there on it runs the code of an elementwise kernel on that node's
+elements alone, so no bit differs from a launch for each.
+
+Two invariants make that safe. No node of a launch reads what another writes, as blocks run in any
+order. And an operand counts as aligned only as well as the worst of its values, as one text serves
+all of them. Where an output lies over its state in every node, one pointer serves both.
 """
 
 from __future__ import annotations
@@ -46,7 +55,7 @@ class Likeness:
     attributes: object
     dtypes: tuple[str, ...]
     repeated: tuple[bool, ...]
-    """Of every input, whether its one number is for all elements."""
+    """Whether an input is one number for all elements, for each input."""
 
 
 def likeness(node: Node) -> Likeness | None:
@@ -149,6 +158,7 @@ def grouped(nodes: Sequence[Node], places: Places) -> Launch:
     sources, targets = operands[:inputs], operands[inputs:]
     program = _program(nodes[0])
     expressions = program.expressions
+    # Outputs are written in the order of the program, as an elementwise kernel writes them.
     ordered = [next(o for o in targets if o.name == name) for name in expressions]
     width = pack_width(ANY_EXTENT, sources, targets)
 
@@ -206,11 +216,11 @@ class _Column:
     values: tuple[Value, ...]
     is_output: bool
     same_as: str | None = None
-    """The output that lies over it in every node."""
+    """The output that lies over this input in every node, if one does."""
 
     @property
     def pointers(self) -> int:
-        """Parameters of the launch: one where all nodes read the same value."""
+        """How many parameters the launch has for it: one where all nodes read the same value."""
         if self.same_as is not None:
             return 0
         return len(self.values) if self.is_output or len(set(self.values)) > 1 else 1
@@ -222,12 +232,12 @@ class _Column:
 
     @property
     def type(self) -> str:
-        """The pointer's type."""
+        """The C++ type of the block's pointer."""
         return f"{'' if self.is_output else 'const '}{C_TYPES[self.operand.dtype]} *"
 
     @property
     def parameters(self) -> list[str]:
-        """What the kernel declares for it."""
+        """The kernel's parameters for it."""
         name = self.operand.name
         if not self.is_chosen:
             return [f"{self.type}{name}"] * self.pointers
@@ -235,21 +245,21 @@ class _Column:
 
     @property
     def declaration(self) -> str:
-        """A variable for the block's pointer."""
+        """A declaration of the block's pointer."""
         return f"{self.type}{self.operand.name};"
 
     def choice(self, row: int) -> str:
-        """The block's pointer is that of one node."""
+        """A statement that makes the block's pointer that of one node."""
         return f"{self.operand.name} = {self.operand.name}_{row};"
 
     @property
     def same(self) -> str:
-        """The pointer is the one of an output."""
+        """A statement that makes the block's pointer that of the output which lies over it."""
         return f"{self.type}const {self.operand.name} = {self.same_as};"
 
 
 def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
-    """Inputs in order, then outputs."""
+    """The columns of some nodes: inputs in order, then outputs."""
     op, found = nodes[0].op, likeness(nodes[0])
     assert found is not None, f"{nodes[0].label} is no small update"
     inputs = list(zip(*(node.inputs for node in nodes), strict=True))
@@ -277,7 +287,7 @@ def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
 
 
 def _operand(name: str, values: Sequence[Value], places: Places, stride: int) -> Operand:
-    """All of a column as one operand, as well aligned as the worst of them."""
+    """The values of a column as one operand, as well aligned as the worst of them."""
     address = functools.reduce(operator.or_, (places[v].address % ALIGNMENT for v in values))
     return Operand(name, values[0].type.dtype, (stride,), values[0], address)
 

@@ -19,15 +19,15 @@ from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
 
 LOOPS = (("i", "h", "row", "down"), ("j", "w", "column", "across"))
-"""Of rows and of columns: the loop's counter, the thread's own place, the place that the loop
-meets, and that place before it is divided by the stride."""
+"""Names along rows and along columns: the loop's counter, the thread's own place, the place that
+the loop meets, and that place before it is divided by the stride."""
 
 Axis = Callable[[Node, int], list[str]]
 """Statements that find the place which a loop meets along an axis, and skip those outside."""
 
 
 def _place_of_window(node: Node, axis: int) -> list[str]:
-    """Along an axis, an element of the thread's window."""
+    """Statements for an element of the thread's window, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
     counter, own, place, _ = LOOPS[axis]
     return [
@@ -37,7 +37,7 @@ def _place_of_window(node: Node, axis: int) -> list[str]:
 
 
 def _window_of_place(node: Node, axis: int) -> list[str]:
-    """Along an axis, a window that holds the thread's element."""
+    """Statements for a window that holds the thread's element, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
     counter, own, place, far = LOOPS[axis]
     return [

@@ -46,7 +46,7 @@ def _norm(node: Node, places: Places) -> NodeCalls:
 
 
 class _Folded:
-    """Values as a norm's frame sees them."""
+    """Makes operands of values as a norm's frame sees them."""
 
     def __init__(self, frame: Frame, places: Places) -> None:
         self.frame, self.places = frame, places

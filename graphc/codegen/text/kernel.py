@@ -1,4 +1,4 @@
-"""Kernels as text."""
+"""Kernels as text, and the text that every one of them stands on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def named(op: str, body: str) -> Kernel:
 
 @cache
 def prelude() -> str:
-    """What every kernel stands on."""
+    """The declarations that every kernel stands on."""
     return resources.files(__package__).joinpath("prelude.cuh").read_text("utf-8")
 
 

@@ -40,7 +40,7 @@ def in_one_piece(type: TensorType, address: int = 0) -> Place:
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor in one piece, in elements."""
+    """The strides of a tensor in one piece, in elements."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
