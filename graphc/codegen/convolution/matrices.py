@@ -112,30 +112,32 @@ def multiply(
         _stored(rows, columns, view) for rows, columns, view in ((m, k, a), (k, n, b), (m, n, c))
     )
     leading = {id(a): a_leading, id(b): b_leading}
-    by_images = batch[0] >= batch[1]
     # A BLAS has columns in one piece: a result by rows is its transpose, of swapped operands.
     first, second = (a, b) if c_lies else (b, a)
     flags = (not a_lies, not b_lies) if c_lies else (b_lies, a_lies)
-
-    def matrix(view: View, leading: int, step: int) -> Matrix:
-        outer, inner = (view.group, view.image) if by_images else (view.image, view.group)
-        stride = inner if max(batch) > 1 else 0
-        return Matrix(view.buffer, view.dtype, view.offset + step * outer, leading, stride)
 
     return [
         Gemm(
             *flags,
             *((m, n) if c_lies else (n, m)),
             k,
-            matrix(first, leading[id(first)], step),
-            matrix(second, leading[id(second)], step),
-            matrix(c, c_leading, step),
+            _matrix(first, leading[id(first)], batch, step),
+            _matrix(second, leading[id(second)], batch, step),
+            _matrix(c, c_leading, batch, step),
             beta,
             max(batch),
             compute,
         )
         for step in range(min(batch))
     ]
+
+
+def _matrix(view: View, leading: int, batch: tuple[int, int], step: int) -> Matrix:
+    """An operand of the call number `step`, for a batch of so many images and groups."""
+    by_images = batch[0] >= batch[1]
+    outer, inner = (view.group, view.image) if by_images else (view.image, view.group)
+    stride = inner if max(batch) > 1 else 0
+    return Matrix(view.buffer, view.dtype, view.offset + step * outer, leading, stride)
 
 
 def _stored(rows: int, columns: int, view: View) -> tuple[bool, int]:

@@ -118,10 +118,29 @@ def _named(names: Sequence[str], indices: Sequence[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _unfold_kernel(columns: Columns, x: Operand) -> Kernel:
-    geometry, a = columns.geometry, columns.geometry.attributes
     names, extents = list(columns.extents), tuple(columns.extents.values())
-    width, last = _width(columns, x), names[-1]
+    width = _width(columns, x)
     split, indices = decompose("place", extents, "i")
+    packed = width > 1 and _channels_packed(columns, x, width)
+    first = names if packed else [*names[:-1], f"{names[-1]}_first"]
+    body = [
+        f"const Index place = item * {width}u;",
+        *split,
+        *_named(first, indices),
+        f"Pack<{C_TYPES[x.dtype]}, {width}> pack = {{}};",
+        *_read_pack(columns, x, width, packed),
+        f"store<{width}>(columns + place, pack);",
+    ]
+    matrix = columns.operand(x, Scratch(0))
+    index = widest_index([(columns.geometry.x, x), (extents, matrix)])
+    given = f"{parameters([x], [matrix])}, unsigned first_image, unsigned first_row"
+    return grid_kernel("unfold", columns.elements // width, index, given, body)
+
+
+def _read_pack(columns: Columns, x: Operand, width: int, packed: bool) -> list[str]:
+    """Statements that read a pack of the matrix's last axis from x, zeros where that is padding:
+    as one access, or each lane for itself."""
+    geometry, a = columns.geometry, columns.geometry.attributes
     where = [
         input_place(a, 0, "first_row + p", "int(r)"),
         input_place(a, 1, "q", "int(s)"),
@@ -130,75 +149,80 @@ def _unfold_kernel(columns: Columns, x: Operand) -> Kernel:
     ]
     channel = f"(g * {geometry.w[1]}u + c)"
     at = offset(("(first_image + n)", channel, "Index(row)", "Index(column)"), x.strides)
-    if width > 1 and _channels_packed(columns, x, width):
-        read = [*where, f"if (inside) pack = load<{width}>(x + ({at}));"]
-    else:
-        lanes = [
-            f"const Index {last} = {last}_first + lane;",
-            *where,
-            f"if (inside) pack.lane[lane] = x[{at}];",
-        ]
-        code = indented(lanes, 1)
-        read = [f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane) {{\n{code}\n}}"]
-        names[-1] = f"{last}_first"
-    body = [
-        f"const Index place = item * {width}u;",
-        *split,
-        *_named(names, indices),
-        f"Pack<{C_TYPES[x.dtype]}, {width}> pack = {{}};",
-        *read,
-        f"store<{width}>(columns + place, pack);",
+    if packed:
+        return [*where, f"if (inside) pack = load<{width}>(x + ({at}));"]
+    last = list(columns.extents)[-1]
+    lanes = [
+        f"const Index {last} = {last}_first + lane;",
+        *where,
+        f"if (inside) pack.lane[lane] = x[{at}];",
     ]
-    matrix = columns.operand(x, Scratch(0))
-    index = widest_index([(geometry.x, x), (extents, matrix)])
-    given = f"{parameters([x], [matrix])}, unsigned first_image, unsigned first_row"
-    return grid_kernel("unfold", columns.elements // width, index, given, body)
+    return [f"{_lanes(width)} {{\n{indented(lanes, 1)}\n}}"]
+
+
+def _lanes(width: int) -> str:
+    return f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane)"
 
 
 @functools.lru_cache(maxsize=1024)
 def _fold_kernel(columns: Columns, dx: Operand, height: int) -> tuple[Kernel, int]:
-    geometry, a = columns.geometry, columns.geometry.attributes
-    groups, channels, taps = a.groups, geometry.w[1], geometry.w[2:]
-    matrix = columns.operand(dx, Scratch(0))
-    width = ALIGNMENT // dx.dtype.itemsize
-    while width > 1 and (channels % width or not _channels_packed(columns, dx, width)):
-        width //= 2
-    inner = {"h": height, "w": geometry.x[3]}
-    outer = {"g": groups, "c": channels // width}
-    axes = {"n": columns.images, **(inner | outer if columns.by_pixels else outer | inner)}
+    """A kernel that folds so many rows of dx, and the number of its items."""
+    channels, width = columns.geometry.w[1], _fold_width(columns, dx)
+    axes = _fold_axes(columns, height, width)
     split, indices = decompose("item", tuple(axes.values()), "i")
     if width > 1:
         indices[list(axes).index("c")] += f" * {width}u"
-    held = C_TYPES[arithmetic_dtype(dx.dtype)]
-    strides = columns.strides
-    source = offset(
-        ("n", "Index(row - int(first_out))", "Index(column)", "g", "c", "Index(r)", "Index(s)"),
-        [strides[name] for name in "npqgcrs"],
-    )
-    lanes = f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane)"
-    across = [
-        *window_over(geometry, 1, "w", "s"),
-        f"const auto tap = load<{width}>(columns + ({source}));",
-        f"{lanes} total[lane] += widen(tap.lane[lane]);",
-    ]
-    down = [
-        *window_over(geometry, 0, "first_row + h", "r"),
-        f"for (int s = 0; s < {taps[1]}; ++s) {{\n{indented(across, 1)}\n}}",
-    ]
-    target = offset(
-        ("(first_image + n)", f"(g * {channels}u + c)", "(first_row + h)", "w"), dx.strides
-    )
+    place = ("(first_image + n)", f"(g * {channels}u + c)", "(first_row + h)", "w")
     body = [
         *split,
         *_named(list(axes), indices),
-        f"{held} total[{width}] = {{}};",
-        f"for (int r = 0; r < {taps[0]}; ++r) {{\n{indented(down, 1)}\n}}",
+        f"{C_TYPES[arithmetic_dtype(dx.dtype)]} total[{width}] = {{}};",
+        _sum_of_taps(columns, width),
         f"Pack<{C_TYPES[dx.dtype]}, {width}> pack;",
-        f"{lanes} narrow(total[lane], pack.lane[lane]);",
-        f"store<{width}>(x + ({target}), pack);",
+        f"{_lanes(width)} narrow(total[lane], pack.lane[lane]);",
+        f"store<{width}>(x + ({offset(place, dx.strides)}), pack);",
     ]
-    index = widest_index([(geometry.x, dx), (tuple(columns.extents.values()), matrix)])
+    matrix, extents = columns.operand(dx, Scratch(0)), tuple(columns.extents.values())
+    index = widest_index([(columns.geometry.x, dx), (extents, matrix)])
     numbers = "unsigned first_image, unsigned first_row, unsigned first_out"
     given = f"{parameters([matrix], [dx])}, {numbers}"
     items = math.prod(axes.values())
     return grid_kernel("fold", items, index, given, body), items
+
+
+def _fold_width(columns: Columns, dx: Operand) -> int:
+    """How many channels of dx a thread sums: a pack where they lie in one piece, else one."""
+    width = ALIGNMENT // dx.dtype.itemsize
+    while width > 1 and (columns.geometry.w[1] % width or not _channels_packed(columns, dx, width)):
+        width //= 2
+    return width
+
+
+def _fold_axes(columns: Columns, height: int, width: int) -> dict[str, int]:
+    """Extents of the threads' axes, outermost first: those innermost in the matrix are innermost
+    here, so that neighbours read neighbours."""
+    geometry = columns.geometry
+    pixels = {"h": height, "w": geometry.x[3]}
+    channels = {"g": geometry.attributes.groups, "c": geometry.w[1] // width}
+    inner = pixels | channels if columns.by_pixels else channels | pixels
+    return {"n": columns.images, **inner}
+
+
+def _sum_of_taps(columns: Columns, width: int) -> str:
+    """A loop over the taps that read an element, which adds what the matrix has for each."""
+    geometry, strides = columns.geometry, columns.strides
+    source = offset(
+        ("n", "Index(row - int(first_out))", "Index(column)", "g", "c", "Index(r)", "Index(s)"),
+        [strides[name] for name in "npqgcrs"],
+    )
+    across = [
+        *window_over(geometry, 1, "w", "s"),
+        f"const auto tap = load<{width}>(columns + ({source}));",
+        f"{_lanes(width)} total[lane] += widen(tap.lane[lane]);",
+    ]
+    taps = geometry.w[2:]
+    down = [
+        *window_over(geometry, 0, "first_row + h", "r"),
+        f"for (int s = 0; s < {taps[1]}; ++s) {{\n{indented(across, 1)}\n}}",
+    ]
+    return f"for (int r = 0; r < {taps[0]}; ++r) {{\n{indented(down, 1)}\n}}"

@@ -32,43 +32,62 @@ from graphc.codegen.text.scalar import arithmetic_dtype
 from graphc.ir.graph import Node
 from graphc.ir.types import TensorType
 
+EVERY = f"#pragma unroll\nfor (unsigned i = 0; i < {OWNED}u; ++i)"
+"""A loop over what a warp owns."""
+
 
 @kernels_of("attention")
 def _attention(node: Node, places: Places) -> NodeCalls:
+    """One launch, whose blocks own queries and go through the keys."""
     kernel = AttentionKernel(node, places, "rows", "columns")
-    real, parts, zero = kernel.real, kernel.parts("y"), kernel.number(0.0)
-    exp, log = f"exp{kernel.suffix}", f"log{kernel.suffix}"
-    lowest = f"-infinite({zero})"
-    every = f"#pragma unroll\nfor (unsigned i = 0; i < {OWNED}u; ++i)"
+    real, parts = kernel.real, kernel.parts("y")
     before = [
         f"{real} peak[{OWNED}], total[{OWNED}] = {{}}, result[{OWNED}][{parts}] = {{}};",
-        f"{every} peak[i] = {lowest};",
+        f"{EVERY} peak[i] = {_lowest(kernel)};",
     ]
-    softmax = [
-        f"const {real} here = seen ? score[i] * {kernel.number(node.attributes.scale)} : {lowest};",
+    each = [
+        kernel.dots("score", "q", "k"),
+        kernel.per_owned(_corrected(kernel)),
+        kernel.sums("result", "weights", "v"),
+    ]
+    after = [_divided(kernel), kernel.stored("y", "result")]
+    read, written = ("q", "k", "v"), ("y", "stats")
+    return NodeCalls((kernel.launch(read, written, before, each, after, ("weights",)),))
+
+
+def _lowest(kernel: AttentionKernel) -> str:
+    return f"-infinite({kernel.number(0.0)})"
+
+
+def _corrected(kernel: AttentionKernel) -> list[str]:
+    """Statements for a row and a tile: raise the peak, shrink the sums so far to it, and add the
+    tile's weights to `total`; `result` gets them when all rows of the tile have theirs."""
+    real, exp, zero = kernel.real, f"exp{kernel.suffix}", kernel.number(0.0)
+    scale, parts = kernel.number(kernel.attributes.scale), kernel.parts("y")
+    return [
+        f"const {real} here = seen ? score[i] * {scale} : {_lowest(kernel)};",
         f"const {real} highest = maximum(peak[i], across_row<Max, WARP>(here));",
         # A row behind the last one sees nothing, and is not stored.
         f"const {real} weight = seen ? {exp}(here - highest) : {zero};",
+        # In a row's first tile the peak is minus infinity, and what is kept of nothing is zero.
         f"const {real} kept = {exp}(peak[i] - highest);",
         "total[i] = total[i] * kept + across_row<Sum, WARP>(weight);",
         "peak[i] = highest;",
         "weights[mine + i][lane] = weight;",
         f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] *= kept;",
     ]
-    each = [
-        kernel.dots("score", "q", "k"),
-        kernel.per_owned(softmax),
-        kernel.sums("result", "weights", "v"),
-    ]
-    logarithm = [
+
+
+def _divided(kernel: AttentionKernel) -> str:
+    """A loop that divides the owned rows by their sums, and stores the logarithms of these."""
+    parts, log = kernel.parts("y"), f"log{kernel.suffix}"
+    body = [
         f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] /= total[i];",
         "const Index row = base + mine + i;",
         f"if (lane == 0 && row < {kernel.owned}u)",
         f"    {kernel.at('stats', 'row')} = peak[i] + {log}(total[i]);",
     ]
-    after = [f"{every} {{\n{indented(logarithm, 1)}\n}}", kernel.stored("y", "result")]
-    outputs = ("y", "stats")
-    return NodeCalls((kernel.launch(("q", "k", "v"), outputs, before, each, after, ("weights",)),))
+    return f"{EVERY} {{\n{indented(body, 1)}\n}}"
 
 
 @kernels_of("attention_gradient")

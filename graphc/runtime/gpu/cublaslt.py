@@ -192,14 +192,7 @@ class LtProduct:
         if call.bias is not None:
             bias = addresses[call.bias]
             self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(_aligned(bias)))
-        preference = self._make("MatmulPreference")
-        limit = ctypes.c_uint64(workspace_bytes)
-        self._set("MatmulPreference", preference, PREF_MAX_WORKSPACE_BYTES, limit)
-        scheme = ctypes.c_uint32(REDUCTION_IN_COMPUTE_TYPE)
-        self._set("MatmulPreference", preference, PREF_REDUCTION_SCHEME_MASK, scheme)
-        for attribute, place in zip(PREF_MIN_ALIGNMENT_BYTES, (*places, places[-1]), strict=True):
-            alignment = ctypes.c_uint32(_aligned(place))
-            self._set("MatmulPreference", preference, attribute, alignment)
+        preference = self._preference(places, workspace_bytes)
         found, count = Heuristic(), ctypes.c_int()
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             handle, operation, a, b, c, c, preference, 1, ctypes.byref(found), ctypes.byref(count)
@@ -215,6 +208,18 @@ class LtProduct:
             self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(bias))
         algorithm: Algorithm = found.algorithm
         return algorithm
+
+    def _preference(self, places: list[int], workspace_bytes: int) -> ctypes.c_void_p:
+        """A descriptor of what an algorithm may use and rely on, for A, B and C at these places."""
+        preference = self._make("MatmulPreference")
+        limit = ctypes.c_uint64(workspace_bytes)
+        self._set("MatmulPreference", preference, PREF_MAX_WORKSPACE_BYTES, limit)
+        scheme = ctypes.c_uint32(REDUCTION_IN_COMPUTE_TYPE)
+        self._set("MatmulPreference", preference, PREF_REDUCTION_SCHEME_MASK, scheme)
+        for attribute, place in zip(PREF_MIN_ALIGNMENT_BYTES, (*places, places[-1]), strict=True):
+            alignment = ctypes.c_uint32(_aligned(place))
+            self._set("MatmulPreference", preference, attribute, alignment)
+        return preference
 
     def _make(self, kind: str, *arguments: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
