@@ -2,7 +2,7 @@
 
 A block owns 32 rows of queries, or 32 keys, and goes through tiles of the others. A warp takes four
 of the owned; its lanes are the 32 others of a tile. Every number of a tile therefore has one thread
-that computes it, which holds four of them, and a sum along the others is one shuffle of a warp.
+that computes it, and a sum along the others stays within a warp.
 
 Operands are read element by element along their last axis by consecutive lanes, one chunk of a row
 at a time, and converted to the dtype of the arithmetic in shared memory. A row of a tile there has

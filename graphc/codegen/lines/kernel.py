@@ -7,8 +7,8 @@ Two forms, chosen by the shape alone. By rows: where the last axis is reduced, a
 threads takes consecutive packs of one line. By columns: where it is kept, consecutive threads take
 consecutive lines, and eight threads a line share its elements. In both, a kernel goes through the
 program's stages. For a reduction each thread combines its own elements, one after another, then the
-team combines the threads' numbers in a tree (`across_row`, `across_column` in prelude.cuh) and
-gives the result to all of them; so the next stage may read it without another barrier.
+team combines the threads' numbers in an order that depends on its size alone (`across_row` and
+`across_column` in prelude.cuh), and all of its threads get the result for the next stage.
 
 Invariant: which thread adds which elements, and in which order, depends on the shape and on the
 order in which the axes of the frame's tensor lie in memory, on nothing else of its strides. A plan
