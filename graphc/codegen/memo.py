@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Memo(Generic[Result]):
-    """Results by key. When there are too many, all are forgotten."""
+    """Keeps results by key. When there are too many, all are forgotten."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Result] = {}

@@ -6,9 +6,9 @@ what the NumPy kernel takes (`Op.strided_axes`), or what is said here.
 
 from __future__ import annotations
 
-from graphc.codegen import convolution
-from graphc.codegen.convolution import CONVOLUTIONS
-from graphc.codegen.layout import folded_strides
+from graphc.codegen.convolution import ops as convolution
+from graphc.codegen.convolution.ops import CONVOLUTIONS
+from graphc.codegen.text.operands import folded_strides
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, outer_axes

@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphc.codegen.elementwise.updates import likeness
 from graphc.codegen.strides import takes_strides
-from graphc.codegen.updates import likeness
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.graph import Node
 from graphc.ir.op import Strided

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphc.codegen.calls import Gemm
-from graphc.codegen.generate import calls_of, is_generated
-from graphc.codegen.layout import Place, in_one_piece
+from graphc.codegen.lowering import calls_of, is_generated
 from graphc.codegen.memo import Memo
-from graphc.codegen.product import PRODUCTS, unreadable
+from graphc.codegen.node_calls import Gemm
+from graphc.codegen.products.ops import PRODUCTS, unreadable
 from graphc.codegen.strides import copied_first
+from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.ir.device import ALIGNMENT, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided

@@ -12,8 +12,8 @@ from ops.samples import SAMPLES, Sample, direct
 from ops.test_every_op import build, draw, find_node
 
 import graphc as g
-from graphc.codegen.generate import is_generated
-from graphc.codegen.product import PRODUCTS
+from graphc.codegen.lowering import is_generated
+from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.strides import takes_strides
 from graphc.ir import types
 from graphc.ir.device import DEVICES

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from graphc.codegen.calls import Gemm, NodeCalls, Scratch
-from graphc.codegen.generate import calls_of
-from graphc.codegen.kernel import Kernel, module_text
-from graphc.codegen.layout import Place
+from graphc.codegen.lowering import calls_of
+from graphc.codegen.node_calls import Gemm, NodeCalls, Scratch
+from graphc.codegen.text.kernel import Kernel, module_text
+from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
 from graphc.runtime.gpu.cublas import Cublas
 

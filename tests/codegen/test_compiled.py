@@ -7,9 +7,9 @@ from codegen.cases import all_cases
 from codegen.on_cpu import generated, kernels_in
 
 import graphc as g
-from graphc.codegen.generate import calls_of
-from graphc.codegen.kernel import Kernel, module_text
-from graphc.codegen.layout import Place, in_one_piece
+from graphc.codegen.lowering import calls_of
+from graphc.codegen.text.kernel import Kernel, module_text
+from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.ir.graph import ancestors
 from graphc.ir.types import channels_last_strides
 from graphc.runtime.gpu.nvrtc import KernelError, compile_cubin, compile_ptx

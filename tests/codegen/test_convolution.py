@@ -11,12 +11,12 @@ from codegen.on_cpu import Library, aligned, apart, generated, kernels_in, place
 from ops.test_strides import run as run_numpy
 
 import graphc as g
-from graphc.codegen import convolution
-from graphc.codegen.calls import Gemm, Launch
-from graphc.codegen.generate import calls_of
-from graphc.codegen.kernel import module_text
-from graphc.codegen.layout import in_one_piece
+from graphc.codegen.convolution import ops as convolution
+from graphc.codegen.lowering import calls_of
 from graphc.codegen.memo import Memo
+from graphc.codegen.node_calls import Gemm, Launch
+from graphc.codegen.text.kernel import module_text
+from graphc.codegen.text.operands import in_one_piece
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.builder import apply
 from graphc.ir.device import find_device

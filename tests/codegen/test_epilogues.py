@@ -10,8 +10,8 @@ from codegen.fake_cublas import LtStandIn, stand_in
 from codegen.on_cpu import Library, aligned, apart, generated, kernels_in, places_of, surroundings
 
 import graphc as g
-from graphc.codegen.calls import Gemm, Launch
-from graphc.codegen.gemm import gemms
+from graphc.codegen.node_calls import Gemm, Launch
+from graphc.codegen.products.gemm import gemms
 from graphc.ir.builder import apply
 from graphc.ir.types import as_dtype
 from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes

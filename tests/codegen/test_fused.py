@@ -7,7 +7,7 @@ import pytest
 from codegen.on_cpu import Library, aligned, generated, kernels_in
 
 import graphc as g
-from graphc.codegen.kernel import module_text
+from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import trace
 from graphc.ir.device import DEFAULT_GPU, DEVICES
 from graphc.passes.fusion import elementwise

@@ -8,7 +8,7 @@ import pytest
 from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_in
 
 import graphc as g
-from graphc.codegen.kernel import module_text
+from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import apply, trace
 from graphc.ir.device import DEFAULT_GPU, DEVICES
 from graphc.ops.fused_reduce import FusedReduce

@@ -8,7 +8,7 @@ from codegen.fake_cublas import stand_in
 from codegen.on_cpu import aligned, apart, places_of, surroundings
 
 import graphc as g
-from graphc.codegen.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gemms
+from graphc.codegen.products.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gemms
 from graphc.errors import OptionError
 from graphc.ir.builder import apply
 from graphc.ir.types import as_dtype

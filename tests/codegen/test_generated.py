@@ -9,7 +9,7 @@ from codegen.on_cpu import Library, channels_last, generated, kernels_in, surrou
 from ops.test_strides import run as run_numpy
 
 import graphc as g
-from graphc.codegen.kernel import module_text
+from graphc.codegen.text.kernel import module_text
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.builder import apply
 from graphc.ir.types import memory_order, outer_axes

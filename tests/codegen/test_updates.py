@@ -9,9 +9,15 @@ from codegen.on_cpu import Library, aligned, generated, kernels_in, places_of, s
 from codegen.updates import UPDATES
 
 import graphc as g
-from graphc.codegen.calls import NodeCalls
-from graphc.codegen.kernel import module_text
-from graphc.codegen.updates import PARAMETER_BYTES, SMALL_BYTES, grouped, groups, likeness
+from graphc.codegen.elementwise.updates import (
+    PARAMETER_BYTES,
+    SMALL_BYTES,
+    grouped,
+    groups,
+    likeness,
+)
+from graphc.codegen.node_calls import NodeCalls
+from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY
 from graphc.ops.update import SgdAttributes, SgdUpdate, Update

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import graphc as g
-from graphc.codegen.generate import calls_of, is_generated
-from graphc.codegen.kernel import module_text
-from graphc.codegen.layout import in_one_piece
+from graphc.codegen.lowering import calls_of, is_generated
+from graphc.codegen.text.kernel import module_text
+from graphc.codegen.text.operands import in_one_piece
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.op import REGISTRY

@@ -4,7 +4,7 @@ import pytest
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
-from graphc.codegen.updates import groups, likeness
+from graphc.codegen.elementwise.updates import groups, likeness
 from graphc.ir.builder import apply
 from graphc.ir.device import DEVICES
 from graphc.ir.graph import Graph, Initial, State

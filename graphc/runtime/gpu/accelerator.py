@@ -17,21 +17,21 @@ from graphc.errors import GraphcError
 from graphc.runtime.gpu.bind import BoundCall
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-"""Memory of the host."""
+"""An array in memory of the host."""
 
 Stream = Any
 Event = Any
 
 
 class NoEpilogue(GraphcError):  # noqa: N818 - a limit of a library, no mistake
-    """A product's bias or activation has to be a kernel of its own."""
+    """A library has no epilogue for a product: its bias and activation have to be kernels."""
 
 
 class Accelerator(Protocol):
-    """One GPU."""
+    """One GPU, with its memory and its streams."""
 
     def active(self) -> AbstractContextManager[Any]:
-        """While it is entered, calls of this thread go to this GPU."""
+        """A context in which calls of this thread go to this GPU."""
 
     def allocate(self, size: int) -> int:
         """The address of so many bytes; raises `ArenaError` where they do not fit."""
@@ -46,7 +46,7 @@ class Accelerator(Protocol):
         """
 
     def stream(self) -> Stream:
-        """A new stream."""
+        """A new stream of this GPU."""
 
     def run(self, call: BoundCall, stream: Stream) -> None:
         """Enqueue a kernel or a product."""

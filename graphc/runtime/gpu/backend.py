@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.codegen.layout import Place
+from graphc.codegen.text.operands import Place
 from graphc.errors import NonFiniteError, OptionError
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes
@@ -77,7 +77,7 @@ class GpuBackend:
         self._is_warm = False
 
     def _ready(self, options: Mapping[str, Any]) -> list[Work]:
-        """The works, with all that they call ready."""
+        """The works of a plan, with all that they call compiled and loaded."""
         works = bind(self.plan, self._base, **options)
         self._accelerator.load(call for work in works for call in work.calls)
         return works

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.codegen.calls import Buffer, Call, Gemm, Launch, Scratch
-from graphc.codegen.elementwise_ops import straightened
-from graphc.codegen.generate import calls_of
-from graphc.codegen.kernel import Kernel
-from graphc.codegen.layout import Place, in_one_piece
-from graphc.codegen.library import library_call
-from graphc.codegen.updates import grouped, groups
+from graphc.codegen.cudnn_request import library_call
+from graphc.codegen.elementwise.ops import straightened
+from graphc.codegen.elementwise.updates import grouped, groups
+from graphc.codegen.lowering import calls_of
+from graphc.codegen.node_calls import Buffer, Call, Gemm, Launch, Scratch
+from graphc.codegen.text.kernel import Kernel
+from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.graph import Node, Value

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from graphc.codegen.kernel import Kernel, module_text
+from graphc.codegen.text.kernel import Kernel, module_text
 from graphc.errors import GraphcError
 from graphc.files import write_atomically
 from graphc.runtime.gpu.nvrtc import OPTIONS, compile_cubin, version
@@ -53,7 +53,7 @@ def _digest(text: str, architecture: int) -> str:
 
 
 def _kept(path: Path | None) -> bytes | None:
-    """What a file holds; None where it is missing or broken."""
+    """The code that a file holds; None where it is missing or broken."""
     if path is None:
         return None
     try:
@@ -65,7 +65,7 @@ def _kept(path: Path | None) -> bytes | None:
 
 
 def _keep(path: Path | None, code: bytes) -> None:
-    """A folder that cannot be written costs time, nothing else."""
+    """Keep code in a file; a folder that cannot be written costs time, nothing else."""
     if path is None:
         return
     try:

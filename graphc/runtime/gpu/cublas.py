@@ -11,8 +11,8 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
-from graphc.codegen.calls import Buffer, Gemm, Matrix
-from graphc.codegen.gemm import COMPUTE_64F, DATA_TYPES
+from graphc.codegen.node_calls import Buffer, Gemm, Matrix
+from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.errors import DependencyError, GraphcError
 
 DEFAULT_ALGORITHM = -1
@@ -47,7 +47,7 @@ def load_cublas(name: str = "cublas") -> ctypes.CDLL:
 
 
 def version(library: ctypes.CDLL) -> str:
-    """Major, minor and patch version of the library."""
+    """The major, minor and patch version of the library."""
     found = []
     for kind in range(3):
         number = ctypes.c_int()
@@ -58,7 +58,7 @@ def version(library: ctypes.CDLL) -> str:
 
 
 class Cublas:
-    """A handle. `library` has the C functions of cuBLAS 12 or later."""
+    """A handle of cuBLAS; `library` has the C functions of version 12 or later."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -130,11 +130,11 @@ def check(library: ctypes.CDLL, function: str, *arguments: object) -> None:
 
 
 def status_name(status: int) -> str:
-    """What a library calls its answer."""
+    """The name that a library has for a status."""
     return STATUS.get(status, f"status {status}")
 
 
 def located(matrix: Matrix, addresses: Mapping[Buffer, int]) -> tuple[int, int, int, int]:
-    """Address, data type, leading dimension and stride of an operand."""
+    """The address, data type, leading dimension and stride of an operand of a call."""
     address = addresses[matrix.buffer] + matrix.offset * matrix.dtype.itemsize
     return address, DATA_TYPES[matrix.dtype], matrix.leading, matrix.stride

@@ -13,21 +13,21 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from graphc.codegen.calls import Buffer, Epilogue, Gemm, Matrix
-from graphc.codegen.gemm import COMPUTE_64F, DATA_TYPES
+from graphc.codegen.node_calls import Buffer, Epilogue, Gemm, Matrix
+from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.ir.types import DType, float32, float64
 from graphc.runtime.gpu.cublas import NOT_SUPPORTED, CublasError, check, located, status_name
 
 EPILOGUES: Mapping[Epilogue, int] = {
     "none": 1, "relu": 2, "bias": 4, "bias_relu": 6, "gelu": 32, "bias_gelu": 36,
 }  # fmt: skip
-"""cublasLtEpilogue_t. The gelu is the approximation by tanh."""
+"""Values of `cublasLtEpilogue_t`, whose gelu is the approximation by tanh."""
 
 DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS_POINTER = 3, 4, 7, 8
 LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 5, 6
 PREF_MAX_WORKSPACE_BYTES, PREF_REDUCTION_SCHEME_MASK = 1, 3
 PREF_MIN_ALIGNMENT_BYTES = (5, 6, 7, 8)
-"""Of A, B, C and D."""
+"""Attributes of a preference that bound the alignment of A, B, C and D."""
 
 REDUCTION_IN_COMPUTE_TYPE = 2
 """Parts of a long inner axis may be summed apart, but only in the workspace, unrounded, and in a
@@ -63,7 +63,7 @@ class NoAlgorithm(CublasError):  # noqa: N818 - a limit of the library, no mista
 
 
 class CublasLt:
-    """A handle. `library` has the C functions of cuBLASLt 12 or later."""
+    """A handle of cuBLASLt; `library` has the C functions of version 12 or later."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -123,7 +123,7 @@ class LtProduct:
         )  # fmt: skip
 
     def run(self, stream: int) -> None:
-        """Enqueue it on a stream."""
+        """Enqueue the product on a stream."""
         check(self._library, "cublasLtMatmul", *self._arguments, stream)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class LtProduct:
         self.close()
 
     def _operation(self, call: Gemm) -> ctypes.c_void_p:
-        """What to compute, all but the place of the bias."""
+        """A descriptor of what to compute, all but the place of the bias."""
         is_double = call.compute == COMPUTE_64F
         scale = DATA_TYPES[float64 if is_double else float32]
         operation = self._make("MatmulDesc", call.compute, scale)
@@ -155,7 +155,7 @@ class LtProduct:
         return operation
 
     def _layouts(self, call: Gemm) -> list[ctypes.c_void_p]:
-        """How A, B and C lie; D lies as C does."""
+        """Descriptors of how A, B and C lie; D lies as C does."""
         first = (call.k, call.m) if call.transpose_first else (call.m, call.k)
         second = (call.n, call.k) if call.transpose_second else (call.k, call.n)
         shapes = (first, second, (call.m, call.n))
@@ -192,14 +192,7 @@ class LtProduct:
         if call.bias is not None:
             bias = addresses[call.bias]
             self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(_aligned(bias)))
-        preference = self._make("MatmulPreference")
-        limit = ctypes.c_uint64(workspace_bytes)
-        self._set("MatmulPreference", preference, PREF_MAX_WORKSPACE_BYTES, limit)
-        scheme = ctypes.c_uint32(REDUCTION_IN_COMPUTE_TYPE)
-        self._set("MatmulPreference", preference, PREF_REDUCTION_SCHEME_MASK, scheme)
-        for attribute, place in zip(PREF_MIN_ALIGNMENT_BYTES, (*places, places[-1]), strict=True):
-            alignment = ctypes.c_uint32(_aligned(place))
-            self._set("MatmulPreference", preference, attribute, alignment)
+        preference = self._preference(places, workspace_bytes)
         found, count = Heuristic(), ctypes.c_int()
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             handle, operation, a, b, c, c, preference, 1, ctypes.byref(found), ctypes.byref(count)
@@ -215,6 +208,18 @@ class LtProduct:
             self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(bias))
         algorithm: Algorithm = found.algorithm
         return algorithm
+
+    def _preference(self, places: list[int], workspace_bytes: int) -> ctypes.c_void_p:
+        """A descriptor of what an algorithm may use and rely on, for A, B and C at these places."""
+        preference = self._make("MatmulPreference")
+        limit = ctypes.c_uint64(workspace_bytes)
+        self._set("MatmulPreference", preference, PREF_MAX_WORKSPACE_BYTES, limit)
+        scheme = ctypes.c_uint32(REDUCTION_IN_COMPUTE_TYPE)
+        self._set("MatmulPreference", preference, PREF_REDUCTION_SCHEME_MASK, scheme)
+        for attribute, place in zip(PREF_MIN_ALIGNMENT_BYTES, (*places, places[-1]), strict=True):
+            alignment = ctypes.c_uint32(_aligned(place))
+            self._set("MatmulPreference", preference, attribute, alignment)
+        return preference
 
     def _make(self, kind: str, *arguments: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()

@@ -22,7 +22,8 @@ from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct, NoAlgorithm
 from graphc.runtime.gpu.device import Gpu, load_cupy
 
 LIBRARY_BYTES = 512 * 2**20
-"""What is left to CUDA, the code of kernels and libraries' own tables when an arena is refused."""
+"""Bytes that are left to CUDA, the code of kernels and libraries' own tables when an arena is
+refused."""
 
 
 class CudaDevice:
@@ -48,7 +49,7 @@ class CudaDevice:
         return self._device  # type: ignore[no-any-return]
 
     def free_bytes(self) -> int:
-        """Memory that the driver has left."""
+        """How many bytes of memory the driver has left."""
         with self._device:
             return int(self._runtime.memGetInfo()[0])
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphc.codegen.library import Attention, Convolution, Request
+from graphc.codegen.cudnn_request import Attention, Convolution, Request
 from graphc.errors import DependencyError, GraphcError
 from graphc.files import write_atomically
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
 
 DATA_TYPES = {float32: "FLOAT", float64: "DOUBLE", float16: "HALF", bfloat16: "BFLOAT16"}
-"""Names in cudnn.data_type."""
+"""The names of dtypes in cudnn.data_type."""
 
 BACKEND_ENGINES = range(10_000)
 """Numbers of cuDNN's own engines. Above are kernels that the frontend's optional packages bring
@@ -68,7 +68,7 @@ def write_record(path: str | os.PathLike[str], record: Mapping[str, Any]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request, bound to an engine."""
+    """A request that is bound to an engine of cuDNN."""
 
     request: Request
     graph: Any
@@ -161,7 +161,7 @@ class Cudnn:
         return None
 
     def _again(self, request: Request, found: Mapping[str, Any], workspace_bytes: int) -> Plan:
-        """The plan of a record."""
+        """The plan that a record names."""
         members = self._library.knob_type.__members__
         knobs = {members[name]: number for name, number in found["knobs"].items()}
         graph, plan = self._described(request), None
@@ -221,7 +221,7 @@ class Cudnn:
 
 
 def signature(request: Request, workspace_bytes: int) -> str:
-    """A request and the room for it as text; equal for equal ones only."""
+    """A text for a request and the room for it, equal for equal ones only."""
     tensors = " ".join(f"{role}={tensor}" for role, tensor in request.tensors.items())
     if isinstance(request, Convolution):
         pairs = (request.stride, request.padding, request.dilation)
@@ -275,7 +275,7 @@ def _graph_of(library: Any, handle: Any, request: Request) -> Any:
 
 
 def _convolution(graph: Any, request: Convolution, read: Mapping[str, Any]) -> list[Any]:
-    """cuDNN takes the number of groups from the channels of x and w."""
+    """Add a convolution, whose number of groups cuDNN takes from the channels of x and w."""
     geometry = {
         "pre_padding": list(request.padding),
         "post_padding": list(request.padding),
@@ -290,7 +290,7 @@ def _convolution(graph: Any, request: Convolution, read: Mapping[str, Any]) -> l
 
 
 def _attention(library: Any, graph: Any, request: Attention, read: Mapping[str, Any]) -> list[Any]:
-    """A causal mask ends at the last row and the last column."""
+    """Add attention, whose causal mask ends at the last row and the last column."""
     options: dict[str, Any] = {"attn_scale": request.scale}
     if request.causal:
         ends = library.diagonal_alignment

@@ -17,16 +17,16 @@ USE_CPU = 'device="cpu" works everywhere'
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device: its number, name, compute capability and memory."""
+    """A device: its number, name, compute capability and memory."""
 
     number: int
     name: str
     architecture: int
-    """Ten times the compute capability: 90 for 9.0."""
+    """The compute capability times ten: 90 for 9.0."""
     memory_bytes: int
     free_bytes: int
     flops_per_second: float
-    """Of float32, at most: two a core and clock."""
+    """Most float32 operations a second: two a core and clock."""
     bytes_per_second: float
 
 
@@ -51,14 +51,14 @@ def load_cupy() -> Any:
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """All devices, at least one; raises `GpuUnavailable`."""
+    """All devices of this machine, at least one; raises `GpuUnavailable`."""
     cupy = load_cupy()
     runtime = cupy.cuda.runtime
     return tuple(_gpu(cupy, number) for number in range(runtime.getDeviceCount()))
 
 
 def find_gpu(number: int) -> Gpu:
-    """One device; raises `GpuUnavailable`."""
+    """The device of that number; raises `GpuUnavailable`."""
     cupy = load_cupy()
     count = cupy.cuda.runtime.getDeviceCount()
     if number >= count:
@@ -110,5 +110,5 @@ def cuda_versions() -> dict[str, str]:
 
 
 def _version(number: int) -> str:
-    """13020 is 13.2; 0 is no driver at all."""
+    """CUDA's number of a version as text: 13020 is 13.2, and 0 is no driver at all."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else "none"

@@ -32,7 +32,7 @@ def _library() -> ctypes.CDLL:
 
 
 def version() -> tuple[int, int]:
-    """Major and minor version of the library."""
+    """The major and minor version of the library."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(_library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return major.value, minor.value
@@ -47,7 +47,7 @@ def compile_cubin(text: str, architecture: int, options: Sequence[str] = OPTIONS
 
 
 def compile_ptx(text: str, architecture: int, options: Sequence[str] = OPTIONS) -> str:
-    """The same as text for people: PTX."""
+    """The PTX of a text: machine code before it is assembled, for people to read."""
     arguments = (f"--gpu-architecture=compute_{architecture}", *options)
     return _compile(text, arguments, "PTX").rstrip(b"\0").decode()
 
@@ -71,7 +71,7 @@ def _compile(text: str, options: Sequence[str], kind: str) -> bytes:
 
 
 def _fetch(program: ctypes.c_void_p, getter: str) -> bytes:
-    """What a pair of functions gives: `getter` and the same with Size."""
+    """The bytes that a pair of functions gives: `getter`, and the one named `Size` behind it."""
     library, size = _library(), ctypes.c_size_t()
     _check(getattr(library, f"{getter}Size")(program, ctypes.byref(size)))
     found = ctypes.create_string_buffer(size.value)

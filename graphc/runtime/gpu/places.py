@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from graphc.codegen.layout import Place
+from graphc.codegen.text.operands import Place
 from graphc.errors import PlanError
 from graphc.ir.graph import Value
 from graphc.ir.types import Layout, contiguous_strides, span_bytes
 from graphc.plans.memory_plan import MemoryPlan
 
 ARENA_ALIGNMENT = 256
-"""Bytes; what cuBLAS asks of a workspace, and more than any access needs."""
+"""Bytes that an arena's address is a multiple of: cuBLAS asks that of a workspace, and no access
+needs more."""
 
 
 def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.codegen.layout import Place
+from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Input, Value
 from graphc.ir.types import Layout, align, span_bytes
 from graphc.runtime.gpu.accelerator import Accelerator, Bytes, Event, Stream
@@ -55,7 +55,7 @@ class Mirror:
 
 
 def arranged(memory: Bytes, value: Value, place: Place) -> Array:
-    """Bytes of the host as a value that lies as it does at a place."""
+    """Bytes of the host as an array that lies as its value does at a place."""
     return np.ndarray(value.shape, value.type.dtype.numpy, memory.data, 0, place.strides)
 
 
@@ -113,6 +113,6 @@ class Staging:
         return self._accelerator.record(stream)
 
     def outputs(self, fetched: Event) -> dict[str, Array]:
-        """New arrays of the outputs, once they are there."""
+        """New arrays of the outputs, made once these have arrived."""
         self._accelerator.synchronize(fetched)
         return {name: self._outputs.array(value).copy() for name, value in self._named.items()}

@@ -16,7 +16,7 @@ from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import Work
 
 Resource = tuple[int, Value | None]
-"""A buffer, or the part of a concatenation in it."""
+"""What works wait for: a buffer, or the part of a concatenation in it."""
 
 
 LEAST_SECONDS = 2e-6
@@ -33,7 +33,7 @@ class Slot:
 
 @dataclass(slots=True)
 class _Accesses:
-    """Who wrote a resource last, and who has read it since."""
+    """The work that wrote a resource last, and the works that have read it since."""
 
     writer: int | None = None
     readers: list[int] = field(default_factory=list)
@@ -105,7 +105,7 @@ class _Tracker:
         return list(own.values())
 
     def whole(self, buffer: int) -> _Accesses:
-        """A part that is new: what touched the whole buffer touched it."""
+        """A new part of a buffer, which all that touched the whole buffer has touched."""
         found = self.accesses[buffer].get((buffer, None), _Accesses())
         return _Accesses(found.writer, list(found.readers))
 
@@ -132,7 +132,7 @@ def schedule(plan: MemoryPlan, works: Sequence[Work], count: int) -> list[Slot]:
     free = [0.0] * count
     done = [0.0] * len(works)
     known = [[-1] * count for _ in range(count)]
-    """Of each stream, the last work of every stream that it has waited for."""
+    """The last work of every stream that a stream has waited for, for each stream."""
     seen = [[-1] * count for _ in range(len(works))]
     slots: list[Slot] = []
     for number, needed in enumerate(hazards(plan, works)):

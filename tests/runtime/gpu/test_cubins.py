@@ -5,9 +5,9 @@ import os
 import pytest
 
 import graphc as g
-from graphc.codegen.generate import calls_of
-from graphc.codegen.kernel import Kernel
-from graphc.codegen.layout import in_one_piece
+from graphc.codegen.lowering import calls_of
+from graphc.codegen.text.kernel import Kernel
+from graphc.codegen.text.operands import in_one_piece
 from graphc.runtime.gpu import cubins as module
 from graphc.runtime.gpu.cubins import cubins
 from graphc.runtime.gpu.nvrtc import KernelError

@@ -16,9 +16,9 @@ from ops.test_strides import run as run_numpy
 from runtime.gpu import fake_cudnn
 
 import graphc as g
-from graphc.codegen.calls import NodeCalls
-from graphc.codegen.layout import Place, in_one_piece
-from graphc.codegen.library import library_call
+from graphc.codegen.cudnn_request import library_call
+from graphc.codegen.node_calls import NodeCalls
+from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.errors import DependencyError
 from graphc.ir.builder import apply
 from graphc.ops.conv import Conv2d, Conv2dAttributes

@@ -1,0 +1,244 @@
+"""The gradient of filters without a BLAS: sums over all pixels, in two stages where few blocks sum.
+
+Problem: a weight is the sum of dy · x over all pixels of all images, and there may be fewer weights
+than a device has threads.
+
+A block takes one channel of one filter, or a warp of filters where these are neighbours in memory,
+and some rows of the window. Its threads go through the pixels side by side, and each holds a sum
+for every tap of these rows, so an element of dy is read once for all of them. Then the threads'
+sums are combined. Where blocks are few, pixels are cut into parts; a part's sums go to scratch, and
+a second kernel adds the parts of each weight in their order.
+
+Which thread sums which pixels depends on the geometry and on whether channels or pixels are
+neighbours in dy, on nothing else of strides and places; nothing is added by atomics.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphc.codegen.convolution.window import input_place, skip_outside
+from graphc.codegen.convolution.without_blas import (
+    anonymous,
+    at,
+    buffers,
+    channels_inside,
+    index_of,
+    loop,
+)
+from graphc.codegen.node_calls import Launch, NodeCalls, Scratch
+from graphc.codegen.text.access import indented, parameters
+from graphc.codegen.text.grid import WARP, grid_kernel, over_grid
+from graphc.codegen.text.kernel import ENTRY, Kernel, named
+from graphc.codegen.text.operands import Operand, decompose, offset, row_major, widest_index
+from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype
+from graphc.ir.types import TensorType
+from graphc.ops.geometry import Geometry
+
+BLOCKS_WANTED = 512
+"""Blocks that keep a device busy."""
+PIXELS_ENOUGH = 256
+"""Pixels that a block sums at least."""
+TEAM = 128
+"""Threads of a block that sum the same taps where pixels lie in one piece."""
+RANKS = 8
+"""Threads that sum the same taps where channels lie in one piece: a warp of filters each."""
+TAPS_AT_ONCE = 32
+"""Sums that a thread holds at most, unless one row of a window has more."""
+
+UNROLL = "#pragma unroll\n"
+
+
+def parts_of(geometry: Geometry) -> int:
+    """How many parts the pixels of a filter's sum are cut into."""
+    filters, channels, r, s = geometry.w
+    blocks = -(-filters // WARP) * channels * (r // _window_rows(r, s))
+    pixels = geometry.y[0] * geometry.y[2] * geometry.y[3]
+    return max(1, min(pixels // PIXELS_ENOUGH, -(-BLOCKS_WANTED // blocks)))
+
+
+def correlated(
+    geometry: Geometry,
+    dy: Operand,
+    x: Operand,
+    sums: Sequence[Operand],
+    dw: Operand,
+    parts: int,
+) -> NodeCalls:
+    """The launches that compute dw from dy and x, plus a running sum. One part needs no scratch."""
+    held = arithmetic_dtype(x.dtype)
+    room = Operand("partial", held, (), Scratch(0))
+    addends = tuple(map(anonymous, sums))
+    target, added = (room, ()) if parts > 1 else (anonymous(dw), addends)
+    kernel, grid, block = _correlation(geometry, anonymous(dy), anonymous(x), added, target, parts)
+    if parts == 1:
+        return NodeCalls((Launch(kernel, buffers(dy, x, *sums, dw), grid, block),))
+    elements = math.prod(geometry.w)
+    finish = _finish_kernel(geometry, room, addends, anonymous(dw), parts)
+    launches = (
+        Launch(kernel, buffers(dy, x, room), grid, block),
+        over_grid(finish, buffers(room, *sums, dw), elements),
+    )
+    return NodeCalls(launches, (TensorType((elements * parts,), held),))
+
+
+def _window_rows(r: int, s: int) -> int:
+    """How many rows of a window a thread sums the taps of at once."""
+    return r if r * s <= TAPS_AT_ONCE else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How the sums are dealt out to blocks and threads."""
+
+    warps: bool
+    """Whether a warp's threads take neighbouring filters, else pixels of one filter."""
+    at_once: int
+    """How many rows of the window a thread sums the taps of."""
+    pixels: int
+    """How many pixels one part has."""
+    blocks: tuple[int, int, int, int]
+    """How many blocks there are by filter or warp of filters, channel, window row, and part."""
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return WARP * RANKS if self.warps else TEAM
+
+    @property
+    def rank(self) -> str:
+        """C++ for the number of a thread among those that sum the same taps."""
+        return "threadIdx.x / WARP" if self.warps else "threadIdx.x"
+
+    @property
+    def step(self) -> int:
+        """How many threads sum the same taps."""
+        return RANKS if self.warps else TEAM
+
+    @property
+    def combine(self) -> str:
+        """The function that gives all these threads the sum of their sums."""
+        return f"across_column<Sum, {RANKS}>" if self.warps else f"across_row<Sum, {TEAM}>"
+
+
+def _cut(geometry: Geometry, dy: Operand, parts: int) -> _Cut:
+    filters, channels, r, s = geometry.w
+    images, _, rows, columns = geometry.y
+    warps, at_once = channels_inside(dy), _window_rows(r, s)
+    own = -(-filters // WARP) if warps else filters
+    blocks = (own, channels, r // at_once, parts)
+    return _Cut(warps, at_once, -(-images * rows * columns // parts), blocks)
+
+
+@functools.lru_cache(maxsize=1024)
+def _correlation(
+    geometry: Geometry,
+    dy: Operand,
+    x: Operand,
+    sums: tuple[Operand, ...],
+    target: Operand,
+    parts: int,
+) -> tuple[Kernel, int, int]:
+    """A kernel in which a block sums one part of the pixels for the taps of some window rows of a
+    filter, or of a warp of filters where they are neighbours; also its grid and its threads."""
+    cut, (filters, _, _, s) = _cut(geometry, dy, parts), geometry.w
+    pixels = geometry.y[0] * geometry.y[2] * geometry.y[3]
+    exists = f"k < {filters}u" if cut.warps else "true"
+    held = C_TYPES[arithmetic_dtype(x.dtype)]
+    finish = [
+        f"const {held} value = {cut.combine}(total[i * {s} + s]);",
+        f"if ({cut.rank} == 0 && {exists}) {_store(geometry, sums, target, parts)}",
+    ]
+    body = [
+        *_block(geometry, cut),
+        f"const Index first = part * {cut.pixels}u;",
+        f"const Index past = first + {cut.pixels}u < {pixels}u"
+        f" ? first + {cut.pixels}u : {pixels}u;",
+        f"{held} total[{cut.at_once * s}] = {{}};",
+        f"if ({exists})",
+        f"for (Index pixel = first + {cut.rank}; pixel < past; pixel += {cut.step}u) {{",
+        indented(_pixel(geometry, cut, dy, x), 1),
+        "}",
+        _unrolled("int i", cut.at_once, [_unrolled("int s", s, finish)]),
+    ]
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters([dy, x, *sums], [target])}) {{\n'
+        f"    using Index = {index_of(geometry, [dy, x, *sums, target])};\n"
+        f"{indented(body, 1)}\n}}\n"
+    )
+    return named("conv2d_weight_gradient", text), math.prod(cut.blocks), cut.threads
+
+
+def _block(geometry: Geometry, cut: _Cut) -> list[str]:
+    """Statements that split a block's number into filter, channel, window row and part."""
+    split, (k, c, above, part) = decompose("block", cut.blocks, "i")
+    lane = " * WARP + threadIdx.x % WARP" if cut.warps else ""
+    return [
+        "const Index block = blockIdx.x;",
+        *split,
+        f"const Index k = {k}{lane};",
+        f"const Index c = {c}, r = {above} * {cut.at_once}u, part = {part};",
+    ]
+
+
+def _pixel(geometry: Geometry, cut: _Cut, dy: Operand, x: Operand) -> list[str]:
+    """Statements that add what one pixel gives to a thread's sums."""
+    a, (filters, channels, _, s) = geometry.attributes, geometry.w
+    rows, columns = geometry.y[2:]
+    channel = f"(k / {filters // a.groups}u * {channels}u + c)"
+    seen = at(x, "n", channel, "Index(row)", "Index(column)")
+    held = C_TYPES[arithmetic_dtype(x.dtype)]
+    across = [
+        input_place(a, 1, "q", "s"),
+        f"if (column >= 0 && column < {geometry.x[3]})",
+        f"    total[i * {s} + s] += slope * widen({seen});",
+    ]
+    down = [
+        input_place(a, 0, "p", "int(r + i)"),
+        skip_outside(geometry, 0),
+        _unrolled("int s", s, across),
+    ]
+    return [
+        f"const Index n = pixel / {rows * columns}u, inside = pixel % {rows * columns}u;",
+        f"const Index p = inside / {columns}u, q = inside % {columns}u;",
+        f"const {held} slope = widen({at(dy, 'n', 'k', 'p', 'q')});",
+        _unrolled("int i", cut.at_once, down),
+    ]
+
+
+def _store(geometry: Geometry, sums: Sequence[Operand], target: Operand, parts: int) -> str:
+    """A statement that stores `value`, the sum of a weight or of one part of it."""
+    weight = ("k", "c", "Index(r + i)", "Index(s)")
+    if parts > 1:
+        place = offset(weight, row_major(geometry.w))
+        return f"partial[({place}) * {parts}u + part] = value;"
+    added = "".join(f"widen({at(each, *weight)}) + " for each in sums)
+    return f"narrow({added}value, {at(target, *weight)});"
+
+
+def _unrolled(variable: str, stop: int, body: Sequence[str]) -> str:
+    """A loop over registers: where it is not unrolled they are memory."""
+    return UNROLL + loop(variable, stop, body)[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _finish_kernel(
+    geometry: Geometry, room: Operand, sums: tuple[Operand, ...], dw: Operand, parts: int
+) -> Kernel:
+    """A kernel that adds the parts of each weight in their order."""
+    split, indices = decompose("item", geometry.w, "i")
+    body = [
+        *split,
+        f"{C_TYPES[room.dtype]} total = 0;",
+        f"for (Index part = 0; part < {parts}u; ++part) total += partial[item * {parts}u + part];",
+        *(f"total += widen({at(each, *indices)});" for each in sums),
+        f"narrow(total, {at(dw, *indices)});",
+    ]
+    elements = math.prod(geometry.w)
+    index = widest_index([(geometry.w, dw), ((elements * parts,), room.on((1,)))])
+    return grid_kernel(
+        "conv2d_weight_finish", elements, index, parameters([room, *sums], [dw]), body
+    )

@@ -1,0 +1,146 @@
+"""Tensors of a convolution as matrices of a BLAS: channels by pixels, and filters by taps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from graphc.codegen.convolution.unfold import Columns
+from graphc.codegen.node_calls import Buffer, Gemm, Matrix
+from graphc.codegen.products.gemm import stored
+from graphc.codegen.text.operands import Operand
+from graphc.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A matrix for each image and group, all alike. Strides and the offset count elements."""
+
+    buffer: Buffer
+    dtype: DType
+    below: int
+    """The stride from one row to the next."""
+    right: int
+    """The stride from one column to the next."""
+    image: int
+    group: int
+    offset: int = 0
+
+    @property
+    def transposed(self) -> View:
+        """The transposed matrices."""
+        return replace(self, below=self.right, right=self.below)
+
+    def moved(self, elements: int) -> View:
+        """The same matrices so many elements further on."""
+        return replace(self, offset=self.offset + elements)
+
+    def is_readable(self, rows: int, columns: int) -> bool:
+        """Whether a BLAS takes these matrices."""
+        return stored(rows, columns, self.below, self.right) is not None
+
+    def joins(self, pixels: int) -> bool:
+        """Whether the columns of all images are columns of one matrix."""
+        return self.image == pixels * self.right
+
+
+def merged(extents: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The stride of neighbouring axes as one; None where they have none in common."""
+    axes = [(n, s) for n, s in zip(extents, strides, strict=True) if n > 1]
+    if any(axes[i][1] != axes[i + 1][0] * axes[i + 1][1] for i in range(len(axes) - 1)):
+        return None
+    return axes[-1][1] if axes else 1
+
+
+def maps_of(tensor: Operand, shape: tuple[int, ...], groups: int) -> View | None:
+    """(batch, channels, height, width) as channels by pixels; None if pixels have no one stride."""
+    pixel = merged(shape[2:], tensor.strides[2:])
+    if pixel is None or tensor.buffer is None:
+        return None
+    image, channel = tensor.strides[:2]
+    if shape[2:] == (1, 1):
+        pixel = image
+    group = shape[1] // groups * channel
+    return View(tensor.buffer, tensor.dtype, channel, pixel, image, group)
+
+
+def filters_of(
+    w: Operand, shape: tuple[int, ...], groups: int, channels_last: bool
+) -> tuple[View, bool] | None:
+    """(filters, channels, rows, columns) as filters by taps, and whether channels come last in
+    them, which is tried first where it is asked for. None if no BLAS takes the matrix."""
+    k, c, r, s = w.strides
+    orders = {
+        False: merged(shape[1:], (c, r, s)),
+        True: merged((*shape[2:], shape[1]), (r, s, c)),
+    }
+    filters, taps = shape[0] // groups, shape[1] * shape[2] * shape[3]
+    assert w.buffer is not None
+    for order in (channels_last, not channels_last):
+        tap = orders[order]
+        if tap is not None:
+            view = View(w.buffer, w.dtype, k, tap, 0, filters * k)
+            if view.is_readable(filters, taps):
+                return view, order
+    return None
+
+
+def taps_of(columns: Columns, matrix: Operand) -> View:
+    """An unfolded input as taps by pixels."""
+    strides = columns.strides
+    tap = min(strides[name] for name in "crs")
+    pixel = strides["q"] if columns.rows * columns.geometry.y[3] > 1 else strides["n"]
+    assert matrix.buffer is not None
+    return View(matrix.buffer, matrix.dtype, tap, pixel, strides["n"], strides["g"])
+
+
+def multiply(
+    extents: tuple[int, int, int],
+    a: View,
+    b: View,
+    c: View,
+    batch: tuple[int, int],
+    beta: float,
+    compute: int,
+) -> list[Gemm]:
+    """c = a · b + beta · c with c (m, n) and a (m, k), for so many images and groups.
+
+    All matrices are readable. The longer axis of the batch is the call's, the other a loop.
+    """
+    m, n, k = extents
+    (a_lies, a_leading), (b_lies, b_leading), (c_lies, c_leading) = (
+        _stored(rows, columns, view) for rows, columns, view in ((m, k, a), (k, n, b), (m, n, c))
+    )
+    leading = {id(a): a_leading, id(b): b_leading}
+    # A BLAS has columns in one piece: a result by rows is its transpose, of swapped operands.
+    first, second = (a, b) if c_lies else (b, a)
+    flags = (not a_lies, not b_lies) if c_lies else (b_lies, a_lies)
+
+    return [
+        Gemm(
+            *flags,
+            *((m, n) if c_lies else (n, m)),
+            k,
+            _matrix(first, leading[id(first)], batch, step),
+            _matrix(second, leading[id(second)], batch, step),
+            _matrix(c, c_leading, batch, step),
+            beta,
+            max(batch),
+            compute,
+        )
+        for step in range(min(batch))
+    ]
+
+
+def _matrix(view: View, leading: int, batch: tuple[int, int], step: int) -> Matrix:
+    """An operand of the call number `step`, for a batch of so many images and groups."""
+    by_images = batch[0] >= batch[1]
+    outer, inner = (view.group, view.image) if by_images else (view.image, view.group)
+    stride = inner if max(batch) > 1 else 0
+    return Matrix(view.buffer, view.dtype, view.offset + step * outer, leading, stride)
+
+
+def _stored(rows: int, columns: int, view: View) -> tuple[bool, int]:
+    found = stored(rows, columns, view.below, view.right)
+    assert found is not None
+    return found

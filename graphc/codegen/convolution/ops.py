@@ -1,0 +1,265 @@
+"""Convolution and its gradients: products of a BLAS with the unfolded input.
+
+With filters F (filters, taps), output maps Y (filters, pixels) and unfolded input X (taps, pixels),
+the three are Y = F · X, X = Fᵀ · Y and F = Y · Xᵀ. The input is unfolded some images at a time, or
+some rows of one image. What is one piece of memory decides the form of the products: channels last,
+all pixels are one matrix; else each image is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphc.codegen.convolution.filter_sums import correlated, parts_of
+from graphc.codegen.convolution.matrices import View, filters_of, maps_of, multiply, taps_of
+from graphc.codegen.convolution.tiles import (
+    Tile,
+    WeightPlan,
+    backward_plan,
+    forward_plan,
+    weight_plan,
+    windows_over,
+)
+from graphc.codegen.convolution.unfold import Columns, fold, unfold
+from graphc.codegen.convolution.without_blas import channels_inside, convolved, convolved_back
+from graphc.codegen.elementwise.kernel import elementwise
+from graphc.codegen.elementwise.ops import IDENTITY
+from graphc.codegen.node_calls import Call, Launch, NodeCalls, Scratch
+from graphc.codegen.products.gemm import compute_type
+from graphc.codegen.rules import ProductOptions, products_of
+from graphc.codegen.text.operands import Operand, Places, operand, row_major
+from graphc.ir.graph import Node
+from graphc.ir.types import TensorType, float32
+from graphc.ops.conv import Convolution
+from graphc.ops.geometry import Conv2dAttributes, Geometry
+
+CONVOLUTIONS = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
+"""The ops that are products with the unfolded input."""
+
+LIMIT_BYTES = 64 * 2**20
+"""Most bytes of scratch for unfolding, unless one row of one image needs more."""
+
+ROOM = Scratch(0)
+"""The scratch in which input is unfolded for an output, or which is to be folded back."""
+
+
+def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether products read or write the operand `name` where it lies so.
+
+    What is unfolded or folded may lie anyhow. Otherwise kernels without a BLAS would do the work,
+    slower and in another order of sums.
+    """
+    geometry = _geometry(node)
+    is_unfolded = name in ("x", "dx") and not geometry.is_pointwise
+    if _is_depthwise(geometry) or is_unfolded or name in ("bias", "sum"):
+        return True
+    size = type.dtype.itemsize
+    own = tuple(
+        0 if extent == 1 else stride // size
+        for extent, stride in zip(type.shape, strides, strict=True)
+    )
+    tensor = Operand(name, type.dtype, own, ROOM)
+    if name in ("w", "dw"):
+        return filters_of(tensor, geometry.w, geometry.attributes.groups, False) is not None
+    return _maps(geometry, tensor) is not None
+
+
+def _geometry(node: Node) -> Geometry:
+    op = node.op
+    assert isinstance(op, Convolution)
+    return op.geometry(node)
+
+
+def _is_depthwise(geometry: Geometry) -> bool:
+    """Whether each filter sees one of many channels: products would have nothing to sum."""
+    return geometry.attributes.groups > 1 and geometry.w[1] == 1
+
+
+def _operands(node: Node, places: Places) -> list[Operand]:
+    """A node's inputs, then its output, as operands on their own axes."""
+    names = [node.op.input_name(i) for i in range(len(node.inputs))]
+    names = ["filters" if name == "w" else name for name in (*names, node.op.output_name(0))]
+    values = (*node.inputs, node.output)
+    return [operand(n, v, places[v], v.shape) for n, v in zip(names, values, strict=True)]
+
+
+def _maps(geometry: Geometry, tensor: Operand) -> View | None:
+    """Maps as matrices of channels by pixels; None where they lie as no BLAS takes them."""
+    groups = geometry.attributes.groups
+    shape = geometry.y if tensor.name in ("y", "dy") else geometry.x
+    view = maps_of(tensor, shape, groups)
+    if view is None or not view.is_readable(shape[1] // groups, shape[2] * shape[3]):
+        return None
+    return view
+
+
+@products_of("conv2d")
+def _forward(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
+    geometry, (x, w, *bias, y) = _geometry(node), _operands(node, places)
+    if _is_depthwise(geometry):
+        return convolved(geometry, x, w, bias, y)
+    tiles, scratch = forward_plan(geometry, x.dtype, LIMIT_BYTES)
+    by_pixels, groups = channels_inside(x), geometry.attributes.groups
+    source, target = _maps(geometry, x), _maps(geometry, y)
+    found = filters_of(w, geometry.w, groups, by_pixels)
+    if found is None or target is None or (geometry.is_pointwise and source is None):
+        return NodeCalls(convolved(geometry, x, w, bias, y).calls, scratch)
+    filters, channels_last = found
+    calls: list[Call] = [_spread(b, y, geometry) for b in bias]
+    for tile in tiles:
+        taps = source
+        if not geometry.is_pointwise:
+            size = len(tile.images), len(tile.rows)
+            columns = Columns(geometry, *size, by_pixels, channels_last)
+            calls.append(unfold(columns, x, ROOM, tile.images.start, tile.rows.start))
+            taps = taps_of(columns, columns.operand(x, ROOM))
+        assert taps is not None
+        maps = _part(geometry, target, tile.images.start, tile.rows.start)
+        images, pixels = _joined(len(tile.images), len(tile.rows) * geometry.y[3], taps, maps)
+        calls += multiply(
+            (geometry.w[0] // groups, pixels, geometry.depth), filters, taps, maps,
+            (images, groups), 1.0 if bias else 0.0, compute_type(x.dtype, options.tf32),
+        )  # fmt: skip
+    return NodeCalls(tuple(calls), scratch)
+
+
+def _spread(bias: Operand, y: Operand, geometry: Geometry) -> Launch:
+    """A launch that fills the output with the bias, to which products are added."""
+    return _copied(geometry.y, bias.on((0, *bias.strides, 0, 0)), y)
+
+
+def _part(geometry: Geometry, maps: View, image: int, row: int) -> View:
+    """The maps of the output from an image and a row on."""
+    return maps.moved(image * maps.image + row * geometry.y[3] * maps.right)
+
+
+def _joined(images: int, pixels: int, *views: View) -> tuple[int, int]:
+    """How many images products have, and pixels: all at once where they are one matrix."""
+    if all(view.joins(pixels) for view in views):
+        return 1, images * pixels
+    return images, pixels
+
+
+@products_of("conv2d_input_gradient")
+def _input_gradient(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
+    geometry, (dy, w, dx) = _geometry(node), _operands(node, places)
+    if _is_depthwise(geometry):
+        return convolved_back(geometry, dy, w, dx)
+    tiles, scratch = backward_plan(geometry, dy.dtype, LIMIT_BYTES)
+    by_pixels, groups = channels_inside(dx), geometry.attributes.groups
+    source, target = _maps(geometry, dy), _maps(geometry, dx)
+    found = filters_of(w, geometry.w, groups, by_pixels)
+    if found is None or source is None or (geometry.is_pointwise and target is None):
+        return NodeCalls(convolved_back(geometry, dy, w, dx).calls, scratch)
+    filters, channels_last = found
+    calls: list[Call] = []
+    for tile in tiles:
+        rows = windows_over(geometry, tile.rows)
+        size = len(tile.images), max(1, len(rows))
+        columns = Columns(geometry, *size, by_pixels, channels_last)
+        taps = target if geometry.is_pointwise else taps_of(columns, columns.operand(dx, ROOM))
+        assert taps is not None
+        if rows:
+            maps = _part(geometry, source, tile.images.start, rows.start)
+            images, pixels = _joined(len(tile.images), len(rows) * geometry.y[3], maps, taps)
+            calls += multiply(
+                (geometry.depth, pixels, geometry.w[0] // groups), filters.transposed, maps, taps,
+                (images, groups), 0.0, compute_type(dy.dtype, options.tf32),
+            )  # fmt: skip
+        if not geometry.is_pointwise:
+            calls.append(fold(columns, dx, ROOM, tile.images.start, tile.rows, rows.start))
+    return NodeCalls(tuple(calls), scratch)
+
+
+@products_of("conv2d_weight_gradient")
+def _weight_gradient(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
+    geometry, (dy, x, *sums, dw) = _geometry(node), _operands(node, places)
+    if _is_depthwise(geometry):
+        return correlated(geometry, dy, x, sums, dw, parts_of(geometry))
+    plan = weight_plan(geometry, x.dtype, dw.dtype, LIMIT_BYTES)
+    groups = geometry.attributes.groups
+    found = filters_of(dw, geometry.w, groups, channels_inside(x))
+    maps = _maps(geometry, dy)
+    taps = _maps(geometry, x) if geometry.is_pointwise else None
+    unread = maps is None or (geometry.is_pointwise and taps is None)
+    if found is None or (plan.gathered is None and unread):
+        calls = correlated(geometry, dy, x, sums, dw, 1).calls
+        return NodeCalls(calls, plan.scratch)
+    filters, channels_last = found
+    tiles, pixels = plan.tiles, geometry.y[2] * geometry.y[3]
+    if maps is not None and taps is not None and maps.joins(pixels) and taps.joins(pixels):
+        tiles = (Tile(range(geometry.y[0]), range(geometry.y[2])),)
+    held = dw
+    if plan.total is not None and len(tiles) > 1:
+        held = _total(geometry, plan.total)
+        summed = filters_of(held, geometry.w, groups, channels_last)
+        assert summed is not None
+        filters, channels_last = summed
+    moved = [s for s in sums if held is not dw or places[node.inputs[2]] != places[node.output]]
+    products: list[Call] = [_copied(geometry.w, s, held) for s in moved]
+    for number, tile in enumerate(tiles):
+        first, first_calls = _gathered(geometry, plan, tile, dy, maps)
+        second, second_calls = _taps(geometry, plan, tile, x, taps, channels_last)
+        products += [*first_calls, *second_calls]
+        count = len(tile.images) * len(tile.rows) * geometry.y[3]
+        products += multiply(
+            (geometry.w[0] // groups, geometry.depth, count), first, second.transposed, filters,
+            (1, groups), 1.0 if sums or number else 0.0, compute_type(x.dtype, options.tf32),
+        )  # fmt: skip
+    if held is not dw:
+        products.append(_copied(geometry.w, held, dw))
+    return NodeCalls(tuple(products), plan.scratch)
+
+
+def _total(geometry: Geometry, room: Scratch) -> Operand:
+    """The float32 sum over tiles as an operand."""
+    return Operand("total", float32, row_major(geometry.w), room)
+
+
+def _copied(shape: tuple[int, ...], source: Operand, target: Operand) -> Launch:
+    named = replace(source, name="x"), replace(target, name="y")
+    return elementwise("copy", shape, [named[0]], [named[1]], {"y": IDENTITY})
+
+
+def _gathered(
+    geometry: Geometry, plan: WeightPlan, tile: Tile, dy: Operand, maps: View | None
+) -> tuple[View, list[Call]]:
+    """dy with all pixels of a tile as columns of one matrix, and what brings them together."""
+    pixels = geometry.y[2] * geometry.y[3]
+    if maps is not None and (len(tile.images) == 1 or maps.joins(pixels)):
+        return _part(geometry, maps, tile.images.start, tile.rows.start), []
+    assert plan.gathered is not None
+    return _brought(_pointwise(geometry), tile, dy, plan.gathered, True)
+
+
+def _taps(
+    geometry: Geometry,
+    plan: WeightPlan,
+    tile: Tile,
+    x: Operand,
+    taps: View | None,
+    channels_last: bool,
+) -> tuple[View, list[Call]]:
+    """x unfolded, with all pixels of a tile as columns of one matrix, and what unfolds it."""
+    pixels = geometry.y[2] * geometry.y[3]
+    if taps is not None and (len(tile.images) == 1 or taps.joins(pixels)):
+        return _part(geometry, taps, tile.images.start, tile.rows.start), []
+    assert plan.unfolded is not None
+    return _brought(geometry, tile, x, plan.unfolded, channels_last)
+
+
+def _brought(
+    geometry: Geometry, tile: Tile, tensor: Operand, room: Scratch, channels_last: bool
+) -> tuple[View, list[Call]]:
+    size = len(tile.images), len(tile.rows)
+    columns = Columns(geometry, *size, channels_inside(tensor), channels_last, together=True)
+    launch = unfold(columns, tensor, room, tile.images.start, tile.rows.start)
+    return taps_of(columns, columns.operand(tensor, room)), [launch]
+
+
+def _pointwise(geometry: Geometry) -> Geometry:
+    """The geometry of a convolution that reads each element of dy once."""
+    groups, filters = geometry.attributes.groups, geometry.y[1]
+    window = (filters, filters // groups, 1, 1)
+    attributes = Conv2dAttributes(groups=groups)
+    return Geometry(attributes, geometry.y, window, geometry.y, geometry.itemsize)

@@ -1,0 +1,149 @@
+"""How the work of a convolution is cut into tiles, and the scratch that they share.
+
+A tile is some images, or some rows of one image, whose unfolded input is within a limit of bytes.
+Everything follows from types and attributes alone, so scratch is known before anything has a place.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from graphc.codegen.node_calls import Scratch
+from graphc.ir.types import DType, TensorType, float32
+from graphc.ops.geometry import Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Some images, and some rows of the result: of the output, or of the input."""
+
+    images: range
+    rows: range
+
+
+def _row_bytes(geometry: Geometry, dtype: DType) -> int:
+    """How many bytes of unfolded input one row of the output needs."""
+    return geometry.attributes.groups * geometry.depth * geometry.y[3] * dtype.itemsize
+
+
+def _even(total: int, most: int) -> list[range]:
+    """A range cut into as few parts as possible, of sizes as even as possible."""
+    size = -(-total // -(-total // max(1, most)))
+    return [range(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def _tiles(images: int, rows: int, image_bytes: int, rows_fit: int, limit: int) -> list[Tile]:
+    """Tiles of whole images where one is within the limit, else of so many rows of one image."""
+    if image_bytes <= limit:
+        parts = _even(images, limit // image_bytes)
+        return [Tile(part, range(rows)) for part in parts]
+    parts = _even(rows, rows_fit)
+    return [Tile(range(n, n + 1), part) for n in range(images) for part in parts]
+
+
+def _output_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
+    """Tiles of the output that are unfolded within the limit."""
+    row = _row_bytes(geometry, dtype)
+    images, _, rows, _ = geometry.y
+    return _tiles(images, rows, row * rows, limit // row, limit)
+
+
+def _input_tiles(geometry: Geometry, dtype: DType, limit: int) -> list[Tile]:
+    """Tiles of the input that are folded within the limit; neighbours share rows of the output."""
+    row = _row_bytes(geometry, dtype)
+    a, (images, _, height, _) = geometry.attributes, geometry.x
+    unfolded = max(1, limit // row)
+    reach = a.dilation[0] * (geometry.w[2] - 1)
+    rows_fit = (unfolded - 1) * a.stride[0] + 1 - reach
+    return _tiles(images, height, row * geometry.y[2], rows_fit, limit)
+
+
+def windows_over(geometry: Geometry, height: range) -> range:
+    """The rows of the output that read these rows of the input."""
+    a = geometry.attributes
+    reach = a.dilation[0] * (geometry.w[2] - 1)
+    first = max(0, -(-(height.start + a.padding[0] - reach) // a.stride[0]))
+    past = min(geometry.y[2], (height.stop - 1 + a.padding[0]) // a.stride[0] + 1)
+    return range(first, max(first, past))
+
+
+def _room(geometry: Geometry, tiles: Iterable[tuple[int, int]], dtype: DType) -> TensorType:
+    """The scratch for the largest unfolded tile; `tiles` are their images and rows."""
+    row = geometry.attributes.groups * geometry.depth * geometry.y[3]
+    return TensorType((max(images * rows for images, rows in tiles) * row,), dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def forward_plan(
+    geometry: Geometry, dtype: DType, limit: int
+) -> tuple[list[Tile], tuple[TensorType, ...]]:
+    """Tiles of the output, and the scratch in which the input of one is unfolded."""
+    if geometry.is_pointwise:
+        return [Tile(range(geometry.y[0]), range(geometry.y[2]))], ()
+    tiles = _output_tiles(geometry, dtype, limit)
+    sizes = [(len(tile.images), len(tile.rows)) for tile in tiles]
+    return tiles, (_room(geometry, sizes, dtype),)
+
+
+@functools.lru_cache(maxsize=1024)
+def backward_plan(
+    geometry: Geometry, dtype: DType, limit: int
+) -> tuple[list[Tile], tuple[TensorType, ...]]:
+    """Tiles of the input, and the scratch from which the gradient of one is folded back."""
+    if geometry.is_pointwise:
+        return [Tile(range(geometry.y[0]), range(geometry.x[2]))], ()
+    tiles = _input_tiles(geometry, dtype, limit)
+    sizes = [(len(t.images), max(1, len(windows_over(geometry, t.rows)))) for t in tiles]
+    return tiles, (_room(geometry, sizes, dtype),)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """How the sum over all pixels is cut, and its scratch, by types and attributes alone."""
+
+    tiles: tuple[Tile, ...]
+    scratch: tuple[TensorType, ...]
+    unfolded: Scratch | None
+    gathered: Scratch | None
+    """The scratch in which pixels of dy are brought together, if tiles have many images."""
+    total: Scratch | None
+    """The scratch of a float32 sum, for a 16-bit gradient with several tiles."""
+
+
+@functools.lru_cache(maxsize=1024)
+def weight_plan(geometry: Geometry, narrow: DType, dw: DType, limit: int) -> WeightPlan:
+    """How the gradient of filters is summed, for operands of one dtype and a result of another."""
+    images, filters, rows, columns = geometry.y
+    row = _row_bytes(geometry, narrow)
+    if dw.itemsize == 2:
+        limit = max(1, limit - math.prod(geometry.w) * float32.itemsize)
+    both = (row + filters * columns * narrow.itemsize) * rows
+    each = Tile(range(1), range(rows))
+    if images > 1 and 2 * both <= limit:
+        tiles = [Tile(part, each.rows) for part in _even(images, limit // both)]
+    elif geometry.is_pointwise:
+        tiles = [Tile(range(n, n + 1), each.rows) for n in range(images)]
+    else:
+        parts = _even(rows, limit // row)
+        tiles = [Tile(range(n, n + 1), part) for n in range(images) for part in parts]
+    scratch: list[TensorType] = []
+
+    def room(elements: int, dtype: DType) -> Scratch:
+        scratch.append(TensorType((elements,), dtype))
+        return Scratch(len(scratch) - 1)
+
+    many = len(tiles[0].images)
+    pixels = many * len(tiles[0].rows) * columns
+    depth = geometry.attributes.groups * geometry.depth
+    unfolds = many > 1 or not geometry.is_pointwise
+    sums = dw.itemsize == 2 and len(tiles) > 1
+    return WeightPlan(
+        tuple(tiles),
+        unfolded=room(pixels * depth, narrow) if unfolds else None,
+        gathered=room(pixels * filters, narrow) if many > 1 else None,
+        total=room(math.prod(geometry.w), float32) if sums else None,
+        scratch=tuple(scratch),
+    )

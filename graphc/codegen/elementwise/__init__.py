@@ -1,0 +1,1 @@
+"""Kernels that compute each element of a result from its own elements alone."""

@@ -1,0 +1,138 @@
+"""Elementwise kernels: one thread a pack of elements, in a loop over the whole grid.
+
+All operands are read before anything is written, element by element, so an output may lie over
+any operand that lies as it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from graphc.codegen.node_calls import Launch
+from graphc.codegen.text.access import WIDEST, Access, accesses, indented, parameters
+from graphc.codegen.text.grid import BLOCK, GRID_LIMIT
+from graphc.codegen.text.kernel import ENTRY, named
+from graphc.codegen.text.operands import (
+    ALIGNMENT,
+    Operand,
+    collapse,
+    decompose,
+    index_type,
+    order_of,
+    packs,
+)
+from graphc.codegen.text.scalar import ScalarCode, floating
+from graphc.ir.expression import Expression
+from graphc.ir.types import DType
+
+NO_LOCALS: Mapping[str, DType] = {}
+
+
+def elementwise(
+    op: str,
+    shape: tuple[int, ...],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    expressions: Mapping[str, Expression],
+    locals: Mapping[str, DType] = NO_LOCALS,
+) -> Launch:
+    """One launch that evaluates specialised expressions, keyed by output or local, over `shape`.
+
+    All operands have strides over `shape`. A later expression may read an earlier output or local.
+    """
+    # Threads are numbered as the output lies, so that neighbours write one piece of memory.
+    order = order_of(shape, outputs)
+    ordered = tuple(shape[axis] for axis in order)
+    extents, operands = collapse(ordered, [o.permuted(order) for o in (*inputs, *outputs)])
+    sources, targets = operands[: len(inputs)], operands[len(inputs) :]
+    elements = math.prod(extents)
+    width = pack_width(extents, sources, targets)
+    packed, rest = divmod(elements, width)
+
+    def body(width: int, place: str) -> str:
+        return element_code(extents, sources, targets, expressions, locals, width, place)
+
+    loops = [loop("thread", f"{packed}u", width, body)]
+    if rest:
+        loops.append(loop(f"{packed * width}u + thread", f"{elements}u", 1, body))
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters(inputs, outputs)}) {{\n'
+        f"    using Index = {index_type(extents, operands)};\n"
+        "    const Index thread = Index(blockIdx.x) * blockDim.x + threadIdx.x;\n"
+        "    const Index threads = Index(gridDim.x) * blockDim.x;\n" + "".join(loops) + "}\n"
+    )
+    arguments = tuple(o.buffer for o in (*inputs, *outputs) if o.buffer is not None)
+    grid = min(GRID_LIMIT, -(-max(packed, rest) // BLOCK))
+    return Launch(named(op, text), arguments, grid, BLOCK)
+
+
+def pack_width(
+    extents: Sequence[int], sources: Sequence[Operand], targets: Sequence[Operand]
+) -> int:
+    """How many elements a pack has: 16 bytes of the narrowest operand that can be packed, if all
+    outputs can be written by such packs."""
+    tensors = [o for o in (*sources, *targets) if packs(o, ALIGNMENT // o.dtype.itemsize)]
+    width = max((min(WIDEST, ALIGNMENT // o.dtype.itemsize) for o in tensors), default=1)
+    while width > 1:
+        whole = extents[-1] % width == 0 or (len(extents) == 1 and extents[0] >= width)
+        if whole and all(packs(target, width) for target in targets):
+            break
+        width //= 2
+    return width
+
+
+def loop(first: str, last: str, width: int, body: Callable[[int, str], str]) -> str:
+    """Packs of `width` elements from `first` on, by all threads; `body` says what is done at a
+    place."""
+    code = body(width, f"item * {width}u" if width > 1 else "item")
+    return f"    for (Index item = {first}; item < {last}; item += threads) {{\n{code}\n    }}\n"
+
+
+def element_code(
+    extents: Sequence[int],
+    sources: Sequence[Operand],
+    targets: Sequence[Operand],
+    expressions: Mapping[str, Expression],
+    locals: Mapping[str, DType],
+    width: int,
+    place: str,
+) -> str:
+    """Statements that evaluate the expressions for `width` elements from `place` on."""
+    split, indices = decompose("place", extents, "i")
+    reads, writes = accesses(sources, indices, width), accesses(targets, indices, width)
+    lanes = _lane_code(reads, writes, expressions, locals)
+    statements = [f"const Index place = {place};", *split]
+    statements += [access.load() for access in reads] + [access.open() for access in writes]
+    if width > 1:
+        inner = indented(lanes, 1)
+        statements.append(
+            f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane) {{\n{inner}\n}}"
+        )
+    else:
+        statements += lanes
+    statements += [statement for access in writes for statement in access.close()]
+    return indented(statements, 2)
+
+
+def _lane_code(
+    reads: Sequence[Access],
+    writes: Sequence[Access],
+    expressions: Mapping[str, Expression],
+    locals: Mapping[str, DType],
+) -> list[str]:
+    """Statements that evaluate the expressions for one lane of a pack."""
+    scalar = ScalarCode(floating([access.operand.dtype for access in (*reads, *writes)]))
+    for access in reads:
+        scalar.declare(access.operand.name, access.operand.dtype, access.read())
+    read = {name for expression in expressions.values() for name in expression.names}
+    written = {access.operand.name: access for access in writes}
+    for name, expression in expressions.items():
+        if name in locals:
+            scalar.define(name, locals[name], expression)
+            continue
+        access = written[name]
+        scalar.assign(expression, access.operand.dtype, access.target())
+        if name in read:  # an output counts as it was rounded when it was stored
+            scalar.declare(name, access.operand.dtype, f"widen({access.target()})")
+    return scalar.statements

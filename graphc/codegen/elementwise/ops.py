@@ -1,0 +1,161 @@
+"""Rules of ops that are elementwise in what they compute, and launches that copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graphc.codegen.elementwise.kernel import elementwise
+from graphc.codegen.node_calls import Launch, NodeCalls, Scratch
+from graphc.codegen.rules import kernels_of
+from graphc.codegen.text.operands import (
+    Operand,
+    Place,
+    Places,
+    counter,
+    in_one_piece,
+    on_frame,
+    operand,
+)
+from graphc.ir.expression import Expression, parse
+from graphc.ir.graph import Node, Value
+from graphc.ir.types import int64
+from graphc.ops.elementwise import Elementwise
+
+IDENTITY = parse("x")
+
+
+@kernels_of(Elementwise)
+def _evaluated(node: Node, places: Places) -> NodeCalls:
+    """One launch for an op that is given by expressions, an optimizer's update included."""
+    op, shape = node.op, node.outputs[0].shape
+    assert isinstance(op, Elementwise)
+    program = op.scalar_program(node.attributes, tuple(v.type.dtype for v in node.inputs))
+    inputs, outputs = (
+        [operand(name, v, places[v], shape) for name, v in zip(names, values, strict=True)]
+        for names, values in ((program.inputs, node.inputs), (program.outputs, node.outputs))
+    )
+    launch = elementwise(op.name, shape, inputs, outputs, program.expressions, program.locals)
+    return NodeCalls((launch,))
+
+
+def _launch(node: Node, places: Places, inputs: list[Operand], expression: Expression) -> Launch:
+    y = node.output
+    target = operand("y", y, places[y], y.shape)
+    return elementwise(node.op.name, y.shape, inputs, [target], {"y": expression})
+
+
+def copied(x: Value, y: Value, places: Places) -> Launch:
+    """A launch that copies x into y, which broadcasts it."""
+    source, target = (operand(name, v, places[v], y.shape) for name, v in (("x", x), ("y", y)))
+    return elementwise("copy", y.shape, [source], [target], {"y": IDENTITY})
+
+
+def straightened(x: Value, places: Places, target: Scratch, address: int) -> Launch:
+    """A launch that copies x into one piece at that address."""
+    source = operand("x", x, places[x], x.shape)
+    piece = operand("y", x, in_one_piece(x.type, address), x.shape)
+    alike = replace(piece, buffer=target)
+    return elementwise("copy", x.shape, [source], [alike], {"y": IDENTITY})
+
+
+@kernels_of("cast", "copy")
+def _unchanged(node: Node, places: Places) -> NodeCalls:
+    (x,) = node.inputs
+    source = operand("x", x, places[x], node.output.shape)
+    return NodeCalls((_launch(node, places, [source], IDENTITY),))
+
+
+@kernels_of("full")
+def _full(node: Node, places: Places) -> NodeCalls:
+    number = parse("value").specialize({"value": float(node.attributes.value)})
+    return NodeCalls((_launch(node, places, [], number),))
+
+
+@kernels_of("reshape")
+def _reshaped(node: Node, places: Places) -> NodeCalls:
+    """A copy of x into a y that lies in one piece, needed only where x has strides that the other
+    shape cannot have."""
+    (x,), y = node.inputs, node.output
+    source = operand("x", x, places[x], x.shape)
+    alike = in_one_piece(x.type)
+    target = operand("y", x, alike, x.shape)
+    target = replace(target, buffer=y, address=places[y].address)
+    return NodeCalls((elementwise("reshape", x.shape, [source], [target], {"y": IDENTITY}),))
+
+
+@kernels_of("one_hot")
+def _one_hot(node: Node, places: Places) -> NodeCalls:
+    (indices,) = node.inputs
+    y = node.output
+    axis = y.type.rank - 1
+    labels = operand("label", indices, places[indices], indices.shape)
+    labels = labels.on((*labels.strides, 0))
+    place = counter("place", int64, axis, y.type.rank)
+    hit = parse("where(place == label, 1, 0)")
+    return NodeCalls((_launch(node, places, [labels, place], hit),))
+
+
+@kernels_of("softmax_cross_entropy_gradient")
+def _cross_entropy_gradient(node: Node, places: Places) -> NodeCalls:
+    probabilities, labels, dloss = node.inputs
+    rows, classes = probabilities.shape
+    label = operand("label", labels, places[labels], (rows,))
+    inputs = [
+        operand("p", probabilities, places[probabilities], (rows, classes)),
+        label.on((*label.strides, 0)),
+        operand("dloss", dloss, places[dloss], (rows, classes)),
+        counter("place", int64, 1, 2),
+    ]
+    source = "(p - where(place == label, 1, 0)) * dloss / rows"
+    expression = parse(source).specialize({"rows": float(rows)})
+    output = node.output
+    target = operand("dlogits", output, places[output], output.shape)
+    shape = (rows, classes)
+    launch = elementwise(node.op.name, shape, inputs, [target], {"dlogits": expression})
+    return NodeCalls((launch,))
+
+
+def _part(
+    node: Node, places: Places, part: Value, starts: Sequence[int], steps: Sequence[int]
+) -> Launch:
+    """A launch that copies a tensor to a regular part of the output."""
+    y, source = node.output, operand("x", part, places[part], part.shape)
+    own = operand("y", y, places[y], y.shape).strides
+    start = sum(n * stride for n, stride in zip(starts, own, strict=True))
+    strides = [n * stride for n, stride in zip(steps, own, strict=True)]
+    target = Operand("y", y.type.dtype, tuple(strides), y, places[y].address, start)
+    return elementwise(node.op.name, part.shape, [source], [target], {"y": IDENTITY})
+
+
+@kernels_of("concat")
+def _concatenated(node: Node, places: Places) -> NodeCalls:
+    """A copy of each part by a launch of its own; what was computed in its place has none."""
+    y, axis, launches, start = node.output, node.attributes.axis, [], 0
+    whole = places[y]
+    for part in node.inputs:
+        address = whole.address + start * whole.strides[axis]
+        if places[part] != Place(address, whole.strides):
+            starts = [start if i == axis else 0 for i in range(y.type.rank)]
+            launches.append(_part(node, places, part, starts, (1,) * y.type.rank))
+        start += part.shape[axis]
+    return NodeCalls(tuple(launches))
+
+
+@kernels_of("pad_slice")
+def _padded(node: Node, places: Places) -> NodeCalls:
+    """The output filled with zeros, then the slice copied into it."""
+    (x,), where = node.inputs, node.attributes
+    zeros = _launch(node, places, [], parse("0"))
+    return NodeCalls((zeros, _part(node, places, x, where.starts, where.steps)))
+
+
+@kernels_of("upsample_nearest2d")
+def _repeated(node: Node, places: Places) -> NodeCalls:
+    """A copy over a frame that has rows and columns as pairs: a number in x, and a repetition."""
+    (x,), y, factor = node.inputs, node.output, node.attributes.factor
+    batch, channels, rows, columns = x.shape
+    frame = (batch, channels, rows, factor, columns, factor)
+    source = on_frame("x", x, places[x], (batch, channels, rows, 1, columns, 1), frame)
+    target = on_frame("y", y, places[y], frame, frame)
+    return NodeCalls((elementwise(node.op.name, frame, [source], [target], {"y": IDENTITY}),))

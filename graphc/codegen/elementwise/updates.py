@@ -1,0 +1,277 @@
+"""Several small updates of an optimizer in one launch.
+
+Problem: a network has hundreds of parameters of a few KiB. Alone, the update of each is a launch
+that takes longer to start than to run.
+
+So neighbouring updates of one likeness become one launch, whose blocks are dealt out to the nodes:
+node i has blocks from `starts[i]` on, as many as its elements need. A block finds its node by
+bisection over these numbers, which are constants of the text, and takes the node's pointers from
+the launch's parameters. From there on it runs the code of an elementwise kernel on that node's
+elements alone, so no bit differs from a launch for each.
+
+Two invariants make that safe. No node of a launch reads what another writes, as blocks run in any
+order. And an operand counts as aligned only as well as the worst of its values, as one text serves
+all of them. Where an output lies over its state in every node, one pointer serves both.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from graphc.codegen.elementwise.kernel import element_code, loop, pack_width
+from graphc.codegen.node_calls import Launch
+from graphc.codegen.text.access import indented
+from graphc.codegen.text.grid import BLOCK
+from graphc.codegen.text.kernel import ENTRY, named
+from graphc.codegen.text.operands import ALIGNMENT, Operand, Place, Places, collapse, operand
+from graphc.codegen.text.scalar import C_TYPES
+from graphc.ir.expression import ScalarProgram
+from graphc.ir.graph import Node, Value
+from graphc.ops.elementwise import Elementwise
+from graphc.ops.update import Update
+
+SMALL_BYTES = 64 * 2**10
+"""State tensors below this are small: at some TB/s they are updated in less than 0.1 µs, while a
+launch takes some µs. Larger ones keep launches of their own, whose blocks take several packs."""
+
+PARAMETER_BYTES = 4000
+"""Bytes of a launch's parameters; every device takes 4,096."""
+
+POINTER_BYTES = 8
+
+ANY_EXTENT = (SMALL_BYTES,)
+"""The index space of all tensors of a launch: how many elements a block has, it looks up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What updates of one launch have in common."""
+
+    op: str
+    attributes: object
+    dtypes: tuple[str, ...]
+    repeated: tuple[bool, ...]
+    """Whether an input is one number for all elements, for each input."""
+
+
+def likeness(node: Node) -> Likeness | None:
+    """What updates must share to run together; None for a node that is no small update."""
+    if not isinstance(node.op, Update) or any(
+        value.type.bytes >= SMALL_BYTES or value.shape != node.outputs[0].shape
+        for value in node.outputs
+    ):
+        return None
+    shape = node.outputs[0].shape
+    if any(v.shape != shape and v.type.elements != 1 for v in node.inputs):
+        return None
+    dtypes = tuple(v.type.dtype.name for v in (*node.inputs, *node.outputs))
+    repeated = tuple(value.shape != shape for value in node.inputs)
+    return Likeness(node.op.name, node.attributes, dtypes, repeated)
+
+
+def groups(nodes: Iterable[Node], places: Places) -> Iterator[tuple[Node, ...]]:
+    """Nodes in their order, neighbours that `grouped` takes together as one tuple.
+
+    `nodes` are those that compute something: views between two updates would part them. All others
+    are tuples of one node.
+    """
+    group = _Group(places)
+    for node in nodes:
+        if not group.takes(node):
+            if group.nodes:
+                yield tuple(group.nodes)
+            group = _Group(places)
+        group.add(node)
+    if group.nodes:
+        yield tuple(group.nodes)
+
+
+class _Group:
+    """Neighbours that may run at the same time."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.nodes: list[Node] = []
+        self.likeness: Likeness | None = None
+        self.read: set[Value] = set()
+        self.written: set[Value] = set()
+
+    def takes(self, node: Node) -> bool:
+        """Whether a launch may hold this node too, beside those that it holds."""
+        if not self.nodes:
+            return True
+        if self.likeness is None or self.likeness != _launchable(node, self.places):
+            return False
+        is_apart = node.writes.isdisjoint(self.read) and node.reads.isdisjoint(self.written)
+        together = [*self.nodes, node]
+        return is_apart and _parameter_bytes(together, self.places) <= PARAMETER_BYTES
+
+    def add(self, node: Node) -> None:
+        self.likeness = self.likeness if self.nodes else _launchable(node, self.places)
+        self.nodes.append(node)
+        self.read |= node.reads
+        self.written |= node.writes
+
+
+def _launchable(node: Node, places: Places) -> Likeness | None:
+    """The likeness of a small update whose tensors lie in one piece."""
+    found = likeness(node)
+    if found is None:
+        return None
+    lies = (_is_in_one_piece(v, places[v]) for v in (*node.inputs, *node.outputs))
+    return found if all(lies) else None
+
+
+def _is_in_one_piece(value: Value, place: Place) -> bool:
+    extents, (whole,) = collapse(value.shape, [operand("", value, place, value.shape)])
+    return not extents or whole.strides == (1,)
+
+
+def grouped(nodes: Sequence[Node], places: Places) -> Launch:
+    """One launch for updates of one likeness, none of which reads what another replaces."""
+    columns = _columns(nodes, places)
+    inputs = len(nodes[0].inputs)
+    operands = [column.operand for column in columns]
+    sources, targets = operands[:inputs], operands[inputs:]
+    program = _program(nodes[0])
+    expressions = program.expressions
+    # Outputs are written in the order of the program, as an elementwise kernel writes them.
+    ordered = [next(o for o in targets if o.name == name) for name in expressions]
+    width = pack_width(ANY_EXTENT, sources, targets)
+
+    def body(width: int, place: str) -> str:
+        return element_code(ANY_EXTENT, sources, ordered, expressions, program.locals, width, place)
+
+    sizes = [node.outputs[0].type.elements for node in nodes]
+    loops = [loop("thread", f"elements / {width}u", width, body)]
+    if any(size % width for size in sizes):
+        loops.append(loop(f"elements / {width}u * {width}u + thread", "elements", 1, body))
+    blocks = [-(-max(divmod(size, width)) // BLOCK) for size in sizes]
+    starts = [0, *itertools.accumulate(blocks)]
+    rows = [
+        f"first = {starts[row]}u;\nblocks = {blocks[row]}u;\nelements = {size}u;\n"
+        + "\n".join(c.choice(row) for c in columns if c.is_chosen)
+        for row, size in enumerate(sizes)
+    ]
+    head = ["using Index = unsigned;", "Index first, blocks, elements;"]
+    head += [column.declaration for column in columns if column.is_chosen]
+    head.append(_chosen(starts, rows))
+    head += [column.same for column in columns if column.same_as is not None]
+    head.append("const Index thread = (blockIdx.x - first) * blockDim.x + threadIdx.x;")
+    head.append("const Index threads = blocks * blockDim.x;")
+    parameters = ", ".join(each for column in columns for each in column.parameters)
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters}) {{\n'
+        f"{indented(head, 1)}\n" + "".join(loops) + "}\n"
+    )
+    arguments = tuple(v for column in columns for v in column.values[: column.pointers])
+    return Launch(named(f"{nodes[0].op.name}s", text), arguments, starts[-1], BLOCK)
+
+
+def _program(node: Node) -> ScalarProgram:
+    assert isinstance(node.op, Elementwise)
+    return node.op.scalar_program(node.attributes, tuple(v.type.dtype for v in node.inputs))
+
+
+def _chosen(starts: Sequence[int], rows: Sequence[str]) -> str:
+    """Statements that find a block's row: as many comparisons as the rows' number has bits."""
+    if len(rows) == 1:
+        return rows[0]
+    half = len(rows) // 2
+    below, above = _chosen(starts[:half], rows[:half]), _chosen(starts[half:], rows[half:])
+    return (
+        f"if (blockIdx.x < {starts[half]}u) {{\n{indented([below], 1)}\n}} else {{\n"
+        f"{indented([above], 1)}\n}}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One operand of the op, with what it is in each of the nodes."""
+
+    operand: Operand
+    values: tuple[Value, ...]
+    is_output: bool
+    same_as: str | None = None
+    """The output that lies over this input in every node, if one does."""
+
+    @property
+    def pointers(self) -> int:
+        """How many parameters the launch has for it: one where all nodes read the same value."""
+        if self.same_as is not None:
+            return 0
+        return len(self.values) if self.is_output or len(set(self.values)) > 1 else 1
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether a block has to look up its pointer."""
+        return self.pointers > 1 or (self.is_output and self.pointers == 1)
+
+    @property
+    def type(self) -> str:
+        """The C++ type of the block's pointer."""
+        return f"{'' if self.is_output else 'const '}{C_TYPES[self.operand.dtype]} *"
+
+    @property
+    def parameters(self) -> list[str]:
+        """The kernel's parameters for it."""
+        name = self.operand.name
+        if not self.is_chosen:
+            return [f"{self.type}{name}"] * self.pointers
+        return [f"{self.type}{name}_{row}" for row in range(self.pointers)]
+
+    @property
+    def declaration(self) -> str:
+        """A declaration of the block's pointer."""
+        return f"{self.type}{self.operand.name};"
+
+    def choice(self, row: int) -> str:
+        """A statement that makes the block's pointer that of one node."""
+        return f"{self.operand.name} = {self.operand.name}_{row};"
+
+    @property
+    def same(self) -> str:
+        """A statement that makes the block's pointer that of the output which lies over it."""
+        return f"{self.type}const {self.operand.name} = {self.same_as};"
+
+
+def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
+    """The columns of some nodes: inputs in order, then outputs."""
+    op, found = nodes[0].op, likeness(nodes[0])
+    assert found is not None, f"{nodes[0].label} is no small update"
+    inputs = list(zip(*(node.inputs for node in nodes), strict=True))
+    outputs = list(zip(*(node.outputs for node in nodes), strict=True))
+    names = [op.input_name(index) for index in range(len(inputs))]
+    over = {}
+    for index, values in enumerate(outputs):
+        state = names.index(op.must_overwrite[op.output_name(index)])
+        if all(places[a] == places[b] for a, b in zip(inputs[state], values, strict=True)):
+            over[state] = op.output_name(index)
+    columns = [
+        _Column(
+            _operand(names[index], values, places, 0 if found.repeated[index] else 1),
+            values,
+            False,
+            over.get(index),
+        )
+        for index, values in enumerate(inputs)
+    ]
+    columns += [
+        _Column(_operand(op.output_name(index), values, places, 1), values, True)
+        for index, values in enumerate(outputs)
+    ]
+    return columns
+
+
+def _operand(name: str, values: Sequence[Value], places: Places, stride: int) -> Operand:
+    """The values of a column as one operand, as well aligned as the worst of them."""
+    address = functools.reduce(operator.or_, (places[v].address % ALIGNMENT for v in values))
+    return Operand(name, values[0].type.dtype, (stride,), values[0], address)
+
+
+def _parameter_bytes(nodes: Sequence[Node], places: Places) -> int:
+    return POINTER_BYTES * sum(column.pointers for column in _columns(nodes, places))

@@ -1,0 +1,131 @@
+"""Rows of a table by number, and the table's gradient.
+
+The gradient gives each row of the table to a warp, which looks through all numbers for its own.
+So rows of dy are added in the order of their positions, whatever the device does, without atomics
+and without sorting.
+"""
+
+from __future__ import annotations
+
+import math
+
+from graphc.codegen.elementwise.ops import copied
+from graphc.codegen.node_calls import Launch, NodeCalls
+from graphc.codegen.rules import kernels_of
+from graphc.codegen.text.access import Access, indented, parameters
+from graphc.codegen.text.grid import BLOCK, WARP, grid_kernel, over_grid
+from graphc.codegen.text.kernel import ENTRY, named
+from graphc.codegen.text.operands import (
+    ALIGNMENT,
+    Operand,
+    Places,
+    collapse,
+    decompose,
+    offset,
+    operand,
+    packs,
+    widest_index,
+)
+from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
+from graphc.ir.graph import Node
+from graphc.ir.types import DType
+
+LANE_COLUMNS = 8
+"""Columns of one row that a lane sums at a time."""
+
+
+@kernels_of("gather")
+def _gather(node: Node, places: Places) -> NodeCalls:
+    """A copy of rows into a y that lies in one piece, as does the table. A number out of range
+    reads the nearest row."""
+    table, numbers = node.inputs
+    y, rows = node.output, table.shape[0]
+    columns = math.prod(table.shape[1:])
+    lookups = numbers.type.elements
+    source = Operand("table", table.type.dtype, (columns, 1), table, places[table].address)
+    target = Operand("y", y.type.dtype, (columns, 1), y, places[y].address)
+    extents, (index,) = collapse(
+        numbers.shape, [operand("numbers", numbers, places[numbers], numbers.shape)]
+    )
+    width = ALIGNMENT // source.dtype.itemsize
+    while width > 1 and (columns % width or not (packs(source, width) and packs(target, width))):
+        width //= 2
+    split, indices = decompose("lookup", extents, "i")
+    reading = Access(source, f"Index(row) * {columns}u + column", width)
+    writing = Access(target, f"lookup * {columns}u + column", width)
+    lane = f"narrow({reading.read()}, {writing.target()});"
+    body = [
+        f"const Index lookup = item / {columns // width}u;",
+        f"const Index column = item % {columns // width}u * {width}u;",
+        *split,
+        f"const long long number = numbers[{offset(indices, index.strides)}];",
+        f"const long long row = number < 0 ? 0 : number < {rows} ? number : {rows - 1};",
+        reading.load(),
+        writing.open(),
+        f"#pragma unroll\nfor (int lane = 0; lane < {width}; ++lane) {lane}",
+        *writing.close(),
+    ]
+    packed = lookups * columns // width
+    index_kind = widest_index([((rows, columns), source), ((lookups, columns), target)])
+    given = parameters([source, index], [target])
+    kernel = grid_kernel("gather", packed, index_kind, given, body)
+    return NodeCalls((over_grid(kernel, (table, numbers, y), packed),))
+
+
+@kernels_of("gather_gradient")
+def _gather_gradient(node: Node, places: Places) -> NodeCalls:
+    """Sums of rows into a table that lies in one piece, as does dy.
+
+    A running sum lies where the output is, or is copied there first.
+    """
+    dy, numbers, *sums = node.inputs
+    dtable = node.output
+    rows, columns = dtable.shape[0], math.prod(dtable.shape[1:])
+    lookups = numbers.type.elements
+    tiles = -(-columns // (WARP * LANE_COLUMNS))
+    inputs = [Operand("dy", dy.type.dtype, (columns, 1), dy)]
+    inputs.append(Operand("numbers", numbers.type.dtype, (1,), numbers))
+    target = Operand("dtable", dtable.type.dtype, (columns, 1), dtable)
+    held = arithmetic_dtype(dy.type.dtype)
+    body = indented(_row_sums(rows, columns, lookups, held, bool(sums)), 1)
+    index_kind = widest_index([((lookups, columns), inputs[0]), ((rows, columns), target)])
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters(inputs, [target])}) {{\n'
+        f"    using Index = {index_kind};\n{body}\n}}\n"
+    )
+    grid = -(-rows * tiles * WARP // BLOCK)
+    launch = Launch(named("gather_gradient", text), (dy, numbers, dtable), grid, BLOCK)
+    moved = [value for value in sums if places[value] != places[dtable]]
+    return NodeCalls((*(copied(value, dtable, places) for value in moved), launch))
+
+
+def _row_sums(rows: int, columns: int, lookups: int, held: DType, adds: bool) -> list[str]:
+    """Statements by which a warp sums some columns of one row of the table, on top of what stands
+    there if it `adds`. It compares 32 numbers at a time with its row, one a lane; the lanes vote,
+    and the rows of dy that were hit are added from the first on."""
+    tile = WARP * LANE_COLUMNS
+    tiles = -(-columns // tile)
+    column = f"const Index column = first + t * {WARP}u;"
+    inside = f"if (exists && column < {columns}u)"
+    here = f"row * {columns}u + column"
+    start = f"widen(dtable[{here}])" if adds else literal(0.0, held)
+    every = f"#pragma unroll\nfor (int t = 0; t < {LANE_COLUMNS}; ++t)"
+    return [
+        "const Index lane = threadIdx.x % WARP;",
+        "const Index warp = (Index(blockIdx.x) * blockDim.x + threadIdx.x) / WARP;",
+        f"const bool exists = warp < {rows * tiles}u;",
+        f"const Index row = warp / {tiles}u, first = warp % {tiles}u * {tile}u + lane;",
+        f"{C_TYPES[held]} total[{LANE_COLUMNS}] = {{}};",
+        f"{every} {{\n    {column}\n    {inside} total[t] = {start};\n}}",
+        f"for (Index base = 0; base < {lookups}u; base += WARP) {{",
+        f"    const bool mine = base + lane < {lookups}u && numbers[base + lane] == row;",
+        "    unsigned hits = __ballot_sync(0xffffffffu, mine);",
+        "    for (; hits; hits &= hits - 1) {",
+        f"        const Index from = (base + __ffs(hits) - 1) * {columns}u;",
+        indented([f"{every} {{\n    {column}"], 2),
+        f"            {inside} total[t] += widen(dy[from + column]);",
+        "        }",
+        "    }",
+        "}",
+        f"{every} {{\n    {column}\n    {inside} narrow(total[t], dtable[{here}]);\n}}",
+    ]

@@ -1,0 +1,59 @@
+"""Kernels over maps: one thread for each place (n, c, h, w) of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphc.codegen.node_calls import Launch
+from graphc.codegen.text.access import parameters
+from graphc.codegen.text.grid import grid_kernel, over_grid
+from graphc.codegen.text.operands import (
+    Operand,
+    Places,
+    decompose,
+    offset,
+    operand,
+    order_of,
+    widest_index,
+)
+from graphc.ir.graph import Node
+
+AXES = ("n", "c", "h", "w")
+
+
+def own_operands(node: Node, places: Places) -> tuple[list[Operand], list[Operand]]:
+    """A node's inputs and outputs as operands on their own axes."""
+    op = node.op
+    inputs = [operand(op.input_name(i), v, places[v], v.shape) for i, v in enumerate(node.inputs)]
+    outputs = [
+        operand(op.output_name(i), v, places[v], v.shape) for i, v in enumerate(node.outputs)
+    ]
+    return inputs, outputs
+
+
+def each_element(
+    node: Node, inputs: list[Operand], outputs: list[Operand], body: Sequence[str]
+) -> Launch:
+    """A kernel that runs `body` for each place n, c, h, w of the output."""
+    shape, elements = node.outputs[0].shape, node.outputs[0].type.elements
+    values, operands = (*node.inputs, *node.outputs), (*inputs, *outputs)
+    spans = [(value.shape, o) for value, o in zip(values, operands, strict=True)]
+    order = order_of(shape, outputs)
+    split, indices = decompose("item", [shape[axis] for axis in order], "o")
+    axes = [
+        f"const Index {AXES[axis]} = {index};"
+        for axis, index in sorted(zip(order, indices, strict=True))
+    ]
+    kernel = grid_kernel(
+        node.op.name,
+        elements,
+        widest_index(spans),
+        parameters(inputs, outputs),
+        [*split, *axes, *body],
+    )
+    return over_grid(kernel, values, elements)
+
+
+def element(operand: Operand, row: str = "h", column: str = "w") -> str:
+    """C++ for an element of image n and channel c."""
+    return f"{operand.name}[{offset(('n', 'c', row, column), operand.strides)}]"

@@ -1,0 +1,1 @@
+"""Kernels that reduce a tensor along lines: sums, softmax, norms and their gradients."""

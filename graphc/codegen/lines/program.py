@@ -1,0 +1,126 @@
+"""Line programs: what to compute of each line of a tensor, before it is said how.
+
+A frame is a shape of which some axes are reduced. The elements that share their place on the other
+axes are a line: with the shape (2, 3, 4) and axis 1 reduced there are eight lines of three
+elements. A program says what to compute of each line, as scalar expressions: reductions over its
+elements, numbers made of these, and outputs for the line or for each of its elements. Softmax is a
+maximum, a sum of exp(x - peak), and an output exp(x - peak) / total for each element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from graphc.codegen.text.operands import Operand, order_of
+from graphc.ir.expression import Expression, parse
+from graphc.ir.types import DType
+
+Combine = Literal["Sum", "Max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Reductions over the elements of a line in one pass, by name, each of an expression."""
+
+    combine: Combine
+    of: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers of a line that expressions make of earlier ones, by name."""
+
+    of: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A tensor over the whole frame that is computed where it is read, and in no memory.
+
+    The last of `expressions` is the tensor; the others are computed on the way. All have a dtype in
+    `locals`, to which they are rounded. `order` lists the axes from the outermost in memory to the
+    innermost, had it been stored: sums have the bits that they would have then.
+    """
+
+    name: str
+    order: tuple[int, ...]
+    expressions: Mapping[str, Expression]
+    locals: Mapping[str, DType]
+
+    @property
+    def dtype(self) -> DType:
+        return self.locals[self.name]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What to compute along the lines of a frame.
+
+    Operands have strides over `shape`; the tensor that the frame is made for is the one that is
+    `computed`, else the first input. Only reductions read what is computed.
+    `per_line` and `per_element` give the expression of each output, stored when all stages are
+    done; `constants` are names that stand for numbers. `finish` is computed in front of `per_line`,
+    each rounded to its dtype.
+    """
+
+    shape: tuple[int, ...]
+    reduced: tuple[int, ...]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    stages: tuple[Reduce | Numbers, ...]
+    per_line: Mapping[str, str | Expression] = field(default_factory=dict)
+    per_element: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
+    computed: Computed | None = None
+    finish: Mapping[str, tuple[DType, Expression]] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the tensor that the frame is made for."""
+        return self.inputs[0].dtype if self.computed is None else self.computed.dtype
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(i for i in range(len(self.shape)) if i not in self.reduced)
+
+    @property
+    def lines(self) -> int:
+        """How many lines the frame has."""
+        return math.prod(self.shape[axis] for axis in self.kept)
+
+    @property
+    def length(self) -> int:
+        """How many elements a line has."""
+        return math.prod(self.shape[axis] for axis in self.reduced)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the last axis with more than one element is reduced."""
+        long = [axis for axis, extent in enumerate(self.shape) if extent > 1]
+        return not long or long[-1] in self.reduced
+
+    def in_memory_order(self) -> Lines:
+        """The same program with the frame's axes in the order in which its tensors lie."""
+        axes, computed = tuple(range(len(self.shape))), self.computed
+        if computed is None:
+            order = order_of(self.shape, (*self.inputs, *self.outputs))
+        else:
+            order, computed = computed.order, replace(computed, order=axes)
+        if order == axes:
+            return self
+        return replace(
+            self,
+            computed=computed,
+            shape=tuple(self.shape[axis] for axis in order),
+            reduced=tuple(i for i, axis in enumerate(order) if axis in self.reduced),
+            inputs=tuple(o.permuted(order) for o in self.inputs),
+            outputs=tuple(o.permuted(order) for o in self.outputs),
+        )
+
+    def expression(self, source: str | Expression) -> Expression:
+        """An expression of the program, with its constants put in."""
+        parsed = parse(source) if isinstance(source, str) else source
+        return parsed.specialize(self.constants)

@@ -1,0 +1,65 @@
+"""What a node does on a GPU, for the places of its values."""
+
+from __future__ import annotations
+
+from graphc.codegen.convolution import ops as convolution
+from graphc.codegen.elementwise import ops as elementwise
+from graphc.codegen.families import attention, dropout, lookup, pooling, resample, step_numbers
+from graphc.codegen.lines import norms, reductions, softmax
+from graphc.codegen.memo import Memo
+from graphc.codegen.node_calls import Buffer, NodeCalls, Slot
+from graphc.codegen.products import ops as products
+from graphc.codegen.rules import ProductOptions, rule_of
+from graphc.codegen.text.operands import ALIGNMENT, Places
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Op
+
+FAMILIES = (
+    attention, convolution, dropout, elementwise, lookup, norms, pooling, products, reductions,
+    resample, softmax, step_numbers,
+)  # fmt: skip
+"""The modules whose import registers the rules of the package's own ops."""
+
+FAR = -1
+"""Stands for the bytes between values that do not overlap."""
+
+
+def is_generated(op: Op) -> bool:
+    """Whether `calls_of` knows this op."""
+    return rule_of(op) is not None
+
+
+def calls_of(node: Node, places: Places, tf32: bool = False, epilogues: bool = True) -> NodeCalls:
+    """What computes the node's outputs from its inputs, at these places.
+
+    Raises `NotImplementedError` for an op of which `is_generated` is false. Shapes, dtypes, strides
+    and addresses modulo 16 are part of the kernels' texts, nothing else is; equal nodes at
+    equal places have equal kernels. `tf32` and `epilogues` are those of `ProductOptions`.
+    """
+    options = ProductOptions(tf32, epilogues)
+    values = (*node.inputs, *node.outputs)
+    slots: dict[Buffer, Buffer] = {}
+    for index, value in enumerate(values):
+        slots.setdefault(value, Slot(index))
+    lying = tuple((slots[v], v.type, places[v].strides, _address(node, v, places)) for v in values)
+    key = (node.op.name, repr(node.attributes), lying, options)  # -0.0 equals 0.0
+    known = _KNOWN.get(key, lambda: _lowered(node, places, options).on(slots))
+    return known.on({slot: value for value, slot in slots.items()})
+
+
+_KNOWN: Memo[NodeCalls] = Memo()
+
+
+def _address(node: Node, value: Value, places: Places) -> tuple[int, int]:
+    """What calls depend on of an address: its alignment, and where the output lies from there if
+    that may be under it or in it."""
+    own, output = places[value].address, places[node.outputs[0]].address
+    is_near = own == output or node.op.gathers is not None
+    return own % ALIGNMENT, own - output if is_near else FAR
+
+
+def _lowered(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
+    rule = rule_of(node.op)
+    if rule is None:
+        raise NotImplementedError(f"there is no generated kernel for {node.op.name}")
+    return rule(node, places, options)

@@ -1,0 +1,48 @@
+"""Matrix products: kernels that prepare the output, then BLAS calls."""
+
+from __future__ import annotations
+
+from graphc.codegen.elementwise.kernel import elementwise
+from graphc.codegen.elementwise.ops import copied
+from graphc.codegen.node_calls import Launch, NodeCalls
+from graphc.codegen.products.gemm import gemms, needs_copy
+from graphc.codegen.rules import ProductOptions, products_of
+from graphc.codegen.text.operands import Places, operand
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Strided
+from graphc.ops.matmul import activation_of
+
+PRODUCTS = ("matmul", "linear")
+"""The ops that are products."""
+
+
+@products_of(*PRODUCTS)
+def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
+    """What a matmul or linear node does at these places.
+
+    The bias and the activation of a linear node are the product's epilogue where there is one. A
+    running sum, or another bias, is copied into the output first, and the product added to it; a
+    running sum that lies there already is not copied. Raises `OptionError` where an operand
+    `needs_copy`.
+    """
+    y, added = node.output, node.inputs[2:]
+    calls = gemms(node, places, options.tf32, options.epilogues)
+    if calls[0].epilogue != "none":
+        return NodeCalls(calls)
+    moved = [value for value in added if value.shape != y.shape or places[value] != places[y]]
+    return NodeCalls((*(copied(v, y, places) for v in moved), *calls, *_activated(node, places)))
+
+
+def _activated(node: Node, places: Places) -> tuple[Launch, ...]:
+    """A launch that applies the activation of a linear node to its output, where it has one."""
+    if getattr(node.attributes, "activation", "none") == "none":
+        return ()
+    op, y = activation_of(node), node.output
+    source, target = (operand(name, y, places[y], y.shape) for name in ("x", "y"))
+    return (elementwise(op.name, y.shape, [source], [target], op.parsed),)
+
+
+def unreadable(node: Node, strided: Strided) -> tuple[Value, ...]:
+    """The operands that lie so that no BLAS can read them."""
+    found = [v for v in node.inputs[:2] if v in strided and needs_copy(v, strided[v])]
+    return tuple(dict.fromkeys(found))

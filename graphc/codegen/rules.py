@@ -1,0 +1,67 @@
+"""The rules by which ops become kernels: one registry, open to ops from outside this package.
+
+A rule takes a node and the places of its values and gives the node's calls. It is registered in the
+file in which it is written, under the op's name, or under a class for all ops derived from it. An
+op that is given by expressions (`Elementwise`) has the rule of that class and needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from graphc.codegen.node_calls import NodeCalls
+from graphc.codegen.text.operands import Places
+from graphc.errors import OptionError
+from graphc.ir.graph import Node
+from graphc.ir.op import Op
+
+
+@dataclass(frozen=True, slots=True)
+class ProductOptions:
+    """What a step wants of the products that a BLAS computes."""
+
+    tf32: bool = False
+    """Whether float32 products may round their operands to 10 bits of mantissa."""
+    epilogues: bool = True
+    """Whether biases and activations are part of products, where a BLAS has such epilogues."""
+
+
+Rule = Callable[[Node, Places], NodeCalls]
+ProductRule = Callable[[Node, Places, ProductOptions], NodeCalls]
+Key = str | type[Op]
+
+_RULES: dict[Key, ProductRule] = {}
+
+
+def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of these ops."""
+
+    def register(rule: Rule) -> Rule:
+        _register(ops, lambda node, places, options: rule(node, places))
+        return rule
+
+    return register
+
+
+def products_of(*ops: Key) -> Callable[[ProductRule], ProductRule]:
+    """Register the decorated function as the rule of ops whose work is products of a BLAS."""
+
+    def register(rule: ProductRule) -> ProductRule:
+        _register(ops, rule)
+        return rule
+
+    return register
+
+
+def rule_of(op: Op) -> ProductRule | None:
+    """The rule of an op: its own, else that of the nearest class that has one."""
+    keys: tuple[Key, ...] = (op.name, *type(op).__mro__)
+    return next((_RULES[key] for key in keys if key in _RULES), None)
+
+
+def _register(ops: tuple[Key, ...], rule: ProductRule) -> None:
+    for op in ops:
+        if op in _RULES:
+            raise OptionError(f"{op} has a rule for its kernels already")
+        _RULES[op] = rule

@@ -1,0 +1,1 @@
+"""The text of a kernel: operands, index arithmetic, accesses, scalar code, loops over a grid."""

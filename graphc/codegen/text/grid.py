@@ -1,0 +1,38 @@
+"""Kernels in which one thread computes one item, in a loop over the whole grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphc.codegen.node_calls import Argument, Launch
+from graphc.codegen.text.access import indented
+from graphc.codegen.text.kernel import ENTRY, Kernel, named
+
+WARP = 32
+"""Threads that run in step and exchange numbers without a barrier."""
+
+BLOCK = 256
+"""Threads of a block, where nothing asks for another number."""
+
+GRID_LIMIT = 4096
+"""Blocks beyond this do not make a device busier; threads take several items then."""
+
+
+def grid_kernel(
+    op: str, items: int, index: str, parameters: str, body: Sequence[str], item: str = "item"
+) -> Kernel:
+    """A kernel that runs `body` for each of so many items, whose number has the name `item`;
+    `index` is the C++ type of offsets."""
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters}) {{\n'
+        f"    using Index = {index};\n"
+        "    const Index threads = Index(gridDim.x) * blockDim.x;\n"
+        f"    Index {item} = Index(blockIdx.x) * blockDim.x + threadIdx.x;\n"
+        f"    for (; {item} < {items}u; {item} += threads) {{\n{indented(body, 2)}\n    }}\n}}\n"
+    )
+    return named(op, text)
+
+
+def over_grid(kernel: Kernel, arguments: tuple[Argument, ...], items: int) -> Launch:
+    """A launch of such a kernel."""
+    return Launch(kernel, arguments, min(GRID_LIMIT, -(-items // BLOCK)), BLOCK)

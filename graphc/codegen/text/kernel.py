@@ -1,0 +1,39 @@
+"""Kernels as text, and the text that every one of them stands on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+ENTRY = "@ENTRY@"
+"""Stands for the kernel's name in a body that has none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One `__global__` function. Equal texts have equal names, different ones different names."""
+
+    name: str
+    text: str
+
+
+def named(op: str, body: str) -> Kernel:
+    """A kernel called after its op and a digest of its text."""
+    digest = hashlib.sha256(body.encode()).hexdigest()[:12]
+    name = f"graphc_{op}_{digest}"
+    return Kernel(name, body.replace(ENTRY, name))
+
+
+@cache
+def prelude() -> str:
+    """The declarations that every kernel stands on."""
+    return resources.files(__package__).joinpath("prelude.cuh").read_text("utf-8")
+
+
+def module_text(kernels: Iterable[Kernel]) -> str:
+    """One translation unit with each of these kernels once, ordered by name."""
+    texts = {kernel.name: kernel.text for kernel in kernels}
+    return "\n".join([prelude(), *(texts[name] for name in sorted(texts))])

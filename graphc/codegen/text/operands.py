@@ -1,0 +1,197 @@
+"""Operands of a kernel: where they lie, and the index arithmetic that finds their elements.
+
+Strides count elements here, not bytes; 0 repeats an element along an axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphc.codegen.node_calls import Buffer
+from graphc.ir.graph import Value
+from graphc.ir.types import DType, TensorType, axes_in_memory, contiguous_strides
+
+ALIGNMENT = 16
+"""Bytes of the widest access."""
+
+INDEX_LIMIT = 2**31
+"""Offsets below this are computed in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies: the byte address of its first element, and byte strides."""
+
+    address: int
+    strides: tuple[int, ...]
+
+
+Places = Mapping[Value, Place]
+"""Where each value of a node lies."""
+
+
+def in_one_piece(type: TensorType, address: int = 0) -> Place:
+    """A place that holds a tensor row-major from that address on."""
+    return Place(address, contiguous_strides(type))
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor in one piece, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An argument of a kernel as its index space sees it; one without a buffer is its own offset.
+
+    The latter gives a place's number along an axis: stride 1 there, 0 elsewhere.
+    """
+
+    name: str
+    dtype: DType
+    strides: tuple[int, ...]
+    buffer: Buffer | None = None
+    address: int = 0
+    """The address that the pointer argument holds; kernels depend on it modulo 16."""
+    start: int = 0
+    """Elements between that address and the operand's first element."""
+
+    def permuted(self, order: Sequence[int]) -> Operand:
+        """The same operand on an index space with its axes in another order."""
+        return self.on([self.strides[axis] for axis in order])
+
+    def on(self, strides: Sequence[int]) -> Operand:
+        """The same operand on an index space with these strides."""
+        return replace(self, strides=tuple(strides))
+
+
+def operand(name: str, value: Value, place: Place, shape: tuple[int, ...]) -> Operand:
+    """A value broadcast to `shape` by NumPy's rule."""
+    size = value.type.dtype.itemsize
+    own = [
+        0 if extent == 1 else stride // size
+        for extent, stride in zip(value.shape, place.strides, strict=True)
+    ]
+    missing = (0,) * (len(shape) - len(own))
+    return Operand(name, value.type.dtype, (*missing, *own), value, place.address)
+
+
+def folded_strides(
+    type: TensorType, strides: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Byte strides of a tensor seen in another shape; None where its strides do not allow it."""
+    element = np.empty(1, type.dtype.numpy)
+    outline = np.lib.stride_tricks.as_strided(element, type.shape, strides)
+    try:
+        return np.reshape(outline, shape, copy=False).strides
+    except ValueError:
+        return None
+
+
+def on_frame(
+    name: str, value: Value, place: Place, own: tuple[int, ...], shape: tuple[int, ...]
+) -> Operand:
+    """A value seen in the shape `own`, broadcast to `shape`.
+
+    Raises `ValueError` where its strides do not allow it.
+    """
+    strides = folded_strides(value.type, place.strides, own)
+    if strides is None:
+        raise ValueError(f"{value.type} with the strides {place.strides} cannot be seen as {own}")
+    size = value.type.dtype.itemsize
+    elements = tuple(0 if n == 1 else s // size for n, s in zip(own, strides, strict=True))
+    missing = (0,) * (len(shape) - len(own))
+    return Operand(name, value.type.dtype, (*missing, *elements), value, place.address)
+
+
+def order_of(shape: tuple[int, ...], operands: Iterable[Operand]) -> tuple[int, ...]:
+    """All axes in the order in which the first operand that has an element at every place lies in
+    memory; as they are where none has."""
+    long = {axis for axis, extent in enumerate(shape) if extent > 1}
+    for each in operands:
+        if each.buffer is not None and all(each.strides[axis] for axis in long):
+            return axes_in_memory(shape, each.strides)
+    return tuple(range(len(shape)))
+
+
+def counter(name: str, dtype: DType, axis: int, rank: int) -> Operand:
+    """An operand that is not read but counted: the place along an axis as a number."""
+    return Operand(name, dtype, tuple(int(i == axis) for i in range(rank)))
+
+
+def collapse(
+    shape: tuple[int, ...], operands: Sequence[Operand]
+) -> tuple[tuple[int, ...], list[Operand]]:
+    """Fewest axes: extents of 1 go, and neighbours merge where all operands run on through both."""
+    extents: list[int] = []
+    kept: list[list[int]] = []
+    for extent, *strides in zip(shape, *(o.strides for o in operands), strict=True):
+        if extent == 1:
+            continue
+        if extents and all(
+            before == extent * here for before, here in zip(kept[-1], strides, strict=True)
+        ):
+            extents[-1] *= extent
+            kept[-1] = strides
+        else:
+            extents.append(extent)
+            kept.append(strides)
+    by_operand = zip(*kept, strict=True) if kept else ((),) * len(operands)
+    return tuple(extents), [o.on(s) for o, s in zip(operands, by_operand, strict=True)]
+
+
+def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
+    """The C++ type that holds every offset."""
+    spans = [sum((n - 1) * s for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands]
+    wide = max([math.prod(shape), *spans]) >= INDEX_LIMIT
+    return "unsigned long long" if wide else "unsigned"
+
+
+def widest_index(spans: Iterable[tuple[tuple[int, ...], Operand]]) -> str:
+    """The C++ type that holds every offset of operands on shapes of their own."""
+    return max((index_type(shape, [operand]) for shape, operand in spans), key=len)
+
+
+def pack_bytes(operand: Operand, width: int) -> int:
+    """Alignment that a pack of `width` elements needs."""
+    return min(ALIGNMENT, operand.dtype.itemsize * width)
+
+
+def packs(operand: Operand, width: int) -> bool:
+    """Whether packs of `width` elements along the last axis are aligned wherever they start."""
+    if width == 1 or operand.buffer is None or not operand.strides or operand.strides[-1] != 1:
+        return False
+    needed, size = pack_bytes(operand, width), operand.dtype.itemsize
+    return (operand.address + operand.start * size) % needed == 0 and all(
+        stride * size % needed == 0 for stride in operand.strides[:-1]
+    )
+
+
+def decompose(item: str, shape: Sequence[int], prefix: str) -> tuple[list[str], list[str]]:
+    """Statements that split a row-major number into one index an axis, and the indices' names."""
+    if not shape:
+        return [], []
+    if len(shape) == 1:
+        return [], [item]
+    names = [f"{prefix}{axis}" for axis in range(len(shape))]
+    statements, rest = [], item
+    for axis in reversed(range(1, len(shape))):
+        statements.append(f"const Index {names[axis]} = {rest} % {shape[axis]}u;")
+        carried = f"{prefix}_above{axis}" if axis > 1 else names[0]
+        statements.append(f"const Index {carried} = {rest} / {shape[axis]}u;")
+        rest = carried
+    return statements, names
+
+
+def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
+    """C++ for the sum of index times stride."""
+    terms = [
+        index if stride == 1 else f"{index} * {stride}u"
+        for index, stride in zip(indices, strides, strict=True)
+        if stride
+    ]
+    return " + ".join(terms) or "0u"

@@ -1,0 +1,174 @@
+"""Scalar expressions lowered to C++ statements.
+
+16-bit floats are computed in float32 and rounded once, at the end, as on the CPU. Functions are
+those of C with the suffix of their type, so a kernel's text says in which precision it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphc.ir.expression import COMPARISONS, Expression, Operand, Result
+from graphc.ir.types import (
+    DType,
+    bfloat16,
+    bool_,
+    compute_dtype,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
+
+C_TYPES = {
+    float32: "float",
+    float64: "double",
+    float16: "float16",
+    bfloat16: "bfloat16",
+    int32: "int",
+    int64: "long long",
+    uint8: "unsigned char",
+    bool_: "bool",
+}
+
+_SIGNS = {
+    "subtract": "-", "divide": "/", "less": "<", "less_equal": "<=", "greater": ">",
+    "greater_equal": ">=", "equal": "==", "not_equal": "!=",
+}  # fmt: skip
+
+_OF_MATH = {"exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf"}
+
+
+def arithmetic_dtype(dtype: DType) -> DType:
+    """What a variable of a kernel holds: floats from float32 up, integers from int32 up."""
+    wide = compute_dtype(dtype)
+    return int32 if wide == uint8 else wide
+
+
+def literal(number: float, dtype: DType) -> str:
+    """A number as a C++ literal of that dtype, exact."""
+    if dtype.kind != "float":
+        return f"{int(number)}LL" if dtype == int64 else str(int(number))
+    suffix = "f" if dtype == float32 else ""
+    with np.errstate(over="ignore"):
+        rounded = float(dtype.numpy.type(number))
+    if np.isinf(rounded):
+        sign = "-" if rounded < 0 else ""
+        return f"{sign}infinite(0.0{suffix})"
+    return f"({rounded!r}{suffix})" if rounded < 0 else f"{rounded!r}{suffix}"
+
+
+def floating(dtypes: Sequence[DType]) -> DType | None:
+    """The dtype of literals beside nothing but literals: that of the first float."""
+    floats = [compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"]
+    return floats[0] if floats else None
+
+
+class ScalarCode:
+    """Statements that compute expressions over the variables declared so far.
+
+    A variable holds the `arithmetic_dtype` of what it stands for. `statements` grows.
+    """
+
+    def __init__(self, floating: DType | None) -> None:
+        self.floating = floating
+        """The dtype of literals that stand beside no variable."""
+        self.statements: list[str] = []
+        self.variables: dict[str, tuple[str, DType]] = {}
+        self.results = 0
+
+    def declare(self, name: str, dtype: DType, value: str) -> None:
+        """A variable for an operand called `name`."""
+        held = arithmetic_dtype(dtype)
+        self.variables[name] = (f"{name}_value", held)
+        self.statements.append(f"const {C_TYPES[held]} {name}_value = {value};")
+
+    def compute(self, expression: Expression) -> tuple[str, DType]:
+        """A C++ operand that holds the expression's value, and its dtype."""
+        done: list[tuple[str, DType]] = []
+        for instruction in expression.instructions:
+            dtype = self._dtype(instruction.operands, done)
+            operands = [self._operand(operand, done, dtype) for operand in instruction.operands]
+            result = f"r{self.results}"
+            self.results += 1
+            kind = bool_ if instruction.function in COMPARISONS else dtype
+            code = _apply(instruction.function, operands, dtype)
+            self.statements.append(f"const {C_TYPES[kind]} {result} = {code};")
+            done.append((result, kind))
+        dtype = self._dtype((expression.value,), done)
+        return self._operand(expression.value, done, dtype), dtype
+
+    def nested(self) -> ScalarCode:
+        """Code inside a loop that sees all variables declared so far."""
+        inner = ScalarCode(self.floating)
+        inner.variables, inner.results = dict(self.variables), self.results
+        return inner
+
+    def define(self, name: str, dtype: DType, expression: Expression) -> None:
+        """A variable for the expression's value, rounded to `dtype`."""
+        value, _ = self.compute(expression)
+        if dtype.itemsize == 2:
+            held = C_TYPES[arithmetic_dtype(dtype)]
+            self.statements.append(f"{C_TYPES[dtype]} {name}_narrow;")
+            self.statements.append(f"narrow(({held}){value}, {name}_narrow);")
+            value = f"widen({name}_narrow)"
+        self.declare(name, dtype, value)
+
+    def assign(self, expression: Expression, dtype: DType, target: str) -> None:
+        """`target`, which stores that dtype, gets the value."""
+        value, _ = self.compute(expression)
+        held = C_TYPES[arithmetic_dtype(dtype)]
+        converted = value if dtype.itemsize != 2 else f"({held}){value}"
+        self.statements.append(f"narrow({converted}, {target});")
+
+    def _known(self, operand: Operand, done: list[tuple[str, DType]]) -> tuple[str, DType] | None:
+        if isinstance(operand, Result):
+            return done[operand.index]
+        return self.variables[operand] if isinstance(operand, str) else None
+
+    def _dtype(self, operands: tuple[Operand, ...], done: list[tuple[str, DType]]) -> DType:
+        found = [known[1] for o in operands if (known := self._known(o, done))]
+        arithmetic = [dtype for dtype in found if dtype != bool_]
+        if arithmetic:
+            return max(arithmetic, key=lambda dtype: (dtype.kind == "float", dtype.itemsize))
+        if len(found) == len(operands):
+            return bool_
+        return self.floating or next(iter(self.variables.values()))[1]
+
+    def _operand(self, operand: Operand, done: list[tuple[str, DType]], dtype: DType) -> str:
+        known = self._known(operand, done)
+        return known[0] if known else literal(float(operand), dtype)  # type: ignore[arg-type]
+
+
+def _apply(function: str, operands: list[str], dtype: DType) -> str:
+    kind, suffix = C_TYPES[dtype], "f" if dtype == float32 else ""
+    match function:
+        case "where":
+            condition, a, b = operands
+            return f"{condition} ? {a} : {b}"
+        case "add" | "multiply" if dtype.kind == "float":
+            return f" {'+' if function == 'add' else '*'} ".join(operands)
+        case "add" | "multiply":
+            return f"{function}({', '.join(f'({kind}){o}' for o in operands)})"
+        case "subtract" if dtype.kind != "float":
+            a, b = operands
+            return f"add(({kind}){a}, multiply(({kind}){b}, ({kind})-1))"
+        case "negative":
+            return (
+                f"-{operands[0]}"
+                if dtype.kind == "float"
+                else f"multiply({operands[0]}, ({kind})-1)"
+            )
+        case "power":
+            return f"pow{suffix}({', '.join(operands)})"
+        case "maximum":
+            return f"maximum<{kind}>({', '.join(operands)})"
+        case "sigmoid":
+            return f"sigmoid({operands[0]})"
+    if function in _OF_MATH:
+        return f"{_OF_MATH[function]}{suffix}({operands[0]})"
+    return f" {_SIGNS[function]} ".join(operands)

@@ -1,0 +1,97 @@
+"""Ops from outside the package: their rules enter the registry where the ops are written."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from codegen.on_cpu import Library, aligned, generated, kernels_in
+
+import graphc as g
+from graphc.codegen import rules
+from graphc.codegen.lowering import is_generated
+from graphc.codegen.node_calls import NodeCalls
+from graphc.codegen.rules import kernels_of
+from graphc.codegen.text.access import parameters
+from graphc.codegen.text.grid import grid_kernel, over_grid
+from graphc.codegen.text.operands import index_type, operand
+from graphc.errors import OptionError
+from graphc.ir.builder import apply
+from graphc.ir.op import REGISTRY, Op
+from graphc.ops.elementwise import Elementwise
+from graphc.ops.norm import Norm
+
+
+@pytest.fixture(autouse=True)
+def clean_registries():
+    with mock.patch.dict(rules._RULES), mock.patch.dict(REGISTRY):
+        yield
+
+
+def made(**members):
+    """An op class that turns a vector round."""
+    body = {
+        "name": "turned",
+        "inputs": ("x",),
+        "infer": lambda self, attributes, x: x,
+        "kernel": lambda self, record, node, x, *, y: record(np.copyto, y, x[::-1]),
+        "gradient": lambda self, node, dy: dy,
+    }
+    return type("Turned", (Op,), body | members)
+
+
+def turned(node, places):
+    """One thread an element."""
+    (x,), y = node.inputs, node.output
+    source, target = (operand(n, v, places[v], v.shape) for n, v in (("x", x), ("y", y)))
+    last, index = y.type.elements - 1, index_type(y.shape, [source, target])
+    body = [f"narrow(widen(x[{last}u - item]), y[item]);"]
+    kernel = grid_kernel("turned", last + 1, index, parameters([source], [target]), body)
+    return NodeCalls((over_grid(kernel, (x, y), last + 1),))
+
+
+def run(node, given, folder):
+    """A node's output, by its generated kernels."""
+    (x,), y = node.inputs, node.output
+    arrays = {x: aligned(given), y: aligned(np.full_like(given, 77))}
+    found = generated(node, arrays)
+    Library(kernels_in([found]), folder).run(found, arrays)
+    return arrays[y]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_rule_of_an_op_from_outside(dtype, tmp_path):
+    op = made()
+    assert not is_generated(REGISTRY["turned"])
+    assert kernels_of("turned")(turned) is turned
+    assert is_generated(REGISTRY["turned"])
+    given = np.arange(1031, dtype=dtype)
+    y = apply(op, g.input("x", given.shape, dtype))
+    assert np.array_equal(run(y, given, tmp_path), given[::-1])
+
+
+def test_an_expression_needs_no_rule(tmp_path):
+    body = {"name": "cubed", "inputs": ("x",), "expression": "x * x * x",
+            "gradient": lambda self, node, dy, x: dy * x * x * 3.0}  # fmt: skip
+    op = type("Cubed", (Elementwise,), body)
+    given = np.linspace(-2, 2, 97, dtype=np.float32)
+    node = apply(op, g.input("x", given.shape, "float32"))
+    assert np.array_equal(run(node, given, tmp_path), given * given * given)
+
+
+def test_a_class_serves_the_ops_derived_from_it():
+    base = made(name="first")
+    kernels_of(base)(turned)
+    derived = type("Second", (base,), {"name": "second"})
+    assert rules.rule_of(derived()) is rules.rule_of(base())
+    assert rules.rule_of(made(name="third")()) is None
+
+
+def test_an_own_rule_goes_before_that_of_a_class():
+    own = rules.rule_of(REGISTRY["layer_norm"])
+    kernels_of(Norm)(turned)
+    assert rules.rule_of(REGISTRY["layer_norm"]) is own
+
+
+def test_a_second_rule_is_refused():
+    with pytest.raises(OptionError, match="softmax has a rule for its kernels already"):
+        kernels_of("softmax")(turned)
