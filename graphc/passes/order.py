@@ -13,9 +13,9 @@ from dataclasses import replace
 from graphc.allocation.allocate import arena_bytes, live_bytes
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, Value
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning.order import Arc, Precedence, least_order
-from graphc.planning.steps import Tape
+from graphc.planning.steps import Steps
 from graphc.plans.memory_plan import ALIGNMENT
 
 SAVED_BY_PARTS = 0.001
@@ -42,54 +42,57 @@ def reordered(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) ->
 
 def with_least_peak(graph: Graph, alignment: int = ALIGNMENT, device: Device = CPU) -> Graph:
     """The graph in an order with fewer live bytes, or the graph itself where none is found."""
-    tape = GraphTape(graph, lambda node: 0.0, device, alignment, feature_maps_only=False)
-    arcs = tuple(_arcs(tape))
+    graph_steps = GraphSteps(graph, lambda node: 0.0, device, alignment, feature_maps_only=False)
+    arcs = tuple(_arcs(graph_steps))
 
-    def found(steps: Tape) -> Graph:
-        return _in_order(tape, least_order(Precedence(steps, arcs, steps.fixed_bytes)))
+    def found(steps: Steps) -> Graph:
+        return _in_order(graph_steps, least_order(Precedence(steps, arcs, steps.fixed_bytes)))
 
     if all(node.op.gathers is None for node in graph.nodes):
-        return found(tape.tape)
-    # The allocator puts parts inside concatenations where that pays, which no tape knows: one
-    # counts them twice, the other one as if it always did.
-    placed, copied = live_bytes(graph, alignment, device), tape.tape.peak(range(len(tape.tape)))
-    tapes = [tape.tape]
+        return found(graph_steps.steps)
+    # The allocator puts parts inside concatenations where that pays, which no steps know: one
+    # model counts them twice, the other as if it always did.
+    placed, copied = (
+        live_bytes(graph, alignment, device),
+        graph_steps.steps.peak(range(len(graph_steps.steps))),
+    )
+    models = [graph_steps.steps]
     if copied - placed > SAVED_BY_PARTS * copied:
-        tapes.append(tape.bounding_tape())
+        models.append(graph_steps.bounding_steps())
     sizes = {graph: placed}
-    for steps in tapes:
+    for steps in models:
         order = found(steps)
         if order is not graph:
             sizes[order] = live_bytes(order, alignment, device)
     return min(sizes, key=lambda order: sizes[order])
 
 
-def _in_order(tape: GraphTape, order: Sequence[int]) -> Graph:
-    """The graph of a tape with its steps in another order; itself where that is the same."""
-    graph = tape.graph
+def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Graph:
+    """The graph with its steps in another order, or itself where that is the same."""
+    graph = graph_steps.graph
     if all(index == step for index, step in enumerate(order)):
         return graph
-    return replace(graph, nodes=tuple(graph.nodes[step] for step in tape.sequence(order)))
+    return replace(graph, nodes=tuple(graph.nodes[step] for step in graph_steps.with_views(order)))
 
 
-def _arcs(tape: GraphTape) -> Iterator[Arc]:
+def _arcs(graph_steps: GraphSteps) -> Iterator[Arc]:
     """What data does not say: updates run after all readers of their state, copies after what they
     are copies of."""
-    graph = tape.graph
+    graph = graph_steps.graph
     readers: dict[int, list[int]] = {}
-    for step, inputs in enumerate(tape.tape.inputs):
+    for step, inputs in enumerate(graph_steps.steps.inputs):
         for number in inputs:
             readers.setdefault(number, []).append(step)
-    for index, step in enumerate(tape.steps):
-        node = graph.nodes[step]
+    for step, position in enumerate(graph_steps.positions):
+        node = graph.nodes[position]
         for state in _replaced(node):
-            for reader in readers[tape.numbers[state]]:
-                if reader != index:
-                    yield reader, index
+            for reader in readers[graph_steps.numbers[state]]:
+                if reader != step:
+                    yield reader, step
         if node.copy_of is not None:
-            original = tape.place.get(graph.position.get(node.copy_of, -1))
-            if original is not None and original < index:
-                yield original, index
+            original = graph_steps.place.get(graph.position.get(node.copy_of, -1))
+            if original is not None and original < step:
+                yield original, step
 
 
 def _replaced(node: Node) -> Iterator[Value]:

@@ -9,7 +9,7 @@ from graphc.ir.graph import Graph
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import casts_a_parameter
 from graphc.passes.recompute import policies
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.policies import Counts
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
 from graphc.plans.memory_plan import ALIGNMENT
@@ -54,5 +54,7 @@ def _mirrored(graph: Graph, counts: Counts) -> list[int]:
 
 def _judge(graph: Graph, device: Device) -> Callable[[Counts], int]:
     """The most bytes live at one node, with overwriting and workspaces."""
-    tape = GraphTape(graph, lambda node: 0.0, device, ALIGNMENT, feature_maps_only=False)
-    return lambda counts: tape.tape.peak(tape.tape_steps(_mirrored(graph, counts)))
+    graph_steps = GraphSteps(graph, lambda node: 0.0, device, ALIGNMENT, feature_maps_only=False)
+    return lambda counts: graph_steps.steps.peak(
+        graph_steps.without_views(_mirrored(graph, counts))
+    )

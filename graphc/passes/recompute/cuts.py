@@ -11,7 +11,7 @@ from graphc.planning.blocks import boundaries, narrow
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ForwardPass:
     """Forward steps of a graph, in order: a forward pass, or one micro-batch's."""
 
     steps: tuple[int, ...]
@@ -26,21 +26,21 @@ class Cut:
     crossing: tuple[Value, ...]
 
 
-def forward_runs(graph: Graph) -> list[Run]:
+def forward_passes(graph: Graph) -> list[ForwardPass]:
     """Forward passes in order, parted by gradient nodes."""
-    runs: list[Run] = []
+    passes: list[ForwardPass] = []
     steps: list[int] = []
     for step, node in enumerate(graph.nodes):
         if node.phase == "forward":
             steps.append(step)
         elif node.phase == "gradient" and steps:
-            runs.append(Run(tuple(steps)))
+            passes.append(ForwardPass(tuple(steps)))
             steps = []
-    return [*runs, Run(tuple(steps))] if steps else runs
+    return [*passes, ForwardPass(tuple(steps))] if steps else passes
 
 
 def root_of(value: Value) -> Value:
-    """The value whose bytes a view shows."""
+    """The value whose bytes a view lies in."""
     while value.node is not None and value.node.op.views is not None:
         source = value.node.named_inputs()[value.node.op.views]
         assert isinstance(source, Value), "a viewed input is one value"
@@ -48,30 +48,32 @@ def root_of(value: Value) -> Value:
     return value
 
 
-def cuts(graph: Graph, run: Run) -> list[Cut]:
+def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:
     """Places where a single value crosses, or that are narrowest among their neighbours.
 
     Where the user has marked segments, their ends are the only candidates.
     """
     marked = {
         before
-        for before, after in itertools.pairwise(run.steps)
+        for before, after in itertools.pairwise(forward_pass.steps)
         if graph.nodes[before].segment != graph.nodes[after].segment
     }
-    widths = [(size, len(crossing)) for _, size, crossing in _boundaries(graph, run)]
-    chosen = marked or {run.steps[index] for index in narrow(widths)}
+    widths = [(size, len(crossing)) for _, size, crossing in _boundaries(graph, forward_pass)]
+    chosen = marked or {forward_pass.steps[index] for index in narrow(widths)}
     return [
         Cut(step, size, tuple(crossing))
-        for step, size, crossing in _boundaries(graph, run)
+        for step, size, crossing in _boundaries(graph, forward_pass)
         if step in chosen and crossing
     ]
 
 
-def _boundaries(graph: Graph, run: Run) -> Iterator[tuple[int, int, Collection[Value]]]:
-    """What crosses each place; views count as what they show."""
+def _boundaries(
+    graph: Graph, forward_pass: ForwardPass
+) -> Iterator[tuple[int, int, Collection[Value]]]:
+    """What crosses each place; views count as what they view."""
     nodes = graph.nodes
     return boundaries(
-        run.steps,
+        forward_pass.steps,
         lambda step: map(root_of, nodes[step].inputs),
         lambda step: nodes[step].outputs if nodes[step].op.views is None else (),
         lambda value: value.type.bytes,

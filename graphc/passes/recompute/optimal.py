@@ -1,6 +1,6 @@
 """The planner that is asked for bytes or work: least extra time within a budget, or least bytes.
 
-It plans on a tape of the graph (graphc.planning), packs what it finds, and plans again with what
+It plans on the steps of the graph (graphc.planning), packs what it finds, and plans again with what
 packing overshot, until the bytes that are asked for hold.
 """
 
@@ -16,9 +16,9 @@ from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.goal import Goal
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.within import TapePlan, TapePlanner
+from graphc.planning.within import SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import ALIGNMENT, Allocate, Certificate
 
@@ -35,7 +35,7 @@ SLACK = 0.01
 """Part of a budget that may be left without another try."""
 
 LEAST_TRIES = (1.0, 1.01, 1.03, 1.06, 1.1)
-"""Limits above the least one on the tape: a little more room may pack better."""
+"""Parts of the least limit that the steps allow: a little more room may pack better."""
 
 POINTS = 16
 """Budgets of a frontier."""
@@ -77,15 +77,15 @@ class OptimalPlanner:
         self.graph, self.costs, self.order = graph, costs, order
         self.strategy, self.alignment = strategy, alignment
         self.device = device
-        self._tapes: dict[tuple[bool, bool], GraphTape] = {}
-        self._planners: dict[tuple[bool, bool], TapePlanner] = {}
+        self._graph_steps: dict[tuple[bool, bool], GraphSteps] = {}
+        self._planners: dict[tuple[bool, bool], SequencePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._orders: dict[Graph, Graph] = {}
         self._limits: dict[int, Point | None] = {}
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
-        """Whether plans may need fewer bytes than the tape says: parts inside concatenations."""
+        """Whether plans may need fewer bytes than the steps say: parts inside concatenations."""
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """The graph with its copies and what is proven of it; raises `BudgetError`."""
@@ -143,7 +143,7 @@ class OptimalPlanner:
             if fits is None or point.extra_time <= fits.extra_time:
                 fits, fitted = point, limit
             if self._saves and point.extra_time > 0 and -over > SLACK * budget:
-                # The tape counts parts of concatenations twice: there is more room than it knows.
+                # The steps count parts of concatenations twice: there is more room than they know.
                 raised = int(limit * budget / point.bytes(maps_only))
                 limit = raised if too_much is None else (limit + too_much) // 2
                 continue
@@ -176,12 +176,14 @@ class OptimalPlanner:
         return best
 
     def _reordered_within(self, limit: int) -> Point | None:
-        """The plan for a limit on the tape, reordered."""
+        """The plan for a limit in bytes of the steps, reordered."""
         if limit not in self._limits:
             plan = self._planner(maps_only=False, by_flops=False).plan(limit)
             point = None
             if plan is not None:
-                sequence = self._tape(maps_only=False, by_flops=False).sequence(plan.sequence)
+                sequence = self._graph_steps_for(maps_only=False, by_flops=False).with_views(
+                    plan.sequence
+                )
                 point = self._measured(self._reordered(with_sequence(self.graph, sequence)))
             self._limits[limit] = point
         return self._limits[limit]
@@ -189,7 +191,7 @@ class OptimalPlanner:
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
         planner = self._planner(maps_only=False, by_flops=True)
-        allowed = max_extra_flops * planner.tape.cost_of(range(len(planner.tape)))
+        allowed = max_extra_flops * planner.steps.cost_of(range(len(planner.steps)))
         plan = planner.least_costing(allowed)
         best = self._ordered(self._point(plan, maps_only=False, by_flops=True))
         for name in self._policies():
@@ -242,31 +244,33 @@ class OptimalPlanner:
 
     def bound_bytes(self) -> int:
         """Bytes of the arena that no schedule can go below."""
-        return least_bytes(self._tape(maps_only=False, by_flops=False).bounding_tape())
+        return least_bytes(self._graph_steps_for(maps_only=False, by_flops=False).bounding_steps())
 
     def extra_time_bound(self, budget: int, maps_only: bool) -> float:
         """The part of a step's seconds that every schedule within the budget adds at least."""
-        graph_tape = self._tape(maps_only, by_flops=False)
-        step_cost = graph_tape.tape.cost_of(range(len(graph_tape.tape)))
-        return extra_cost(graph_tape.bounding_tape(), budget) / (step_cost or 1.0)
+        graph_steps = self._graph_steps_for(maps_only, by_flops=False)
+        step_cost = graph_steps.steps.cost_of(range(len(graph_steps.steps)))
+        return extra_cost(graph_steps.bounding_steps(), budget) / (step_cost or 1.0)
 
-    def _planner(self, maps_only: bool, by_flops: bool) -> TapePlanner:
+    def _planner(self, maps_only: bool, by_flops: bool) -> SequencePlanner:
         key = (maps_only, by_flops)
         if key not in self._planners:
-            self._planners[key] = TapePlanner(self._tape(maps_only, by_flops).tape)
+            self._planners[key] = SequencePlanner(self._graph_steps_for(maps_only, by_flops).steps)
         return self._planners[key]
 
-    def _tape(self, maps_only: bool, by_flops: bool) -> GraphTape:
+    def _graph_steps_for(self, maps_only: bool, by_flops: bool) -> GraphSteps:
         key = (maps_only, by_flops)
-        if key not in self._tapes:
+        if key not in self._graph_steps:
             cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
-            self._tapes[key] = GraphTape(self.graph, cost, self.device, self.alignment, maps_only)
-        return self._tapes[key]
+            self._graph_steps[key] = GraphSteps(
+                self.graph, cost, self.device, self.alignment, maps_only
+            )
+        return self._graph_steps[key]
 
-    def _point(self, plan: TapePlan, maps_only: bool, by_flops: bool) -> Point:
+    def _point(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Point:
         if plan is self._planner(maps_only, by_flops).once:
             return self._measured(self.graph)
-        sequence = self._tape(maps_only, by_flops).sequence(plan.sequence)
+        sequence = self._graph_steps_for(maps_only, by_flops).with_views(plan.sequence)
         return self._measured(with_sequence(self.graph, sequence))
 
     def _measured(self, graph: Graph) -> Point:
@@ -315,10 +319,10 @@ class OptimalPlanner:
         return self._sequences[name]
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
-        """Extra cost and peak of another policy on the tape, without its graph."""
-        tape = self._tape(maps_only, by_flops)
-        steps = tape.tape_steps(self._sequence(name))
-        return tape.tape.extra_cost(steps), tape.tape.peak(steps)
+        """Extra cost and peak of another policy by the steps, without its graph."""
+        graph_steps = self._graph_steps_for(maps_only, by_flops)
+        sequence = graph_steps.without_views(self._sequence(name))
+        return graph_steps.steps.extra_cost(sequence), graph_steps.steps.peak(sequence)
 
     def _policies(self) -> Iterator[str]:
         """Those of the other policies that run something of their own."""
@@ -330,10 +334,10 @@ class OptimalPlanner:
                 yield name
 
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Other policies that cost less by the tape and may fit: in the order of the tape, and
+        """Other policies that cost less by the steps and may fit: in the order of the steps, and
         where nothing is concatenated, no arena is below live bytes."""
-        tape = self._tape(maps_only, by_flops=False).tape
-        step_cost = tape.cost_of(range(len(tape)))
+        steps = self._graph_steps_for(maps_only, by_flops=False).steps
+        step_cost = steps.cost_of(range(len(steps)))
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
             may_fit = maps_only or self._saves or peak <= budget
@@ -352,7 +356,7 @@ class OptimalPlanner:
             if b.index in found.residents
         ][:6]
         measured = "feature maps" if maps_only else "arena"
-        bound = least_bytes(self._tape(maps_only, by_flops=False).bounding_tape())
+        bound = least_bytes(self._graph_steps_for(maps_only, by_flops=False).bounding_steps())
         listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
         return BudgetError(
             f"no plan found whose {measured} fit into {budget} bytes = {format_bytes(budget)}; the "

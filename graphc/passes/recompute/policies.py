@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Node, Value
-from graphc.passes.recompute.cuts import Cut, Run, cuts, forward_runs, root_of
+from graphc.passes.recompute.cuts import Cut, ForwardPass, cuts, forward_passes, root_of
 
 Counts = Mapping[Node, int]
 """m of Alg. 2; nodes that are left out have 0."""
@@ -60,12 +60,14 @@ class Stages:
     largest: int
 
 
-def with_budget(graph: Graph, run: Run, places: Sequence[Cut], budget: float) -> Stages:
+def with_budget(
+    graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], budget: float
+) -> Stages:
     """Alg. 3: a greedy walk that ends a stage at the first cut behind `budget` bytes."""
     at = {cut.step: cut for cut in places}
     chosen: list[Cut] = []
     stage = between = largest = 0
-    for step in run.steps:
+    for step in forward_pass.steps:
         stage += sum(v.type.bytes for v in graph.nodes[step].outputs if _owns(v))
         if step in at and stage > budget:
             between += at[step].bytes
@@ -79,16 +81,16 @@ def _owns(value: Value) -> bool:
     return value.node is not None and value.node.op.views is None
 
 
-def stages_again(graph: Graph, runs: Iterable[tuple[Run, Stages]]) -> Counts:
+def stages_again(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> Counts:
     """Keep what crosses the cuts that end stages, and compute the stages again.
 
-    The last stage of a run stays: its gradient comes next, and would need all of it at once.
+    The last stage of a pass stays: its gradient comes next, and would need all of it at once.
     """
     counts: dict[Node, int] = {}
-    for run, stages in runs:
+    for forward_pass, stages in passes:
         makers = {value.node for cut in stages.cuts for value in cut.crossing}
         last = stages.cuts[-1].step if stages.cuts else -1
-        inside = (graph.nodes[step] for step in run.steps if step <= last)
+        inside = (graph.nodes[step] for step in forward_pass.steps if step <= last)
         counts |= {node: 1 for node in inside if node not in makers}
     return counts
 
@@ -98,8 +100,8 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
 
     Where the best of the six budgets is the first or the last, the grid goes on beyond it.
     """
-    runs = [(run, cuts(graph, run)) for run in forward_runs(graph)]
-    first = [with_budget(graph, run, places, 0) for run, places in runs]
+    passes = [(forward_pass, cuts(graph, forward_pass)) for forward_pass in forward_passes(graph)]
+    first = [with_budget(graph, forward_pass, places, 0) for forward_pass, places in passes]
     between, largest = sum(s.between for s in first), max((s.largest for s in first), default=0)
     centre = math.sqrt(between * largest)
     plans: dict[tuple[int, ...], Counts] = {}
@@ -107,7 +109,10 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
 
     def plan(exponent: int) -> tuple[int, ...]:
         budget = centre * 2 ** (exponent / (GRID - 1) - 0.5)
-        stages = [(run, with_budget(graph, run, places, budget)) for run, places in runs]
+        stages = [
+            (forward_pass, with_budget(graph, forward_pass, places, budget))
+            for forward_pass, places in passes
+        ]
         key = tuple(cut.step for _, stage in stages for cut in stage.cuts)
         if key not in plans:
             plans[key] = stages_again(graph, stages)
@@ -127,18 +132,20 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
 
 
 def recursive(graph: Graph, per_level: int = 1) -> Counts:
-    """Sec. 4.4: `per_level` checkpoints part a run, and each part is treated in the same way.
+    """Sec. 4.4: `per_level` checkpoints part a pass, and each part is treated in the same way.
 
     Feature maps of a chain of n equal layers take about k log n / log(k + 1) of them.
     """
     counts: dict[Node, int] = {}
-    for run in forward_runs(graph):
-        counts |= _nested(graph, run, cuts(graph, run), per_level)
+    for forward_pass in forward_passes(graph):
+        counts |= _nested(graph, forward_pass, cuts(graph, forward_pass), per_level)
     return counts
 
 
-def _nested(graph: Graph, run: Run, places: Sequence[Cut], per_level: int) -> dict[Node, int]:
-    """Part p of the run lies before cut p; what crosses a cut is kept from the cut's level on."""
+def _nested(
+    graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], per_level: int
+) -> dict[Node, int]:
+    """Part p of the pass lies before cut p; what crosses a cut is kept from the cut's level on."""
     kept: dict[Node, int] = {}
     level_of_part = [0] * (len(places) + 1)
     pending = [(0, len(places) + 1, 0)]
@@ -157,7 +164,7 @@ def _nested(graph: Graph, run: Run, places: Sequence[Cut], per_level: int) -> di
         pending += [(start, end, level + 1) for start, end in itertools.pairwise(edges)]
     counts: dict[Node, int] = {}
     part = 0
-    for step in run.steps:
+    for step in forward_pass.steps:
         node = graph.nodes[step]
         counts[node] = kept.get(node, level_of_part[part])
         if part < len(places) and places[part].step == step:

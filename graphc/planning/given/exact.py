@@ -1,5 +1,6 @@
 """The cheapest sequence of a small problem, in any order of its nodes: shortest path over sets of
-live values."""
+live values.
+"""
 
 from __future__ import annotations
 

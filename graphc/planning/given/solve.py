@@ -15,7 +15,7 @@ from graphc.planning.given.evict import Weights, run_within
 from graphc.planning.given.problem import Problem
 from graphc.planning.given.replay import live_during, replay
 from graphc.planning.polish import keep_more
-from graphc.planning.within import TapePlanner
+from graphc.planning.within import SequencePlanner
 
 SECONDS = 10.0
 """For how long a plan is improved, unless told."""
@@ -70,10 +70,10 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
         if cheapest is None:
             raise _does_not_fit(problem, limit, _fewest_bytes(problem, None))
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
-    planner = TapePlanner(problem.tape)
+    planner = SequencePlanner(problem.steps)
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, planner))
-    bound = sum(problem.cost[node] for node in once) + extra_cost(problem.tape, limit)
+    bound = sum(problem.cost[node] for node in once) + extra_cost(problem.steps, limit)
     best = from_chain = _along_a_chain(problem, limit, planner)
     enough = LEAST_ATTEMPTS if len(once) <= FEW else 1
     for number, (weights, part) in enumerate(_attempts()):
@@ -94,7 +94,7 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
 
 
 def _along_a_chain(
-    problem: Problem, budget: int, planner: TapePlanner
+    problem: Problem, budget: int, planner: SequencePlanner
 ) -> tuple[float, list[int]] | None:
     """The plan of a chain's dynamic program, where the problem is a forward and a backward pass."""
     found = planner.plan(budget) or planner.least()
@@ -122,8 +122,8 @@ def _attempt(
     if sequence is None:
         return None
     index = {node: step for step, node in enumerate(problem.needed)}
-    steps = keep_more(problem.tape, [index[node] for node in sequence], budget)
-    sequence = [problem.needed[step] for step in steps]
+    longer = keep_more(problem.steps, [index[node] for node in sequence], budget)
+    sequence = [problem.needed[step] for step in longer]
     measured = replay(problem, sequence)
     assert measured.peak_bytes <= budget, "a plan is checked before it is given out"
     return measured.cost, sequence
@@ -136,7 +136,7 @@ def _solution(problem: Problem, sequence: list[int], bound: float, started: floa
     return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
 
 
-def _fewest_bytes(problem: Problem, planner: TapePlanner | None) -> list[int]:
+def _fewest_bytes(problem: Problem, planner: SequencePlanner | None) -> list[int]:
     """The sequence of the least peak found: a chain's plan, or the greedy's, by bisection."""
     best = list(problem.needed)
     if planner is not None:

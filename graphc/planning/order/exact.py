@@ -42,14 +42,14 @@ def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[i
         expansions -= 1
         if expansions < 0:
             return None
-        steps = []
+        candidates = []
         for step in sets.ready(done):
             during, after = sets.run(step, done, live)
             if after <= live and during <= peak:
-                steps = [(step, during, after)]
+                candidates = [(step, during, after)]
                 break
-            steps.append((step, during, after))
-        for step, during, after in steps:
+            candidates.append((step, during, after))
+        for step, during, after in candidates:
             reached = max(peak, during)
             more = done | 1 << step
             if reached < min(below, best.get(more, below)):
@@ -71,17 +71,17 @@ class _Sets:
     """Sets of steps as bits of a whole number."""
 
     def __init__(self, problem: Precedence) -> None:
-        tape = self.tape = problem.tape
-        self.before = [_bits(steps) for steps in problem.before]
+        steps = self.steps = problem.steps
+        self.before = [_bits(chosen) for chosen in problem.before]
         self.needed, self.lasting = problem.needed, problem.lasting
-        readers = [_bits(steps) for steps in problem.readers]
+        readers = [_bits(chosen) for chosen in problem.readers]
         self.mortal = [
             [
-                (value, readers[value], tape.bytes[value])
+                (value, readers[value], steps.bytes[value])
                 for value in inputs
-                if value not in tape.held
+                if value not in steps.held
             ]
-            for inputs in tape.inputs
+            for inputs in steps.inputs
         ]
 
     def ready(self, done: int) -> list[int]:
@@ -97,10 +97,10 @@ class _Sets:
         left = ~done ^ 1 << step
         dying = {value: size for value, readers, size in self.mortal[step] if not readers & left}
         during = live + self.needed[step]
-        if dying and self.tape.overwrites[step]:
-            during -= self.tape.overwritten(step, dying)
+        if dying and self.steps.overwrites[step]:
+            during -= self.steps.overwritten(step, dying)
         return during, live + self.lasting[step] - sum(dying.values())
 
 
-def _bits(steps: tuple[int, ...]) -> int:
-    return sum(1 << step for step in steps)
+def _bits(chosen: tuple[int, ...]) -> int:
+    return sum(1 << step for step in chosen)

@@ -44,9 +44,9 @@ class _ListSchedule(ABC):
         waiting: Sequence[Sequence[int]],
         live: int,
     ) -> None:
-        self.problem, self.tape, self.limit, self.live = problem, problem.tape, limit, live
+        self.problem, self.steps, self.limit, self.live = problem, problem.steps, limit, live
         self.rank = {step: index for index, step in enumerate(sequence)}
-        self.awaited = [len(steps) for steps in awaited]
+        self.awaited = [len(others) for others in awaited]
         self.waiting = waiting
         self.growth = [0] * len(problem)
         self.reach = [0] * len(problem)
@@ -123,25 +123,25 @@ class _Forwards(_ListSchedule):
     def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
         awaited, waiting = problem.before, problem.behind
         super().__init__(problem, sequence, limit, awaited, waiting, problem.first_bytes)
-        self.unread = [len(steps) for steps in problem.readers]
-        for value in self.tape.held:
+        self.unread = [len(readers) for readers in problem.readers]
+        for value in self.steps.held:
             self.unread[value] += 1
-        self.last_reader = [sum(steps) for steps in problem.readers]
+        self.last_reader = [sum(readers) for readers in problem.readers]
         """By value, the sum of its unread readers' numbers: one reader's, in the end."""
 
     def measure(self, step: int) -> tuple[int, int]:
         dying = [value for value in self.problem.sized[step] if self.unread[value] == 1]
         reach = self.problem.needed[step]
-        if dying and self.tape.overwrites[step]:
-            reach -= self.tape.overwritten(step, dying)
-        return reach, self.problem.lasting[step] - self.tape.total(dying)
+        if dying and self.steps.overwrites[step]:
+            reach -= self.steps.overwritten(step, dying)
+        return reach, self.problem.lasting[step] - self.steps.total(dying)
 
     def take(self, step: int) -> Iterable[int]:
         last: dict[int, None] = {}
         for value in self.problem.sized[step]:
             self.unread[value] -= 1
             self.last_reader[value] -= step
-            if self.unread[value] == 1 and value not in self.tape.held:
+            if self.unread[value] == 1 and value not in self.steps.held:
                 last[self.last_reader[value]] = None
         return last
 
@@ -149,16 +149,16 @@ class _Forwards(_ListSchedule):
 class _Backwards(_ListSchedule):
     def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
         awaited, waiting = problem.behind, problem.before
-        live = problem.base + problem.tape.total(problem.tape.held)
+        live = problem.base + problem.steps.total(problem.steps.held)
         super().__init__(problem, sequence, limit, awaited, waiting, live)
-        self.is_live = [value in problem.tape.held for value in range(len(problem.tape.bytes))]
+        self.is_live = [value in problem.steps.held for value in range(len(problem.steps.bytes))]
 
     def measure(self, step: int) -> tuple[int, int]:
         fresh = [value for value in self.problem.sized[step] if not self.is_live[value]]
-        taken, lasting = self.tape.total(fresh), self.problem.lasting[step]
+        taken, lasting = self.steps.total(fresh), self.problem.lasting[step]
         reach = taken + self.problem.needed[step] - lasting
-        if fresh and self.tape.overwrites[step]:
-            reach -= self.tape.overwritten(step, fresh)
+        if fresh and self.steps.overwrites[step]:
+            reach -= self.steps.overwritten(step, fresh)
         return reach, taken - lasting
 
     def take(self, step: int) -> Iterable[int]:

@@ -106,8 +106,8 @@ class _Search:
             self.floor = max(self.floor, cut.bytes)
             if self.is_least:
                 return
-            first = [step for step in self.order if step in cut.steps]
-            self.offer(first + [step for step in self.order if step not in cut.steps])
+            first = [step for step in self.order if step in cut.before]
+            self.offer(first + [step for step in self.order if step not in cut.before])
 
     def list(self) -> None:
         """Bisect the limit of bytes under which a list schedule is found, in both directions."""

@@ -25,11 +25,11 @@ def improve_windows(problem: Precedence, sequence: list[int]) -> list[int]:
         at = profile.index(peak)
         for start, stop in _around(at, len(sequence)):
             tries -= 1
-            steps = sequence[start:stop]
+            window = sequence[start:stop]
             inner = _window(problem, sequence, start, stop, profile[start])
             order = least_peak_order(inner, peak, EXPANSIONS)
             if order is not None:
-                sequence[start:stop] = [steps[index] for index in order]
+                sequence[start:stop] = [window[index] for index in order]
                 profile[start:stop] = inner.profile(order)
                 break
         else:
@@ -51,16 +51,16 @@ def _window(
     problem: Precedence, sequence: list[int], start: int, stop: int, level: int
 ) -> Precedence:
     """The steps from `start` to `stop` alone; `level` bytes are live during the first."""
-    tape = problem.tape
-    steps = sequence[start:stop]
-    inside = set(steps)
-    touched = {value for step in steps for value in (*tape.inputs[step], *tape.outputs[step])}
+    steps = problem.steps
+    window = sequence[start:stop]
+    inside = set(window)
+    touched = {value for step in window for value in (*steps.inputs[step], *steps.outputs[step])}
     earlier = set(sequence[:start])
     beyond = {
         value
         for value in touched
-        if value in tape.held
+        if value in steps.held
         or any(r not in inside and r not in earlier for r in problem.readers[value])
     }
-    inner = problem.within(steps, beyond, 0)
-    return problem.within(steps, beyond, level - inner.profile(range(len(steps)))[0])
+    inner = problem.within(window, beyond, 0)
+    return problem.within(window, beyond, level - inner.profile(range(len(window)))[0])
