@@ -1,4 +1,11 @@
-"""What the exact search needs to know of a problem, and how often it starts anew."""
+"""What the exact search needs to know of a problem, and how often it starts anew.
+
+search.py takes lists of who lives with whom, which are made once a problem in quadratic time. Each
+restart has an order of buffers of its own and a limit of decisions, 1000 (or two a buffer, if that
+is more) times the next number of Luby's sequence. That is within a logarithmic factor of the best
+limits that one could know beforehand, for searches whose luck lies in the order (Luby, Sinclair and
+Zuckerman, 1993).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +22,7 @@ DECISIONS = 1000
 
 
 class Outcome(Enum):
-    """How a search ends."""
+    """The ways in which a search ends."""
 
     FOUND = 1
     NONE_EXISTS = 0

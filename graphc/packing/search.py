@@ -1,12 +1,38 @@
 """Exact search for a packing within a capacity, valley by valley.
 
-As in MiniMalloc (Moffitt, 2023) every buffer lies as low as those below it let it, sections bound
-what is still to come, and a buffer order decides what is tried first. The branching is that of
-exact strip packing: where the skyline has a valley, one of its outermost sections is taken. Either
-a buffer that lives within the valley and in that section rests on the floor, or none does, and all
-of them have to lie on something that ends higher. Of all such sections the one with the fewest
-choices is taken first. Each packing whose buffers all lie as low as they can is reached by one
-path, so a search that ends without one proves that none exists.
+Buffers live in sections [first, last) and have sizes. Wanted are offsets such that buffers with a
+section in common do not overlap and every one ends at or below the capacity C. This is dynamic
+storage allocation, NP-complete (Garey and Johnson, 1979, SR2), so the search is depth first, with a
+limit on its decisions.
+
+Let every buffer of a packing sink until it lies on the bottom, on a pin or on another buffer. Only
+such packings have to be tried, and they are built from the bottom up. A state has for each buffer b
+that is not placed
+
+    solid(b) ≤ least(b)     the lowest offset above all placed buffers and pins that live with b;
+                            the same, as far as decisions have raised it further
+
+and for each section s the floor level(s), the smallest `least` of its buffers that are to come, and
+rest(s), the sum of their sizes. It is given up where least(b) + size(b) > C for a buffer or
+level(s) + rest(s) > C for a section. That is so in MiniMalloc (Moffitt, 2023), where an order of
+buffers decides what is tried first, too.
+
+The branching is that of exact strip packing. A valley is a run of sections with equal floors
+between higher ones. A buffer with `least` on its floor lives within it, for the walls are higher.
+In one of the two outermost sections of a valley, either
+
+    rest      one of the buffers that live there and have `solid` on the floor lies on it, or
+    leave     none does. All of them lie on something that ends higher: `least` rises for all, to
+              the lowest end of a buffer to come that may lie under one of them
+
+These exclude one another, so each packing whose buffers all lie as low as they can is reached by
+one path, and a search that ends without one proves that none exists. Of all such sections the one
+with the fewest choices is taken first, then the one with the least to spare: C - level(s) -
+rest(s), of which `leave` needs some.
+
+To choose a section, a decision looks at all floors and at the members of outermost sections; to
+carry it out, at the neighbours of what it places or lifts and the members of their sections. It is
+undone from trails of what it changed, whose length bounds the memory.
 """
 
 from __future__ import annotations
@@ -247,7 +273,7 @@ def search(
     depth, left, decisions, work = 0, buffers, 0, 0
     is_new, is_complete = True, True
     while True:
-        if is_new:
+        if is_new:  # begin a decision: its section, and what can rest there
             if left == 0:
                 return FOUND, decisions, work
             section = _most_constrained(
@@ -274,7 +300,7 @@ def search(
                 left += 1
                 for section in range(first[buffer], last[buffer]):
                     rest[section] += size[buffer]
-        if following[depth] > ends[depth]:
+        if following[depth] > ends[depth]:  # all choices have been tried, and `leave`
             depth -= 1
             if depth < 0:
                 return (NONE_EXISTS if is_complete else LIMIT_REACHED), decisions, work
@@ -286,7 +312,7 @@ def search(
         floor = level[section]
         begin, end = section, section + 1
         fits = True
-        if following[depth] < ends[depth]:
+        if following[depth] < ends[depth]:  # rest
             buffer = choices[following[depth]]
             top = floor + size[buffer]
             tried[depth], offsets[buffer] = buffer, floor
@@ -305,7 +331,7 @@ def search(
                     if least[other] + size[other] > capacity:
                         fits = False
                         break
-        else:
+        else:  # leave
             tried[depth] = -1
             spare = capacity - rest[section] - floor
             support = FAR
@@ -338,5 +364,5 @@ def search(
         if fits and has_room:
             depth += 1
             is_new = True
-        elif fits:
+        elif fits:  # too deep for the trails: not followed, so the end proves nothing any more
             is_complete = False

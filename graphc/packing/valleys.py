@@ -4,6 +4,16 @@ The skyline says for each section how high it is filled. A valley is a run of eq
 higher ones; the buffer of the best rank among those that live inside a valley goes onto its floor,
 and where none does, the floor rises to the lower wall. Burke, Kendall and Whitwell (2004) choose
 so for rectangles that can be moved, Sekiyama et al. (2018) for the lifetimes of tensors.
+
+Offsets need not be searched, since a buffer is placed where it rests. What has to be found is the
+best rank among the buffers [first, last) within a valley [start, stop). Buffers stand by their
+first section, so those with first in the valley are a run of leaves of a tree, whose nodes hold the
+best rank and the least `last` below them; a descent passes over nodes with no buffer that ends by
+`stop` or none that beats the best so far. Placed buffers get the rank FAR.
+
+The skyline is a list of runs, by their first section: placing parts a run into at most three,
+raising joins it with one or both neighbours. So n buffers in s sections take O(n + s) changes of
+the skyline and one descent each, mostly in O(log n), at worst in O(n).
 """
 
 from __future__ import annotations
@@ -97,6 +107,7 @@ def fill_valleys(
         end, floor = end_of[start], level[start]
         left = level[before[start]] if start > 0 else FAR
         right = level[end] if end < sections else FAR
+        # Walk downhill: what is no valley has a lower neighbour.
         if left < floor:
             start = before[start]
             continue
@@ -105,7 +116,7 @@ def fill_valleys(
             continue
         leaf, visited = _best_inside(ranks, lasts, births[start], births[end], end, stack)
         work += visited
-        if leaf == 0:
+        if leaf == 0:  # nothing fits in: the floor rises, and joins the run that it has reached
             level[start] = min(left, right)
             if right <= left:
                 end_of[start] = end_of[end]
@@ -124,6 +135,8 @@ def fill_valleys(
         top = floor + size[index]
         height = max(height, top)
         low, high = first[index], last[index]
+        # The run that is covered stands alone, or joins walls that are as high; what is left of the
+        # valley on either side are runs of their own.
         if high < end:
             end_of[high], before[end], level[high] = end, high, floor
         elif right == top:

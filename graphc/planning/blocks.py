@@ -27,19 +27,13 @@ chain.py takes cubic time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TypeVar
 
 from graphc.planning.keep_sets import Choice
+from graphc.planning.narrow import boundaries, narrow, thinned
 from graphc.planning.steps import AllBut, Run, Steps
-
-WINDOW = 8
-"""A cut is narrowest among so many places on either side, or one value wide."""
-
-MOST_UNITS, MOST_WIDE = 340, 80
-"""Longer chains are thinned out: where one value crosses, and where several do."""
 
 SPANS = (1, 2, 4, 8, 16)
 """Units that are taken together, so that what crosses between them can be dropped too."""
@@ -108,7 +102,7 @@ class Chain:
         }
         self.useful = self.steps.missing(self.wanted, self.fixed)
         widths = [(size, len(crossing)) for _, size, crossing in self._boundaries()][:-1]
-        chosen = set(_thinned(narrow(widths), widths))
+        chosen = set(thinned(narrow(widths), widths))
         cuts = [
             (step, frozenset(crossing))
             for index, (step, _, crossing) in enumerate(self._boundaries())
@@ -342,57 +336,10 @@ class Chain:
 
 
 class _Either:
-    """What stands in one container or in the other."""
+    """A container of what stands in one container or in the other."""
 
     def __init__(self, one: Container[int], other: Container[int]) -> None:
         self.one, self.other = one, other
 
     def __contains__(self, value: object) -> bool:
         return value in self.one or value in self.other
-
-
-V = TypeVar("V", bound=Hashable)
-
-
-def boundaries(
-    sequence: Sequence[int],
-    reads: Callable[[int], Iterable[V]],
-    makes: Callable[[int], Iterable[V]],
-    size: Callable[[V], int],
-) -> Iterator[tuple[int, int, Collection[V]]]:
-    """(step, bytes, values) that cross the place behind each step, from what ran to what will."""
-    last_use = {value: step for step in sequence for value in reads(step)}
-    crossing: dict[V, None] = {}
-    ending: dict[int, list[V]] = {}
-    total = 0
-    for step in sequence:
-        for value in ending.pop(step, ()):
-            del crossing[value]
-            total -= size(value)
-        for value in makes(step):
-            if last_use.get(value, -1) > step:
-                crossing[value] = None
-                total += size(value)
-                ending.setdefault(last_use[value], []).append(value)
-        yield step, total, crossing
-
-
-def narrow(widths: Sequence[tuple[int, int]]) -> list[int]:
-    """Of places with (bytes, values) that cross, those that one value crosses or that are narrowest
-    among their neighbours."""
-    sizes = [size for size, _ in widths]
-    return [
-        index
-        for index, (size, count) in enumerate(widths)
-        if count == 1 or (count and size == min(sizes[max(0, index - WINDOW) : index + WINDOW + 1]))
-    ]
-
-
-def _thinned(places: list[int], widths: Sequence[tuple[int, int]]) -> list[int]:
-    """Of neighbouring places the narrower, until there are few enough."""
-    wide = sum(widths[place][1] > 1 for place in places)
-    most = MOST_WIDE if 2 * wide > len(places) else MOST_UNITS
-    while len(places) >= most:
-        pairs = [places[index : index + 2] for index in range(0, len(places), 2)]
-        places = [min(pair, key=lambda place: widths[place][0]) for pair in pairs]
-    return places

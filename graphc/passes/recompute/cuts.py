@@ -1,4 +1,11 @@
-"""Where a forward pass is narrow: few bytes cross from what ran to what will run."""
+"""Where a forward pass is narrow: few bytes cross from what ran to what will run.
+
+The place behind step i is crossed by the values of steps up to i that a later step of the same pass
+reads. What the paper calls candidate stage splitting points C in Alg. 3 are the places that one
+value crosses, or that no more bytes cross than any of 8 places on either side (planning/narrow.py,
+in one walk over the pass). To compute a stage again, what crosses the cut before it is enough,
+states and inputs aside. Views are not counted: what they view crosses in their place.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Value
-from graphc.planning.blocks import boundaries, narrow
+from graphc.planning.narrow import boundaries, narrow
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,23 @@
 """The planner that is asked for bytes or work: least extra time within a budget, or least bytes.
 
-It plans on the steps of the graph (graphc.planning), packs what it finds, and plans again with what
-packing overshot, until the bytes that are asked for hold.
+A budget bounds the packed arena. graphc.planning knows the steps of the graph and their live bytes,
+but not packing, nor where parts lie inside concatenations, nor the orders that passes/order.py may
+find. So with arena(M) the arena of the plan that `SequencePlanner` makes for a limit of M live
+bytes,
+
+    1. an M near the budget B with arena(M) ≤ B is looked for, from M = B down by what the arena
+       overshoots, and up again by bisection while much of B is left; at most 8 plans, since
+       arena(M) is neither smooth nor monotone;
+    2. plans for M > B are tried too where another order may bring them below B: limits at fixed
+       ratios up to what an order saves without recomputation, until two in a row miss;
+    3. the paper's policies that would be cheaper, and may fit, are made as well.
+
+The best of all three is taken, so the result is never worse than one of the paper's that fits.
+Where nothing fits, the plan of the fewest bytes is tried, and then told in the error.
+
+`max_extra_flops` asks the other way round, with flops for costs; without either, the knee of the
+curve (bytes, extra time) that the tables estimate is the limit. What is proven is planning/bound.py
+on the steps in which concatenations take the fewest bytes: it holds for every order and packing.
 """
 
 from __future__ import annotations
@@ -135,6 +151,7 @@ class OptimalPlanner:
             point = self._point(plan, maps_only, by_flops=False)
             if attempt == 0 and not maps_only and point.bytes(maps_only) > budget:
                 point = self._ordered(point)
+            # `limit` falls until a plan fits; then it lies between `fitted` and `too_much`.
             over = point.bytes(maps_only) - budget
             if over > 0:
                 too_much = limit
@@ -203,7 +220,7 @@ class OptimalPlanner:
         return best
 
     def knee(self) -> Point:
-        """Where the curve of bytes against time bends: farthest from the line between its ends."""
+        """The plan where the curve of bytes against time bends, farthest from a line of its ends."""
         planner = self._planner(maps_only=False, by_flops=False)
         plain = self._other("none", maps_only=False)
         whole = planner.curve()
@@ -306,7 +323,7 @@ class OptimalPlanner:
         return self._graphs[name]
 
     def _other(self, name: str, maps_only: bool) -> Point:
-        """What another policy comes to; for the paper's measure in the order of the paper."""
+        """The plan of another policy; for the paper's measure in the order of the paper."""
         key = (name, maps_only)
         if key not in self._others:
             point = self._measured(self._other_graph(name))
@@ -325,7 +342,7 @@ class OptimalPlanner:
         return graph_steps.steps.extra_cost(sequence), graph_steps.steps.peak(sequence)
 
     def _policies(self) -> Iterator[str]:
-        """Those of the other policies that run something of their own."""
+        """The names of the other policies, without those that run the same as one before."""
         seen: list[list[int]] = []
         for name in OTHERS:
             sequence = self._sequence(name)

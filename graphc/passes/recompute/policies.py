@@ -1,4 +1,22 @@
-"""The paper's policies, each as mirror counts of forward nodes."""
+"""The paper's policies, each as mirror counts of forward nodes.
+
+Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost" (2016). A policy is a
+function m from forward nodes to how often they may be computed again; sequence.py makes the copies.
+
+    mirror     m as the user has marked it
+    cheap      Sec. 4.2: m = 1 for what costs little, 0 for products
+    segments   Alg. 1: m = 1 inside the user's segments, 0 for what leaves them
+    sublinear  Alg. 3: m = 1 but for what crosses cuts that end stages of about b bytes. For b = 0 let
+               x bytes cross the cuts and y be made in the largest stage: b is searched around √(x y)
+               by appendix A's grid of 6, each plan judged by its live bytes, and beyond the grid
+               where its end is best
+    recursive  Sec. 4.4: what crosses a cut of level l of the recursion has m = l, and the parts
+               between the last cuts have m = their level. With k cuts a level, memory of n equal
+               layers is g(n) = k + g(n / (k + 1)) = k log n / log(k + 1), for as many more forward
+               passes as levels
+
+All are linear in the graph but for the plans that `sublinear` judges.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +126,7 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
     bytes_of: dict[tuple[int, ...], int] = {}
 
     def plan(exponent: int) -> tuple[int, ...]:
+        # From centre / √2 to centre · √2 for exponents 0 to 5.
         budget = centre * 2 ** (exponent / (GRID - 1) - 0.5)
         stages = [
             (forward_pass, with_budget(graph, forward_pass, places, budget))
@@ -158,6 +177,7 @@ def _nested(
         pieces = min(per_level, parts - 1) + 1
         edges = [first + parts * i // pieces for i in range(pieces + 1)]
         for edge in edges[1:-1]:
+            # Kept at this level: copies of deeper levels read it, and do not make it again.
             for value in places[edge - 1].crossing:
                 assert value.node is not None, "inputs and states do not cross"
                 kept[value.node] = min(level, kept.get(value.node, level))

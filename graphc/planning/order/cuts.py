@@ -1,9 +1,22 @@
 """The fewest bytes that can be live at a step, whatever the order: a minimum cut.
 
-What has run before the step is a set that holds all the step waits for, and neither the step nor
-what waits for it. A value takes bytes where its maker is in the set and a reader is not. The set
-of fewest bytes parts the steps as a minimum cut does, so no order has a lower peak than the cut
-says, and the set says what to run before the step and what behind it.
+What has run before step w is a set D that holds all w waits for, and neither w nor what waits for
+it. live(D) of precedence.py counts a value where its maker is in D and a reader is not, which is a
+cut between a source, on whose side D lies, and a sink, in a network of steps and values:
+
+    source → what w waits for    infinite    it has run
+    w → sink                     infinite    it has not
+    s → what s waits for         infinite    where s has run, so have they
+    maker of v → v               bytes of v  the source for values from outside
+    v → each reader of v         infinite    where one has not run, v is live
+    v → sink                     infinite    where v is held
+
+Closed sets D are cuts of finite capacity, so the least live(D) is a minimum cut: no order has a
+peak below it and what w takes itself, and the set says what to run before w and what behind it.
+What w takes is counted with as much overwritten as could be.
+
+One cut is a maximum flow, of SciPy's in whole numbers of 32 bits: where the sum of sizes is above
+2^30 in units of their greatest common divisor, they are rounded down, so the bound holds.
 """
 
 from __future__ import annotations
@@ -44,6 +57,7 @@ class Cuts:
             if size and (problem.readers[value] or value in steps.held)
         ]
         sizes = [steps.bytes[value] for value in sized]
+        # Rounded down where a coarser unit is needed: a bound stays one.
         unit = math.gcd(*sizes) or 1
         self.unit = max(unit, -(-sum(sizes) // CAPACITY))
         self.count = count + 2 + len(sized)

@@ -1,15 +1,25 @@
 """List scheduling within a limit of bytes, from the first step on or from the last one back.
 
-Steps run in the order given, as far as they fit: a step that does not waits, with all that
-needs it, until enough has died. Forwards, a weight gradient whose operands are small beside it is
-put off so while the feature maps are live. Backwards, steps are taken off the end, and what is made
-early and read late moves to its readers.
+Of the steps that may run, the first one of the given order that fits below the limit is taken, by
+during(s, D) of precedence.py; steps that leave no more bytes live than there were come first. A
+step that does not fit waits, with all that needs it, until enough has died. Where nothing fits any
+more, there is no schedule under this limit by this method, and search.py asks for a higher one.
+
+Forwards, a weight gradient whose operands are small beside it is put off so while the feature maps
+are live. Backwards, steps are taken off the end, and what is made early and read late moves to its
+readers. The second is the first on the reversed order: live bytes are those of values that what has
+been taken reads and whose makers are still to be taken, so a step takes what it reads and is not
+live yet, and frees what it makes.
 
 In either direction, a step that leaves no more bytes live than there were is taken as soon as
 it can be. This loses nothing. Take an order that takes it later and move it to the front: what
 is taken in between then finds at most the bytes that it found before, for the step frees at least
 as much when more steps have been taken. Forwards that is because more readers have run, backwards
 because more of what it reads is live already.
+
+A step's reach (bytes above those live while it runs) and growth only fall while it waits, each time
+that a value comes to be its own to free. A fall costs one look at the step's operands and one more
+entry in a heap; entries that are out of date are passed over.
 """
 
 from __future__ import annotations
@@ -33,7 +43,7 @@ def list_schedule(
 
 
 class _ListSchedule(ABC):
-    """The queues; subclasses know what a step frees."""
+    """The queues, which are the same in both directions; subclasses know what a step frees."""
 
     def __init__(
         self,
@@ -61,11 +71,11 @@ class _ListSchedule(ABC):
 
     @abstractmethod
     def measure(self, step: int) -> tuple[int, int]:
-        """Reach and growth of a ready step."""
+        """The reach and the growth of a ready step, as things stand."""
 
     @abstractmethod
     def take(self, step: int) -> Iterable[int]:
-        """Note that a step is taken; other steps whose reach or growth have fallen."""
+        """Note that a step is taken; returns other steps whose reach or growth have fallen."""
 
     def run(self) -> list[int] | None:
         if self.live > self.limit:
@@ -120,6 +130,8 @@ class _ListSchedule(ABC):
 
 
 class _Forwards(_ListSchedule):
+    """Steps run one after another: a value dies with its last reader, by a count of readers."""
+
     def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
         awaited, waiting = problem.before, problem.behind
         super().__init__(problem, sequence, limit, awaited, waiting, problem.first_bytes)
@@ -141,12 +153,15 @@ class _Forwards(_ListSchedule):
         for value in self.problem.sized[step]:
             self.unread[value] -= 1
             self.last_reader[value] -= step
+            # One reader is left: now it frees the value, so its reach and growth fall.
             if self.unread[value] == 1 and value not in self.steps.held:
                 last[self.last_reader[value]] = None
         return last
 
 
 class _Backwards(_ListSchedule):
+    """Steps are taken off the end: a value is live from its first taken reader to its maker."""
+
     def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
         awaited, waiting = problem.behind, problem.before
         live = problem.base + problem.steps.total(problem.steps.held)

@@ -1,4 +1,20 @@
-"""What has to run before what, and who reads which value last: steps without their order."""
+"""What has to run before what, and who reads which value last: steps without their order.
+
+Let D be the set of steps that have run. Every legal order passes only through sets that hold with
+each step all that it waits for, and what is live depends on the set alone:
+
+    live(D) = base + bytes of values from outside or made in D that a step outside D reads, or held
+
+because an output that overwrites an operand takes as many bytes as die, in whatever order that came
+about. Running s from D takes
+
+    during(s, D) = live(D) + bytes that s makes + its workspace - what its outputs take over from
+                   operands that nobody outside D and s reads
+
+So an order is a path through such sets, and its peak the largest `during` on it. exact.py searches
+these paths, cuts.py bounds them from below, listing.py and windows.py improve one. To find the
+least peak is NP-hard (Sethi, 1975, for registers).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +32,7 @@ Arc = tuple[int, int]
 class Precedence:
     """Steps under a partial order: their data dependencies and further `arcs`.
 
-    `base` bytes are live throughout beside the values of the steps. What is live after some steps
-    depends on which have run, not on their order: an output that overwrites an operand takes
-    bytes equal to those that die.
+    `base` bytes are live throughout beside the values of the steps.
     """
 
     steps: Steps
@@ -30,7 +44,7 @@ class Precedence:
 
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
-        """By step, those that have to run before it, ascending."""
+        """The steps that have to run before each step, ascending."""
         steps = self.steps
         found = [
             {steps.maker[value] for value in inputs if steps.maker[value] >= 0}
@@ -42,7 +56,7 @@ class Precedence:
 
     @cached_property
     def behind(self) -> tuple[tuple[int, ...], ...]:
-        """By step, those that wait for it, ascending."""
+        """The steps that wait for each step, ascending."""
         found: list[list[int]] = [[] for _ in range(len(self))]
         for step, firsts in enumerate(self.before):
             for first in firsts:
@@ -51,7 +65,7 @@ class Precedence:
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """By value, the steps that read it, ascending."""
+        """The steps that read each value, ascending."""
         found: list[list[int]] = [[] for _ in self.steps.bytes]
         for step, inputs in enumerate(self.steps.inputs):
             for value in inputs:
@@ -60,13 +74,13 @@ class Precedence:
 
     @cached_property
     def sized(self) -> tuple[tuple[int, ...], ...]:
-        """By step, the values it reads that take bytes."""
+        """The values that each step reads and that take bytes."""
         size = self.steps.bytes
         return tuple(tuple(v for v in inputs if size[v]) for inputs in self.steps.inputs)
 
     @cached_property
     def lasting(self) -> tuple[int, ...]:
-        """By step, the bytes that it leaves behind for others, before operands die."""
+        """The bytes that each step leaves behind for others, before operands die."""
         steps, readers = self.steps, self.readers
         return tuple(
             sum(steps.bytes[v] for v in outputs if readers[v] or v in steps.held)
@@ -75,7 +89,7 @@ class Precedence:
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
-        """By step, the bytes of its outputs and its workspace."""
+        """The bytes of the outputs and the workspace of each step."""
         steps = self.steps
         return tuple(
             workspace + sum(steps.bytes[v] for v in outputs)
@@ -98,7 +112,7 @@ class Precedence:
         return [self.base + level for level in self.steps.profile(sequence, self.steps.held)]
 
     def is_legal(self, sequence: Sequence[int]) -> bool:
-        """Whether every step stands there once, behind all that have to run before it."""
+        """Whether every step stands in the sequence once, behind all that have to run before it."""
         place = {step: index for index, step in enumerate(sequence)}
         if len(place) != len(sequence) or sorted(place) != list(range(len(self))):
             return False
