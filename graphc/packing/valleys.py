@@ -28,6 +28,23 @@ FAR = 1 << 62
 
 
 @compiled
+def _tree(column: Integers, order: Integers) -> Integers:
+    """A column in the order given as leaves of a binary tree, each node the least of its leaves.
+
+    The root is node 1, the children of node i are 2 i and 2 i + 1; missing leaves are FAR.
+    """
+    leaves = 1
+    while leaves < len(order):
+        leaves *= 2
+    tree = np.full(2 * leaves, FAR, np.int64)
+    for position in range(len(order)):
+        tree[leaves + position] = column[order[position]]
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = min(tree[2 * node], tree[2 * node + 1])
+    return tree
+
+
+@compiled
 def _smaller_children(tree: Integers, node: int) -> None:
     """Keep at every ancestor the smaller of its two children."""
     while node > 1:
@@ -72,6 +89,23 @@ def _best_inside(
 
 
 @compiled
+def _raise_floor(
+    start: int, left: int, right: int, end_of: Integers, before: Integers, level: Integers
+) -> int:
+    """Raise a valley to its lower wall and join the run there; returns where that starts."""
+    end = end_of[start]
+    level[start] = min(left, right)
+    if right <= left:
+        end_of[start] = end_of[end]
+        before[end_of[end]] = start
+    if left <= right:
+        start = before[start]
+        end_of[start] = end_of[end_of[start]]
+        before[end_of[start]] = start
+    return start
+
+
+@compiled
 def fill_valleys(
     first: Integers,
     last: Integers,
@@ -87,16 +121,8 @@ def fill_valleys(
     `by_birth` sorts buffers by `first`, and `births[s]` counts those of sections before s.
     """
     count, sections = len(size), len(births) - 1
-    leaves = 1
-    while leaves < count:
-        leaves *= 2
-    ranks, lasts = np.full(2 * leaves, FAR, np.int64), np.full(2 * leaves, FAR, np.int64)
-    for position in range(count):
-        ranks[leaves + position] = rank[by_birth[position]]
-        lasts[leaves + position] = last[by_birth[position]]
-    for node in range(leaves - 1, 0, -1):
-        ranks[node] = min(ranks[2 * node], ranks[2 * node + 1])
-        lasts[node] = min(lasts[2 * node], lasts[2 * node + 1])
+    ranks, lasts = _tree(rank, by_birth), _tree(last, by_birth)
+    leaves = len(ranks) // 2
     # Runs of the skyline by their first section: where they end, where the one before starts.
     end_of, before = np.zeros(sections + 1, np.int64), np.zeros(sections + 1, np.int64)
     level = np.zeros(sections + 1, np.int64)
@@ -116,15 +142,8 @@ def fill_valleys(
             continue
         leaf, visited = _best_inside(ranks, lasts, births[start], births[end], end, stack)
         work += visited
-        if leaf == 0:  # nothing fits in: the floor rises, and joins the run that it has reached
-            level[start] = min(left, right)
-            if right <= left:
-                end_of[start] = end_of[end]
-                before[end_of[end]] = start
-            if left <= right:
-                start = before[start]
-                end_of[start] = end_of[end_of[start]]
-                before[end_of[start]] = start
+        if leaf == 0:
+            start = _raise_floor(start, left, right, end_of, before, level)
             continue
         index = by_birth[leaf - leaves]
         ranks[leaf] = lasts[leaf] = FAR

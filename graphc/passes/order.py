@@ -13,9 +13,8 @@ and, which data does not say,
 graphc.planning.order looks for a linear extension of it with a low peak, by bytes as graph_steps.py
 counts them. Those are the allocator's, but for concatenations: the allocator decides for each
 whether its parts lie inside it. So there are two models, one in which parts never do and one in
-which they always do. The second is searched too where parts save a
-thousandth, and `live_bytes` of the allocator picks the best of what is
-found and the order given.
+which they always do. The second is searched too where parts save a thousandth, and `live_bytes` of
+the allocator picks the best of what is found and the order given.
 
 Fewer live bytes need not be a smaller arena, since packing may lose more: `reordered` takes the
 order found only where its packed arena is smaller than that of the order given.

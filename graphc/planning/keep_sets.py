@@ -125,7 +125,7 @@ class Choice:
         return KeepSet(kept, self.steps.total(kept), self.steps.cost_of(again))
 
     def hull(self, most: int) -> list[KeepSet]:
-        """At most so many keep sets, from the most bytes to the least, on the lower hull of cost
+        """At most `most` keep sets, from the most bytes to the least, on the lower hull of cost
         against bytes."""
         low, high = self.cheapest(self.least_price), self.cheapest(self.highest_price)
         found = {low.bytes: low, high.bytes: high}

@@ -1,4 +1,4 @@
-"""From a policy's name to a training graph with its copies."""
+"""A training graph with its copies, from the name of a policy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recompute(graph: Graph, policy: str, device: Device = CPU) -> Graph:
 
 
 def sequence_of(graph: Graph, policy: str, device: Device = CPU) -> list[int]:
-    """What `policy` runs, as steps of the graph."""
+    """The sequence that `policy` runs, as positions of the graph's nodes."""
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
     counts = {**casts, **POLICIES[policy](graph, device)}
     return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))

@@ -1,9 +1,8 @@
 """The planner that is asked for bytes or work: least extra time within a budget, or least bytes.
 
-A budget bounds the packed arena. graphc.planning knows the steps of the graph and their live bytes,
-but not packing, nor where parts lie inside concatenations, nor the orders that passes/order.py may
-find. So with arena(M) the arena of the plan that `SequencePlanner` makes for a limit of M live
-bytes,
+A budget bounds the packed arena. graphc.planning knows live bytes, but not packing, nor where parts
+lie inside concatenations, nor the orders that passes/order.py may find. So with arena(M) the arena
+of the plan that `SequencePlanner` makes for a limit of M live bytes,
 
     1. an M near the budget B with arena(M) ≤ B is looked for, from M = B down by what the arena
        overshoots, and up again by bisection while much of B is left; at most 8 plans, since
@@ -220,7 +219,7 @@ class OptimalPlanner:
         return best
 
     def knee(self) -> Point:
-        """The plan where the curve of bytes against time bends, farthest from a line of its ends."""
+        """The plan where the curve of bytes against time bends, farthest from its chord."""
         planner = self._planner(maps_only=False, by_flops=False)
         plain = self._other("none", maps_only=False)
         whole = planner.curve()

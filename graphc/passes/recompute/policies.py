@@ -6,10 +6,10 @@ function m from forward nodes to how often they may be computed again; sequence.
     mirror     m as the user has marked it
     cheap      Sec. 4.2: m = 1 for what costs little, 0 for products
     segments   Alg. 1: m = 1 inside the user's segments, 0 for what leaves them
-    sublinear  Alg. 3: m = 1 but for what crosses cuts that end stages of about b bytes. For b = 0 let
-               x bytes cross the cuts and y be made in the largest stage: b is searched around √(x y)
-               by appendix A's grid of 6, each plan judged by its live bytes, and beyond the grid
-               where its end is best
+    sublinear  Alg. 3: m = 1 but for what crosses cuts that end stages of about b bytes. For b = 0
+               let x bytes cross the cuts and y be made in the largest stage: b is searched around
+               √(x y) by appendix A's grid of 6, each plan judged by its live bytes, and beyond the
+               grid where its end is best
     recursive  Sec. 4.4: what crosses a cut of level l of the recursion has m = l, and the parts
                between the last cuts have m = their level. With k cuts a level, memory of n equal
                layers is g(n) = k + g(n / (k + 1)) = k log n / log(k + 1), for as many more forward
@@ -39,7 +39,7 @@ PATIENCE, WALK = 2, 12
 
 
 def mirror(graph: Graph) -> Counts:
-    """What the user has marked with `graphc.mirror`."""
+    """The counts that the user has marked with `graphc.mirror`."""
     return {node: node.mirror for node in graph.nodes if node.phase == "forward" and node.mirror}
 
 

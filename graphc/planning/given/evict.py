@@ -2,8 +2,8 @@
 
 The order of nodes is fixed; what is live is not. Before a node is computed, the dropped values that
 it needs are computed again, each as what it needs itself may have been dropped. Where the budget
-has no room for a result, live values are dropped until it has. As in dynamic
-tensor rematerialization (Kirisame et al., 2021) value v is dropped at time t by the least score
+has no room for a result, live values are dropped until it has. As in dynamic tensor
+rematerialization (Kirisame et al., 2021) value v is dropped at time t by the least score
 
     c(v)^a · b(v)^-β · (u(v) - t)^-d
 
