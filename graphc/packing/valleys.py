@@ -146,12 +146,11 @@ def fill_valleys(
             start = _raise_floor(start, left, right, end_of, before, level)
             continue
         index = by_birth[leaf - leaves]
-        ranks[leaf] = lasts[leaf] = FAR
-        _smaller_children(ranks, leaf)
-        _smaller_children(lasts, leaf)
+        for tree in (ranks, lasts):
+            tree[leaf] = FAR
+            _smaller_children(tree, leaf)
         placed += 1
-        offsets[index] = floor
-        top = floor + size[index]
+        offsets[index], top = floor, floor + size[index]
         height = max(height, top)
         low, high = first[index], last[index]
         # The run that is covered stands alone, or joins walls that are as high; what is left of the

@@ -49,7 +49,7 @@ FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
 """Up to so many nodes, attempts that are made in any time; larger problems have one."""
 
 BISECTIONS = 12
-LARGEST_SHOWN = 6
+LARGEST_NAMED = 6
 PRECISION = 1e-9
 
 
@@ -177,7 +177,7 @@ def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetErr
     measured = replay(problem, fewest)
     node = fewest[measured.peak_step]
     live = live_during(problem, fewest, measured.peak_step)
-    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))[:LARGEST_SHOWN]
+    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))[:LARGEST_NAMED]
     values = [(str(problem.ids[value]), problem.bytes[value]) for value in largest]
     listed = ", ".join(f"{name} {size}" for name, size in values)
     return BudgetError(
