@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:
-    """How memory is planned."""
+    """Add the options that say how memory is planned."""
     parser.add_argument(
         "--allocate", default="packed", metavar="A", help=f"{', '.join(ALLOCATE)} (default: packed)"
     )
@@ -46,7 +46,7 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
-    """Whether nodes may run in another order, and in groups."""
+    """Add the options that let nodes run in another order, and in groups."""
     parser.add_argument(
         "--keep-order", dest="reorder", action="store_false",
         help="run nodes as they were made, even where another order takes fewer bytes",
@@ -58,7 +58,7 @@ def add_order(parser: argparse.ArgumentParser) -> None:
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:
-    """What plans take nodes to cost."""
+    """Add the options that say what plans take nodes to cost."""
     parser.add_argument(
         "--costs", metavar="FILE", help="plan with times that `graphc profile` has measured"
     )
@@ -69,12 +69,12 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser, choices: str) -> None:
-    """What a plan is for."""
+    """Add the option that says which device a plan is for."""
     parser.add_argument("--device", default="cpu", metavar="D", help=f"{choices} (default: cpu)")
 
 
 def check_writable(path: str) -> None:
-    """Before the work is done: raise `OptionError` where a file cannot be written at `path`."""
+    """Raise `OptionError` where a file cannot be written at `path`, before the work is done."""
     if Path(path).is_dir() or not os.access(Path(path).resolve().parent, os.W_OK):
         raise OptionError(
             f"cannot save to {path!r}: it is a folder, or its folder is missing or not writable"
@@ -84,7 +84,7 @@ def check_writable(path: str) -> None:
 def add_recipe(
     parser: argparse.ArgumentParser, default: Recipe, extra_optimizers: tuple[str, ...] = ()
 ) -> None:
-    """How a step trains; what the user leaves out is the `default` recipe's."""
+    """Add the options that say how a step trains; the `default` recipe has what is left out."""
     group = parser.add_argument_group("training step")
     names = ", ".join((*OPTIMIZERS, *extra_optimizers))
     group.add_argument(
@@ -123,7 +123,7 @@ def add_recipe(
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """How long a run is that is only planned."""
+    """Add the option that says how long a run is that is only planned."""
     parser.add_argument(
         "--steps", type=int, default=10_000, metavar="N",
         help="steps of the run that a schedule is for (default: 10000)",

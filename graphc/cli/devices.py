@@ -45,8 +45,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def describe() -> dict[str, Any]:
-    """The same as a mapping: ``cpu``, ``gpus``, ``gpu_unavailable`` (a sentence or None) and
-    ``libraries`` (versions, or why they are missing). Memory is in bytes."""
+    """The devices of this machine as a mapping, memory in bytes.
+
+    It has ``cpu``, ``gpus``, ``gpu_unavailable`` (a sentence or None) and ``libraries`` (versions,
+    or why they are missing).
+    """
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found: dict[str, Any] = {
         "cpu": {"name": machine(), "memory_bytes": pages, "numpy": np.__version__},

@@ -1,4 +1,4 @@
-"""From MODEL and key=value on the command line to a loss."""
+"""A loss, made from MODEL and key=value on the command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build(model: str, entries: Sequence[str]) -> Value:
 
 
 def setting(model: str, entries: Sequence[str], name: str) -> Any:
-    """What an argument of the model's function is: as given, its default, or None."""
+    """The value of an argument of the model's function: as given, its default, or None."""
     settings = parse_settings(entries)
     if name in settings:
         return settings[name]

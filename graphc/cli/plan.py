@@ -151,7 +151,7 @@ def check_pictures() -> None:
 
 
 def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None) -> CostModel:
-    """What --roofline and --costs say of a plan's nodes, else the roofline of its device."""
+    """The cost model that --roofline and --costs ask for, by default the device's roofline."""
     device = find_device(roofline) if roofline else memory_plan.device
     return CostModel(device, load_costs(costs) if costs else None)
 

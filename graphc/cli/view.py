@@ -115,7 +115,7 @@ def _check_times(options: argparse.Namespace, write: Writer | None) -> None:
 
 
 def _plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
-    """What stands on a tab → its plan."""
+    """The plans to view, by what stands on their tabs."""
     if options.diff:
         return _two_plans(parser, options)
     if options.model is None:
@@ -192,7 +192,7 @@ def _page(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: l
 
 
 def _clocks(plan: MemoryPlan, options: argparse.Namespace) -> dict[str, Clock]:
-    """By name, how long nodes take: as planned, and as measured where that was asked for."""
+    """The clocks of a page by name: as planned, and as measured where that was asked for."""
     clocks = {"planned": estimated(plan, cost_model(plan, options.roofline, None))}
     if options.costs is not None:
         costs = cost_model(plan, options.roofline, options.costs)

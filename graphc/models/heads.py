@@ -1,4 +1,4 @@
-"""What networks end in: a loss on the labels that the program is fed."""
+"""The heads of networks: a loss on the labels that the program is fed."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FORMS = ("baseline", "common")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What tells the two forms apart: `common` has no biases, and no relu before the sum."""
+    """The differences between the two forms: `common` has no biases, and no relu before the sum."""
 
     common: bool
 

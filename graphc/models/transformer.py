@@ -1,4 +1,4 @@
-"""What transformers have in common: attention and feed-forward parts on x (batch, seq, width)."""
+"""The parts that transformers share: attention and feed-forward on x (batch, seq, width)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEVIATION = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a transformer."""
+    """The size of a transformer."""
 
     layers: int
     width: int

@@ -1,4 +1,4 @@
-"""What ops share that can add their result to a running sum, see passes/accumulate.py.
+"""Ops that can add their result to a running sum, see passes/running_sums.py: what they share.
 
 Such an op has a last input ``*sum``, of the output's type, which is there when the attribute
 ``accumulate`` is set: beta = 1, in the words of a BLAS. The output may overwrite it.

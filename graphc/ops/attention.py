@@ -62,7 +62,7 @@ class TiledAttention(Op):
     """Of (rows x columns) elements: how many a node computes."""
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
-        """q, k and v."""
+        """The operands q, k and v."""
         raise NotImplementedError
 
     def cost(self, node: Node) -> Cost:
@@ -235,7 +235,7 @@ def _factor(given: object) -> float:
 
 
 def _fused(q: Value, k: Value, v: Value, attributes: AttentionAttributes) -> Value:
-    """On four axes, with as many of extent 1 in front as are missing, or the first ones as one."""
+    """Attention on four axes: axes of extent 1 are put in front, or the first ones made one."""
     leading = q.shape[:-2]
     if not leading == k.shape[:-2] == v.shape[:-2]:
         raise ShapeError(

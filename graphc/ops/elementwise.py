@@ -81,7 +81,7 @@ class Elementwise(Op):
         return self.parsed
 
     def scalar_program(self, attributes: Any, dtypes: tuple[DType, ...]) -> ScalarProgram:
-        """What is computed of every element, with these attributes, from inputs of these dtypes."""
+        """The arithmetic of every element, with these attributes, on inputs of these dtypes."""
         constants = {key: float(number) for key, number in attribute_items(attributes)}
         expressions = self.expressions_for(attributes, len(dtypes)).items()
         return ScalarProgram(

@@ -23,7 +23,7 @@ def require_integers(type: TensorType, what: str) -> None:
 
 
 def check_range(indices: Array, limit: int, what: str) -> None:
-    """At run time: raise `FeedError` unless all indices lie in [0, limit)."""
+    """Raise `FeedError` at run time unless all indices lie in [0, limit)."""
     low, high = int(np.minimum.reduce(indices, None)), int(np.maximum.reduce(indices, None))
     if low < 0 or high >= limit:
         raise FeedError(

@@ -77,7 +77,7 @@ class Member:
         return sum(expression.flops for expression in self.op.parsed.values())
 
     def expression(self, renamed: Sequence[str | float], dtypes: tuple[DType, ...]) -> Expression:
-        """What it computes of operands that are called like this, or are constants."""
+        """The member's expression of operands with these names, or that are these constants."""
         if not isinstance(self.op, Elementwise):
             return _IDENTITY.specialize({"x": renamed[0]})
         program = self.op.scalar_program(self.attributes, dtypes)

@@ -57,7 +57,7 @@ class FusedReduceAttributes:
 
     @property
     def groups(self) -> tuple[FusedAttributes, FusedAttributes]:
-        """Those before and behind the reduction; one without members is none."""
+        """The groups before and behind the reduction; one without members is none."""
         return self.group, self.behind
 
     @property
@@ -95,7 +95,7 @@ class FusedReduce(Op):
     def scalar_program(
         self, attributes: FusedReduceAttributes, dtypes: tuple[DType, ...]
     ) -> ScalarProgram:
-        """What members compute of every element: all are locals, the last one is `OPERAND`."""
+        """The arithmetic of members on every element: all are locals, the last one is `OPERAND`."""
         if not attributes.members:
             return ScalarProgram(("x0",), (), {OPERAND: parse("x0")}, {OPERAND: dtypes[0]})
         program = _fused().scalar_program(attributes.group, dtypes)
@@ -145,7 +145,7 @@ class FusedReduce(Op):
         )
 
     def lowerings(self, node: Node) -> tuple[Lowering, Lowering]:
-        """What computes the operand, and what is applied to the result, as NumPy steps."""
+        """The NumPy steps that compute the operand, and those that are applied to the result."""
         dtypes = tuple(value.type.dtype for value in node.inputs)
         before = self.scalar_program(node.attributes, dtypes)
         wide, result = _wide(self.operand(node)), self.result(node)
@@ -166,7 +166,7 @@ class FusedReduce(Op):
         )
 
     def program_behind(self, node: Node) -> ScalarProgram:
-        """What makes y0, the output, of x0, the reduction's result."""
+        """The program that makes y0, the output, of x0, the reduction's result."""
         dtypes = (self.result(node).dtype,)
         if not node.attributes.after:
             return ScalarProgram(("x0",), ("y0",), {"y0": parse("x0")})

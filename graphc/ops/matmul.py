@@ -123,7 +123,7 @@ approximation by tanh."""
 
 @dataclass(frozen=True, slots=True)
 class LinearAttributes:
-    """What is applied to the sums before they are written, see passes/epilogues.py."""
+    """The function applied to the sums before they are written, see passes/fusion/epilogues.py."""
 
     activation: Activation = "none"
 

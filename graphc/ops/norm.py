@@ -61,15 +61,15 @@ class Norm(Op):
     wide_inputs = ("scale", "bias", "running_mean", "running_variance")
 
     def frame(self, node: Node) -> Frame:
-        """How this node looks at its x."""
+        """The frame of a node: how it looks at its x."""
         return self.frame_of(node.attributes, node.inputs[0].shape)
 
     def frame_of(self, attributes: Any, shape: tuple[int, ...]) -> Frame:
-        """The same from attributes and a shape; raises `ShapeError` where they do not fit."""
+        """The frame of attributes and a shape; raises `ShapeError` where they do not fit."""
         raise NotImplementedError
 
     def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
-        """y like x; one mean and one inverse deviation a statistic, flat."""
+        """y is like x; each statistic has one mean and one inverse deviation, flat."""
         x, *parameters = types
         wide = check_dtypes(x, *parameters)
         frame = self.frame_of(attributes, x.shape)
@@ -119,7 +119,7 @@ class Norm(Op):
 
 @dataclass(frozen=True, slots=True)
 class NormGradientAttributes:
-    """A `Frame`."""
+    """The attributes of a norm's gradient: a `Frame`."""
 
     shape: tuple[int, ...]
     statistic_axes: tuple[int, ...]

@@ -36,7 +36,7 @@ class Pool2dAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Pool2dGradientAttributes:
-    """The same, and the (height, width) of the pooled input."""
+    """A pool's window, and the (height, width) of its input."""
 
     window: Pair
     stride: Pair
@@ -75,7 +75,7 @@ class Pooling(Op):
 
 
 def _positions(a: Any, x: Array, y: Array) -> Iterator[tuple[int, Array, Array]]:
-    """For each place in a window: its number, what it reads of x, and where that goes in y."""
+    """Yield for each place in a window its number, what it reads of x, and where that goes in y."""
     rows, columns = a.window
     down, across = range(y.shape[2]), range(y.shape[3])
     for i in range(rows):

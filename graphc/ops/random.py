@@ -78,7 +78,7 @@ class Dropout(Op):
         return x
 
     def gradient_x(self, node: Node, dy: Value, seed: Value, step: Value) -> Value:
-        """The same mask, drawn again."""
+        """dx through the same mask as y, which is drawn again."""
         return apply(Dropout, dy, seed, step, attributes=node.attributes).output
 
     def inference(self, node: Node) -> Value:

@@ -151,7 +151,7 @@ class SquareSum(Op):
         return mul(x, cast(scale(dy, 2.0), x.type.dtype))
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A sum a block."""
+        """One sum for each block."""
         x = node.inputs[0].type
         return (x.with_shape((-(-x.elements // BLOCK_ELEMENTS),)),)
 

@@ -57,7 +57,7 @@ class ShapeAttributes:
 
 
 class Reshape(Op):
-    """The same elements in row-major order under another shape."""
+    """y has the elements of x in row-major order under another shape."""
 
     name, inputs = "reshape", ("x",)
     attributes = ShapeAttributes

@@ -37,7 +37,7 @@ class AlongAxis(Op):
         return types[0]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A number a line of a tile, and a tile."""
+        """One number for each line of a tile, and one tile."""
         axis, tile = node.attributes.axis, list(node.output.shape)
         cut = _cut_axis(node.output.shape, axis)
         if cut is not None:

@@ -1,4 +1,4 @@
-"""What to tell where a capacity does not hold: when too much is live, and what is large."""
+"""The errors where a capacity does not hold: they tell when too much is live, and what is large."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class _Reader:
         return BufferTable(tuple(ids), tuple(lower), tuple(upper), tuple(size), pinned)
 
     def header(self) -> dict[str, int]:
-        """Where the columns stand."""
+        """Read the header; returns where the columns stand."""
         names = [name.strip() for name in next(self.rows, [])]
         missing = [name for name in NEEDED if name not in names]
         if missing:

@@ -1,4 +1,11 @@
-"""What the exact search needs to know of a problem, and how often it starts anew."""
+"""What the exact search needs to know of a problem, and how often it starts anew.
+
+search.py takes lists of who lives with whom, which are made once a problem in quadratic time. Each
+restart has an order of buffers of its own and a limit of decisions, 1000 (or two a buffer, if that
+is more) times the next number of Luby's sequence. That is within a logarithmic factor of the best
+limits that one could know beforehand, for searches whose luck lies in the order (Luby, Sinclair and
+Zuckerman, 1993).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +22,7 @@ DECISIONS = 1000
 
 
 class Outcome(Enum):
-    """How a search ends."""
+    """The ways in which a search ends."""
 
     FOUND = 1
     NONE_EXISTS = 0
@@ -35,16 +42,18 @@ class ExactSearch:
     """Searches for packings of one problem; a pinned buffer bounds all that live with it."""
 
     def __init__(self, problem: Problem) -> None:
+        from graphc.packing.search import FIRST, LAST, MEMBERS, NEIGHBOURS, PINS, SIZE
+
         self.problem = problem
         self.free = np.flatnonzero(~problem.is_pinned)
         first, last = problem.first[self.free], problem.last[self.free]
-        self._sections = _Lists(
+        members = _Lists(
             [
                 np.flatnonzero((first <= section) & (section < last))
                 for section in range(problem.sections)
             ]
         )
-        self._neighbours = _Lists(
+        neighbours = _Lists(
             [
                 np.setdiff1d(np.flatnonzero((first < last[i]) & (first[i] < last)), [i])
                 for i in range(len(first))
@@ -60,31 +69,31 @@ class ExactSearch:
         )
         start = problem.offset[pins.entries]
         self._pins = np.stack((start, start + problem.size[pins.entries]), axis=1)
-        self._pin_starts = pins.starts
+        self._members, self._neighbours = members.entries, neighbours.entries
+        self._sections = np.zeros((problem.sections + 1, 3), np.int64)
+        self._sections[:, MEMBERS] = members.starts
+        self._buffers = np.zeros((len(first) + 1, 10), np.int64)
+        self._buffers[:-1, FIRST], self._buffers[:-1, LAST] = first, last
+        self._buffers[:-1, SIZE] = problem.size[self.free]
+        self._buffers[:, NEIGHBOURS], self._buffers[:, PINS] = neighbours.starts, pins.starts
 
     def search(self, order: Integers, capacity: int, number: int) -> Found:
         """Look for a height of at most `capacity`; the restart's `number` gives its limit."""
-        from graphc.packing.search import search
+        from graphc.packing.search import OFFSET, RANK, search
 
         problem, free = self.problem, self.free
-        offsets = np.zeros(len(free), np.int64)
+        self._buffers[:-1, RANK] = ranks(order)[free]
         outcome, decisions, work = search(
-            problem.first[free],
-            problem.last[free],
-            problem.size[free],
-            ranks(order)[free],
-            self._neighbours.entries,
-            self._neighbours.starts,
-            self._sections.entries,
-            self._sections.starts,
+            self._buffers,
+            self._sections,
+            self._neighbours,
+            self._members,
             self._pins,
-            self._pin_starts,
             capacity,
             max(DECISIONS, 2 * len(free)) * luby(number + 1),
-            offsets,
         )
         found = problem.offset.copy()
-        found[free] = offsets
+        found[free] = self._buffers[:-1, OFFSET]
         return Found(Outcome(outcome), found, int(work) + 100 * int(decisions) + len(order))
 
 

@@ -1,4 +1,4 @@
-"""What a user gives: checked, rounded up, counted in units."""
+"""Buffers as a user gives them: checked, rounded up, counted in units."""
 
 from __future__ import annotations
 

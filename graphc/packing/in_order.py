@@ -1,4 +1,14 @@
-"""Best fit and first fit in a given order: a gap among those that a buffer lives with."""
+"""Best fit and first fit in a given order: a gap among those that a buffer lives with.
+
+Buffers are placed one after another, and never moved. Those that are placed stand in a list by
+their start, and one walk over it finds the gaps for the next: with `floor` the highest end so far
+of a neighbour (one that shares a section), a neighbour that starts at or above floor + size leaves
+a gap. First fit takes the lowest gap, best fit the smallest; without any, the buffer goes on top of
+its neighbours. Every step is O(buffers placed), so n buffers take O(n²) time, and O(n) memory.
+
+By falling size this is the greedy by size of Pisarchyk and Lee (2020) for tensors; here that is one
+of several orders.
+"""
 
 from __future__ import annotations
 

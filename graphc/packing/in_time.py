@@ -1,4 +1,10 @@
-"""Best fit in the order of time, like an allocator that runs the program. Nearly linear work."""
+"""Best fit in the order of time, like an allocator that runs the program.
+
+Buffers are taken and given back as the program would; a buffer takes the smallest hole below the
+height that holds it, else the height grows, from the topmost hole on if there is one. Holes are
+merged when they come to touch. With h holes a buffer costs O(log h) to choose and O(h) to keep the
+list sorted, which is small, so the work is nearly linear.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NOISE = (0.08, 0.25, 0.6)
 
 
 def columns_of(problem: Problem) -> dict[str, Integers]:
-    """What orders are made of: for each buffer size, duration, area, birth, and the crowd it is in.
+    """The keys of orders: size, duration, area, birth of each buffer, and the crowd that it is in.
 
     Durations are counted in sections, so that an order depends on who lives with whom alone.
     """

@@ -50,7 +50,7 @@ class Problem:
     def of(
         cls, lower: Integers, upper: Integers, size: Integers, is_pinned: Flags, offset: Integers
     ) -> Problem:
-        """From times of any kind, by what `sections_of` says about them."""
+        """The problem of lifetimes in times of any kind, which `sections_of` numbers."""
         first, last = sections_of(lower, upper)
         return cls(first, last, size, is_pinned, offset)
 
@@ -59,12 +59,12 @@ class Problem:
 
     @cached_property
     def sections(self) -> int:
-        """How many there are."""
+        """The number of sections."""
         return int(self.last.max(initial=0))
 
     @cached_property
     def live(self) -> Integers:
-        """What is live in each section."""
+        """The units that are live in each section."""
         change = np.zeros(self.sections + 1, np.int64)
         np.add.at(change, self.first, self.size)
         np.add.at(change, self.last, -self.size)
@@ -78,7 +78,7 @@ class Problem:
 
     @cached_property
     def crowd(self) -> Integers:
-        """For each buffer the most that is live in any of its sections."""
+        """The most that is live in any section of each buffer."""
         return _maximum_over(self.live, self.first, self.last)
 
     @cached_property
@@ -88,7 +88,7 @@ class Problem:
 
     @cached_property
     def births(self) -> Integers:
-        """For section s how many buffers begin before it; one entry more than sections."""
+        """The number of buffers that begin before each section; one entry more than sections."""
         return np.searchsorted(self.first[self.by_birth], np.arange(self.sections + 1))
 
     def apart(self) -> list[Integers]:
@@ -127,7 +127,7 @@ def sections_of(lower: Integers, upper: Integers) -> tuple[Integers, Integers]:
 
 
 def _maximum_over(level: Integers, first: Integers, last: Integers) -> Integers:
-    """Maxima over ranges: of two runs whose lengths are the same power of two."""
+    """The maxima over ranges, each of two runs whose lengths are the same power of two."""
     found = np.zeros(len(first), np.int64)
     width, maxima = 1, level
     while width <= len(level):

@@ -1,12 +1,38 @@
 """Exact search for a packing within a capacity, valley by valley.
 
-As in MiniMalloc (Moffitt, 2023) every buffer lies as low as those below it let it, sections bound
-what is still to come, and a buffer order decides what is tried first. The branching is that of
-exact strip packing: where the skyline has a valley, one of its outermost sections is taken. Either
-a buffer that lives within the valley and in that section rests on the floor, or none does, and all
-of them have to lie on something that ends higher. Of all such sections the one with the fewest
-choices is taken first. Each packing whose buffers all lie as low as they can is reached by one
-path, so a search that ends without one proves that none exists.
+Buffers live in sections [first, last) and have sizes. Wanted are offsets such that buffers with a
+section in common do not overlap and every one ends at or below the capacity C. This is dynamic
+storage allocation, NP-complete (Garey and Johnson, 1979, SR2), so the search is depth first, with a
+limit on its decisions.
+
+Let every buffer of a packing sink until it lies on the bottom, on a pin or on another buffer. Only
+such packings have to be tried, and they are built from the bottom up. A state has for each buffer b
+that is not placed
+
+    solid(b) ≤ least(b)     the lowest offset above all placed buffers and pins that live with b;
+                            the same, as far as decisions have raised it further
+
+and for each section s the floor level(s), the smallest `least` of its buffers that are to come, and
+rest(s), the sum of their sizes. It is given up where least(b) + size(b) > C for a buffer or
+level(s) + rest(s) > C for a section. That is so in MiniMalloc (Moffitt, 2023), where an order of
+buffers decides what is tried first, too.
+
+The branching is that of exact strip packing. A valley is a run of sections with equal floors
+between higher ones. A buffer with `least` on its floor lives within it, for the walls are higher.
+In one of the two outermost sections of a valley, either
+
+    rest      one of the buffers that live there and have `solid` on the floor lies on it, or
+    leave     none does. All of them lie on something that ends higher: `least` rises for all, to
+              the lowest end of a buffer to come that may lie under one of them
+
+These exclude one another, so each packing whose buffers all lie as low as they can is reached by
+one path, and a search that ends without one proves that none exists. Of all such sections the one
+with the fewest choices is taken first, then the one with the least to spare: C - level(s) -
+rest(s), of which `leave` needs some.
+
+To choose a section, a decision looks at all floors and at the members of outermost sections; to
+carry it out, at the neighbours of what it places or lifts and the members of their sections. It is
+undone from trails of what it changed, whose length bounds the memory.
 """
 
 from __future__ import annotations
@@ -14,7 +40,10 @@ from __future__ import annotations
 import numpy as np
 
 from graphc.packing.compiled import compiled
-from graphc.packing.problem import Flags, Integers
+from graphc.packing.problem import Integers
+
+Table = Integers
+"""Whole numbers in rows and columns."""
 
 FAR = 1 << 62
 """Above every offset."""
@@ -25,9 +54,22 @@ FOUND, NONE_EXISTS, LIMIT_REACHED = 1, 0, -1
 DEPTH = 8
 """Decisions on one path, for each buffer."""
 
+FIRST, LAST, SIZE, RANK, NEIGHBOURS, PINS, PLACED, OFFSET, LEAST, SOLID = range(10)
+"""Columns of buffers: sections [first, last), size, rank; where the lists of whom it lives with and
+of the bytes taken for it begin; and, changed by a search, whether and where it is placed, least and
+solid."""
+
+MEMBERS, REST, LEVEL = range(3)
+"""Columns of sections: where the list of their buffers begins; and, changed by a search, rest and
+level. Both tables have one row more, where the last lists end."""
+
+SECTION, NEXT, END, TRIED, LIFTS, RAISES = range(6)
+"""Columns of the path, a row a decision: its section; where in the list of choices the next one and
+the end are; the buffer that is tried, or -1; how long the two trails were before."""
+
 
 @compiled
-def _settle(offset: int, size: int, pins: Integers, start: int, stop: int) -> int:
+def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
     """The lowest offset from `offset` up at which `size` fits between pins [start, stop)."""
     for pin in range(start, stop):
         if offset < pins[pin, 1] and pins[pin, 0] < offset + size:
@@ -36,75 +78,51 @@ def _settle(offset: int, size: int, pins: Integers, start: int, stop: int) -> in
 
 
 @compiled
-def _choices(
-    section: int,
-    floor: int,
-    placed: Flags,
-    least: Integers,
-    solid: Integers,
-    members: Integers,
-    starts: Integers,
-) -> int:
+def _choices(section: int, floor: int, buffers: Table, sections: Table, members: Integers) -> int:
     """How many buffers of a section can rest on its floor."""
     count = 0
-    for entry in range(starts[section], starts[section + 1]):
+    for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
         buffer = members[entry]
-        if not placed[buffer] and least[buffer] == floor and solid[buffer] == floor:
+        is_low = buffers[buffer, LEAST] == floor and buffers[buffer, SOLID] == floor
+        if is_low and not buffers[buffer, PLACED]:
             count += 1
     return count
 
 
 @compiled
-def _most_constrained(
-    level: Integers,
-    rest: Integers,
-    capacity: int,
-    placed: Flags,
-    least: Integers,
-    solid: Integers,
-    members: Integers,
-    starts: Integers,
-) -> int:
+def _most_constrained(capacity: int, buffers: Table, sections: Table, members: Integers) -> int:
     """The outermost section of a valley with the fewest choices, then with the least to spare."""
-    sections = len(level)
+    count = len(sections) - 1
     fewest, least_spare, chosen = FAR, FAR, 0
     wall, begin = FAR, 0
-    while begin < sections:
-        floor, end = level[begin], begin + 1
-        while end < sections and level[end] == floor:
+    while begin < count:
+        floor, end = sections[begin, LEVEL], begin + 1
+        while end < count and sections[end, LEVEL] == floor:
             end += 1
-        if floor < wall and (end == sections or floor < level[end]):
+        if floor < wall and (end == count or floor < sections[end, LEVEL]):
             for section in range(begin, end, max(1, end - 1 - begin)):  # the first and the last
-                spare = capacity - rest[section] - floor
-                count = _choices(section, floor, placed, least, solid, members, starts)
+                spare = capacity - sections[section, REST] - floor
+                choices = _choices(section, floor, buffers, sections, members)
                 if spare > 0:
-                    count += 1
-                if count < fewest or (count == fewest and spare < least_spare):
-                    fewest, least_spare, chosen = count, spare, section
+                    choices += 1
+                if choices < fewest or (choices == fewest and spare < least_spare):
+                    fewest, least_spare, chosen = choices, spare, section
         wall, begin = floor, end
     return chosen
 
 
 @compiled
 def _list_choices(
-    section: int,
-    floor: int,
-    placed: Flags,
-    least: Integers,
-    solid: Integers,
-    rank: Integers,
-    members: Integers,
-    starts: Integers,
-    choices: Integers,
-    begin: int,
+    section: int, buffers: Table, sections: Table, members: Integers, choices: Integers, begin: int
 ) -> int:
     """Write what can rest on the floor into `choices` from `begin`, by rank; returns the end."""
-    end = begin
-    for entry in range(starts[section], starts[section + 1]):
+    end, floor = begin, sections[section, LEVEL]
+    for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
         buffer = members[entry]
-        if not placed[buffer] and least[buffer] == floor and solid[buffer] == floor:
+        is_low = buffers[buffer, LEAST] == floor and buffers[buffer, SOLID] == floor
+        if is_low and not buffers[buffer, PLACED]:
             place = end
-            while place > begin and rank[choices[place - 1]] > rank[buffer]:
+            while place > begin and buffers[choices[place - 1], RANK] > buffers[buffer, RANK]:
                 choices[place] = choices[place - 1]
                 place -= 1
             choices[place] = buffer
@@ -114,56 +132,39 @@ def _list_choices(
 
 @compiled
 def _lowest_support(
-    section: int,
-    floor: int,
-    placed: Flags,
-    least: Integers,
-    first: Integers,
-    last: Integers,
-    size: Integers,
-    members: Integers,
-    starts: Integers,
-    neighbours: Integers,
-    degrees: Integers,
+    section: int, buffers: Table, sections: Table, neighbours: Integers, members: Integers
 ) -> int:
     """The lowest end of what may lie under the buffers that leave the floor of a section.
 
     Under the lowest of them lies none of them: it either misses the section or lies higher.
     """
-    lowest = FAR
-    for entry in range(starts[section], starts[section + 1]):
+    lowest, floor = FAR, sections[section, LEVEL]
+    for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
         buffer = members[entry]
-        if placed[buffer] or least[buffer] != floor:
+        if buffers[buffer, PLACED] or buffers[buffer, LEAST] != floor:
             continue
-        for edge in range(degrees[buffer], degrees[buffer + 1]):
+        for edge in range(buffers[buffer, NEIGHBOURS], buffers[buffer + 1, NEIGHBOURS]):
             other = neighbours[edge]
-            leaves_too = least[other] == floor and first[other] <= section < last[other]
-            if not placed[other] and not leaves_too:
-                lowest = min(lowest, least[other] + size[other])
+            is_here = buffers[other, FIRST] <= section < buffers[other, LAST]
+            leaves_too = buffers[other, LEAST] == floor and is_here
+            if not buffers[other, PLACED] and not leaves_too:
+                lowest = min(lowest, buffers[other, LEAST] + buffers[other, SIZE])
     return lowest
 
 
 @compiled
 def _lift(
-    buffer: int,
-    offset: int,
-    is_solid: bool,
-    least: Integers,
-    solid: Integers,
-    size: Integers,
-    pins: Integers,
-    pin_starts: Integers,
-    lifted: Integers,
-    count: int,
+    buffer: int, offset: int, is_solid: bool, buffers: Table, pins: Table, lifted: Table, lifts: int
 ) -> int:
     """Raise the least offset of a buffer, keeping what it was; returns the length of the trail."""
-    start, stop = pin_starts[buffer], pin_starts[buffer + 1]
-    offset = _settle(offset, size[buffer], pins, start, stop)
-    lifted[count, 0], lifted[count, 1], lifted[count, 2] = buffer, least[buffer], solid[buffer]
-    least[buffer] = max(least[buffer], offset)
+    start, stop = buffers[buffer, PINS], buffers[buffer + 1, PINS]
+    offset = _settle(offset, buffers[buffer, SIZE], pins, start, stop)
+    least, solid = buffers[buffer, LEAST], buffers[buffer, SOLID]
+    lifted[lifts, 0], lifted[lifts, 1], lifted[lifts, 2] = buffer, least, solid
+    buffers[buffer, LEAST] = max(least, offset)
     if is_solid:
-        solid[buffer] = max(solid[buffer], offset)
-    return count + 1
+        buffers[buffer, SOLID] = max(solid, offset)
+    return lifts + 1
 
 
 @compiled
@@ -171,172 +172,229 @@ def _fits(
     begin: int,
     end: int,
     capacity: int,
-    placed: Flags,
-    least: Integers,
-    level: Integers,
-    rest: Integers,
+    buffers: Table,
+    sections: Table,
     members: Integers,
-    starts: Integers,
-    raised: Integers,
-    count: int,
+    raised: Table,
+    raises: int,
 ) -> tuple[bool, int]:
     """Raise the floors of sections [begin, end); does what is still to come fit above them?"""
     for section in range(begin, end):
         floor = FAR
-        for entry in range(starts[section], starts[section + 1]):
+        for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
             buffer = members[entry]
-            if not placed[buffer] and least[buffer] < floor:
-                floor = least[buffer]
-        if floor != level[section]:
-            raised[count, 0], raised[count, 1] = section, level[section]
-            count += 1
-            level[section] = floor
-            if floor < FAR and floor + rest[section] > capacity:
-                return False, count
-    return True, count
+            if not buffers[buffer, PLACED] and buffers[buffer, LEAST] < floor:
+                floor = buffers[buffer, LEAST]
+        if floor != sections[section, LEVEL]:
+            raised[raises, 0], raised[raises, 1] = section, sections[section, LEVEL]
+            raises += 1
+            sections[section, LEVEL] = floor
+            if floor < FAR and floor + sections[section, REST] > capacity:
+                return False, raises
+    return True, raises
+
+
+@compiled
+def _rest(
+    buffer: int,
+    capacity: int,
+    buffers: Table,
+    sections: Table,
+    neighbours: Integers,
+    pins: Table,
+    lifted: Table,
+    lifts: int,
+) -> tuple[bool, int, int, int]:
+    """Place a buffer as low as it may lie.
+
+    Returns whether its neighbours fit, which sections [begin, end) changed, and the trail's length.
+    """
+    top = buffers[buffer, LEAST] + buffers[buffer, SIZE]
+    buffers[buffer, PLACED], buffers[buffer, OFFSET] = 1, buffers[buffer, LEAST]
+    begin, end = buffers[buffer, FIRST], buffers[buffer, LAST]
+    for section in range(begin, end):
+        sections[section, REST] -= buffers[buffer, SIZE]
+    for edge in range(buffers[buffer, NEIGHBOURS], buffers[buffer + 1, NEIGHBOURS]):
+        other = neighbours[edge]
+        if not buffers[other, PLACED] and buffers[other, SOLID] < top:
+            lifts = _lift(other, top, True, buffers, pins, lifted, lifts)
+            begin, end = min(begin, buffers[other, FIRST]), max(end, buffers[other, LAST])
+            if buffers[other, LEAST] + buffers[other, SIZE] > capacity:
+                return False, begin, end, lifts
+    return True, begin, end, lifts
+
+
+@compiled
+def _leave(
+    section: int,
+    capacity: int,
+    buffers: Table,
+    sections: Table,
+    neighbours: Integers,
+    members: Integers,
+    pins: Table,
+    lifted: Table,
+    lifts: int,
+) -> tuple[bool, int, int, int]:
+    """Lift all buffers off the floor of a section; returns the same as `_rest`."""
+    floor, begin, end = sections[section, LEVEL], section, section + 1
+    spare = capacity - sections[section, REST] - floor
+    if spare <= 0:
+        return False, begin, end, lifts
+    support = _lowest_support(section, buffers, sections, neighbours, members)
+    if support - floor > spare:
+        return False, begin, end, lifts
+    for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
+        other = members[entry]
+        if not buffers[other, PLACED] and buffers[other, LEAST] == floor:
+            lifts = _lift(other, support, False, buffers, pins, lifted, lifts)
+            begin, end = min(begin, buffers[other, FIRST]), max(end, buffers[other, LAST])
+            if buffers[other, LEAST] + buffers[other, SIZE] > capacity:
+                return False, begin, end, lifts
+    return True, begin, end, lifts
+
+
+@compiled
+def _decide(
+    decision: Integers,
+    begin: int,
+    capacity: int,
+    buffers: Table,
+    sections: Table,
+    members: Integers,
+    choices: Integers,
+) -> None:
+    """Begin a decision: choose its section and list what can rest there, from `begin` on."""
+    section = _most_constrained(capacity, buffers, sections, members)
+    decision[SECTION], decision[NEXT], decision[TRIED] = section, begin, -1
+    decision[END] = _list_choices(section, buffers, sections, members, choices, begin)
+
+
+@compiled
+def _try(
+    decision: Integers,
+    capacity: int,
+    buffers: Table,
+    sections: Table,
+    neighbours: Integers,
+    members: Integers,
+    pins: Table,
+    lifted: Table,
+    lifts: int,
+) -> tuple[bool, int, int, int]:
+    """Carry out what a decision tries; returns the same as `_rest` and `_leave`."""
+    buffer, section = decision[TRIED], decision[SECTION]
+    if buffer >= 0:
+        return _rest(buffer, capacity, buffers, sections, neighbours, pins, lifted, lifts)
+    return _leave(section, capacity, buffers, sections, neighbours, members, pins, lifted, lifts)
+
+
+@compiled
+def _take_back(
+    decision: Integers,
+    buffers: Table,
+    sections: Table,
+    lifted: Table,
+    lifts: int,
+    raised: Table,
+    raises: int,
+) -> int:
+    """Undo what a decision has tried, by its row of the path; returns how many buffers it frees."""
+    for lift in range(lifts - 1, decision[LIFTS] - 1, -1):
+        buffer = lifted[lift, 0]
+        buffers[buffer, LEAST], buffers[buffer, SOLID] = lifted[lift, 1], lifted[lift, 2]
+    for rise in range(raises - 1, decision[RAISES] - 1, -1):
+        sections[raised[rise, 0], LEVEL] = raised[rise, 1]
+    buffer = decision[TRIED]
+    if buffer < 0:
+        return 0
+    buffers[buffer, PLACED] = 0
+    for section in range(buffers[buffer, FIRST], buffers[buffer, LAST]):
+        sections[section, REST] += buffers[buffer, SIZE]
+    return 1
+
+
+@compiled
+def _begin(
+    capacity: int,
+    buffers: Table,
+    sections: Table,
+    members: Integers,
+    pins: Table,
+    lifted: Table,
+    raised: Table,
+) -> bool:
+    """Place nothing, with everything on the bottom or on its pins; whether that fits."""
+    buffers[:, PLACED:] = 0
+    sections[:, REST:] = 0
+    fits = True
+    for buffer in range(len(buffers) - 1):
+        _lift(buffer, 0, True, buffers, pins, lifted, 0)
+        fits = fits and buffers[buffer, LEAST] + buffers[buffer, SIZE] <= capacity
+        for section in range(buffers[buffer, FIRST], buffers[buffer, LAST]):
+            sections[section, REST] += buffers[buffer, SIZE]
+    fits_above, _ = _fits(0, len(sections) - 1, capacity, buffers, sections, members, raised, 0)
+    return fits and fits_above
 
 
 @compiled
 def search(
-    first: Integers,
-    last: Integers,
-    size: Integers,
-    rank: Integers,
+    buffers: Table,
+    sections: Table,
     neighbours: Integers,
-    degrees: Integers,
     members: Integers,
-    starts: Integers,
-    pins: Integers,
-    pin_starts: Integers,
+    pins: Table,
     capacity: int,
     limit: int,
-    offsets: Integers,
 ) -> tuple[int, int, int]:
-    """Fill `offsets` with a packing within `capacity`; return how it ended, decisions and work.
+    """Look for a packing within `capacity`; return how it ended, decisions and work.
 
-    Buffers live in sections [first, last); `members` lists the buffers of each section, `starts`
-    says where. `neighbours` and `degrees` list in the same way whom each buffer lives with, `pins`
-    and `pin_starts` bytes [start, end) that are taken for it, in order. After `limit` decisions
-    the search ends.
+    A packing found is the column OFFSET. `pins` are bytes [start, end), ascending for each buffer.
     """
-    buffers, sections = len(size), len(starts) - 1
-    placed = np.zeros(buffers, np.bool_)
-    least, solid = np.zeros(buffers, np.int64), np.zeros(buffers, np.int64)
-    rest, level = np.zeros(sections, np.int64), np.zeros(sections, np.int64)
+    left, floors = len(buffers) - 1, len(sections) - 1
+    deepest, entries = DEPTH * left, DEPTH * len(members)
     # What each decision changed, to take it back.
-    deepest = DEPTH * buffers
-    lifted = np.empty((len(neighbours) + DEPTH * len(members) + buffers, 3), np.int64)
-    raised = np.empty((2 * DEPTH * len(members) + 2 * sections, 2), np.int64)
-    choices = np.empty(DEPTH * len(members) + buffers, np.int64)
-    lifts, raises = 0, 0
-    # A decision: its section and floor, what is still to be tried, and what is tried now.
-    where, following = np.zeros(deepest + 2, np.int64), np.zeros(deepest + 2, np.int64)
-    ends, tried = np.zeros(deepest + 2, np.int64), np.zeros(deepest + 2, np.int64)
-    lifts_before, raises_before = np.zeros(deepest + 2, np.int64), np.zeros(deepest + 2, np.int64)
-    for buffer in range(buffers):
-        lifts = _lift(buffer, 0, True, least, solid, size, pins, pin_starts, lifted, 0)
-        for section in range(first[buffer], last[buffer]):
-            rest[section] += size[buffer]
-    lifts = 0
-    fits, raises = _fits(
-        0, sections, capacity, placed, least, level, rest, members, starts, raised, 0
-    )
-    if not fits or (least + size).max() > capacity:
+    lifted = np.empty((len(neighbours) + entries + left, 3), np.int64)
+    raised = np.empty((2 * entries + 2 * floors, 2), np.int64)
+    choices, path = np.empty(entries + left, np.int64), np.zeros((deepest + 2, 6), np.int64)
+    if not _begin(capacity, buffers, sections, members, pins, lifted, raised):
         return NONE_EXISTS, 0, 0
-    raises = 0
-    depth, left, decisions, work = 0, buffers, 0, 0
+    count, lifts, raises, depth, decisions, work = left, 0, 0, 0, 0, 0
     is_new, is_complete = True, True
     while True:
+        decision = path[depth]
         if is_new:
             if left == 0:
                 return FOUND, decisions, work
-            section = _most_constrained(
-                level, rest, capacity, placed, least, solid, members, starts
-            )
-            begin = ends[depth - 1] if depth > 0 else 0
-            where[depth], following[depth], tried[depth] = section, begin, -1
-            ends[depth] = _list_choices(
-                section, level[section], placed, least, solid, rank, members, starts, choices, begin
-            )
-            lifts_before[depth], raises_before[depth] = lifts, raises
-            is_new = False
-        else:  # take back what was tried
-            while lifts > lifts_before[depth]:
-                lifts -= 1
-                least[lifted[lifts, 0]] = lifted[lifts, 1]
-                solid[lifted[lifts, 0]] = lifted[lifts, 2]
-            while raises > raises_before[depth]:
-                raises -= 1
-                level[raised[raises, 0]] = raised[raises, 1]
-            buffer = tried[depth]
-            if buffer >= 0:
-                placed[buffer] = False
-                left += 1
-                for section in range(first[buffer], last[buffer]):
-                    rest[section] += size[buffer]
-        if following[depth] > ends[depth]:
-            depth -= 1
+            begin = path[depth - 1, END] if depth > 0 else 0
+            _decide(decision, begin, capacity, buffers, sections, members, choices)
+            decision[LIFTS], decision[RAISES] = lifts, raises
+        else:
+            left += _take_back(decision, buffers, sections, lifted, lifts, raised, raises)
+            lifts, raises = decision[LIFTS], decision[RAISES]
+        if decision[NEXT] > decision[END]:  # all choices have been tried, and `leave`
+            depth, is_new = depth - 1, False
             if depth < 0:
                 return (NONE_EXISTS if is_complete else LIMIT_REACHED), decisions, work
             continue
         decisions += 1
         if decisions > limit:
             return LIMIT_REACHED, decisions, work
-        section = where[depth]
-        floor = level[section]
-        begin, end = section, section + 1
-        fits = True
-        if following[depth] < ends[depth]:
-            buffer = choices[following[depth]]
-            top = floor + size[buffer]
-            tried[depth], offsets[buffer] = buffer, floor
-            placed[buffer] = True
-            left -= 1
-            begin, end = first[buffer], last[buffer]
-            for section in range(begin, end):
-                rest[section] -= size[buffer]
-            for edge in range(degrees[buffer], degrees[buffer + 1]):
-                other = neighbours[edge]
-                if not placed[other] and solid[other] < top:
-                    lifts = _lift(
-                        other, top, True, least, solid, size, pins, pin_starts, lifted, lifts
-                    )
-                    begin, end = min(begin, first[other]), max(end, last[other])
-                    if least[other] + size[other] > capacity:
-                        fits = False
-                        break
-        else:
-            tried[depth] = -1
-            spare = capacity - rest[section] - floor
-            support = FAR
-            if spare > 0:
-                support = _lowest_support(
-                    section, floor, placed, least, first, last, size,
-                    members, starts, neighbours, degrees,
-                )  # fmt: skip
-            fits = support - floor <= spare
-            for entry in range(starts[section], starts[section + 1]):
-                other = members[entry]
-                if fits and not placed[other] and least[other] == floor:
-                    lifts = _lift(
-                        other, support, False, least, solid, size, pins, pin_starts, lifted, lifts
-                    )
-                    begin, end = min(begin, first[other]), max(end, last[other])
-                    fits = least[other] + size[other] <= capacity
-        following[depth] += 1
-        work += starts[end] - starts[begin]
-        if fits:
-            fits, raises = _fits(
-                begin, end, capacity, placed, least, level, rest, members, starts, raised, raises
-            )
-        has_room = (
-            depth < deepest
-            and lifts + buffers < len(lifted)
-            and raises + sections < len(raised)
-            and ends[depth] + buffers < len(choices)
+        decision[TRIED] = choices[decision[NEXT]] if decision[NEXT] < decision[END] else -1
+        decision[NEXT] += 1
+        left -= decision[TRIED] >= 0
+        fits, begin, end, lifts = _try(
+            decision, capacity, buffers, sections, neighbours, members, pins, lifted, lifts
         )
-        if fits and has_room:
-            depth += 1
-            is_new = True
-        elif fits:
-            is_complete = False
+        work += sections[end, MEMBERS] - sections[begin, MEMBERS]
+        if fits:
+            fits, raises = _fits(begin, end, capacity, buffers, sections, members, raised, raises)
+        # What is too deep for the trails is not followed, and then the end proves nothing.
+        is_new = fits and (
+            depth < deepest
+            and lifts + count < len(lifted)
+            and raises + floors < len(raised)
+            and decision[END] + count < len(choices)
+        )
+        is_complete = is_complete and is_new == fits
+        depth += is_new

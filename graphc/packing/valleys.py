@@ -4,6 +4,16 @@ The skyline says for each section how high it is filled. A valley is a run of eq
 higher ones; the buffer of the best rank among those that live inside a valley goes onto its floor,
 and where none does, the floor rises to the lower wall. Burke, Kendall and Whitwell (2004) choose
 so for rectangles that can be moved, Sekiyama et al. (2018) for the lifetimes of tensors.
+
+Offsets need not be searched, since a buffer is placed where it rests. What has to be found is the
+best rank among the buffers [first, last) within a valley [start, stop). Buffers stand by their
+first section, so those with first in the valley are a run of leaves of a tree, whose nodes hold the
+best rank and the least `last` below them; a descent passes over nodes with no buffer that ends by
+`stop` or none that beats the best so far. Placed buffers get the rank FAR.
+
+The skyline is a list of runs, by their first section: placing parts a run into at most three,
+raising joins it with one or both neighbours. So n buffers in s sections take O(n + s) changes of
+the skyline and one descent each, mostly in O(log n), at worst in O(n).
 """
 
 from __future__ import annotations
@@ -15,6 +25,23 @@ from graphc.packing.problem import Integers
 
 FAR = 1 << 62
 """Above every offset, rank and section."""
+
+
+@compiled
+def _tree(column: Integers, order: Integers) -> Integers:
+    """A column in the order given as leaves of a binary tree, each node the least of its leaves.
+
+    The root is node 1, the children of node i are 2 i and 2 i + 1; missing leaves are FAR.
+    """
+    leaves = 1
+    while leaves < len(order):
+        leaves *= 2
+    tree = np.full(2 * leaves, FAR, np.int64)
+    for position in range(len(order)):
+        tree[leaves + position] = column[order[position]]
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = min(tree[2 * node], tree[2 * node + 1])
+    return tree
 
 
 @compiled
@@ -62,6 +89,23 @@ def _best_inside(
 
 
 @compiled
+def _raise_floor(
+    start: int, left: int, right: int, end_of: Integers, before: Integers, level: Integers
+) -> int:
+    """Raise a valley to its lower wall and join the run there; returns where that starts."""
+    end = end_of[start]
+    level[start] = min(left, right)
+    if right <= left:
+        end_of[start] = end_of[end]
+        before[end_of[end]] = start
+    if left <= right:
+        start = before[start]
+        end_of[start] = end_of[end_of[start]]
+        before[end_of[start]] = start
+    return start
+
+
+@compiled
 def fill_valleys(
     first: Integers,
     last: Integers,
@@ -77,16 +121,8 @@ def fill_valleys(
     `by_birth` sorts buffers by `first`, and `births[s]` counts those of sections before s.
     """
     count, sections = len(size), len(births) - 1
-    leaves = 1
-    while leaves < count:
-        leaves *= 2
-    ranks, lasts = np.full(2 * leaves, FAR, np.int64), np.full(2 * leaves, FAR, np.int64)
-    for position in range(count):
-        ranks[leaves + position] = rank[by_birth[position]]
-        lasts[leaves + position] = last[by_birth[position]]
-    for node in range(leaves - 1, 0, -1):
-        ranks[node] = min(ranks[2 * node], ranks[2 * node + 1])
-        lasts[node] = min(lasts[2 * node], lasts[2 * node + 1])
+    ranks, lasts = _tree(rank, by_birth), _tree(last, by_birth)
+    leaves = len(ranks) // 2
     # Runs of the skyline by their first section: where they end, where the one before starts.
     end_of, before = np.zeros(sections + 1, np.int64), np.zeros(sections + 1, np.int64)
     level = np.zeros(sections + 1, np.int64)
@@ -97,6 +133,7 @@ def fill_valleys(
         end, floor = end_of[start], level[start]
         left = level[before[start]] if start > 0 else FAR
         right = level[end] if end < sections else FAR
+        # Walk downhill: what is no valley has a lower neighbour.
         if left < floor:
             start = before[start]
             continue
@@ -106,24 +143,18 @@ def fill_valleys(
         leaf, visited = _best_inside(ranks, lasts, births[start], births[end], end, stack)
         work += visited
         if leaf == 0:
-            level[start] = min(left, right)
-            if right <= left:
-                end_of[start] = end_of[end]
-                before[end_of[end]] = start
-            if left <= right:
-                start = before[start]
-                end_of[start] = end_of[end_of[start]]
-                before[end_of[start]] = start
+            start = _raise_floor(start, left, right, end_of, before, level)
             continue
         index = by_birth[leaf - leaves]
-        ranks[leaf] = lasts[leaf] = FAR
-        _smaller_children(ranks, leaf)
-        _smaller_children(lasts, leaf)
+        for tree in (ranks, lasts):
+            tree[leaf] = FAR
+            _smaller_children(tree, leaf)
         placed += 1
-        offsets[index] = floor
-        top = floor + size[index]
+        offsets[index], top = floor, floor + size[index]
         height = max(height, top)
         low, high = first[index], last[index]
+        # The run that is covered stands alone, or joins walls that are as high; what is left of the
+        # valley on either side are runs of their own.
         if high < end:
             end_of[high], before[end], level[high] = end, high, floor
         elif right == top:

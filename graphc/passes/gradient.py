@@ -1,9 +1,30 @@
-"""The gradient graph with mirrored forward nodes: Alg. 2 of "Training Deep Nets with Sublinear
-Memory Cost".
+"""The gradient graph with mirrored forward nodes: Alg. 2 of "Training deep nets with sublinear
+memory cost" (Chen, Xu, Zhang and Guestrin, 2016).
 
-Nodes are emitted in the order of the paper's V': the forward graph first, then, for each node in
-reverse, the mirrored copies that its gradient needs and are not there yet, then the gradient. The
-order of creation is the order of execution, so a copy is computed as late as it can be.
+Let m(v) say how often node v may be computed again, and v.k be its mirrored copy number k, v.0
+itself. A copy reads, of every operand u, the copy of the same level, or the last one that u has:
+
+    v.k reads u.min(k, m(u))        for 1 ≤ k ≤ m(v)
+    a[v] = v.m(v)
+
+The gradient of v takes the gradients of what reads v, and a[·] of its operands and results:
+
+    g[v] = gradient(g[successors of v], a[v], a[u] for u in pred[v])
+
+The order V' is that of execution: the forward graph, and then, for v in reverse, what g[v] needs
+and V' does not have yet, copies in the order of the forward graph, and g[v]. The paper makes all
+copies first and orders them so afterwards; here a copy is made when the first gradient that reads
+it is, so nodes are created in the order V'. A copy that no gradient needs is not made.
+
+With m = 0 this is the plain gradient graph; with m = 1 inside segments and 0 at their ends, a
+segment runs again as its gradient begins. A node and its copies are made once each: O(nodes ·
+largest m).
+
+`compile` does not use counts here: it differentiates with m = 0, and adds copies by a sequence of
+steps (passes/recompute/sequence.py), since planners of budgets choose more than counts can say.
+Counts are for `graphc.gradient`, where the user builds the gradient graph. That both give one graph
+is held by test_the_sequence_of_mirror_counts_is_algorithm_2 in
+tests/passes/recompute/test_sequence.py.
 
 Where a value has several readers, their contributions are added as each appears. The sum may
 overwrite its operand, so a shared weight costs one buffer, however often it is used.
@@ -89,6 +110,8 @@ def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -
 
 
 class _Differentiation:
+    """One run of the algorithm: `copies` has v.k by (v, k), `gradients` has g[v] so far."""
+
     def __init__(self, nodes: Sequence[Node], counts: dict[Node, int]) -> None:
         self.nodes = nodes
         self.counts = counts

@@ -3,6 +3,21 @@
 Any order that data and effects allow gives the same bits: sums keep their operands, and random ops
 draw by stream and element. What differs is how long values live: a weight gradient before or after
 the input gradient, a parameter's update early, one branch before another.
+
+The order is a partial one on the nodes that are no views: u before v where v reads what u makes,
+and, which data does not say,
+
+    an update behind all other readers of the state that it replaces, and
+    a copy behind what it is a copy of, if that stood before it
+
+graphc.planning.order looks for a linear extension of it with a low peak, by bytes as graph_steps.py
+counts them. Those are the allocator's, but for concatenations: the allocator decides for each
+whether its parts lie inside it. So there are two models, one in which parts never do and one in
+which they always do. The second is searched too where parts save a thousandth, and `live_bytes` of
+the allocator picks the best of what is found and the order given.
+
+Fewer live bytes need not be a smaller arena, since packing may lose more: `reordered` takes the
+order found only where its packed arena is smaller than that of the order given.
 """
 
 from __future__ import annotations
@@ -12,9 +27,9 @@ from dataclasses import replace
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning.order import Arc, Precedence, least_order
-from graphc.planning.steps import Tape
+from graphc.planning.steps import Steps
 
 SAVED_BY_PARTS = 0.001
 """Part of the live bytes from which on parts inside concatenations matter to an order."""
@@ -37,48 +52,46 @@ def reordered(given: Allocation) -> Allocation:
 
 def with_least_peak(given: Allocation) -> Allocation:
     """The graph in an order with fewer live bytes, or as it is given where none is found."""
-    graph = given.graph
-    tape = GraphTape(given, lambda node: 0.0, feature_maps_only=False)
-    arcs = tuple(_arcs(tape))
+    graph_steps = GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
+    arcs = tuple(_arcs(graph_steps))
 
-    def found(steps: Tape) -> Allocation:
+    def found(steps: Steps) -> Allocation:
         order = least_order(Precedence(steps, arcs, steps.fixed_bytes))
-        return given.of(_in_order(tape, order))
+        return given.of(_in_order(graph_steps, order))
 
-    if all(node.op.gathers is None for node in graph.nodes):
-        return found(tape.tape)
-    # The allocator puts parts inside concatenations where that pays, which no tape knows: one
-    # counts them twice, the other one as if it always did.
-    placed, copied = given.live_bytes, tape.tape.peak(range(len(tape.tape)))
-    tapes = [tape.tape]
-    if copied - placed > SAVED_BY_PARTS * copied:
-        tapes.append(tape.bounding_tape())
-    return min([given, *map(found, tapes)], key=lambda order: order.live_bytes)
+    if all(node.op.gathers is None for node in given.graph.nodes):
+        return found(graph_steps.steps)
+    # The allocator puts parts inside concatenations where that pays, which no steps know: one
+    # model counts them twice, the other as if it always did.
+    copied = graph_steps.steps.peak(range(len(graph_steps.steps)))
+    models = [graph_steps.steps]
+    if copied - given.live_bytes > SAVED_BY_PARTS * copied:
+        models.append(graph_steps.bounding_steps())
+    return min([given, *map(found, models)], key=lambda order: order.live_bytes)
 
 
-def _in_order(tape: GraphTape, order: Sequence[int]) -> Graph:
-    """The graph of a tape with its steps in another order; itself where that is the same."""
-    graph = tape.graph
+def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Graph:
+    """The graph with its steps in another order, or itself where that is the same."""
+    graph = graph_steps.graph
     if all(index == step for index, step in enumerate(order)):
         return graph
-    return replace(graph, nodes=tuple(graph.nodes[step] for step in tape.sequence(order)))
+    return replace(graph, nodes=tuple(graph.nodes[step] for step in graph_steps.with_views(order)))
 
 
-def _arcs(tape: GraphTape) -> Iterator[Arc]:
-    """What data does not say: updates run after all readers of their state, copies after what they
-    are copies of."""
-    graph = tape.graph
+def _arcs(graph_steps: GraphSteps) -> Iterator[Arc]:
+    """What has to run before what though data does not say so, by steps."""
+    graph = graph_steps.graph
     readers: dict[int, list[int]] = {}
-    for step, inputs in enumerate(tape.tape.inputs):
+    for step, inputs in enumerate(graph_steps.steps.inputs):
         for number in inputs:
             readers.setdefault(number, []).append(step)
-    for index, step in enumerate(tape.steps):
-        node = graph.nodes[step]
+    for step, position in enumerate(graph_steps.positions):
+        node = graph.nodes[position]
         for state in node.replaced.values():
-            for reader in readers[tape.numbers[state]]:
-                if reader != index:
-                    yield reader, index
+            for reader in readers[graph_steps.numbers[state]]:
+                if reader != step:
+                    yield reader, step
         if node.copy_of is not None:
-            original = tape.place.get(graph.position.get(node.copy_of, -1))
-            if original is not None and original < index:
-                yield original, index
+            original = graph_steps.place.get(graph.position.get(node.copy_of, -1))
+            if original is not None and original < step:
+                yield original, step

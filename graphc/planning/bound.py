@@ -1,10 +1,29 @@
 """What no plan can go below: bytes of the widest step, and minimum cuts for cost under a budget.
 
-Take a step w. While it runs for the first time, at most the budget is live. Each value that w
-depends on and that something behind w reads is then either live, which takes bytes, or made again
-later, which costs its step and asks the same of what that step reads. With a price for the one row
-of bytes, the least of that is a minimum cut; every price gives a bound, for every order of
-execution.
+Bytes. Whatever the sequence, while a step w runs, what it reads and makes is live, less what its
+outputs may take over from its operands; so is its workspace, and all from outside that something
+behind w reads. The largest of these, over the widest steps, bounds the peak (`least_bytes`).
+
+Cost. Take a step w in any sequence whose peak is at most B. While it runs for the first time,
+nothing that depends on it has run. So each value that w depends on and that something behind w
+reads is then either live, or made again later, which costs its step and asks the same of what that
+step reads. The live ones have at most the room
+
+    R = B - fixed bytes - what w makes and takes over from nothing - w's workspace
+          - what comes from outside and is still read
+
+That is a keep set of keep_sets.py under one row of bytes. With a price λ ≥ 0 for it, the repeats
+cost at least
+
+    g(λ) = min over keep sets of (cost + λ · bytes) - λ R
+
+by weak duality, for every order of execution; the minimum is one minimum cut. g is concave in λ and
+piecewise linear, and is climbed by its tangents: at the price where a set above R and a set below R
+are worth the same, a better set replaces one of them, until there is none (Kelley 1960).
+`extra_cost` is the best of up to 5 steps w, in at most 16 cuts each.
+
+The bound is loose where several passes must be run more than once, since a w sees one moment only.
+tests/planning/test_bound.py holds both bounds against brute force over all sequences.
 """
 
 from __future__ import annotations
@@ -12,7 +31,7 @@ from __future__ import annotations
 import itertools
 
 from graphc.planning.keep_sets import CAPACITY, Choice
-from graphc.planning.steps import Tape
+from graphc.planning.steps import Steps
 
 LARGEST = 30_000
 """Steps up to which cuts take little time."""
@@ -24,49 +43,50 @@ PRICES = 16
 """Most prices tried at one place."""
 
 
-def least_bytes(tape: Tape) -> int:
+def least_bytes(steps: Steps) -> int:
     """Bytes that the widest step needs: what it reads and makes, and what must outlast it."""
-    widest = sorted(range(len(tape)), key=lambda step: (-_working_bytes(tape, step), step))
-    at_end = tape.total(tape.held)
-    needs = (_working_bytes(tape, step) + _outlasting(tape, step) for step in widest[:PLACES])
-    return tape.fixed_bytes + max([at_end, *needs])
+    widest = sorted(range(len(steps)), key=lambda step: (-_working_bytes(steps, step), step))
+    at_end = steps.total(steps.held)
+    needs = (_working_bytes(steps, step) + _outlasting(steps, step) for step in widest[:PLACES])
+    return steps.fixed_bytes + max([at_end, *needs])
 
 
-def _working_bytes(tape: Tape, step: int) -> int:
+def _working_bytes(steps: Steps, step: int) -> int:
     """What is read and made, less the most that may share bytes, and the workspace."""
-    values = {*tape.inputs[step], *tape.outputs[step]}
-    return tape.total(values) - _shared(tape, step) + tape.workspace[step]
+    values = {*steps.inputs[step], *steps.outputs[step]}
+    return steps.total(values) - _shared(steps, step) + steps.workspace[step]
 
 
-def _shared(tape: Tape, step: int) -> int:
+def _shared(steps: Steps, step: int) -> int:
     """The most bytes that outputs can take over from operands."""
-    return tape.total({output for output, _ in tape.overwrites[step]})
+    return steps.total({output for output, _ in steps.overwrites[step]})
 
 
-def _outlasting(tape: Tape, step: int) -> int:
+def _outlasting(steps: Steps, step: int) -> int:
     """Bytes from outside that something behind the step reads, and the step itself does not."""
-    read = {v for later in _behind(tape, step) for v in tape.inputs[later] if tape.maker[v] < 0}
-    return tape.total(read - set(tape.inputs[step]))
+    read = {v for later in _behind(steps, step) for v in steps.inputs[later] if steps.maker[v] < 0}
+    return steps.total(read - set(steps.inputs[step]))
 
 
-def extra_cost(tape: Tape, budget: int) -> float:
+def extra_cost(steps: Steps, budget: int) -> float:
     """A lower bound on the cost of repeats in any sequence whose peak is at most the budget."""
-    if len(tape) > LARGEST:
+    if len(steps) > LARGEST:
         return 0.0
-    return max((_at(tape, step, budget) for step in _places(tape)), default=0.0)
+    return max((_at(steps, step, budget) for step in _places(steps)), default=0.0)
 
 
-def _places(tape: Tape) -> list[int]:
+def _places(steps: Steps) -> list[int]:
     """Where backward passes begin to read, and steps during which the most is live, apart."""
-    levels = tape.profile(range(len(tape)), tape.held)
+    levels = steps.profile(range(len(steps)), steps.held)
     chosen: list[int] = []
-    for run in tape.runs[:PLACES]:
-        made = {value for step in range(run.start, run.turn) for value in tape.outputs[step]}
+    # There all of a forward pass has run, and all of its gradients are still to come.
+    for run in steps.runs[:PLACES]:
+        made = {value for step in range(run.start, run.turn) for value in steps.outputs[step]}
         backward = range(run.turn, run.stop)
-        reading = (step for step in backward if not made.isdisjoint(tape.inputs[step]))
+        reading = (step for step in backward if not made.isdisjoint(steps.inputs[step]))
         chosen += itertools.islice(reading, 1)
-    apart = len(tape) // (4 * PLACES)
-    for step in sorted(range(len(tape)), key=lambda step: (-levels[step], step)):
+    apart = len(steps) // (4 * PLACES)
+    for step in sorted(range(len(steps)), key=lambda step: (-levels[step], step)):
         if len(chosen) >= PLACES:
             break
         if all(abs(step - other) > apart for other in chosen):
@@ -74,15 +94,16 @@ def _places(tape: Tape) -> list[int]:
     return chosen
 
 
-def _at(tape: Tape, w: int, budget: int) -> float:
-    ancestors = tape.missing(tape.inputs[w], frozenset())
-    made = {value for step in ancestors for value in tape.outputs[step]}
-    behind = _behind(tape, w)
-    read = {value for step in behind for value in tape.inputs[step]} | tape.held
-    outside = {v for v in (*read, *tape.inputs[w]) if tape.maker[v] < 0}
-    taken = tape.total({*tape.outputs[w], *outside}) - _shared(tape, w) + tape.workspace[w]
-    room = budget - tape.fixed_bytes - taken
-    return _best(Choice(tape, ancestors, read & made, ()), room) if room >= 0 else 0.0
+def _at(steps: Steps, w: int, budget: int) -> float:
+    """g at its highest for one step w."""
+    ancestors = steps.missing(steps.inputs[w], frozenset())
+    made = {value for step in ancestors for value in steps.outputs[step]}
+    behind = _behind(steps, w)
+    read = {value for step in behind for value in steps.inputs[step]} | steps.held
+    outside = {v for v in (*read, *steps.inputs[w]) if steps.maker[v] < 0}
+    taken = steps.total({*steps.outputs[w], *outside}) - _shared(steps, w) + steps.workspace[w]
+    room = budget - steps.fixed_bytes - taken
+    return _best(Choice(steps, ancestors, read & made, ()), room) if room >= 0 else 0.0
 
 
 def _best(choice: Choice, room: int) -> float:
@@ -94,7 +115,7 @@ def _best(choice: Choice, room: int) -> float:
             break
         price = (less.cost - more.cost) / (more.bytes - less.bytes)
         between = choice.cheapest(price)
-        value = between.cost + price * (between.bytes - room)
+        value = between.cost + price * (between.bytes - room)  # g(price)
         # Capacities are whole numbers: each may have been rounded by one.
         slack = len(choice.costs) * choice.total(price) / CAPACITY
         bound = max(bound, value - slack)
@@ -107,12 +128,12 @@ def _best(choice: Choice, room: int) -> float:
     return bound
 
 
-def _behind(tape: Tape, w: int) -> list[int]:
+def _behind(steps: Steps, w: int) -> list[int]:
     """Steps that depend on what `w` makes."""
-    reached = set(tape.outputs[w])
+    reached = set(steps.outputs[w])
     found: list[int] = []
-    for step in range(w + 1, len(tape)):
-        if not reached.isdisjoint(tape.inputs[step]):
+    for step in range(w + 1, len(steps)):
+        if not reached.isdisjoint(steps.inputs[step]):
             found.append(step)
-            reached.update(tape.outputs[step])
+            reached.update(steps.outputs[step])
     return found

@@ -1,15 +1,49 @@
 """The cheapest way to run a chain of units forward and backward within a number of bytes.
 
-A dynamic program over (first unit, last unit, free bytes), as rotor (Beaumont et al., 2019) does it
-for chains of unlike stages: take a span of units with one of its options; or run up to a cut, treat
-what lies behind it, and come back for the rest. `Reruns` is the table of ranges that have run
-before and cost their forward pass again, on few levels of bytes; `FirstPass` is the row of ranges
-up to the end of the chain, which run for the first time, on many.
+A dynamic program over (first unit, last unit, free bytes), as rotor's for chains of unlike stages
+(Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, "Optimal checkpointing for heterogeneous
+chains", 2019), with several ways to take a stage, as in Rockmate (Zhao et al., 2023). Chains, units
+and regions are those of blocks.py. When the free bytes m are counted, what crosses in front of the
+first unit has been counted already.
+
+Let o be an option of the span of units [i, j): it saves s(o) bytes up to its region, its units cost
+f(o) to run anew, and its region r(o) for what it makes again. Let a(i, c) be the cost of running
+units [i, c) while keeping only what crosses the cut in front of unit c, and h(i, c) the bytes of
+that beyond what crosses in front of i.
+
+`Reruns`: C(i, k, m) is the least cost of units i to k, k included, when they have run before: to
+run them forward anew and to make what their regions need. The least of
+
+    take    f(o) + r(o) + C(j, k, m - s(o))                     for every o of a span [i, j), j <= k
+    split   a(i, c) + C(c, k, m - h(i, c)) + C(i, c - 1, m)     for every cut i < c <= k
+    lazy    the cost of unit i's region, which makes all it needs                  where i = k
+
+A choice counts only where what it holds and its own peaks fit into m: that of its forward units,
+beside the gradients that are live by then, and that of its region. With n units k is at most n - 2,
+since what runs again lies in front of a cut.
+
+`FirstPass`: F(i, m) is the least extra cost of units i to the chain's end when they run for the
+first time. Then running forward is no extra cost:
+
+    F(n, m) = 0
+    take    r(o) + F(j, m - s(o))
+    split   C(i, c - 1, m) + F(c, m - h(i, c))
+
+Free bytes are told apart by levels, exactly where sizes have a large common divisor. F has a row a
+unit and affords 8192 levels, or twice as many to be exact; C has a row a range, so 256. With p
+options a unit and L levels, C takes O(n² (n + p) L) time and O(n² L) memory, F takes O(n (n + p) L)
+and O(n L); an innermost loop is one NumPy operation. blocks.py keeps n to about 340. Needs are
+rounded up and what is held to the nearest level, so a plan may take other bytes than its level
+says: within.py measures the sequence and asks again.
+
+Neither table stores choices: `actions` finds them again along the one path that is taken. For equal
+units of one option this is the setting of revolve (Griewank and Walther, 2000), whose closed form
+tests/planning/test_within.py holds it to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
@@ -29,10 +63,10 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Run units [first, last) with an option, then what lies behind, then their region."""
+    """Run units [first, stop) with an option, then what lies behind, then their region."""
 
     first: int
-    last: int
+    stop: int
     option: Option
 
 
@@ -62,12 +96,12 @@ class Spans:
         count = len(chain)
         self.options: list[list[tuple[int, Option]]] = [[] for _ in range(count)]
         for width in SPANS:
-            if width > count or (width > 1 and len(chain.tape) * width > MOST_SPANNED):
+            if width > count or (width > 1 and len(chain.steps) * width > MOST_SPANNED):
                 break
             for first in range(count - width + 1):
                 for option in chain.options(first, first + width):
                     self.options[first].append((first + width, option))
-        self.scale = max((chain.tape.cost[step] for step in chain.useful), default=0.0) or 1.0
+        self.scale = max((chain.steps.cost[step] for step in chain.useful), default=0.0) or 1.0
         self.lazy = [chain.backward(unit, unit + 1, frozenset()) for unit in range(count)]
         self._prepare_advances()
 
@@ -76,7 +110,7 @@ class Spans:
         return np.float32(cost / self.scale)
 
     def _prepare_advances(self) -> None:
-        """Bytes and cost of running from one cut to another, and what the second holds."""
+        """Bytes `need` and cost of running from one cut to another, and what the second holds."""
         chain, count = self.chain, len(self.chain)
         advances = [chain.advance(unit, unit + 1) for unit in range(count)]
         self.held = np.zeros((count, count), np.int64)
@@ -86,6 +120,7 @@ class Spans:
             peak, cost = 0, 0.0
             for cut in range(first + 1, count):
                 unit_peak, unit_cost = advances[cut - 1]
+                # What crosses in front of `first` too is counted by the range around this one.
                 peak = max(peak, unit_peak - chain.shared_bytes(first, cut - 1))
                 cost += unit_cost
                 self.need[first, cut], self.cost[first, cut] = peak, cost
@@ -130,13 +165,15 @@ class Scale:
 
 
 class Reruns:
-    """Least cost of ranges [first, last] that have run before, by free levels."""
+    """C of the module's docstring: `table[first, last, level]`, both units included."""
 
     def __init__(self, spans: Spans, most: int) -> None:
         self.spans, self.chain = spans, spans.chain
         self.scale = Scale(most, spans.divisor(), COARSE)
         count = len(self.chain)
         self.table = np.full((count, count, self.scale.count), INFINITE, np.float32)
+        # What is live beside a range depends on its last unit alone, and little: ranges with equal
+        # bytes beside them are filled by one operation.
         self.groups = [
             (next(lasts), others)
             for others, lasts in groupby(
@@ -159,10 +196,12 @@ class Reruns:
         table, scale, spans = self.table, self.scale, self.spans
         rows, levels = table[first], scale.count
         peak, cost = spans.lazy[first]
+        # Lazy: the region comes next, so its steps make what they read, each as it is read.
         rows[first, scale.need(peak) :] = spans.price(cost)
         for stop, option in spans.options[first]:
             held = scale.held(option.saved)
             price = spans.price(option.forward_cost + option.again_cost)
+            # Take: for every level m from `need` on, C(stop, last, m - held) stands `held` lower.
             for lasts, others in self._stretches(stop):
                 need = max(held, self._take_need(option, others))
                 if need < levels:
@@ -170,6 +209,7 @@ class Reruns:
                     np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
         for cut in range(first + 1, len(self.chain) - 1):
             held = scale.held(int(spans.held[first, cut]))
+            # Split: `rows[cut - 1]` is complete, for its last choice was made at a smaller cut.
             before = rows[cut - 1] + spans.price(spans.cost[first, cut])
             for lasts, others in self._stretches(cut):
                 need = max(held, scale.need(int(spans.need[first, cut]) + others))
@@ -214,9 +254,9 @@ class Reruns:
 
 
 class FirstPass:
-    """Least extra cost of a whole chain by free levels, and how to get it.
+    """F of the module's docstring: `rows[first, level]`, and the actions that lead to it.
 
-    Without `reruns` no range is run anew as a whole.
+    Without `reruns` there are no splits, so no range is run anew as a whole.
     """
 
     def __init__(self, spans: Spans, reruns: Reruns | None, most: int) -> None:
@@ -226,7 +266,7 @@ class FirstPass:
         self.rows = np.full((count + 1, self.scale.count), INFINITE, np.float32)
         self.rows[count] = 0.0
         sizes = np.arange(self.scale.count) * self.scale.bytes
-        if reruns is not None:
+        if reruns is not None:  # the level of C with at most the bytes of a level of F
             self.coarse = np.minimum(
                 (sizes / reruns.scale.bytes + 1e-9).astype(np.int64), reruns.scale.count - 1
             )
@@ -248,6 +288,7 @@ class FirstPass:
                 behind = self.rows[cut, need - held : levels - held]
                 assert self.reruns is not None, "splits are for reruns"
                 again = self.reruns.table[first, cut - 1]
+                # Infinite with all bytes free is infinite everywhere.
                 if np.isfinite(again[-1]):
                     np.minimum(row[need:], behind + again[self.coarse[need:]], out=row[need:])
 
@@ -257,6 +298,7 @@ class FirstPass:
     def _take(self, stop: int, option: Option) -> tuple[int, int]:
         """Levels that a span's option holds, and that it needs."""
         others = self.chain.others[-1]
+        # Behind the last unit comes its region at once, whose peak has counted what is saved.
         held = self.scale.held(option.saved) if stop < len(self.chain) else 0
         peak = max(option.forward_peak + others, option.region_peak)
         return held, max(held, self.scale.need(peak))
@@ -288,8 +330,9 @@ class FirstPass:
                 first = action.cut
             else:
                 assert isinstance(action, Take), "a first pass takes or splits"
-                first = action.last
+                first = action.stop
             free -= held
+        # The backward pass comes to the ranges in front of the cuts last cut first.
         for rerun in reversed(later):
             assert self.reruns is not None, "splits are for reruns"
             found += self.reruns.actions(*rerun)
@@ -310,62 +353,3 @@ class FirstPass:
                 choices.append((self.rows[cut, free - held] + again, Split(first, cut), held))
         _, action, held = min(choices, key=lambda choice: choice[0])
         return action, held
-
-
-def emit(chain: Chain, actions: Sequence[Action]) -> list[int]:
-    """The steps of a run that carry out the actions."""
-    return _Emission(chain, actions).run()
-
-
-class _Emission:
-    def __init__(self, chain: Chain, actions: Sequence[Action]) -> None:
-        self.chain, self.tape = chain, chain.tape
-        self.actions = iter(actions)
-        self.available: set[int] = set()
-        self.reached = chain.run.start
-        self.sequence: list[int] = []
-
-    def run(self) -> list[int]:
-        # An explicit stack: chains nest deeper than Python's recursion.
-        stack: list[tuple[str, int, int]] = [("range", 0, len(self.chain))]
-        while stack:
-            kind, first, last = stack.pop()
-            if kind == "back":
-                self.backward(first, last)
-            elif kind == "drop":
-                self.available.difference_update(self.chain.made(first, last))
-            else:
-                action = next(self.actions)
-                if isinstance(action, Take):
-                    leaving = self.chain.crossing[action.last]
-                    self.forward(first, action.last, action.option.kept | leaving)
-                    stack.append(("back", first, action.last))
-                    if action.last < last:
-                        stack.append(("range", action.last, last))
-                elif isinstance(action, Split):
-                    self.forward(first, action.cut, self.chain.crossing[action.cut])
-                    stack.append(("range", first, action.cut))
-                    stack.append(("drop", first, action.cut))
-                    stack.append(("range", action.cut, last))
-                else:
-                    self.backward(first, last)
-        return self.sequence
-
-    def forward(self, first: int, last: int, kept: frozenset[int]) -> None:
-        """Run units: all steps for the first time, later only what `kept` takes."""
-        units = self.chain.units
-        stop = units[last - 1].stop
-        if stop > self.reached:
-            again = self.chain.needed(self.chain.crossing[first], self.available)
-            self.sequence += again
-            self.sequence += range(self.reached, stop)
-            self.reached = stop
-        else:
-            self.sequence += self.chain.needed(kept, self.available)
-        own = set(self.chain.made(first, last))
-        self.available -= own - kept
-        self.available |= own & kept
-
-    def backward(self, first: int, last: int) -> None:
-        self.sequence += self.chain.lazily(self.chain.region(first, last), self.available)
-        self.available.difference_update(self.chain.made(first, last))

@@ -1,8 +1,25 @@
 """Which values of some steps to keep for later readers, and which to make again: minimum cuts.
 
 A value that is read later is either kept, which takes bytes, or made again, which costs its step
-and asks the same of what that step reads. With a price for a byte the cheapest choice is a minimum
-cut; prices from low to high give the lower convex hull of cost against bytes.
+and asks the same of what that step reads. Minimise cost + λ · bytes for a price λ of a byte, and
+the choice is a minimum cut between a source and a sink, over a node for each step s and value v:
+
+    source → s    cost of s          cut where s runs again; infinite if s may not
+    s → v         λ · bytes of v     cut where s runs once and v is kept
+    v → s         infinite           s reads v: where s runs again, v is there
+    v → sink      infinite           v is wanted later
+
+The sink's side holds what is wanted when the steps have run: a value whose maker is on that side is
+made again, one whose maker is not is kept. A cut's capacity is the cost of the one plus λ times the
+bytes of the other, and what is neither wanted nor needed for it is on the source's side, for free.
+
+As λ grows from 0, the minima walk along the lower convex hull of cost against bytes, from all that
+costs something kept to nothing kept. `Choice.hull` finds corners as in the method of Eisner and
+Severance (1976): at the price where two known corners tie, either a corner below their line is
+found or none exists. Keep sets above the hull, if some are the best for their bytes, are not found.
+
+A cut is one maximum flow (SciPy's, whole numbers of 32 bits: capacities are scaled to a sum of 2^30
+and rounded up) in a network of as many edges as the steps have reads and results.
 """
 
 from __future__ import annotations
@@ -14,7 +31,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from graphc.planning.steps import AllBut, Tape
+from graphc.planning.steps import AllBut, Steps
 
 CAPACITY = 2**30
 """Sum of all capacities, which are whole numbers of 32 bits."""
@@ -35,30 +52,31 @@ class KeepSet:
 
 
 class Choice:
-    """Keep or make again: the values that `steps` make and that are `wanted` later.
+    """Keep or make again: the values that the `chosen` steps make and that are `wanted` later.
 
     Values that the steps read from elsewhere are there; those in `free` are kept in any case.
     """
 
     def __init__(
-        self, tape: Tape, steps: Sequence[int], wanted: Collection[int], free: Collection[int]
+        self, steps: Steps, chosen: Sequence[int], wanted: Collection[int], free: Collection[int]
     ) -> None:
-        self.tape = tape
+        self.steps = steps
+        # Only what a wanted value may have to be made from is in the network.
         wanted = sorted(set(wanted) - set(free))
-        lost = {value for step in steps for value in tape.outputs[step]} - set(free)
-        steps = tape.missing(wanted, AllBut(lost))
-        made = [value for step in steps for value in tape.outputs[step] if value not in free]
-        self.step_node = {step: 2 + index for index, step in enumerate(steps)}
-        first = 2 + len(steps)
+        lost = {value for step in chosen for value in steps.outputs[step]} - set(free)
+        chosen = steps.missing(wanted, AllBut(lost))
+        made = [value for step in chosen for value in steps.outputs[step] if value not in free]
+        self.step_node = {step: 2 + index for index, step in enumerate(chosen)}
+        first = 2 + len(chosen)
         self.value_node = {value: first + index for index, value in enumerate(made)}
         rows: list[tuple[int, int, float, int]] = []
         for step, node in self.step_node.items():
-            cost = FORBIDDEN if step in tape.once else tape.cost[step]
+            cost = FORBIDDEN if step in steps.once else steps.cost[step]
             rows.append((SOURCE, node, cost, 0))
-            for value in tape.outputs[step]:
+            for value in steps.outputs[step]:
                 if value in self.value_node:
-                    rows.append((node, self.value_node[value], 0.0, tape.bytes[value]))
-            for value in tape.inputs[step]:
+                    rows.append((node, self.value_node[value], 0.0, steps.bytes[value]))
+            for value in steps.inputs[step]:
                 if value in self.value_node:
                     rows.append((self.value_node[value], node, FORBIDDEN, 0))
         rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in wanted]
@@ -88,6 +106,7 @@ class Choice:
             return KeepSet(frozenset(), 0, 0.0)
         capacity = np.maximum(self.costs, 0) + price * self.bytes
         scale = CAPACITY / max(capacity.sum(), 1e-300)
+        # What is rounded to zero would be cut for free, so it is rounded up.
         whole = np.where(self.costs < 0, CAPACITY, np.ceil(capacity * scale)).astype(np.int32)
         network = csr_array((whole, (self.starts, self.ends)), shape=(self.count, self.count))
         flow = maximum_flow(network, SOURCE, SINK).flow
@@ -101,12 +120,12 @@ class Choice:
         kept = frozenset(
             value
             for value, node in self.value_node.items()
-            if reaching[node] and self.tape.maker[value] not in lost
+            if reaching[node] and self.steps.maker[value] not in lost
         )
-        return KeepSet(kept, self.tape.total(kept), self.tape.cost_of(again))
+        return KeepSet(kept, self.steps.total(kept), self.steps.cost_of(again))
 
     def hull(self, most: int) -> list[KeepSet]:
-        """At most so many keep sets, from the most bytes to the least, on the lower hull of cost
+        """At most `most` keep sets, from the most bytes to the least, on the lower hull of cost
         against bytes."""
         low, high = self.cheapest(self.least_price), self.cheapest(self.highest_price)
         found = {low.bytes: low, high.bytes: high}
@@ -115,6 +134,7 @@ class Choice:
             more, less = pending.pop(0)
             if more.bytes <= less.bytes or less.cost <= more.cost:
                 continue
+            # At this price both ends are worth the same: `level`.
             price = (less.cost - more.cost) / (more.bytes - less.bytes)
             between = self.cheapest(price)
             level = more.cost + price * more.bytes

@@ -1,4 +1,18 @@
-"""Local search on a sequence: what the budget lets stay is not computed again."""
+"""Local search on a sequence: what the budget lets stay is not computed again.
+
+Let step s stand at positions q < p of a sequence, and nowhere between. Without the repeat at
+p, what reads s's results behind p reads those of q, so each has to stay live from its last reader
+before p up to p. That is possible where on all of this stretch
+
+    bytes live + bytes of the results that stay ≤ limit
+
+and it saves the cost of s. Repeats are tried greedily, those of most cost a byte first and late
+ones before early ones. Levels are only raised during a pass: that what the repeat read may now die
+earlier is seen by the next pass, which measures anew. They end when one removes nothing, or would
+raise the peak above both the limit and what it was.
+
+A pass takes O(length of the sequence + length of all stretches) beside a sort; there are at most 8.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +20,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphc.planning.steps import Tape
+from graphc.planning.steps import Steps
 
 PASSES = 8
 """Most passes over a sequence; each makes room for the next."""
 
 
-def keep_more(tape: Tape, sequence: Sequence[int], limit: int) -> list[int]:
+def keep_more(steps: Steps, sequence: Sequence[int], limit: int) -> list[int]:
     """Hold values instead of computing them again, dearest bytes first, wherever `limit` allows."""
     best = list(sequence)
     for _ in range(PASSES):
-        shorter = _one_pass(tape, best, limit)
-        if len(shorter) == len(best) or tape.peak(shorter) > max(limit, tape.peak(best)):
+        shorter = _one_pass(steps, best, limit)
+        if len(shorter) == len(best) or steps.peak(shorter) > max(limit, steps.peak(best)):
             return best
         best = shorter
     return best
 
 
-def _one_pass(tape: Tape, sequence: list[int], limit: int) -> list[int]:
-    levels = np.array(tape.profile(sequence, tape.held), np.int64) + tape.fixed_bytes
-    previous, ends = _appearances(tape, sequence)
-    size = tape.bytes
+def _one_pass(steps: Steps, sequence: list[int], limit: int) -> list[int]:
+    levels = np.array(steps.profile(sequence, steps.held), np.int64) + steps.fixed_bytes
+    previous, ends = _appearances(steps, sequence)
+    size = steps.bytes
     again = [position for position, before in enumerate(previous) if before >= 0]
     worth = {
-        position: tape.cost[sequence[position]]
-        / max(tape.total(tape.outputs[sequence[position]]), 1)
+        position: steps.cost[sequence[position]]
+        / max(steps.total(steps.outputs[sequence[position]]), 1)
         for position in again
     }
     again.sort(key=lambda position: (-worth[position], -position))
@@ -39,8 +53,8 @@ def _one_pass(tape: Tape, sequence: list[int], limit: int) -> list[int]:
         step, start = sequence[position], previous[position]
         while start in gone:
             start = previous[start]
-        read = [v for v in tape.outputs[step] if ends[position, v] > position]
-        stretches = [(_free_from(tape, sequence, ends[start, v], v), v) for v in read]
+        read = [v for v in steps.outputs[step] if ends[position, v] > position]
+        stretches = [(_free_from(steps, sequence, ends[start, v], v), v) for v in read]
         first = min((end for end, _ in stretches), default=position)
         added = np.zeros(position - first, np.int64)
         for end, value in stretches:
@@ -54,29 +68,29 @@ def _one_pass(tape: Tape, sequence: list[int], limit: int) -> list[int]:
     return [step for position, step in enumerate(sequence) if position not in gone]
 
 
-def _free_from(tape: Tape, sequence: list[int], end: int, value: int) -> int:
+def _free_from(steps: Steps, sequence: list[int], end: int, value: int) -> int:
     """The position from which on a value has no bytes, if position `end` reads it last."""
-    overwritten = (operand for _, operand in tape.overwrites[sequence[end]])
+    overwritten = (operand for _, operand in steps.overwrites[sequence[end]])
     return end if value in overwritten else end + 1
 
 
 def _appearances(
-    tape: Tape, sequence: Sequence[int]
+    steps: Steps, sequence: Sequence[int]
 ) -> tuple[list[int], dict[tuple[int, int], int]]:
     """The appearance of each step before, or -1; the last reader of each (appearance, value)."""
     latest: dict[int, int] = {}
     previous: list[int] = []
     ends: dict[tuple[int, int], int] = {}
-    maker = tape.maker
+    maker = steps.maker
     for position, step in enumerate(sequence):
-        for value in tape.inputs[step]:
+        for value in steps.inputs[step]:
             if maker[value] >= 0:
                 ends[latest[maker[value]], value] = position
         previous.append(latest.get(step, -1))
         latest[step] = position
-        for value in tape.outputs[step]:
+        for value in steps.outputs[step]:
             ends[position, value] = position
-    for value in tape.held:
+    for value in steps.held:
         if maker[value] >= 0:
             ends[latest[maker[value]], value] = len(sequence)
     return previous, ends

@@ -1,8 +1,22 @@
-"""A tape: steps in an order, what they read and make, and where each forward pass turns around.
+"""Steps in an order, what they read and make, and where each forward pass turns around.
 
-What planners of a training step see of a graph. Steps and values are numbered from 0. Runs part the
-tape: the steps of a forward pass, which may be computed again, then those of its backward pass,
-which run once and in order. Values that no step makes are live from the start to their last reader.
+This is what planners of a training step see of a graph. Steps and values are numbered from 0. Runs
+part the steps: those of a forward pass, which may be computed again, then those of its backward
+pass, which run once and in order. Values that no step makes are live from the start to their last
+reader.
+
+A plan is a sequence s(0), s(1), ... of steps, in which a step may stand again. A use reads the
+latest earlier appearance of its maker, so a value is live from an appearance of its maker up to its
+last reader before the next one; values in `held` are live from their last appearance to the end.
+With l(p) the bytes live behind position p, liveness runs backwards over the sequence:
+
+    l(p - 1) = l(p) + what s(p) reads and is not live behind p - what it makes and is live behind p
+    bytes during p = l(p) + what s(p) reads or makes and is not live behind p + its workspace
+                     - what its outputs take over from operands that die
+
+`Steps.profile` takes one walk in O(reads + makes) for this. The peak, the largest of them, is what
+the planners bound; the arena may still be larger by what packing loses, which is planned against
+elsewhere (graphc.passes.recompute.optimal).
 """
 
 from __future__ import annotations
@@ -32,7 +46,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Tape:
+class Steps:
     """`inputs` and `outputs` are distinct values by step; `cost` is in any unit, sizes are bytes.
 
     `overwrites` lists by step the (output, input) pairs that may share bytes where the input dies.
@@ -86,9 +100,9 @@ class Tape:
         """Bytes of distinct values."""
         return sum(self.bytes[value] for value in values)
 
-    def cost_of(self, steps: Iterable[int]) -> float:
+    def cost_of(self, sequence: Iterable[int]) -> float:
         """The sum of the costs of steps."""
-        return sum(self.cost[step] for step in steps)
+        return sum(self.cost[step] for step in sequence)
 
     def extra_cost(self, sequence: Sequence[int]) -> float:
         """What the repeats in a sequence cost."""
@@ -100,7 +114,7 @@ class Tape:
 
     def profile(
         self,
-        steps: Sequence[int],
+        sequence: Sequence[int],
         after: Collection[int] = (),
         uncounted: Container[int] = frozenset(),
     ) -> list[int]:
@@ -110,9 +124,10 @@ class Tape:
         """
         size, live = self.bytes, {value for value in after if value not in uncounted}
         level = sum(size[value] for value in live)
-        levels = [0] * len(steps)
-        for position in range(len(steps) - 1, -1, -1):
-            step = steps[position]
+        levels = [0] * len(sequence)
+        for position in range(len(sequence) - 1, -1, -1):
+            step = sequence[position]
+            # `level` is l(p): what is live behind this position.
             here = level + self.workspace[step]
             dying = []
             for value in self.inputs[step]:
@@ -120,7 +135,7 @@ class Tape:
                     dying.append(value)
                     here += size[value]
             for value in self.outputs[step]:
-                if value in live:
+                if value in live:  # before this appearance it is an older one, or not there
                     live.discard(value)
                     level -= size[value]
                 elif value not in uncounted:

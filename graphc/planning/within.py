@@ -1,4 +1,21 @@
-"""Plans of a tape within a number of bytes: the chain's dynamic program, then what room is left."""
+"""Sequences within a number of bytes: the chain's dynamic program, then what room is left.
+
+chain.py says what is cheapest by its own levels of bytes; `Steps.peak` says what a sequence takes.
+For a limit of M bytes, room m starts at M less the fixed bytes, and
+
+    1. each run's table gives its actions for m, and emission.py the sequence;
+    2. where its peak is above M, m falls by the difference, at least by m / 200, and 1 is tried
+       again, up to 12 times;
+    3. else polish.py fills what is left of M by keeping values that would be made again.
+
+Tables are made for the bytes of running all once, divided by 1, 2, 4, ...: a limit is served by the
+smallest table that reaches up to it, so that it has at least half of its levels. A table without
+reruns is quick, and is taken where it costs at most 5 % of a forward pass; else ranges may be run
+anew as a whole. All that does not depend on the limit is kept between calls: one planner serves a
+budget, a frontier, and a bisection.
+
+Nothing here is proven to be the least: that is what bound.py measures it against.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +24,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphc.planning.blocks import Chain
-from graphc.planning.chain import FirstPass, Reruns, Spans, emit
+from graphc.planning.chain import FirstPass, Reruns, Spans
+from graphc.planning.emission import emit
 from graphc.planning.polish import keep_more
-from graphc.planning.steps import Tape
+from graphc.planning.steps import Steps
 
 ATTEMPTS = 12
 """Lower levels that are tried where a plan takes more bytes than the table said."""
@@ -26,29 +44,29 @@ SAMPLES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class TapePlan:
-    """A sequence of steps, what its repeats cost, and its peak by the tape's own measure."""
+class SequencePlan:
+    """A sequence of steps, what its repeats cost, and its peak as `Steps.peak` counts."""
 
     sequence: list[int]
     extra_cost: float
     peak_bytes: int
 
 
-class TapePlanner:
-    """Plans one tape for many limits; what does not depend on the limit is measured once."""
+class SequencePlanner:
+    """Plans the same steps for many limits; what does not depend on the limit is measured once."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-        self.once = TapePlan(list(range(len(tape))), 0.0, tape.peak(range(len(tape))))
-        chains = [Chain(tape, run) for run in tape.runs]
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.once = SequencePlan(list(range(len(steps))), 0.0, steps.peak(range(len(steps))))
+        chains = [Chain(steps, run) for run in steps.runs]
         self.spans = [Spans(chain) for chain in chains if chain.useful]
-        self.forward_cost = sum(tape.cost_of(chain.useful) for chain in chains)
+        self.forward_cost = sum(steps.cost_of(chain.useful) for chain in chains)
         least = max((spans.least_peak() for spans in self.spans), default=0)
-        self._floor = tape.fixed_bytes + least
+        self._floor = steps.fixed_bytes + least
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}
-        self._plans: dict[int, TapePlan | None] = {}
+        self._plans: dict[int, SequencePlan | None] = {}
 
-    def plan(self, limit: int) -> TapePlan | None:
+    def plan(self, limit: int) -> SequencePlan | None:
         """The cheapest sequence found whose peak is at most `limit` bytes, or None."""
         if limit >= self.once.peak_bytes:
             return self.once
@@ -56,16 +74,17 @@ class TapePlanner:
             return None
         if limit not in self._plans:
             self._plans[limit] = self._plan(limit)
+        # A plan for a smaller limit may have been found cheaper.
         known = (plan for plan in self._plans.values() if plan and plan.peak_bytes <= limit)
         return min(known, key=lambda plan: plan.extra_cost, default=None)
 
-    def least(self) -> TapePlan:
+    def least(self) -> SequencePlan:
         """The plan of the fewest bytes found."""
         for most in reversed(list(self._mosts())):
             tables = [self._table(number, most, True) for number in range(len(self.spans))]
             if not tables or any(math.isinf(table.cost(table.scale.count - 1)) for table in tables):
                 continue
-            limit = self.tape.fixed_bytes + max(math.ceil(table.least_bytes) for table in tables)
+            limit = self.steps.fixed_bytes + max(math.ceil(table.least_bytes) for table in tables)
             while limit < self.once.peak_bytes:
                 found = self.plan(limit)
                 if found is not None:
@@ -73,9 +92,10 @@ class TapePlanner:
                 limit = int(limit * FINER) + 1
         return self.once
 
-    def least_costing(self, cost: float) -> TapePlan:
+    def least_costing(self, cost: float) -> SequencePlan:
         """The plan of the fewest bytes found whose repeats cost at most so much."""
         high = self.once.peak_bytes
+        # The tables say between which halves the limit lies, the plans say where exactly.
         for reruns in (False, True):
             low = self._floor
             for most in self._mosts():
@@ -123,16 +143,18 @@ class TapePlanner:
             most //= 2
         return most
 
-    def _plan(self, limit: int) -> TapePlan | None:
-        room = float(limit - self.tape.fixed_bytes)
+    def _plan(self, limit: int) -> SequencePlan | None:
+        room = float(limit - self.steps.fixed_bytes)
         for _ in range(ATTEMPTS):
             sequence = self._sequence(limit, room)
             if sequence is None:
                 return None
-            peak = self.tape.peak(sequence)
+            peak = self.steps.peak(sequence)
             if peak <= limit:
-                sequence = keep_more(self.tape, sequence, limit)
-                return TapePlan(sequence, self.tape.extra_cost(sequence), self.tape.peak(sequence))
+                sequence = keep_more(self.steps, sequence, limit)
+                return SequencePlan(
+                    sequence, self.steps.extra_cost(sequence), self.steps.peak(sequence)
+                )
             room -= max(peak - limit, room / 200)
         return None
 
@@ -148,7 +170,7 @@ class TapePlanner:
             sequence += range(reached, run.start)
             sequence += emit(spans.chain, table.actions(level))
             reached = run.stop
-        return [*sequence, *range(reached, len(self.tape))]
+        return [*sequence, *range(reached, len(self.steps))]
 
     def _best_table(self, number: int, limit: int, room: float) -> FirstPass:
         """Ranges are run anew only where that pays."""
@@ -159,7 +181,7 @@ class TapePlanner:
         return self._table(number, most, True)
 
     def _cost(self, limit: int, reruns: bool) -> float:
-        room = limit - self.tape.fixed_bytes
+        room = limit - self.steps.fixed_bytes
         most = self._most_for(limit)
         tables = (self._table(number, most, reruns) for number in range(len(self.spans)))
         return sum(table.cost(table.scale.within(room)) for table in tables)
@@ -167,6 +189,6 @@ class TapePlanner:
     def _table(self, number: int, most: int, reruns: bool) -> FirstPass:
         key = (number, most, reruns)
         if key not in self._tables:
-            spans, room = self.spans[number], max(most - self.tape.fixed_bytes, 1)
+            spans, room = self.spans[number], max(most - self.steps.fixed_bytes, 1)
             self._tables[key] = FirstPass(spans, Reruns(spans, room) if reruns else None, room)
         return self._tables[key]

@@ -32,7 +32,10 @@ class TrainingRun:
         raise NotImplementedError
 
     def step(self, feeds: Mapping[str, Array]) -> float:
-        """One step; its loss. Raises `NonFiniteError` where that is no number any more."""
+        """Run one step and return its loss.
+
+        Raises `NonFiniteError` where that is no number any more.
+        """
         loss = float(self.training.step(feeds)["loss"])
         if not math.isfinite(loss) and self.recipe.precision != "fp16":
             raise NonFiniteError(

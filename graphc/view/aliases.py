@@ -20,7 +20,7 @@ class Reader(NamedTuple):
 
 
 class Aliases:
-    """Of every value of a plan what else has its bytes: its views, and what it is a part of."""
+    """The aliases of every value of a plan: its views, and what it is a part of."""
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.graph = plan.graph
@@ -55,7 +55,7 @@ class Aliases:
         return [name for name, output in self.graph.outputs.items() if output in shared]
 
     def root(self, value: Value) -> Value:
-        """What holds the value's bytes whole: what it views or is a part of, as far as that goes.
+        """The value that holds a value's bytes whole: what it views or is a part of, followed on.
 
         Only a value of the forward pass or a state counts: a recomputed concatenation of kept parts
         is not what the forward pass keeps.

@@ -21,7 +21,7 @@ LISTED = 8
 
 
 def identities(graphs: Sequence[Graph]) -> list[dict[Value, int]]:
-    """Of each graph, the numbers of its values: equal in two graphs for the same value.
+    """The numbers of the values of each graph: equal in two graphs for the same value.
 
     A value is the same where the same op with the same attributes, in the same scope and phase,
     computes it from the same operands; those alike are told apart by their order. A copy is an

@@ -62,8 +62,8 @@ def plan_picture(plan: MemoryPlan, title: str) -> bytes:
         )  # fmt: skip
         _draw_map(addresses, plan)
         _draw_live(live, plan)
-        shown = [kind for kind in KINDS if any(b.kind == kind for b in plan.buffers)]
-        _legend(figure, shown, 0.098, 0.945)
+        present = [kind for kind in KINDS if any(b.kind == kind for b in plan.buffers)]
+        _legend(figure, present, 0.098, 0.945)
         return _png(figure)
 
 

@@ -10,7 +10,7 @@ from planning.problems import random_problem, training_chain
 from graphc.planning import replay, solve
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.given.exact import cheapest
-from graphc.planning.steps import Run, Tape
+from graphc.planning.steps import Run, Steps
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -21,7 +21,7 @@ def test_the_bound_is_never_above_the_optimum(seed):
         found = cheapest(problem, int(budget))
         if found is not None:
             best = replay(problem, found).cost - base.cost
-            assert extra_cost(problem.tape, int(budget)) <= best * (1 + 1e-6)
+            assert extra_cost(problem.steps, int(budget)) <= best * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("part", [0.7, 0.5, 0.3])
@@ -36,11 +36,11 @@ def test_chains_are_planned_near_the_bound(part):
 def test_nothing_is_proven_where_everything_fits():
     problem = training_chain(40)
     base = replay(problem, problem.needed)
-    assert extra_cost(problem.tape, base.peak_bytes) == pytest.approx(0, abs=1e-6)
+    assert extra_cost(problem.steps, base.peak_bytes) == pytest.approx(0, abs=1e-6)
     assert solve(problem, base.peak_bytes).cost == base.cost
 
 
-def small_tape(seed):
+def small_steps(seed):
     """A few steps with several outputs, overwriting, workspaces, and values from outside."""
     rng = np.random.default_rng(seed)
     size = lambda: int(rng.choice([1, 5, 8, 8, 8]))  # noqa: E731
@@ -58,7 +58,7 @@ def small_tape(seed):
         pairs.append(
             tuple((m, r) for m in made for r in read if r >= outside and sizes[m] == sizes[r])
         )
-    return Tape(
+    return Steps(
         cost=tuple(int(c) for c in rng.integers(1, 6, count)),
         workspace=tuple(int(w) for w in rng.choice([0, 0, 3], count)),
         inputs=tuple(inputs),
@@ -72,29 +72,29 @@ def small_tape(seed):
     )
 
 
-def brute_force(tape, budget):
+def brute_force(steps, budget):
     """Least extra cost over all sequences: a shortest path over (live values, steps done)."""
-    start = frozenset(v for v in range(len(tape.bytes)) if tape.maker[v] < 0)
+    start = frozenset(v for v in range(len(steps.bytes)) if steps.maker[v] < 0)
     queue, seen, ticket = [(0, 0, start, frozenset())], {}, itertools.count(1)
     while queue:
         cost, _, live, done = heapq.heappop(queue)
         if seen.setdefault((live, done), cost) < cost:
             continue
-        if len(done) == len(tape) and tape.held <= live:
-            return cost - sum(tape.cost)
+        if len(done) == len(steps) and steps.held <= live:
+            return cost - sum(steps.cost)
         following = [(0, live - {value}, done) for value in live]
-        for step in range(len(tape)):
-            if (step in done and step in tape.once) or not live.issuperset(tape.inputs[step]):
+        for step in range(len(steps)):
+            if (step in done and step in steps.once) or not live.issuperset(steps.inputs[step]):
                 continue
-            beside = tape.fixed_bytes + tape.workspace[step]
-            for taken in subsets(tape.overwrites[step]):
-                after = (live - {operand for _, operand in taken}) | set(tape.outputs[step])
-                if beside + tape.total(after) <= budget:
-                    following.append((tape.cost[step], after, done | {step}))
-        for price, values, steps in following:
-            if seen.get((values, steps), np.inf) > cost + price:
-                seen[values, steps] = cost + price
-                heapq.heappush(queue, (cost + price, next(ticket), values, steps))
+            beside = steps.fixed_bytes + steps.workspace[step]
+            for taken in subsets(steps.overwrites[step]):
+                after = (live - {operand for _, operand in taken}) | set(steps.outputs[step])
+                if beside + steps.total(after) <= budget:
+                    following.append((steps.cost[step], after, done | {step}))
+        for price, values, ran in following:
+            if seen.get((values, ran), np.inf) > cost + price:
+                seen[values, ran] = cost + price
+                heapq.heappush(queue, (cost + price, next(ticket), values, ran))
     return None
 
 
@@ -107,13 +107,13 @@ def subsets(pairs):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_bounds_of_tapes_hold_for_every_sequence(seed):
-    tape = small_tape(seed)
-    plain = tape.peak(range(len(tape)))
-    least = least_bytes(tape)
+def test_bounds_of_steps_hold_for_every_sequence(seed):
+    steps = small_steps(seed)
+    plain = steps.peak(range(len(steps)))
+    least = least_bytes(steps)
     assert least <= plain
-    assert brute_force(tape, least - 1) is None
+    assert brute_force(steps, least - 1) is None
     for budget in {least, (least + plain) // 2, plain - 1}:
-        found = brute_force(tape, budget)
+        found = brute_force(steps, budget)
         if found is not None:
-            assert extra_cost(tape, budget) <= found * (1 + 1e-6) + 1e-9
+            assert extra_cost(steps, budget) <= found * (1 + 1e-6) + 1e-9

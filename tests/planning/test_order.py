@@ -12,17 +12,17 @@ from graphc.planning.order.cuts import Cuts
 from graphc.planning.order.exact import least_peak_order
 from graphc.planning.order.listing import list_schedule
 from graphc.planning.order.windows import improve_windows
-from graphc.planning.steps import Tape
+from graphc.planning.steps import Steps
 
 
-def tape_of(steps, sizes, *, workspace=None, overwrites=None, held=()):
-    """A tape from (inputs, outputs) by step."""
-    count = len(steps)
-    return Tape(
+def steps_of(rows, sizes, *, workspace=None, overwrites=None, held=()):
+    """`Steps` from one row of (inputs, outputs) a step."""
+    count = len(rows)
+    return Steps(
         cost=(0.0,) * count,
         workspace=tuple(workspace or [0] * count),
-        inputs=tuple(tuple(inputs) for inputs, _ in steps),
-        outputs=tuple(tuple(outputs) for _, outputs in steps),
+        inputs=tuple(tuple(inputs) for inputs, _ in rows),
+        outputs=tuple(tuple(outputs) for _, outputs in rows),
         overwrites=tuple(overwrites or [()] * count),
         bytes=tuple(sizes),
         once=frozenset(),
@@ -36,7 +36,7 @@ def random_problem(seed, most):
     random = Random(seed)
     count = random.randint(1, most)
     sizes = [random.randint(0, 3) for _ in range(random.randint(0, 2))]
-    steps, workspace, overwrites = [], [], []
+    rows, workspace, overwrites = [], [], []
     for _ in range(count):
         near = range(len(sizes))[-12:]
         inputs = random.sample(near, min(len(near), random.randint(0, 3)))
@@ -47,13 +47,13 @@ def random_problem(seed, most):
             pairs += [(len(sizes), value) for value in alike]
             outputs.append(len(sizes))
             sizes.append(sizes[alike[0]] if alike else random.randint(0, 9))
-        steps.append((inputs, outputs))
+        rows.append((inputs, outputs))
         workspace.append(random.randint(0, 4))
         overwrites.append(tuple(pairs))
     held = random.sample(range(len(sizes)), min(len(sizes), random.randint(0, 2)))
-    tape = tape_of(steps, sizes, workspace=workspace, overwrites=overwrites, held=held)
+    steps = steps_of(rows, sizes, workspace=workspace, overwrites=overwrites, held=held)
     arcs = [sorted(random.sample(range(count), 2)) for _ in range(2)] if count > 1 else []
-    return Precedence(tape, tuple(map(tuple, arcs)), random.randint(0, 3))
+    return Precedence(steps, tuple(map(tuple, arcs)), random.randint(0, 3))
 
 
 def problems(most=10):
@@ -65,19 +65,19 @@ MOST_ORDERS = 500
 
 def all_orders(problem):
     """Every order in which no step stands before one that it waits for, where they are few."""
-    tape = problem.tape
-    waits = [set() for _ in range(len(tape))]
+    steps = problem.steps
+    waits = [set() for _ in range(len(steps))]
     for first, second in problem.arcs:
         waits[second].add(first)
-    for maker, outputs in enumerate(tape.outputs):
-        for step, inputs in enumerate(tape.inputs):
+    for maker, outputs in enumerate(steps.outputs):
+        for step, inputs in enumerate(steps.inputs):
             if set(outputs) & set(inputs):
                 waits[step].add(maker)
 
     def longer(order):
-        if len(order) == len(tape):
+        if len(order) == len(steps):
             yield order
-        for step in range(len(tape)):
+        for step in range(len(steps)):
             if step not in order and waits[step] <= set(order):
                 yield from longer([*order, step])
 
@@ -100,7 +100,7 @@ def test_no_order_has_a_lower_peak(problem):
 
 @settings(max_examples=100)
 @given(problems())
-def test_the_exact_search_counts_as_the_tape_does(problem):
+def test_the_exact_search_counts_as_the_steps_do(problem):
     """It finds the least peak just above it, and nothing at it."""
     least = min(peak(problem, order) for order in all_orders(problem))
     found = least_peak_order(problem, least + 1, 10_000)
@@ -130,9 +130,9 @@ def test_no_order_goes_below_a_cut(problem, data):
     cut = Cuts(problem).at(step)
     levels = [problem.profile(order)[order.index(step)] for order in all_orders(problem)]
     assert cut.bytes <= min(levels)
-    assert step not in cut.steps
+    assert step not in cut.before
     assert all(
-        first in cut.steps for other in {step, *cut.steps} for first in problem.before[other]
+        first in cut.before for other in {step, *cut.before} for first in problem.before[other]
     )
 
 
@@ -148,19 +148,19 @@ def test_long_orders_never_get_worse(seed):
 
 def chain_with_gradients(layers):
     """Each backward step leaves a gradient of 8 bytes beside its 1 byte, which an update takes."""
-    steps = [([], [0]), *(([i - 1], [i]) for i in range(1, layers))]
+    rows = [([], [0]), *(([i - 1], [i]) for i in range(1, layers))]
     sizes = [2] * layers
     value = layers
     above = None
     for layer in reversed(range(layers)):
         delta, gradient = value, value + 1
-        steps.append(([layer, *([] if above is None else [above])], [delta]))
-        steps.append(([delta], [gradient]))
+        rows.append(([layer, *([] if above is None else [above])], [delta]))
+        rows.append(([delta], [gradient]))
         sizes += [1, 8]
         above, value = delta, value + 2
     for number in range(layers):
-        steps.append(([layers + 2 * number + 1], []))
-    return Precedence(tape_of(steps, sizes))
+        rows.append(([layers + 2 * number + 1], []))
+    return Precedence(steps_of(rows, sizes))
 
 
 def test_updates_move_up_and_gradients_wait():
@@ -173,13 +173,13 @@ def test_updates_move_up_and_gradients_wait():
 
 def test_branches_run_by_their_own_peaks():
     """Liu: the branch with the larger difference of peak and residue first."""
-    steps = [([], [0]), ([0], [1]), ([1], [2]), ([0], [3]), ([3], [4]), ([2, 4], [5])]
-    problem = Precedence(tape_of(steps, [1, 10, 5, 30, 1, 1]))
+    rows = [([], [0]), ([0], [1]), ([1], [2]), ([0], [3]), ([3], [4]), ([2, 4], [5])]
+    problem = Precedence(steps_of(rows, [1, 10, 5, 30, 1, 1]))
     assert peak(problem, [0, 1, 2, 3, 4, 5]) == 36
     assert least_order(problem) == [0, 3, 4, 1, 2, 5]
     assert peak(problem, least_order(problem)) == 32
 
 
 def test_nothing_to_order():
-    assert least_order(Precedence(tape_of([], []))) == []
-    assert least_order(Precedence(tape_of([([], [0])], [7]))) == [0]
+    assert least_order(Precedence(steps_of([], []))) == []
+    assert least_order(Precedence(steps_of([([], [0])], [7]))) == [0]

@@ -1,34 +1,34 @@
-"""The planner of tapes: closed forms, brute force, and its own promises."""
+"""The planner of sequences: closed forms, brute force, and its own promises."""
 
 import itertools
 
 import numpy as np
 import pytest
+from planning.chains import reversal_chain, revolve
 from planning.problems import random_problem, training_chain
-from planning.tapes import reversal_chain, revolve
 
 import graphc as g
 from graphc.allocation import inplace
 from graphc.allocation.allocate import Allocation
 from graphc.models import densenet121, gpt2, resnet, unet
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning import replay
 from graphc.planning.given.exact import cheapest
 from graphc.planning.keep_sets import Choice
 from graphc.planning.polish import keep_more
-from graphc.planning.within import TapePlanner
+from graphc.planning.within import SequencePlanner
 
 
 @pytest.mark.parametrize(
-    "steps",
+    "length",
     [1, 2, 3, 5, 9, 14, 22, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 65))],
 )
-def test_equal_chains_take_what_revolve_takes(steps):
-    planner = TapePlanner(reversal_chain(steps))
-    for checkpoints in range(1, steps + 1):
+def test_equal_chains_take_what_revolve_takes(length):
+    planner = SequencePlanner(reversal_chain(length))
+    for checkpoints in range(1, length + 1):
         # one more byte for the state that is being advanced
         found = planner.plan(checkpoints + 1)
-        assert found.extra_cost == revolve(steps, checkpoints) - (steps - 1)
+        assert found.extra_cost == revolve(length, checkpoints) - (length - 1)
         assert found.peak_bytes <= checkpoints + 1
 
 
@@ -41,7 +41,7 @@ def test_the_closed_form_at_its_ends():
 @pytest.mark.parametrize("layers", [4, 5, 6])
 def test_small_training_chains_are_planned_exactly(layers):
     problem = training_chain(layers)
-    planner = TapePlanner(problem.tape)
+    planner = SequencePlanner(problem.steps)
     base = replay(problem, problem.needed)
     for budget in range(problem.bound_bytes, base.peak_bytes + 1, 100):
         wanted, found = cheapest(problem, budget), planner.plan(budget)
@@ -53,7 +53,7 @@ def test_small_training_chains_are_planned_exactly(layers):
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_planned_is_legal_and_fits(seed):
     problem = random_problem(40, seed)
-    planner = TapePlanner(problem.tape)
+    planner = SequencePlanner(problem.steps)
     least, most = planner.least().peak_bytes, planner.once.peak_bytes
     costs = []
     for budget in np.linspace(least, most, 5).astype(int):
@@ -67,28 +67,28 @@ def test_what_is_planned_is_legal_and_fits(seed):
     assert costs[-1] == 0
 
 
-def brute_choice(tape, steps, wanted, price):
+def brute_choice(steps, chosen, wanted, price):
     """Least cost plus price times bytes over all sets of kept values."""
-    made = [value for step in steps for value in tape.outputs[step]]
+    made = [value for step in chosen for value in steps.outputs[step]]
     best = np.inf
     for size in range(len(made) + 1):
         for kept in itertools.combinations(made, size):
-            again = tape.missing(wanted, set(kept))
-            best = min(best, tape.cost_of(again) + price * tape.total(kept))
+            again = steps.missing(wanted, set(kept))
+            best = min(best, steps.cost_of(again) + price * steps.total(kept))
     return best
 
 
 @pytest.mark.parametrize("seed", range(15))
 def test_keep_sets_are_the_cheapest_at_their_price(seed):
-    tape = random_problem(9, seed).tape
-    steps, rng = range(len(tape)), np.random.default_rng(seed)
-    wanted = sorted(set(rng.integers(0, len(tape), 3).tolist()))
-    choice = Choice(tape, steps, wanted, ())
+    steps = random_problem(9, seed).steps
+    chosen, rng = range(len(steps)), np.random.default_rng(seed)
+    wanted = sorted(set(rng.integers(0, len(steps), 3).tolist()))
+    choice = Choice(steps, chosen, wanted, ())
     for price in (0.01, 0.1, 0.3, 1.0):
         found = choice.cheapest(price)
-        assert found.cost == tape.cost_of(tape.missing(wanted, found.values))
+        assert found.cost == steps.cost_of(steps.missing(wanted, found.values))
         assert found.cost + price * found.bytes == pytest.approx(
-            brute_choice(tape, steps, wanted, price)
+            brute_choice(steps, chosen, wanted, price)
         )
     hull = choice.hull(8)
     assert [s.bytes for s in hull] == sorted({s.bytes for s in hull}, reverse=True)
@@ -104,25 +104,25 @@ def test_keep_sets_are_the_cheapest_at_their_price(seed):
         lambda: gpt2(layers=3, batch=2, seq_len=32),
     ],
 )
-def test_a_tape_has_the_bytes_of_the_plan(build, monkeypatch):
+def test_steps_have_the_bytes_of_the_plan(build, monkeypatch):
     """Lifetimes, views and overwriting found by other code than the allocator's, which here copies
     what it concatenates."""
     monkeypatch.setattr("graphc.allocation.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
     plan = g.plan(build(), optimizer=g.optim.SGD())
-    tape = GraphTape(
+    graph_steps = GraphSteps(
         Allocation(plan.graph, alignment=plan.alignment), lambda node: 0.0, feature_maps_only=False
     )
-    once = range(len(tape.tape))
-    assert tape.tape.peak(once) == plan.live_bytes
-    assert sorted(tape.sequence(once)) == list(range(len(plan.graph.nodes)))
+    once = range(len(graph_steps.steps))
+    assert graph_steps.steps.peak(once) == plan.live_bytes
+    assert sorted(graph_steps.with_views(once)) == list(range(len(plan.graph.nodes)))
 
 
 def test_polishing_keeps_what_there_is_room_for():
     problem = training_chain(30)
-    tape = problem.tape
-    once = list(range(len(tape)))
+    steps = problem.steps
+    once = list(range(len(steps)))
     needless = [*once[:10], 9, *once[10:40], 3, *once[40:]]
-    roomy = keep_more(tape, needless, tape.peak(once))
+    roomy = keep_more(steps, needless, steps.peak(once))
     assert roomy == once
-    tight = keep_more(tape, needless, tape.peak(needless) - 1)
-    assert tape.peak(tight) <= max(tape.peak(needless), tape.peak(once))
+    tight = keep_more(steps, needless, steps.peak(needless) - 1)
+    assert steps.peak(tight) <= max(steps.peak(needless), steps.peak(once))

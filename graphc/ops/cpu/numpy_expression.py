@@ -204,7 +204,7 @@ class _Lowerer:
         return register
 
     def dtype(self, operands: tuple[Slot, ...]) -> DType:
-        """What an arithmetic instruction over these slots yields."""
+        """The dtype that an arithmetic instruction over these slots yields."""
         dtypes = list(self.dtypes.values()) + self.registers
         found = [dtypes[operand] for operand in operands if isinstance(operand, int)]
         arithmetic = [compute_dtype(dtype) for dtype in found if dtype != bool_]

@@ -1,4 +1,4 @@
-"""From a policy's name to a training graph with its copies."""
+"""A training graph with its copies, from the name of a policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphc.ir.graph import Graph
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import casts_a_parameter
 from graphc.passes.recompute import policies
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.policies import Counts
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
 from graphc.target import CPU_TARGET, Target
@@ -37,7 +37,7 @@ def recompute(graph: Graph, policy: str, target: Target = CPU_TARGET) -> Graph:
 
 
 def sequence_of(graph: Graph, policy: str, target: Target = CPU_TARGET) -> list[int]:
-    """What `policy` runs, as steps of the graph."""
+    """The sequence that `policy` runs, as positions of the graph's nodes."""
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
     counts = {**casts, **POLICIES[policy](graph, target)}
     return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))
@@ -54,5 +54,7 @@ def _mirrored(graph: Graph, counts: Counts) -> list[int]:
 
 def _judge(graph: Graph, target: Target) -> Callable[[Counts], int]:
     """The most bytes live at one node, with overwriting and workspaces."""
-    tape = GraphTape(Allocation(graph, target), lambda node: 0.0, feature_maps_only=False)
-    return lambda counts: tape.tape.peak(tape.tape_steps(_mirrored(graph, counts)))
+    graph_steps = GraphSteps(Allocation(graph, target), lambda node: 0.0, feature_maps_only=False)
+    return lambda counts: graph_steps.steps.peak(
+        graph_steps.without_views(_mirrored(graph, counts))
+    )

@@ -23,7 +23,7 @@ class Goal:
 
     @classmethod
     def of(cls, budget: object, feature_map_budget: object, max_extra_flops: object) -> Goal | None:
-        """From what a user gives, or None where all is None; raises `OptionError`."""
+        """The goal of what a user gives, or None where all is None; raises `OptionError`."""
         given = {
             "budget": budget,
             "feature_map_budget": feature_map_budget,

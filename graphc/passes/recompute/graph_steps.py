@@ -1,6 +1,6 @@
-"""A training graph as planners see it, and a planner's sequence as one of graph steps.
+"""A training graph as planners see it, and a planner's sequence as positions of the graph's nodes.
 
-Views are not steps of a tape: what they show stands for them, and they are put back in front of
+Views are no steps of a planner: what is viewed stands for them, and they are put back in front of
 their readers.
 """
 
@@ -12,12 +12,15 @@ from dataclasses import replace
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Input, Node, State, Value
 from graphc.ir.types import align
-from graphc.passes.recompute.cuts import forward_runs
-from graphc.planning.steps import Run, Tape
+from graphc.passes.recompute.cuts import forward_passes
+from graphc.planning.steps import Run, Steps
 
 
-class GraphTape:
-    """The tape of a graph without copies, and the way back.
+class GraphSteps:
+    """The steps of a graph without copies, and the way back.
+
+    Step i is the node at `positions[i]`, and `place` is the inverse. `numbers` are those of values;
+    a view has the number of what it views.
 
     `cost` gives the cost of a node. With `feature_maps_only`, what the paper's measure leaves out
     has no bytes: inputs, outputs, workspaces and what updates read.
@@ -45,14 +48,16 @@ class GraphTape:
                 is_free = is_state or root in uncounted
                 sizes.append(0 if is_free else align(root.type.bytes, alignment))
             self.numbers[value] = self.numbers[root]
-        self.steps = [step for step, node in enumerate(graph.nodes) if not self._is_view(node)]
-        self.place = {step: index for index, step in enumerate(self.steps)}
-        nodes = [graph.nodes[step] for step in self.steps]
+        self.positions = [
+            position for position, node in enumerate(graph.nodes) if not self._is_view(node)
+        ]
+        self.place = {position: step for step, position in enumerate(self.positions)}
+        nodes = [graph.nodes[position] for position in self.positions]
 
         def workspace_bytes(node: Node) -> int:
             return 0 if feature_maps_only else allocation.workspace_bytes(node, self.storages)
 
-        self.tape = Tape(
+        self.steps = Steps(
             cost=tuple(map(cost, nodes)),
             workspace=tuple(map(workspace_bytes, nodes)),
             inputs=tuple(self._distinct(node.inputs) for node in nodes),
@@ -67,22 +72,22 @@ class GraphTape:
             else sum(align(state.type.bytes, alignment) for state in graph.states),
         )
 
-    def bounding_tape(self) -> Tape:
-        """The tape for lower bounds: concatenations have no more bytes than their parts.
+    def bounding_steps(self) -> Steps:
+        """The steps for lower bounds: concatenations have no more bytes than their parts.
 
         Parts may lie inside a concatenation, so who reads it reads its parts, and its own bytes are
         what they leave of it. That holds for copies too: one that is live holds what it is made of.
         """
-        sizes = list(self.tape.bytes)
+        sizes = list(self.steps.bytes)
         parts: dict[int, tuple[int, ...]] = {}
         for node in self.graph.nodes:
             if node.op.gathers is not None:
                 whole = self.numbers[node.output]
                 inside = [value for value in node.inputs if self._may_lie_inside(value)]
                 parts[whole] = self._distinct(inside)
-                sizes[whole] = max(0, sizes[whole] - self.tape.total(parts[whole]))
+                sizes[whole] = max(0, sizes[whole] - self.steps.total(parts[whole]))
         if not parts:
-            return self.tape
+            return self.steps
 
         def opened(values: Iterable[int]) -> tuple[int, ...]:
             found: dict[int, None] = {}
@@ -95,13 +100,13 @@ class GraphTape:
             return tuple(found)
 
         return replace(
-            self.tape,
+            self.steps,
             bytes=tuple(sizes),
-            inputs=tuple(map(opened, self.tape.inputs)),
-            held=frozenset(opened(self.tape.held)),
+            inputs=tuple(map(opened, self.steps.inputs)),
+            held=frozenset(opened(self.steps.held)),
             cost=tuple(
-                0.0 if self.graph.nodes[step].op.gathers is not None else cost
-                for step, cost in zip(self.steps, self.tape.cost, strict=True)
+                0.0 if self.graph.nodes[position].op.gathers is not None else cost
+                for position, cost in zip(self.positions, self.steps.cost, strict=True)
             ),
         )
 
@@ -110,10 +115,10 @@ class GraphTape:
         return not isinstance(root, State | Input) and root.type.bytes == value.type.bytes
 
     def root(self, value: Value) -> Value:
-        """The value whose bytes a view shows, where the view takes none of its own."""
+        """The value whose bytes a view lies in, where the view takes none of its own."""
         placement = self.storages.placements[value]
         while placement.how == "view":
-            assert placement.over is not None, "a view shows something"
+            assert placement.over is not None, "something is viewed"
             value = placement.over
             placement = self.storages.placements[value]
         return value
@@ -142,7 +147,7 @@ class GraphTape:
         return tuple(self.numbers[value] for value in own)
 
     def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
-        """The pairs that passes/inplace.py may merge, as far as a node alone can tell."""
+        """The pairs that graphc.allocation.inplace may merge, as far as a node alone can tell."""
         pairs = []
         outputs, inputs = node.named_outputs(), node.named_inputs()
         for name, candidates in node.op.may_overwrite.items():
@@ -167,52 +172,52 @@ class GraphTape:
         )
 
     def _runs(self) -> tuple[Run, ...]:
-        """Forward passes and what follows each, in steps of the tape."""
+        """Forward passes and what follows each."""
         edges: list[tuple[int, int]] = []
-        for run in forward_runs(self.graph):
-            inside = self.tape_steps(run.steps)
+        for forward_pass in forward_passes(self.graph):
+            inside = self.without_views(forward_pass.steps)
             if inside:
                 edges.append((inside[0], inside[-1] + 1))
-        starts = [0, *(start for start, _ in edges[1:]), len(self.steps)]
+        starts = [0, *(start for start, _ in edges[1:]), len(self.positions)]
         return tuple(
             Run(starts[index], turn, starts[index + 1]) for index, (_, turn) in enumerate(edges)
         )
 
-    def tape_steps(self, sequence: Sequence[int]) -> list[int]:
-        """Steps of the graph as steps of the tape, without those that are views."""
-        return [self.place[step] for step in sequence if step in self.place]
+    def without_views(self, positions: Iterable[int]) -> list[int]:
+        """Positions of nodes as steps, without those of views."""
+        return [self.place[position] for position in positions if position in self.place]
 
-    def sequence(self, steps: Sequence[int]) -> list[int]:
-        """Steps of the tape as steps of the graph, each after the views that it reads."""
+    def with_views(self, sequence: Sequence[int]) -> list[int]:
+        """Steps as positions of nodes, each after the views that it reads."""
         graph = self.graph
         latest: dict[Value, int] = {}
         result: list[int] = []
 
-        def show(value: Value) -> None:
-            """Make the views anew that show an older appearance."""
-            chain = []
+        def renew(value: Value) -> None:
+            """Repeat the views behind a value that view an older appearance of what they view."""
+            views = []
             node = value.node
             while node is not None and self._is_view(node):
-                chain.append(node)
+                views.append(node)
                 node = None if node.viewed is None else node.viewed.node
             made = -1 if node is None else latest.get(node.outputs[0], -1)
-            for view in reversed(chain):
+            for view in reversed(views):
                 if latest.get(view.outputs[0], -2) < made:
                     latest.update(dict.fromkeys(view.outputs, len(result)))
                     result.append(graph.position[view])
                 made = latest[view.outputs[0]]
 
-        for step in steps:
-            node = graph.nodes[self.steps[step]]
+        for step in sequence:
+            node = graph.nodes[self.positions[step]]
             for value in node.inputs:
-                show(value)
+                renew(value)
             latest.update(dict.fromkeys(node.outputs, len(result)))
-            result.append(self.steps[step])
+            result.append(self.positions[step])
         for node in graph.nodes:
             if self._is_view(node) and node.outputs[0] not in latest:
-                show(node.outputs[0])
+                renew(node.outputs[0])
         for value in graph.outputs.values():
-            show(value)
+            renew(value)
         return result
 
 

@@ -1,7 +1,22 @@
 """The planner that is asked for bytes or work: least extra time within a budget, or least bytes.
 
-It plans on a tape of the graph (graphc.planning), packs what it finds, and plans again with what
-packing overshot, until the bytes that are asked for hold.
+A budget bounds the packed arena. graphc.planning knows live bytes, but not packing, nor where parts
+lie inside concatenations, nor the orders that passes/order.py may find. So with arena(M) the arena
+of the plan that `SequencePlanner` makes for a limit of M live bytes,
+
+    1. an M near the budget B with arena(M) ≤ B is looked for, from M = B down by what the arena
+       overshoots, and up again by bisection while much of B is left; at most 8 plans, since
+       arena(M) is neither smooth nor monotone;
+    2. plans for M > B are tried too where another order may bring them below B: limits at fixed
+       ratios up to what an order saves without recomputation, until two in a row miss;
+    3. the paper's policies that would be cheaper, and may fit, are made as well.
+
+The best of all three is taken, so the result is never worse than one of the paper's that fits.
+Where nothing fits, the plan of the fewest bytes is tried, and then told in the error.
+
+`max_extra_flops` asks the other way round, with flops for costs; without either, the knee of the
+curve (bytes, extra time) that the tables estimate is the limit. What is proven is planning/bound.py
+on the steps in which concatenations take the fewest bytes: it holds for every order and packing.
 """
 
 from __future__ import annotations
@@ -15,9 +30,9 @@ from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.goal import Goal
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.within import TapePlan, TapePlanner
+from graphc.planning.within import SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import Allocate, Certificate
 
@@ -34,7 +49,7 @@ SLACK = 0.01
 """Part of a budget that may be left without another try."""
 
 LEAST_TRIES = (1.0, 1.01, 1.03, 1.06, 1.1)
-"""Limits above the least one on the tape: a little more room may pack better."""
+"""Parts of the least limit that the steps allow: a little more room may pack better."""
 
 POINTS = 16
 """Budgets of a frontier."""
@@ -73,15 +88,15 @@ class OptimalPlanner:
     ) -> None:
         self.allocation, self.costs, self.strategy, self.order = allocation, costs, strategy, order
         self.graph = graph = allocation.graph
-        self._tapes: dict[tuple[bool, bool], GraphTape] = {}
-        self._planners: dict[tuple[bool, bool], TapePlanner] = {}
+        self._graph_steps: dict[tuple[bool, bool], GraphSteps] = {}
+        self._planners: dict[tuple[bool, bool], SequencePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._orders: dict[Graph, Graph] = {}
         self._limits: dict[int, Point | None] = {}
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
-        """Whether plans may need fewer bytes than the tape says: parts inside concatenations."""
+        """Whether plans may need fewer bytes than the steps say: parts inside concatenations."""
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """The graph with its copies and what is proven of it; raises `BudgetError`."""
@@ -131,6 +146,7 @@ class OptimalPlanner:
             point = self._point(plan, maps_only, by_flops=False)
             if attempt == 0 and not maps_only and point.bytes(maps_only) > budget:
                 point = self._ordered(point)
+            # `limit` falls until a plan fits; then it lies between `fitted` and `too_much`.
             over = point.bytes(maps_only) - budget
             if over > 0:
                 too_much = limit
@@ -139,7 +155,7 @@ class OptimalPlanner:
             if fits is None or point.extra_time <= fits.extra_time:
                 fits, fitted = point, limit
             if self._saves and point.extra_time > 0 and -over > SLACK * budget:
-                # The tape counts parts of concatenations twice: there is more room than it knows.
+                # The steps count parts of concatenations twice: there is more room than they know.
                 raised = int(limit * budget / point.bytes(maps_only))
                 limit = raised if too_much is None else (limit + too_much) // 2
                 continue
@@ -172,12 +188,14 @@ class OptimalPlanner:
         return best
 
     def _reordered_within(self, limit: int) -> Point | None:
-        """The plan for a limit on the tape, reordered."""
+        """The plan for a limit in bytes of the steps, reordered."""
         if limit not in self._limits:
             plan = self._planner(maps_only=False, by_flops=False).plan(limit)
             point = None
             if plan is not None:
-                sequence = self._tape(maps_only=False, by_flops=False).sequence(plan.sequence)
+                sequence = self._graph_steps_for(maps_only=False, by_flops=False).with_views(
+                    plan.sequence
+                )
                 point = self._measured(self._reordered(with_sequence(self.graph, sequence)))
             self._limits[limit] = point
         return self._limits[limit]
@@ -185,7 +203,7 @@ class OptimalPlanner:
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
         planner = self._planner(maps_only=False, by_flops=True)
-        allowed = max_extra_flops * planner.tape.cost_of(range(len(planner.tape)))
+        allowed = max_extra_flops * planner.steps.cost_of(range(len(planner.steps)))
         plan = planner.least_costing(allowed)
         best = self._ordered(self._point(plan, maps_only=False, by_flops=True))
         for name in self._policies():
@@ -197,7 +215,7 @@ class OptimalPlanner:
         return best
 
     def knee(self) -> Point:
-        """Where the curve of bytes against time bends: farthest from the line between its ends."""
+        """The plan where the curve of bytes against time bends, farthest from its chord."""
         planner = self._planner(maps_only=False, by_flops=False)
         plain = self._other("none", maps_only=False)
         whole = planner.curve()
@@ -238,31 +256,31 @@ class OptimalPlanner:
 
     def bound_bytes(self) -> int:
         """Bytes of the arena that no schedule can go below."""
-        return least_bytes(self._tape(maps_only=False, by_flops=False).bounding_tape())
+        return least_bytes(self._graph_steps_for(maps_only=False, by_flops=False).bounding_steps())
 
     def extra_time_bound(self, budget: int, maps_only: bool) -> float:
         """The part of a step's seconds that every schedule within the budget adds at least."""
-        graph_tape = self._tape(maps_only, by_flops=False)
-        step_cost = graph_tape.tape.cost_of(range(len(graph_tape.tape)))
-        return extra_cost(graph_tape.bounding_tape(), budget) / (step_cost or 1.0)
+        graph_steps = self._graph_steps_for(maps_only, by_flops=False)
+        step_cost = graph_steps.steps.cost_of(range(len(graph_steps.steps)))
+        return extra_cost(graph_steps.bounding_steps(), budget) / (step_cost or 1.0)
 
-    def _planner(self, maps_only: bool, by_flops: bool) -> TapePlanner:
+    def _planner(self, maps_only: bool, by_flops: bool) -> SequencePlanner:
         key = (maps_only, by_flops)
         if key not in self._planners:
-            self._planners[key] = TapePlanner(self._tape(maps_only, by_flops).tape)
+            self._planners[key] = SequencePlanner(self._graph_steps_for(maps_only, by_flops).steps)
         return self._planners[key]
 
-    def _tape(self, maps_only: bool, by_flops: bool) -> GraphTape:
+    def _graph_steps_for(self, maps_only: bool, by_flops: bool) -> GraphSteps:
         key = (maps_only, by_flops)
-        if key not in self._tapes:
+        if key not in self._graph_steps:
             cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
-            self._tapes[key] = GraphTape(self.allocation, cost, maps_only)
-        return self._tapes[key]
+            self._graph_steps[key] = GraphSteps(self.allocation, cost, maps_only)
+        return self._graph_steps[key]
 
-    def _point(self, plan: TapePlan, maps_only: bool, by_flops: bool) -> Point:
+    def _point(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Point:
         if plan is self._planner(maps_only, by_flops).once:
             return self._measured(self.graph)
-        sequence = self._tape(maps_only, by_flops).sequence(plan.sequence)
+        sequence = self._graph_steps_for(maps_only, by_flops).with_views(plan.sequence)
         return self._measured(with_sequence(self.graph, sequence))
 
     def _measured(self, graph: Graph) -> Point:
@@ -298,7 +316,7 @@ class OptimalPlanner:
         return self._graphs[name]
 
     def _other(self, name: str, maps_only: bool) -> Point:
-        """What another policy comes to; for the paper's measure in the order of the paper."""
+        """The plan of another policy; for the paper's measure in the order of the paper."""
         key = (name, maps_only)
         if key not in self._others:
             point = self._measured(self._other_graph(name))
@@ -311,13 +329,13 @@ class OptimalPlanner:
         return self._sequences[name]
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
-        """Extra cost and peak of another policy on the tape, without its graph."""
-        tape = self._tape(maps_only, by_flops)
-        steps = tape.tape_steps(self._sequence(name))
-        return tape.tape.extra_cost(steps), tape.tape.peak(steps)
+        """Extra cost and peak of another policy by the steps, without its graph."""
+        graph_steps = self._graph_steps_for(maps_only, by_flops)
+        sequence = graph_steps.without_views(self._sequence(name))
+        return graph_steps.steps.extra_cost(sequence), graph_steps.steps.peak(sequence)
 
     def _policies(self) -> Iterator[str]:
-        """Those of the other policies that run something of their own."""
+        """The names of the other policies, without those that run the same as one before."""
         seen: list[list[int]] = []
         for name in OTHERS:
             sequence = self._sequence(name)
@@ -326,10 +344,10 @@ class OptimalPlanner:
                 yield name
 
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Other policies that cost less by the tape and may fit: in the order of the tape, and
+        """Other policies that cost less by the steps and may fit: in the order of the steps, and
         where nothing is concatenated, no arena is below live bytes."""
-        tape = self._tape(maps_only, by_flops=False).tape
-        step_cost = tape.cost_of(range(len(tape)))
+        steps = self._graph_steps_for(maps_only, by_flops=False).steps
+        step_cost = steps.cost_of(range(len(steps)))
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
             may_fit = maps_only or self._saves or peak <= budget
@@ -348,7 +366,7 @@ class OptimalPlanner:
             if b.index in found.residents
         ][:6]
         measured = "feature maps" if maps_only else "arena"
-        bound = least_bytes(self._tape(maps_only, by_flops=False).bounding_tape())
+        bound = least_bytes(self._graph_steps_for(maps_only, by_flops=False).bounding_steps())
         listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
         return BudgetError(
             f"no plan found whose {measured} fit into {budget} bytes = {format_bytes(budget)}; the "

@@ -1,7 +1,17 @@
 """Execution sequences: the one form in which every recomputation policy ends.
 
-A sequence lists steps of a graph without copies; a step may stand there again. Every use reads the
-latest earlier appearance of what it names, and what is freed follows from liveness.
+A sequence s(0), s(1), ... lists steps of a graph without copies; a step may stand there again. With
+a[v] the latest appearance of value v so far, each appearance of a step reads a[v] for its operands
+and then is a[v] for its results: `materialise` walks once over the sequence. What is freed when
+follows from liveness. A sequence is legal where every step stands in it, effects once, and each
+after what it reads; then the graph computes the same bits, since a copy is the same op on the same
+operands.
+
+This is the way that `compile` takes for every policy, the paper's as well: planners of budgets
+choose where each copy stands, which mirror counts cannot say. Alg. 2 itself, with mirror counts
+while gradients are made, is passes/gradient.py, for users of `graphc.gradient`. `mirrored_sequence`
+says the same in this form, and test_the_sequence_of_mirror_counts_is_algorithm_2 in
+tests/passes/recompute/test_sequence.py holds both to one graph for counts 0 and 1.
 """
 
 from __future__ import annotations

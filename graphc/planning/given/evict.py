@@ -1,7 +1,21 @@
 """A greedy that knows the future: run in order, and where bytes run out, drop what costs least.
 
-As dynamic tensor rematerialization (Kirisame et al., 2021) it drops what is least, by the cost of
-computing it again over its bytes and the time until its next use, which here is known.
+The order of nodes is fixed; what is live is not. Before a node is computed, the dropped values that
+it needs are computed again, each as what it needs itself may have been dropped. Where the budget
+has no room for a result, live values are dropped until it has. As in dynamic tensor
+rematerialization (Kirisame et al., 2021) value v is dropped at time t by the least score
+
+    c(v)^a · b(v)^-β · (u(v) - t)^-d
+
+where b is its bytes and u its next use, which is known here where DTR takes the last one, and c
+what computing it again would cost now: its own cost and that of the dropped values it reads, as
+they were estimated when they were dropped. Belady's rule for caches is a = β = 0. No weights are
+best for all graphs, so solve.py tries several, and shakes the scores.
+
+Never dropped are what the chain under way needs (`locked`), pinned values and, unless the weights
+say so, outputs (`held`). What has no next use is dropped at once. To make room, all live values are
+sorted by score: O(n log n) at each of n nodes at worst. From 4,000 nodes on a little more room than
+needed is made, to do so less often.
 """
 
 from __future__ import annotations
@@ -35,6 +49,8 @@ def run_within(problem: Problem, budget: int, weights: Weights) -> list[int] | N
 
 
 class _Greedy:
+    """One run of the greedy; times are places in the order of the nodes."""
+
     def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
         self.problem, self.budget, self.weights = problem, budget, weights
         count = len(problem)
@@ -45,6 +61,7 @@ class _Greedy:
             for source in set(problem.inputs[node]):
                 self.uses[source].append(time)
                 self.readers[source].append(node)
+        # An output is used behind the last node: it may be dropped, but not forgotten.
         never = len(self.order) + 1
         for node in problem.outputs:
             self.uses[node].append(never)
@@ -83,6 +100,7 @@ class _Greedy:
     def make(self, target: int) -> bool:
         """Compute a node, after the dropped values that it needs."""
         chain = self.missing(target)
+        # What the chain reads stays until its reader in the chain has run.
         for node in chain:
             for source in set(self.problem.inputs[node]):
                 self.locked[source] += 1
@@ -93,6 +111,7 @@ class _Greedy:
             self.sequence.append(node)
             self.live[node] = True
             self.used += size
+            # It is there again, so its readers would no longer have to compute it.
             for reader in self.readers[node]:
                 self.again[reader] -= self.dropped_cost[node]
             self.dropped_cost[node] = 0.0

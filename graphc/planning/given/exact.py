@@ -1,5 +1,17 @@
-"""The cheapest sequence of a small problem, in any order of its nodes: shortest path over sets of
-live values."""
+"""The cheapest sequence of a small problem, in any order of its nodes.
+
+A state is the set of live values, as bits of a whole number. From L one may
+
+    compute v   to L + v at cost(v), if L holds all that v reads and bytes(L + v) + workspace(v) fit
+    drop v      to L - v for free, unless v is pinned
+
+and the optimum is a shortest path (Dijkstra) from the empty set to any that holds outputs and
+pinned values. Nothing else has to be remembered: a pinned value is never dropped, so never computed
+again. With n nodes there are up to 2^n states of n transitions, hence the limit of 13 nodes.
+
+A sequence has its peak where each value is dropped right behind its last reader, which is one of
+the paths that compute its nodes in its order.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +41,12 @@ def cheapest(problem: Problem, budget: int) -> list[int] | None:
         if live & goal == goal:
             return _path(before, live)
         for node in nodes:
-            if live & bit[node]:
+            if live & bit[node]:  # drop
                 if bit[node] & pinned:
                     continue
                 fresh, total, step = live & ~bit[node], cost, None
                 size[fresh] = size[live] - problem.bytes[node]
-            else:
+            else:  # compute
                 needed = size[live] + problem.bytes[node]
                 if live & reads[node] != reads[node] or needed + problem.workspace[node] > budget:
                     continue

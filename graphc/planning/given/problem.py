@@ -22,7 +22,7 @@ from typing import Any
 
 from graphc.errors import ProblemError
 from graphc.json_fields import JsonReader
-from graphc.planning.steps import Run, Tape
+from graphc.planning.steps import Run, Steps
 
 LARGEST = 2**46
 """The largest size and cost: sums over a million nodes stay exact."""
@@ -77,12 +77,12 @@ class Problem:
         return max([at_end, *(self.working_bytes[node] for node in self.needed)])
 
     @cached_property
-    def tape(self) -> Tape:
-        """The needed nodes as a tape that turns around where the most is live."""
+    def steps(self) -> Steps:
+        """The needed nodes as steps whose forward pass turns around where the most is live."""
         index = {node: step for step, node in enumerate(self.needed)}
         held = frozenset(index[node] for node in self.outputs | self.pinned)
         inputs = (dict.fromkeys(self.inputs[node]) for node in self.needed)
-        tape = Tape(
+        steps = Steps(
             cost=tuple(self.cost[node] for node in self.needed),
             workspace=tuple(self.workspace[node] for node in self.needed),
             inputs=tuple(tuple(index[source] for source in sources) for sources in inputs),
@@ -94,8 +94,8 @@ class Problem:
             runs=(),
             fixed_bytes=self.fixed_bytes,
         )
-        levels = tape.profile(range(len(tape)), held)
-        return replace(tape, runs=(Run(0, levels.index(max(levels)), len(tape)),))
+        levels = steps.profile(range(len(steps)), held)
+        return replace(steps, runs=(Run(0, levels.index(max(levels)), len(steps)),))
 
 
 def read_problem(path: str) -> Problem:

@@ -1,4 +1,18 @@
-"""The planner: exact where a problem is small, else the best of a portfolio, improved."""
+"""The planner of a given problem: exact where it is small, else the best of a portfolio, improved.
+
+    up to 13 nodes    exact.py: the optimum
+    else              the best of within.py along a chain, with the turn where the most is live, and
+                      of evict.py under a list of weights, then under shaken ones on a little less
+                      than the budget, for as long as `seconds` say; each filled by polish.py
+
+A search ends early where the bound of bound.py is reached, which proves the optimum. Every sequence
+is measured by replay.py, which shares no code with those that made it. Where nothing fits, the
+fewest bytes found are told, by the chain's least plan and a bisection of the budget that the greedy
+meets.
+
+How many attempts the greedy has depends on time, so larger problems may have other plans on other
+machines; each alone is deterministic.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +29,7 @@ from graphc.planning.given.evict import Weights, run_within
 from graphc.planning.given.problem import Problem
 from graphc.planning.given.replay import live_during, replay
 from graphc.planning.polish import keep_more
-from graphc.planning.within import TapePlanner
+from graphc.planning.within import SequencePlanner
 
 SECONDS = 10.0
 """For how long a plan is improved, unless told."""
@@ -35,7 +49,7 @@ FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
 """Up to so many nodes, attempts that are made in any time; larger problems have one."""
 
 BISECTIONS = 12
-LARGEST_SHOWN = 6
+LARGEST_NAMED = 6
 PRECISION = 1e-9
 
 
@@ -70,10 +84,10 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
         if cheapest is None:
             raise _does_not_fit(problem, limit, _fewest_bytes(problem, None))
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
-    planner = TapePlanner(problem.tape)
+    planner = SequencePlanner(problem.steps)
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, planner))
-    bound = sum(problem.cost[node] for node in once) + extra_cost(problem.tape, limit)
+    bound = sum(problem.cost[node] for node in once) + extra_cost(problem.steps, limit)
     best = from_chain = _along_a_chain(problem, limit, planner)
     enough = LEAST_ATTEMPTS if len(once) <= FEW else 1
     for number, (weights, part) in enumerate(_attempts()):
@@ -94,7 +108,7 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
 
 
 def _along_a_chain(
-    problem: Problem, budget: int, planner: TapePlanner
+    problem: Problem, budget: int, planner: SequencePlanner
 ) -> tuple[float, list[int]] | None:
     """The plan of a chain's dynamic program, where the problem is a forward and a backward pass."""
     found = planner.plan(budget) or planner.least()
@@ -122,8 +136,8 @@ def _attempt(
     if sequence is None:
         return None
     index = {node: step for step, node in enumerate(problem.needed)}
-    steps = keep_more(problem.tape, [index[node] for node in sequence], budget)
-    sequence = [problem.needed[step] for step in steps]
+    longer = keep_more(problem.steps, [index[node] for node in sequence], budget)
+    sequence = [problem.needed[step] for step in longer]
     measured = replay(problem, sequence)
     assert measured.peak_bytes <= budget, "a plan is checked before it is given out"
     return measured.cost, sequence
@@ -136,7 +150,7 @@ def _solution(problem: Problem, sequence: list[int], bound: float, started: floa
     return Solution(ids, measured.cost, measured.peak_bytes, bound, seconds)
 
 
-def _fewest_bytes(problem: Problem, planner: TapePlanner | None) -> list[int]:
+def _fewest_bytes(problem: Problem, planner: SequencePlanner | None) -> list[int]:
     """The sequence of the least peak found: a chain's plan, or the greedy's, by bisection."""
     best = list(problem.needed)
     if planner is not None:
@@ -163,7 +177,7 @@ def _does_not_fit(problem: Problem, budget: int, fewest: list[int]) -> BudgetErr
     measured = replay(problem, fewest)
     node = fewest[measured.peak_step]
     live = live_during(problem, fewest, measured.peak_step)
-    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))[:LARGEST_SHOWN]
+    largest = sorted(live, key=lambda value: (-problem.bytes[value], value))[:LARGEST_NAMED]
     values = [(str(problem.ids[value]), problem.bytes[value]) for value in largest]
     listed = ", ".join(f"{name} {size}" for name, size in values)
     return BudgetError(

@@ -1,9 +1,22 @@
 """The fewest bytes that can be live at a step, whatever the order: a minimum cut.
 
-What has run before the step is a set that holds all the step waits for, and neither the step nor
-what waits for it. A value takes bytes where its maker is in the set and a reader is not. The set
-of fewest bytes parts the steps as a minimum cut does, so no order has a lower peak than the cut
-says, and the set shows what to run before the step and what behind it.
+What has run before step w is a set D that holds all w waits for, and neither w nor what waits for
+it. live(D) of precedence.py counts a value where its maker is in D and a reader is not, which is a
+cut between a source, on whose side D lies, and a sink, in a network of steps and values:
+
+    source → what w waits for    infinite    it has run
+    w → sink                     infinite    it has not
+    s → what s waits for         infinite    where s has run, so have they
+    maker of v → v               bytes of v  the source for values from outside
+    v → each reader of v         infinite    where one has not run, v is live
+    v → sink                     infinite    where v is held
+
+Closed sets D are cuts of finite capacity, so the least live(D) is a minimum cut: no order has a
+peak below it and what w takes itself, and the set says what to run before w and what behind it.
+What w takes is counted with as much overwritten as could be.
+
+One cut is a maximum flow, of SciPy's in whole numbers of 32 bits: where the sum of sizes is above
+2^30 in units of their greatest common divisor, they are rounded down, so the bound holds.
 """
 
 from __future__ import annotations
@@ -28,7 +41,7 @@ class StepCut:
     """Bytes live at a step under every order, at least, and the steps to run before it."""
 
     bytes: int
-    steps: frozenset[int]
+    before: frozenset[int]
 
 
 class Cuts:
@@ -36,31 +49,32 @@ class Cuts:
 
     def __init__(self, problem: Precedence) -> None:
         self.problem = problem
-        tape, count = problem.tape, len(problem)
+        steps, count = problem.steps, len(problem)
         self.source, self.sink = count, count + 1
         sized = [
             value
-            for value, size in enumerate(tape.bytes)
-            if size and (problem.readers[value] or value in tape.held)
+            for value, size in enumerate(steps.bytes)
+            if size and (problem.readers[value] or value in steps.held)
         ]
-        sizes = [tape.bytes[value] for value in sized]
+        sizes = [steps.bytes[value] for value in sized]
+        # Rounded down where a coarser unit is needed: a bound stays one.
         unit = math.gcd(*sizes) or 1
         self.unit = max(unit, -(-sum(sizes) // CAPACITY))
         self.count = count + 2 + len(sized)
         rows: list[tuple[int, int, int]] = []
         for node, value in enumerate(sized, count + 2):
-            maker = tape.maker[value]
+            maker = steps.maker[value]
             start = self.source if maker < 0 else maker
-            rows.append((start, node, tape.bytes[value] // self.unit))
+            rows.append((start, node, steps.bytes[value] // self.unit))
             rows += [(node, reader, UNCUTTABLE) for reader in problem.readers[value]]
-            if value in tape.held:
+            if value in steps.held:
                 rows.append((node, self.sink, UNCUTTABLE))
         rows += [(s, first, UNCUTTABLE) for s in range(count) for first in problem.before[s]]
         self.rows = np.array(rows, np.int32).reshape(-1, 3)
 
     def at(self, step: int) -> StepCut:
         """The least set to run before `step`, and the bytes live during the step behind it."""
-        problem, tape = self.problem, self.problem.tape
+        problem, steps = self.problem, self.problem.steps
         ends = [(self.source, first, UNCUTTABLE) for first in problem.before[step]]
         ends.append((step, self.sink, UNCUTTABLE))
         rows = np.concatenate([self.rows, np.array(ends, np.int32)])
@@ -69,8 +83,8 @@ class Cuts:
         residual = network - result.flow
         residual.eliminate_zeros()
         reached = breadth_first_order(residual, self.source, return_predecessors=False)
-        steps = frozenset(int(node) for node in reached if node < len(problem))
+        before = frozenset(int(node) for node in reached if node < len(problem))
         during = problem.needed[step]
-        if tape.overwrites[step]:
-            during -= tape.overwritten(step, tape.inputs[step])
-        return StepCut(problem.base + result.flow_value * self.unit + during, steps)
+        if steps.overwrites[step]:
+            during -= steps.overwritten(step, steps.inputs[step])
+        return StepCut(problem.base + result.flow_value * self.unit + during, before)

@@ -1,15 +1,25 @@
 """List scheduling within a limit of bytes, from the first step on or from the last one back.
 
-Steps run in the order given, as far as they fit: a step that does not waits, with all that
-needs it, until enough has died. Forwards, a weight gradient whose operands are small beside it is
-put off so while the feature maps are live. Backwards, steps are taken off the end, and what is made
-early and read late moves to its readers.
+Of the steps that may run, the first one of the given order that fits below the limit is taken, by
+during(s, D) of precedence.py; steps that leave no more bytes live than there were come first. A
+step that does not fit waits, with all that needs it, until enough has died. Where nothing fits any
+more, there is no schedule under this limit by this method, and search.py asks for a higher one.
+
+Forwards, a weight gradient whose operands are small beside it is put off so while the feature maps
+are live. Backwards, steps are taken off the end, and what is made early and read late moves to its
+readers. The second is the first on the reversed order: live bytes are those of values that what has
+been taken reads and whose makers are still to be taken, so a step takes what it reads and is not
+live yet, and frees what it makes.
 
 In either direction, a step that leaves no more bytes live than there were is taken as soon as
 it can be. This loses nothing. Take an order that takes it later and move it to the front: what
 is taken in between then finds at most the bytes that it found before, for the step frees at least
 as much when more steps have been taken. Forwards that is because more readers have run, backwards
 because more of what it reads is live already.
+
+A step's reach (bytes above those live while it runs) and growth only fall while it waits, each time
+that a value comes to be its own to free. A fall costs one look at the step's operands and one more
+entry in a heap; entries that are out of date are passed over.
 """
 
 from __future__ import annotations
@@ -33,7 +43,7 @@ def list_schedule(
 
 
 class _ListSchedule(ABC):
-    """The queues; subclasses know what a step frees."""
+    """The queues, which are the same in both directions; subclasses know what a step frees."""
 
     def __init__(
         self,
@@ -44,9 +54,9 @@ class _ListSchedule(ABC):
         waiting: Sequence[Sequence[int]],
         live: int,
     ) -> None:
-        self.problem, self.tape, self.limit, self.live = problem, problem.tape, limit, live
+        self.problem, self.steps, self.limit, self.live = problem, problem.steps, limit, live
         self.rank = {step: index for index, step in enumerate(sequence)}
-        self.awaited = [len(steps) for steps in awaited]
+        self.awaited = [len(others) for others in awaited]
         self.waiting = waiting
         self.growth = [0] * len(problem)
         self.reach = [0] * len(problem)
@@ -61,11 +71,11 @@ class _ListSchedule(ABC):
 
     @abstractmethod
     def measure(self, step: int) -> tuple[int, int]:
-        """Reach and growth of a ready step."""
+        """The reach and the growth of a ready step, as things stand."""
 
     @abstractmethod
     def take(self, step: int) -> Iterable[int]:
-        """Note that a step is taken; other steps whose reach or growth have fallen."""
+        """Note that a step is taken; returns other steps whose reach or growth have fallen."""
 
     def run(self) -> list[int] | None:
         if self.live > self.limit:
@@ -120,45 +130,50 @@ class _ListSchedule(ABC):
 
 
 class _Forwards(_ListSchedule):
+    """Steps run one after another: a value dies with its last reader, by a count of readers."""
+
     def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
         awaited, waiting = problem.before, problem.behind
         super().__init__(problem, sequence, limit, awaited, waiting, problem.first_bytes)
-        self.unread = [len(steps) for steps in problem.readers]
-        for value in self.tape.held:
+        self.unread = [len(readers) for readers in problem.readers]
+        for value in self.steps.held:
             self.unread[value] += 1
-        self.last_reader = [sum(steps) for steps in problem.readers]
+        self.last_reader = [sum(readers) for readers in problem.readers]
         """By value, the sum of its unread readers' numbers: one reader's, in the end."""
 
     def measure(self, step: int) -> tuple[int, int]:
         dying = [value for value in self.problem.sized[step] if self.unread[value] == 1]
         reach = self.problem.needed[step]
-        if dying and self.tape.overwrites[step]:
-            reach -= self.tape.overwritten(step, dying)
-        return reach, self.problem.lasting[step] - self.tape.total(dying)
+        if dying and self.steps.overwrites[step]:
+            reach -= self.steps.overwritten(step, dying)
+        return reach, self.problem.lasting[step] - self.steps.total(dying)
 
     def take(self, step: int) -> Iterable[int]:
         last: dict[int, None] = {}
         for value in self.problem.sized[step]:
             self.unread[value] -= 1
             self.last_reader[value] -= step
-            if self.unread[value] == 1 and value not in self.tape.held:
+            # One reader is left: now it frees the value, so its reach and growth fall.
+            if self.unread[value] == 1 and value not in self.steps.held:
                 last[self.last_reader[value]] = None
         return last
 
 
 class _Backwards(_ListSchedule):
+    """Steps are taken off the end: a value is live from its first taken reader to its maker."""
+
     def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
         awaited, waiting = problem.behind, problem.before
-        live = problem.base + problem.tape.total(problem.tape.held)
+        live = problem.base + problem.steps.total(problem.steps.held)
         super().__init__(problem, sequence, limit, awaited, waiting, live)
-        self.is_live = [value in problem.tape.held for value in range(len(problem.tape.bytes))]
+        self.is_live = [value in problem.steps.held for value in range(len(problem.steps.bytes))]
 
     def measure(self, step: int) -> tuple[int, int]:
         fresh = [value for value in self.problem.sized[step] if not self.is_live[value]]
-        taken, lasting = self.tape.total(fresh), self.problem.lasting[step]
+        taken, lasting = self.steps.total(fresh), self.problem.lasting[step]
         reach = taken + self.problem.needed[step] - lasting
-        if fresh and self.tape.overwrites[step]:
-            reach -= self.tape.overwritten(step, fresh)
+        if fresh and self.steps.overwrites[step]:
+            reach -= self.steps.overwritten(step, fresh)
         return reach, taken - lasting
 
     def take(self, step: int) -> Iterable[int]:

@@ -1,4 +1,20 @@
-"""What has to run before what, and who reads which value last: a tape without its order."""
+"""What has to run before what, and who reads which value last: steps without their order.
+
+Let D be the set of steps that have run. Every legal order passes only through sets that hold with
+each step all that it waits for, and what is live depends on the set alone:
+
+    live(D) = base + bytes of values from outside or made in D that a step outside D reads, or held
+
+because an output that overwrites an operand takes as many bytes as die, in whatever order that came
+about. Running s from D takes
+
+    during(s, D) = live(D) + bytes that s makes + its workspace - what its outputs take over from
+                   operands that nobody outside D and s reads
+
+So an order is a path through such sets, and its peak the largest `during` on it. exact.py searches
+these paths, cuts.py bounds them from below, listing.py and windows.py improve one. To find the
+least peak is NP-hard (Sethi, 1975, for registers).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphc.planning.steps import Tape
+from graphc.planning.steps import Steps
 
 Arc = tuple[int, int]
 """Two steps, the first of which has to run before the second."""
@@ -14,130 +30,130 @@ Arc = tuple[int, int]
 
 @dataclass(frozen=True)
 class Precedence:
-    """Steps of a tape under a partial order: its data dependencies and further `arcs`.
+    """Steps under a partial order: their data dependencies and further `arcs`.
 
-    `base` bytes are live throughout beside the values of the tape. What is live after some steps
-    depends on which have run, not on their order: an output that overwrites an operand takes
-    bytes equal to those that die.
+    `base` bytes are live throughout beside the values of the steps.
     """
 
-    tape: Tape
+    steps: Steps
     arcs: tuple[Arc, ...] = ()
     base: int = 0
 
     def __len__(self) -> int:
-        return len(self.tape)
+        return len(self.steps)
 
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
-        """By step, those that have to run before it, ascending."""
-        tape = self.tape
+        """The steps that have to run before each step, ascending."""
+        steps = self.steps
         found = [
-            {tape.maker[value] for value in inputs if tape.maker[value] >= 0}
-            for inputs in tape.inputs
+            {steps.maker[value] for value in inputs if steps.maker[value] >= 0}
+            for inputs in steps.inputs
         ]
         for first, second in self.arcs:
             found[second].add(first)
-        return tuple(tuple(sorted(steps)) for steps in found)
+        return tuple(tuple(sorted(firsts)) for firsts in found)
 
     @cached_property
     def behind(self) -> tuple[tuple[int, ...], ...]:
-        """By step, those that wait for it, ascending."""
+        """The steps that wait for each step, ascending."""
         found: list[list[int]] = [[] for _ in range(len(self))]
-        for step, steps in enumerate(self.before):
-            for first in steps:
+        for step, firsts in enumerate(self.before):
+            for first in firsts:
                 found[first].append(step)
         return tuple(map(tuple, found))
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """By value, the steps that read it, ascending."""
-        found: list[list[int]] = [[] for _ in self.tape.bytes]
-        for step, inputs in enumerate(self.tape.inputs):
+        """The steps that read each value, ascending."""
+        found: list[list[int]] = [[] for _ in self.steps.bytes]
+        for step, inputs in enumerate(self.steps.inputs):
             for value in inputs:
                 found[value].append(step)
         return tuple(map(tuple, found))
 
     @cached_property
     def sized(self) -> tuple[tuple[int, ...], ...]:
-        """By step, the values it reads that take bytes."""
-        size = self.tape.bytes
-        return tuple(tuple(v for v in inputs if size[v]) for inputs in self.tape.inputs)
+        """The values that each step reads and that take bytes."""
+        size = self.steps.bytes
+        return tuple(tuple(v for v in inputs if size[v]) for inputs in self.steps.inputs)
 
     @cached_property
     def lasting(self) -> tuple[int, ...]:
-        """By step, the bytes that it leaves behind for others, before operands die."""
-        tape, readers = self.tape, self.readers
+        """The bytes that each step leaves behind for others, before operands die."""
+        steps, readers = self.steps, self.readers
         return tuple(
-            sum(tape.bytes[v] for v in outputs if readers[v] or v in tape.held)
-            for outputs in tape.outputs
+            sum(steps.bytes[v] for v in outputs if readers[v] or v in steps.held)
+            for outputs in steps.outputs
         )
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
-        """By step, the bytes of its outputs and its workspace."""
-        tape = self.tape
+        """The bytes of the outputs and the workspace of each step."""
+        steps = self.steps
         return tuple(
-            workspace + sum(tape.bytes[v] for v in outputs)
-            for workspace, outputs in zip(tape.workspace, tape.outputs, strict=True)
+            workspace + sum(steps.bytes[v] for v in outputs)
+            for workspace, outputs in zip(steps.workspace, steps.outputs, strict=True)
         )
 
     @cached_property
     def first_bytes(self) -> int:
         """Bytes live before anything has run: what comes from outside, and the base."""
-        tape = self.tape
+        steps = self.steps
         outside = (
             size
-            for value, size in enumerate(tape.bytes)
-            if tape.maker[value] < 0 and (self.readers[value] or value in tape.held)
+            for value, size in enumerate(steps.bytes)
+            if steps.maker[value] < 0 and (self.readers[value] or value in steps.held)
         )
         return self.base + sum(outside)
 
     def profile(self, sequence: Sequence[int]) -> list[int]:
         """Bytes live during each step of an order of all steps."""
-        return [self.base + level for level in self.tape.profile(sequence, self.tape.held)]
+        return [self.base + level for level in self.steps.profile(sequence, self.steps.held)]
 
     def is_legal(self, sequence: Sequence[int]) -> bool:
-        """Whether every step stands there once, behind all that have to run before it."""
+        """Whether every step stands in the sequence once, behind all that have to run before it."""
         place = {step: index for index, step in enumerate(sequence)}
         if len(place) != len(sequence) or sorted(place) != list(range(len(self))):
             return False
         return all(
-            place[first] < place[step] for step, steps in enumerate(self.before) for first in steps
+            place[first] < place[step]
+            for step, firsts in enumerate(self.before)
+            for first in firsts
         )
 
-    def within(self, steps: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
-        """Some steps as a problem of their own, in the order given.
+    def within(self, chosen: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
+        """The `chosen` steps as a problem of their own, in the order given.
 
-        `beyond` are the values of these steps that are live behind them; `base` counts what is
+        `beyond` are the values of theirs that are live behind them; `base` counts what is
         live throughout and not theirs.
         """
-        tape = self.tape
+        steps = self.steps
         number: dict[int, int] = {}
-        for step in steps:
-            for value in (*tape.inputs[step], *tape.outputs[step]):
+        for step in chosen:
+            for value in (*steps.inputs[step], *steps.outputs[step]):
                 number.setdefault(value, len(number))
-        place = {step: index for index, step in enumerate(steps)}
+        place = {step: index for index, step in enumerate(chosen)}
 
         def renamed(values: Sequence[int]) -> tuple[int, ...]:
             return tuple(number[value] for value in values)
 
-        inner = Tape(
-            cost=(0.0,) * len(steps),
-            workspace=tuple(tape.workspace[step] for step in steps),
-            inputs=tuple(renamed(tape.inputs[step]) for step in steps),
-            outputs=tuple(renamed(tape.outputs[step]) for step in steps),
+        inner = Steps(
+            cost=(0.0,) * len(chosen),
+            workspace=tuple(steps.workspace[step] for step in chosen),
+            inputs=tuple(renamed(steps.inputs[step]) for step in chosen),
+            outputs=tuple(renamed(steps.outputs[step]) for step in chosen),
             overwrites=tuple(
-                tuple((number[o], number[i]) for o, i in tape.overwrites[step]) for step in steps
+                tuple((number[o], number[i]) for o, i in steps.overwrites[step]) for step in chosen
             ),
-            bytes=tuple(tape.bytes[value] for value in number),
+            bytes=tuple(steps.bytes[value] for value in number),
             once=frozenset(),
             held=frozenset(number[value] for value in beyond if value in number),
             runs=(),
         )
         arcs = tuple(
             (place[first], place[step])
-            for step in steps
+            for step in chosen
             for first in self.before[step]
             if first in place
         )

@@ -1,4 +1,20 @@
-"""The search for an order: exact where there are few steps, else cuts, lists and windows."""
+"""The search for an order: exact where there are few steps, else cuts, lists and windows.
+
+The methods share one order, the best so far, and one floor, the highest bound of a cut. Each offers
+orders, and one is taken where its peak is lower:
+
+    cut       run one side of a minimum cut before the other (cuts.py), at the peak and a little
+              behind it. The cut's bytes are a bound for every order, and become the floor.
+    list      bisect between floor and peak for the least limit with a list schedule (listing.py),
+              forwards and then backwards
+    windows   solve windows around the peak exactly (windows.py)
+
+twice over, as long as a round lowers the peak and it is above the floor by a thousandth. Every
+method is bounded by counts of work that fall with the number of steps, not by time, so the same
+problem gives the same order: at most 50,000 steps are put into cuts, and 250,000 into list
+schedules, but one cut and four lists in any case. The given order is kept where none is better by a
+thousandth.
+"""
 
 from __future__ import annotations
 
@@ -106,8 +122,8 @@ class _Search:
             self.floor = max(self.floor, cut.bytes)
             if self.is_least:
                 return
-            first = [step for step in self.order if step in cut.steps]
-            self.offer(first + [step for step in self.order if step not in cut.steps])
+            first = [step for step in self.order if step in cut.before]
+            self.offer(first + [step for step in self.order if step not in cut.before])
 
     def list(self) -> None:
         """Bisect the limit of bytes under which a list schedule is found, in both directions."""

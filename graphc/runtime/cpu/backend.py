@@ -50,6 +50,6 @@ class CpuBackend:
             if kept is not None:
                 self._arena.bytes[: kept.size] = kept
             raise
-        shown = self.plan.graph.outputs
-        outputs = {name: self._arrays[value].copy() for name, value in shown.items()}
+        visible = self.plan.graph.outputs
+        outputs = {name: self._arrays[value].copy() for name, value in visible.items()}
         return lambda: outputs

@@ -10,7 +10,7 @@ from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
 from graphc.passes.recompute import Goal
-from graphc.passes.recompute.graph_steps import GraphTape
+from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.plans.check_plan import check_plan
 
 MIB = 2**20
@@ -186,12 +186,12 @@ def test_kept_values_are_never_made_again():
     assert again
     assert "layer5/tanh" not in again
     # what is kept lives to its last reader, not to the end of the step
-    tape = GraphTape(
+    graph_steps = GraphSteps(
         Allocation(found.graph, alignment=found.alignment),
         lambda node: 0.0,
         feature_maps_only=False,
     )
-    assert tape.tape.peak(range(len(tape.tape))) == found.live_bytes
+    assert graph_steps.steps.peak(range(len(graph_steps.steps))) == found.live_bytes
 
 
 def test_the_knee_and_the_frontier():

@@ -12,7 +12,7 @@ from graphc.models import lstm, resnet
 from graphc.passes.recompute import mirrored_sequence, policies
 from graphc.passes.recompute.apply import with_sequence
 from graphc.passes.recompute.bulk import bulk_operators
-from graphc.passes.recompute.cuts import cuts, forward_runs
+from graphc.passes.recompute.cuts import cuts, forward_passes
 from graphc.plans.check_plan import check_plan
 
 MIB = 2**20
@@ -184,7 +184,7 @@ def test_a_segment_is_a_bulk_operator():
 def test_marked_segments_are_the_candidates_of_sublinear():
     """Candidate cuts that the user gives: the ends of segments, and no others."""
     graph = plan(segmented(5, 3), "none").graph
-    (run,) = forward_runs(graph)
+    (run,) = forward_passes(graph)
     found = cuts(graph, run)
     assert len(found) == 5
     assert [cut.crossing[0].node.segment for cut in found] == [f"part{i}" for i in range(5)]
