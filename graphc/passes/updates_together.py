@@ -16,7 +16,7 @@ from graphc.allocation.allocate import Sizes, live_bytes, measure
 from graphc.codegen.updates import Likeness, likeness, read, written
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.passes.recompute import Goal
+from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import ALIGNMENT
 
 GROWTH = 0.001

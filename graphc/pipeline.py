@@ -1,0 +1,307 @@
+"""From a network to a plan: one list of named steps, each verified, timed and written alike.
+
+Without an optimizer the training step and its rewrites are left out; other steps say by themselves
+what they are for. `make_plan` takes another list, so a pass can be tried from outside the package.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from graphc.allocation.allocate import allocate
+from graphc.errors import GraphcError, GraphError, OptionError
+from graphc.ir import builder
+from graphc.ir.graph import Graph, State, Value
+from graphc.ir.text import format_graph
+from graphc.ir.verify import verify
+from graphc.ops.shape import copy
+from graphc.options import PlanningOptions, PlanOptions
+from graphc.passes.common_subexpressions import share_common_subexpressions
+from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.fusion.constants import inline_constants
+from graphc.passes.fusion.elementwise import fuse
+from graphc.passes.fusion.epilogues import fuse_epilogues
+from graphc.passes.fusion.reductions import fuse_reductions
+from graphc.passes.modes import number_streams, to_inference
+from graphc.passes.order import reordered, with_least_peak
+from graphc.passes.place_updates import place_updates
+from graphc.passes.precision import to_mixed, widen_products
+from graphc.passes.recompute import OptimalPlanner, recompute
+from graphc.passes.running_sums import accumulate_products
+from graphc.passes.simplify import simplify
+from graphc.passes.training_step import training_graph
+from graphc.passes.updates_together import updates_together
+from graphc.plans.check_plan import check_plan
+from graphc.plans.cost_model import CostModel
+from graphc.plans.goal import Goal
+from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
+
+Pass = Callable[[Graph], Graph]
+Made = TypeVar("Made", Graph, MemoryPlan)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A named function from a graph to a graph, and for which options it is done."""
+
+    name: str
+    change: Callable[[Graph, Planning], Graph]
+    when: Callable[[PlanningOptions], bool] = lambda told: True
+
+
+def plain(
+    name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda told: True
+) -> Step:
+    """A step that needs to know of no option."""
+    return Step(name, lambda graph, planning: change(graph), when)
+
+
+@dataclass
+class Planning:
+    """One run through the steps: what they are told, and what they leave beside a graph.
+
+    Where the options name a folder, what each step made is written there, numbered
+    (``00-forward.txt``, ``01-number-streams.txt``, ...), and how long it took into ``times.txt``.
+    """
+
+    options: PlanningOptions
+    dump: Path | None = None
+    certificate: Certificate | None = None
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+
+    def stage(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, verified; an ill-formed graph names the stage."""
+        started = time.perf_counter()
+        made = make()
+        self.seconds.append((name, time.perf_counter() - started))
+        if isinstance(made, MemoryPlan):
+            check_plan(made)
+        else:
+            _verify_after(name, made)
+        if self.dump is not None:
+            text = format_graph(made) if isinstance(made, Graph) else str(made)
+            self._write(self.dump, name, text)
+        return made
+
+    def _write(self, folder: Path, name: str, text: str) -> None:
+        times = "".join(f"{seconds:10.6f} s  {each}\n" for each, seconds in self.seconds)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{len(self.seconds) - 1:02d}-{name}.txt").write_text(text)
+            (folder / "times.txt").write_text(times)
+        except OSError as error:
+            raise GraphcError(
+                f"cannot dump into {str(folder)!r}: {error.strerror}; choose a folder that is "
+                "writable"
+            ) from None
+
+
+def _verify_after(name: str, graph: Graph) -> None:
+    try:
+        verify(graph)
+    except GraphcError as error:
+        raise GraphError(f"after the pass {name!r}: {error}") from error
+
+
+def run(graph: Graph, steps: Sequence[Step], planning: Planning) -> Graph:
+    """The graph after the steps that are for these options, one after another."""
+    for step in steps:
+        if step.when(planning.options):
+            graph = planning.stage(step.name, partial(step.change, graph, planning))
+    return graph
+
+
+def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> MemoryPlan:
+    """The memory plan of what the options ask for, by `steps` in place of `STEPS`."""
+    started = time.perf_counter()
+    planning = Planning(options, Path(options.dump) if options.dump is not None else None)
+    with collection_paused():
+        graph = run(traced(options), STEPS if steps is None else steps, planning)
+        memory_plan = planning.stage("plan", partial(_allocated, graph, planning))
+    return replace(memory_plan, planning_seconds=time.perf_counter() - started)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Planning makes many lasting objects and hardly a cycle; to search for cycles costs time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def traced(options: PlanningOptions) -> Graph:
+    """The graph of the loss and the other outputs, by name."""
+    if isinstance(options.outputs, Mapping):
+        named = dict(options.outputs)
+    else:
+        values = builder.as_values("outputs", options.outputs)
+        named = {f"output{index}": value for index, value in enumerate(values)}
+    if options.loss is not None:
+        if "loss" in named:
+            raise OptionError("'loss' is the name of the loss; give the other output another name")
+        named = {"loss": options.loss, **named}
+    if not named:
+        raise OptionError("compile needs a loss or outputs")
+    for name, value in named.items():
+        builder.check_name(name)
+        builder.as_value(f"output {name!r}", value)
+    return builder.trace(named)
+
+
+def _with_states_copied(graph: Graph, planning: Planning) -> Graph:
+    """Outputs that are states, or views of one, as copies: updates come before the copy out."""
+    if not (planning.options.trains and any(map(_shows_a_state, graph.outputs.values()))):
+        return graph
+    outputs = graph.outputs.items()
+    return builder.trace({n: copy(v) if _shows_a_state(v) else v for n, v in outputs})
+
+
+def _shows_a_state(value: Value) -> bool:
+    while value.node is not None and value.node.op.views is not None:
+        value = value.node.inputs[0]
+    return isinstance(value, State)
+
+
+def _for_inference(graph: Graph, planning: Planning) -> Graph:
+    has_gradient = any(node.phase == "gradient" for node in graph.nodes)
+    return graph if planning.options.mode is None and has_gradient else to_inference(graph)
+
+
+def _mixed(graph: Graph, planning: Planning) -> Graph:
+    return to_mixed(graph, planning.options.precision)
+
+
+def _training_step(graph: Graph, planning: Planning) -> Graph:
+    told = planning.options
+    assert told.optimizer is not None, "the step is for training"
+    has_loss_scale = told.precision == "fp16"
+    return training_graph(
+        graph, told.optimizer, told.clip_norm, int(told.accumulate), has_loss_scale
+    )
+
+
+def planner(graph: Graph, options: PlanningOptions) -> OptimalPlanner:
+    """What plans for budgets of bytes or flops, of a training graph without copies."""
+    order = partial(with_least_peak, alignment=options.alignment, device=options.planned_for)
+    return OptimalPlanner(
+        graph,
+        options.cost_model,
+        options.allocate,
+        options.alignment,
+        order if options.reorders else None,
+        options.planned_for,
+    )
+
+
+def _recomputed(graph: Graph, planning: Planning) -> Graph:
+    told = planning.options
+    if told.policy != "optimal":
+        return recompute(graph, told.policy, told.planned_for)
+    graph, planning.certificate = planner(graph, told).plan(told.goal or Goal())
+    return graph
+
+
+def _in_order(graph: Graph, planning: Planning) -> Graph:
+    return reordered(graph, planning.options.alignment, planning.options.planned_for)
+
+
+def _with_updates_together(graph: Graph, planning: Planning) -> Graph:
+    told = planning.options
+    goal = (told.goal or Goal()) if planning.certificate else None
+    return updates_together(graph, told.alignment, told.planned_for, goal)
+
+
+def _allocated(graph: Graph, planning: Planning) -> MemoryPlan:
+    told = planning.options
+    placed = allocate(
+        graph, told.allocate, told.policy, told.alignment, told.planned_for, told.cost_model
+    )
+    return replace(placed, settings=_settings(told), certificate=planning.certificate)
+
+
+def _settings(told: PlanningOptions) -> dict[str, Any]:
+    """What a plan says about itself: the optimizer, and what differs from the defaults."""
+    settings: dict[str, Any] = {}
+    if told.optimizer is not None:
+        has_fields = hasattr(told.optimizer, "__dataclass_fields__")
+        name = repr(told.optimizer) if has_fields else type(told.optimizer).__name__
+        settings["optimizer"] = name
+    if told.clip_norm is not None:
+        settings["clip_norm"] = float(told.clip_norm)
+    if told.accumulate > 1:
+        settings["accumulate"] = int(told.accumulate)
+    if told.precision != "fp32":
+        settings["precision"] = told.precision
+    if told.cost_model != CostModel(told.planned_for):
+        settings["costs"] = str(told.cost_model)
+    if not told.reorder:
+        settings["reorder"] = False
+    if told.fuses != told.is_for_gpu:
+        settings["fuse"] = told.fuses
+    return settings
+
+
+def _trains(told: PlanningOptions) -> bool:
+    return told.trains
+
+
+def _is_for_gpu(told: PlanningOptions) -> bool:
+    return told.is_for_gpu
+
+
+STEPS: tuple[Step, ...] = (
+    Step("forward", _with_states_copied),
+    Step("inference", _for_inference, lambda told: told.mode is not True),
+    Step("mixed-precision", _mixed, lambda told: PRECISIONS[told.precision] != "float32"),
+    plain("number-streams", number_streams),
+    plain("simplify", simplify),
+    plain("common-subexpressions", share_common_subexpressions),
+    plain("dead-code", remove_dead_code),
+    Step("training-step", _training_step, _trains),
+    plain("common-subexpressions", share_common_subexpressions, _trains),
+    plain("widen-products", widen_products, _trains),
+    plain("accumulate-products", accumulate_products, _trains),
+    plain("place-updates", place_updates, _trains),
+    plain("fuse-epilogues", fuse_epilogues, _is_for_gpu),
+    plain("fuse", fuse, lambda told: told.fuses and not told.recomputes),
+    plain(
+        "fuse-recomputed",
+        partial(fuse, recomputes=True),
+        lambda told: told.fuses and told.recomputes,
+    ),
+    plain(
+        "fuse-reductions",
+        fuse_reductions,
+        lambda told: told.fuses and told.is_for_gpu and not told.recomputes,
+    ),
+    plain(
+        "fuse-reductions-recomputed",
+        partial(fuse_reductions, recomputes=True),
+        lambda told: told.fuses and told.is_for_gpu and told.recomputes,
+    ),
+    plain("inline-constants", inline_constants, lambda told: told.fuses),
+    Step("recompute", _recomputed, _trains),
+    Step("order", _in_order, lambda told: told.reorders and told.policy != "optimal"),
+    Step(
+        "updates-together",
+        _with_updates_together,
+        lambda told: told.is_for_gpu and told.reorders,
+    ),
+)
+"""Read from top to bottom; after the last one, values are given their places ("plan")."""
+
+
+def before(name: str) -> tuple[Step, ...]:
+    """Those of `STEPS` that stand before the first one of that name."""
+    return STEPS[: [step.name for step in STEPS].index(name)]
