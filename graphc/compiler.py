@@ -18,7 +18,7 @@ from graphc.options import (
     PlanOptions,
     RunOptions,
 )
-from graphc.pipeline import Planning, before, collection_paused, make_plan, planner, run, traced
+from graphc.pipeline import Compilation, before, collection_paused, make_plan, planner, run, traced
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.bind import bind, find
 from graphc.runtime.gpu.device import Gpu, profile_of
@@ -57,7 +57,7 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
     """The trade-off of bytes against time: plans by growing arena, dominated ones left out."""
     options = _on_this_machine(options)
     with collection_paused():
-        graph = run(traced(options), before("recompute"), Planning(options))
+        graph = run(traced(options), before("recompute"), Compilation(options))
         plans = planner(graph, options)
         bound = plans.bound_bytes()
         return [

@@ -66,7 +66,7 @@ class Option(Generic[T]):
         elif self.choices:
             choose(name, cast(str, given), self.choices)
 
-    def told(self, text: str, default: object = None) -> str:
+    def filled(self, text: str, default: object = None) -> str:
         """A text about the option with what its braces stand for."""
         return text.format(choices=", ".join(self.choices), default=default)
 
@@ -80,8 +80,8 @@ def option(
     flag: Flag | None = None,
 ) -> T:
     """A field of `Options`, declared."""
-    told = Option(default, meaning, tuple(choices), check, flag)
-    found: T = field(default=default, metadata={"option": told})
+    declaration = Option(default, meaning, tuple(choices), check, flag)
+    found: T = field(default=default, metadata={"option": declaration})
     return found
 
 
@@ -97,8 +97,8 @@ def now_required(kind: type[Options], name: str) -> Mapping[str, Option[Any]]:
 
 def same(kind: type[Options], name: str) -> Any:
     """An option of `kind` as a field of a class that takes this one, and not the others."""
-    told = declared(kind)[name]
-    return field(default=told.default, metadata={"option": told})
+    declaration = declared(kind)[name]
+    return field(default=declaration.default, metadata={"option": declaration})
 
 
 class Options:
@@ -137,7 +137,7 @@ def takes(
         options = declared(cast(type[Options], kind))
         known = {name: options[name] for name in signature.parameters}
 
-        @functools.wraps(function)
+        @functools.wraps(function, assigned=("__module__", "__name__", "__qualname__"))
         def call(*given: P.args, **named: P.kwargs) -> Result:
             for name in named:
                 _check_known(function.__name__, name, tuple(known))
@@ -162,6 +162,6 @@ def _check_known(function: str, name: str, known: Sequence[str]) -> None:
 def _meanings(known: Mapping[str, Option[Any]]) -> str:
     """A paragraph for each option."""
     return "\n".join(
-        textwrap.fill(f"{name}: {each.told(each.meaning)}", WIDTH, subsequent_indent="    ")
+        textwrap.fill(f"{name}: {each.filled(each.meaning)}", WIDTH, subsequent_indent="    ")
         for name, each in known.items()
     )

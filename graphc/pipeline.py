@@ -52,19 +52,19 @@ class Step:
     """A named function from a graph to a graph, and for which options it is done."""
 
     name: str
-    change: Callable[[Graph, Planning], Graph]
-    when: Callable[[PlanningOptions], bool] = lambda told: True
+    change: Callable[[Graph, Compilation], Graph]
+    when: Callable[[PlanningOptions], bool] = lambda options: True
 
 
 def plain(
-    name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda told: True
+    name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda options: True
 ) -> Step:
     """A step that needs to know of no option."""
-    return Step(name, lambda graph, planning: change(graph), when)
+    return Step(name, lambda graph, compilation: change(graph), when)
 
 
 @dataclass
-class Planning:
+class Compilation:
     """One run through the steps: what they are told, and what they leave beside a graph.
 
     Where the options name a folder, what each step made is written there, numbered
@@ -110,21 +110,21 @@ def _verify_after(name: str, graph: Graph) -> None:
         raise GraphError(f"after the pass {name!r}: {error}") from error
 
 
-def run(graph: Graph, steps: Sequence[Step], planning: Planning) -> Graph:
+def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
     """The graph after the steps that are for these options, one after another."""
     for step in steps:
-        if step.when(planning.options):
-            graph = planning.stage(step.name, partial(step.change, graph, planning))
+        if step.when(compilation.options):
+            graph = compilation.stage(step.name, partial(step.change, graph, compilation))
     return graph
 
 
 def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> MemoryPlan:
     """The memory plan of what the options ask for, by `steps` in place of `STEPS`."""
     started = time.perf_counter()
-    planning = Planning(options, Path(options.dump) if options.dump is not None else None)
+    compilation = Compilation(options, Path(options.dump) if options.dump is not None else None)
     with collection_paused():
-        graph = run(traced(options), STEPS if steps is None else steps, planning)
-        memory_plan = planning.stage("plan", partial(_allocated, graph, planning))
+        graph = run(traced(options), STEPS if steps is None else steps, compilation)
+        memory_plan = compilation.stage("plan", partial(_allocated, graph, compilation))
     return replace(memory_plan, planning_seconds=time.perf_counter() - started)
 
 
@@ -159,9 +159,9 @@ def traced(options: PlanningOptions) -> Graph:
     return builder.trace(named)
 
 
-def _with_states_copied(graph: Graph, planning: Planning) -> Graph:
+def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
     """Outputs that are states, or views of one, as copies: updates come before the copy out."""
-    if not (planning.options.trains and any(map(_shows_a_state, graph.outputs.values()))):
+    if not (compilation.options.trains and any(map(_shows_a_state, graph.outputs.values()))):
         return graph
     outputs = graph.outputs.items()
     return builder.trace({n: copy(v) if _shows_a_state(v) else v for n, v in outputs})
@@ -173,21 +173,21 @@ def _shows_a_state(value: Value) -> bool:
     return isinstance(value, State)
 
 
-def _for_inference(graph: Graph, planning: Planning) -> Graph:
+def _for_inference(graph: Graph, compilation: Compilation) -> Graph:
     has_gradient = any(node.phase == "gradient" for node in graph.nodes)
-    return graph if planning.options.mode is None and has_gradient else to_inference(graph)
+    return graph if compilation.options.mode is None and has_gradient else to_inference(graph)
 
 
-def _mixed(graph: Graph, planning: Planning) -> Graph:
-    return to_mixed(graph, planning.options.precision)
+def _mixed(graph: Graph, compilation: Compilation) -> Graph:
+    return to_mixed(graph, compilation.options.precision)
 
 
-def _training_step(graph: Graph, planning: Planning) -> Graph:
-    told = planning.options
-    assert told.optimizer is not None, "the step is for training"
-    has_loss_scale = told.precision == "fp16"
+def _training_step(graph: Graph, compilation: Compilation) -> Graph:
+    options = compilation.options
+    assert options.optimizer is not None, "the step is for training"
+    has_loss_scale = options.precision == "fp16"
     return training_graph(
-        graph, told.optimizer, told.clip_norm, int(told.accumulate), has_loss_scale
+        graph, options.optimizer, options.clip_norm, int(options.accumulate), has_loss_scale
     )
 
 
@@ -204,66 +204,71 @@ def planner(graph: Graph, options: PlanningOptions) -> OptimalPlanner:
     )
 
 
-def _recomputed(graph: Graph, planning: Planning) -> Graph:
-    told = planning.options
-    if told.policy != "optimal":
-        return recompute(graph, told.policy, told.planned_for)
-    graph, planning.certificate = planner(graph, told).plan(told.goal or Goal())
+def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
+    options = compilation.options
+    if options.policy != "optimal":
+        return recompute(graph, options.policy, options.planned_for)
+    graph, compilation.certificate = planner(graph, options).plan(options.goal or Goal())
     return graph
 
 
-def _in_order(graph: Graph, planning: Planning) -> Graph:
-    return reordered(graph, planning.options.alignment, planning.options.planned_for)
+def _in_order(graph: Graph, compilation: Compilation) -> Graph:
+    return reordered(graph, compilation.options.alignment, compilation.options.planned_for)
 
 
-def _with_updates_together(graph: Graph, planning: Planning) -> Graph:
-    told = planning.options
-    goal = (told.goal or Goal()) if planning.certificate else None
-    return updates_together(graph, told.alignment, told.planned_for, goal)
+def _with_updates_together(graph: Graph, compilation: Compilation) -> Graph:
+    options = compilation.options
+    goal = (options.goal or Goal()) if compilation.certificate else None
+    return updates_together(graph, options.alignment, options.planned_for, goal)
 
 
-def _allocated(graph: Graph, planning: Planning) -> MemoryPlan:
-    told = planning.options
+def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
+    options = compilation.options
     placed = allocate(
-        graph, told.allocate, told.policy, told.alignment, told.planned_for, told.cost_model
+        graph,
+        options.allocate,
+        options.policy,
+        options.alignment,
+        options.planned_for,
+        options.cost_model,
     )
-    return replace(placed, settings=_settings(told), certificate=planning.certificate)
+    return replace(placed, settings=_settings(options), certificate=compilation.certificate)
 
 
-def _settings(told: PlanningOptions) -> dict[str, Any]:
+def _settings(options: PlanningOptions) -> dict[str, Any]:
     """What a plan says about itself: the optimizer, and what differs from the defaults."""
     settings: dict[str, Any] = {}
-    if told.optimizer is not None:
-        has_fields = hasattr(told.optimizer, "__dataclass_fields__")
-        name = repr(told.optimizer) if has_fields else type(told.optimizer).__name__
+    if options.optimizer is not None:
+        has_fields = hasattr(options.optimizer, "__dataclass_fields__")
+        name = repr(options.optimizer) if has_fields else type(options.optimizer).__name__
         settings["optimizer"] = name
-    if told.clip_norm is not None:
-        settings["clip_norm"] = float(told.clip_norm)
-    if told.accumulate > 1:
-        settings["accumulate"] = int(told.accumulate)
-    if told.precision != "fp32":
-        settings["precision"] = told.precision
-    if told.cost_model != CostModel(told.planned_for):
-        settings["costs"] = str(told.cost_model)
-    if not told.reorder:
+    if options.clip_norm is not None:
+        settings["clip_norm"] = float(options.clip_norm)
+    if options.accumulate > 1:
+        settings["accumulate"] = int(options.accumulate)
+    if options.precision != "fp32":
+        settings["precision"] = options.precision
+    if options.cost_model != CostModel(options.planned_for):
+        settings["costs"] = str(options.cost_model)
+    if not options.reorder:
         settings["reorder"] = False
-    if told.fuses != told.is_for_gpu:
-        settings["fuse"] = told.fuses
+    if options.fuses != options.is_for_gpu:
+        settings["fuse"] = options.fuses
     return settings
 
 
-def _trains(told: PlanningOptions) -> bool:
-    return told.trains
+def _trains(options: PlanningOptions) -> bool:
+    return options.trains
 
 
-def _is_for_gpu(told: PlanningOptions) -> bool:
-    return told.is_for_gpu
+def _is_for_gpu(options: PlanningOptions) -> bool:
+    return options.is_for_gpu
 
 
 STEPS: tuple[Step, ...] = (
     Step("forward", _with_states_copied),
-    Step("inference", _for_inference, lambda told: told.mode is not True),
-    Step("mixed-precision", _mixed, lambda told: PRECISIONS[told.precision] != "float32"),
+    Step("inference", _for_inference, lambda options: options.mode is not True),
+    Step("mixed-precision", _mixed, lambda options: PRECISIONS[options.precision] != "float32"),
     plain("number-streams", number_streams),
     plain("simplify", simplify),
     plain("common-subexpressions", share_common_subexpressions),
@@ -274,29 +279,29 @@ STEPS: tuple[Step, ...] = (
     plain("accumulate-products", accumulate_products, _trains),
     plain("place-updates", place_updates, _trains),
     plain("fuse-epilogues", fuse_epilogues, _is_for_gpu),
-    plain("fuse", fuse, lambda told: told.fuses and not told.recomputes),
+    plain("fuse", fuse, lambda options: options.fuses and not options.recomputes),
     plain(
         "fuse-recomputed",
         partial(fuse, recomputes=True),
-        lambda told: told.fuses and told.recomputes,
+        lambda options: options.fuses and options.recomputes,
     ),
     plain(
         "fuse-reductions",
         fuse_reductions,
-        lambda told: told.fuses and told.is_for_gpu and not told.recomputes,
+        lambda options: options.fuses and options.is_for_gpu and not options.recomputes,
     ),
     plain(
         "fuse-reductions-recomputed",
         partial(fuse_reductions, recomputes=True),
-        lambda told: told.fuses and told.is_for_gpu and told.recomputes,
+        lambda options: options.fuses and options.is_for_gpu and options.recomputes,
     ),
-    plain("inline-constants", inline_constants, lambda told: told.fuses),
+    plain("inline-constants", inline_constants, lambda options: options.fuses),
     Step("recompute", _recomputed, _trains),
-    Step("order", _in_order, lambda told: told.reorders and told.policy != "optimal"),
+    Step("order", _in_order, lambda options: options.reorders and options.policy != "optimal"),
     Step(
         "updates-together",
         _with_updates_together,
-        lambda told: told.is_for_gpu and told.reorders,
+        lambda options: options.is_for_gpu and options.reorders,
     ),
 )
 """Read from top to bottom; after the last one, values are given their places ("plan")."""

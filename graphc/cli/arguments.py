@@ -32,21 +32,25 @@ def add_options(
 ) -> None:
     """Options of a class by their flags; `defaults` are others than the class's own."""
     for name in names:
-        told = declared(kind)[name]
-        add_option(parser, name, told, defaults.get(name, told.default))
+        option = declared(kind)[name]
+        add_option(parser, name, option, defaults.get(name, option.default))
 
 
 def add_option(
-    parser: _Parser, name: str, told: Option[Any], default: object, **settings: Any
+    parser: _Parser, name: str, option: Option[Any], default: object, **settings: Any
 ) -> None:
     """An option by its flag, with what argparse is told beside that."""
-    flag = told.flag
+    flag = option.flag
     assert flag is not None, "only options with a flag are for the command line"
-    shown = default or flag.unset
-    settings = {"default": default, "help": told.told(flag.help, shown), "dest": name, **settings}
     given = {"metavar": flag.metavar, "type": flag.parse, "action": flag.action}
-    settings |= {key: value for key, value in given.items() if value is not None}
-    parser.add_argument(flag.name or f"--{name.replace('_', '-')}", **settings)
+    parser.add_argument(
+        flag.name or f"--{name.replace('_', '-')}",
+        dest=name,
+        default=default,
+        help=option.filled(flag.help, default or flag.unset),
+        **{key: value for key, value in given.items() if value is not None},
+        **settings,
+    )
 
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:

@@ -47,7 +47,7 @@ def test_a_group_and_its_sum_are_one_node():
 
 @pytest.mark.parametrize(
     "reduce",
-    [g.sum, g.mean, g.max, g.ir.ops.reduce.square_sum],
+    [g.sum, g.mean, g.max, g.ops.reduce.square_sum],
     ids=["sum", "mean", "max", "squares"],
 )
 def test_a_lone_node_joins_any_reduction(reduce):
@@ -89,7 +89,7 @@ def test_what_follows_a_sum_is_part_of_it():
 
 
 def test_a_sum_takes_what_is_before_and_behind_it():
-    root = g.ir.ops.reduce.square_sum(g.tanh(X)) ** 0.5
+    root = g.ops.reduce.square_sum(g.tanh(X)) ** 0.5
     (node,) = fuse_reductions(fuse(traced(root))).nodes
     assert node.attributes.members == ("tanh(x0)",)
     assert node.attributes.after == ("power(x0, value=0.5)",)
