@@ -155,6 +155,13 @@ def number_between(name: str, given: object, low: float, high: float) -> float:
     return float(given)  # type: ignore[arg-type]
 
 
+def check_seed(given: object) -> int:
+    """Return the seed; raises `OptionError` unless it is a whole number of 64 bits."""
+    if not isinstance(given, Integral) or not 0 <= int(given) < 2**64:
+        raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {given!r}")
+    return int(given)
+
+
 def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
     """Return `given` if it is allowed, else raise `OptionError` that lists what is."""
     if given not in allowed:

@@ -46,6 +46,8 @@ class Optimizer(Protocol):
 LARGEST = 1e6
 """Of any rate."""
 
+LARGEST_FLOAT32 = 3.4028234663852886e38
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -39,6 +39,8 @@ class Target:
     """Whether elementwise nodes run in groups where nothing else was asked for."""
     has_epilogues: ClassVar[bool] = False
     """Whether products apply activations to their sums, and reductions compute their operands."""
+    shares_launches: ClassVar[bool] = False
+    """Whether nodes side by side may run in one launch, see `launch_key`."""
 
     def __init_subclass__(cls, kind: str) -> None:
         super().__init_subclass__()

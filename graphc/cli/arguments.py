@@ -7,70 +7,69 @@ import ast
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from graphc.errors import OptionError
-from graphc.ir.device import DEVICES
-from graphc.ops.learning_rate import FORMS
+from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
-from graphc.plans.memory_plan import ALLOCATE, PRECISIONS, RECOMPUTE
+from graphc.options import GOALS, PlanOptions, StepOptions
 from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
+class _Parser(Protocol):
+    """A parser, or a group of one."""
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action: ...
+
+
+def add_options(
+    parser: _Parser, kind: type[Options], names: Sequence[str], **defaults: object
+) -> None:
+    """Add options of a class by their flags; `defaults` are others than the class's own."""
+    for name in names:
+        option = declared(kind)[name]
+        add_option(parser, name, option, defaults.get(name, option.default))
+
+
+def add_option(
+    parser: _Parser, name: str, option: Option[Any], default: object, **settings: Any
+) -> None:
+    """Add an option by its flag, with what argparse is told beside that."""
+    flag = option.flag
+    assert flag is not None, "only options with a flag are for the command line"
+    given = {"metavar": flag.metavar, "type": flag.parse, "action": flag.action}
+    parser.add_argument(
+        flag.name or f"--{name.replace('_', '-')}",
+        dest=name,
+        default=default,
+        help=option.filled(flag.help, default or flag.unset),
+        **{key: value for key, value in given.items() if value is not None},
+        **settings,
+    )
+
+
 def add_strategy(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how memory is planned."""
-    parser.add_argument(
-        "--allocate", default="packed", metavar="A", help=f"{', '.join(ALLOCATE)} (default: packed)"
-    )
-    parser.add_argument(
-        "--recompute", default="none", metavar="P", help=f"{', '.join(RECOMPUTE)} (default: none)"
-    )
-    parser.add_argument("--dump", metavar="DIR", help="write the graph after every pass")
+    add_options(parser, PlanOptions, ("allocate", "recompute", "dump"))
     add_order(parser)
     group = parser.add_argument_group("recomputation by budget, at most one")
-    group.add_argument(
-        "--budget", metavar="B", help="bytes of the whole arena, such as 7GiB: least time within it"
-    )
-    group.add_argument(
-        "--feature-map-budget", metavar="B", help="the same for the paper's measure of bytes"
-    )
-    group.add_argument(
-        "--max-extra-flops", type=float, metavar="F",
-        help="part of a step's flops, such as 0.33: fewest bytes within it",
-    )  # fmt: skip
+    add_options(group, PlanOptions, GOALS)
     add_costs(parser)
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
     """Add the options that let nodes run in another order, and in groups."""
-    parser.add_argument(
-        "--keep-order", dest="reorder", action="store_false",
-        help="run nodes as they were made, even where another order takes fewer bytes",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fuse", action=argparse.BooleanOptionalAction,
-        help="groups of elementwise nodes as one kernel each (default: on a GPU only)",
-    )  # fmt: skip
+    add_options(parser, PlanOptions, ("reorder", "fuse"))
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what plans take nodes to cost."""
-    parser.add_argument(
-        "--costs", metavar="FILE", help="plan with times that `graphc profile` has measured"
-    )
-    parser.add_argument(
-        "--roofline", metavar="NAME",
-        help=f"peaks that give times: {', '.join(DEVICES)} (default: the device's)",
-    )  # fmt: skip
-
-
-def add_device(parser: argparse.ArgumentParser, choices: str) -> None:
-    """Add the option that says which device a plan is for."""
-    parser.add_argument("--device", default="cpu", metavar="D", help=f"{choices} (default: cpu)")
+    add_options(parser, PlanOptions, ("costs", "roofline"))
 
 
 def check_writable(path: str) -> None:
@@ -86,40 +85,11 @@ def add_recipe(
 ) -> None:
     """Add the options that say how a step trains; the `default` recipe has what is left out."""
     group = parser.add_argument_group("training step")
-    names = ", ".join((*OPTIMIZERS, *extra_optimizers))
-    group.add_argument(
-        "--optimizer", choices=(*OPTIMIZERS, *extra_optimizers), default=default.optimizer,
-        metavar="O", help=f"{names} (default: {default.optimizer})",
-    )  # fmt: skip
-    rate = "the optimizer's" if default.learning_rate is None else default.learning_rate
-    group.add_argument(
-        "--learning-rate", type=float, default=default.learning_rate, metavar="R",
-        help=f"largest learning rate (default: {rate})",
-    )  # fmt: skip
-    group.add_argument(
-        "--schedule", default=default.schedule, metavar="S",
-        help=f"{', '.join(FORMS)} (default: {default.schedule})",
-    )  # fmt: skip
-    group.add_argument(
-        "--warmup", type=int, default=None, metavar="N",
-        help=f"steps in which the rate rises (default: {default.warmup or 'none'})",
-    )  # fmt: skip
-    group.add_argument(
-        "--weight-decay", type=float, default=default.weight_decay, metavar="D",
-        help="default: the optimizer's",
-    )  # fmt: skip
-    clip = "no limit" if default.clip_norm is None else default.clip_norm
-    group.add_argument(
-        "--clip-norm", type=float, default=default.clip_norm, metavar="C",
-        help=f"largest norm of all gradients together (default: {clip})",
-    )  # fmt: skip
-    group.add_argument(
-        "--accumulate", type=int, default=1, metavar="K", help="micro-batches a step (default: 1)"
-    )
-    group.add_argument(
-        "--precision", default="fp32", metavar="P",
-        help=f"of feature maps: {', '.join(PRECISIONS)} (default: fp32)",
-    )  # fmt: skip
+    optimizers = replace(declared(Recipe)["optimizer"], choices=(*OPTIMIZERS, *extra_optimizers))
+    add_option(group, "optimizer", optimizers, default.optimizer, choices=optimizers.choices)
+    names = ("learning_rate", "schedule", "warmup", "weight_decay", *declared(StepOptions))
+    add_options(group, Recipe, names, **{name: getattr(default, name) for name in names})
+    group.set_defaults(warmup=None)  # so that a command can tell whether it was given
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
@@ -132,14 +102,8 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 
 def recipe(options: argparse.Namespace) -> Recipe:
     """The recipe that the user asked for."""
-    names = (
-        "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
-        "accumulate", "precision", "recompute", "allocate", "budget", "feature_map_budget",
-        "max_extra_flops", "costs", "roofline", "reorder", "fuse", "device",
-    )  # fmt: skip
-    chosen = {name: getattr(options, name) for name in names if hasattr(options, name)}
-    chosen["warmup"] = options.warmup or 0
-    return Recipe(**chosen, seed=getattr(options, "seed", 0))
+    chosen = {name: getattr(options, name) for name in declared(Recipe) if hasattr(options, name)}
+    return Recipe(**{**chosen, "warmup": options.warmup or 0})
 
 
 def parse_settings(entries: Sequence[str]) -> dict[str, Any]:

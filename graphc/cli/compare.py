@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from graphc.cli.arguments import add_costs, add_device, add_order, add_recipe, check_writable
+from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, PICTURE, PLANNED_FOR, check_suffix, make_plan
+from graphc.cli.plan import DEFAULT, PICTURE, check_suffix, make_plan
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
+from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, MemoryPlan
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add(commands: Commands) -> None:
     add_model(parser)
     add_recipe(parser, DEFAULT, ("none",))
     add_costs(parser)
-    add_device(parser, PLANNED_FOR)
+    add_options(parser, PlanOptions, ("device",))
     add_order(parser)
     parser.add_argument("--json", action="store_true", help="a list of plan objects")
     parser.add_argument(

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from graphc.cli.arguments import add_device, add_recipe, add_steps, add_strategy
+from graphc.cli.arguments import add_options, add_recipe, add_steps, add_strategy
 from graphc.cli.models import add_model, setting
-from graphc.cli.plan import DEFAULT, PLANNED_FOR, SUFFIX, check_alone, cost_model, make_plan
+from graphc.cli.plan import DEFAULT, SUFFIX, check_alone, cost_model, make_plan
 from graphc.errors import GraphcError, OptionError
 from graphc.ir.types import format_bytes
+from graphc.options import GOALS, PlanOptions
 from graphc.plans.file import load_plan
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.explain import explain_value
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 SHOWING = ("model", "settings", "peak", "kept", "value", "costs", "roofline", "run")
 """Options that say what to do with a plan, not which one to make."""
-
-GOALS = ("budget", "feature_map_budget", "max_extra_flops")
-"""Options by which a user says what a plan has to reach."""
 
 FOR_A_MODEL = "What would lower the arena is told of a model, not of a plan from a file."
 
@@ -47,7 +45,7 @@ def add(commands: Commands) -> None:
         "--kept", action="store_true", help="what the forward pass keeps for the gradient"
     )
     add_strategy(parser)
-    add_device(parser, PLANNED_FOR)
+    add_options(parser, PlanOptions, ("device",))
     add_recipe(parser, DEFAULT, ("none",))
     add_steps(parser)
     parser.set_defaults(run=partial(run, parser), takes_word=True)

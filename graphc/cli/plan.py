@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graphc.cli.arguments import (
-    add_device,
+    add_options,
     add_recipe,
     add_steps,
     add_strategy,
@@ -29,6 +29,8 @@ from graphc.errors import OptionError, whole_number
 from graphc.files import write_atomically
 from graphc.ir.device import find_device
 from graphc.ir.types import format_bytes
+from graphc.keywords import declared
+from graphc.options import PlanOptions, RecomputeOptions
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import load_costs
 from graphc.plans.file import load_plan, save_plan
@@ -41,14 +43,12 @@ from graphc.plans.printout import (
     step_rows,
     summary_rows,
 )
-from graphc.training.recipe import PLANNING, Recipe
+from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 DEFAULT = Recipe(optimizer="sgd")
-
-PLANNED_FOR = "cpu, or cuda: the GPU that --roofline names, h200 if none"
 
 SUFFIX = ".json"
 """Of a MODEL that is a plan."""
@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("plan", help="print the memory plan of a model")
     add_model(parser, "FILE.json, a plan that --output has written")
     add_strategy(parser)
-    add_device(parser, PLANNED_FOR)
+    add_options(parser, PlanOptions, ("device",))
     add_recipe(parser, DEFAULT, ("none",))
     add_steps(parser)
     parser.add_argument(
@@ -160,10 +160,11 @@ def _plan_options(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `graphc.plan`."""
     chosen = recipe(options)
     steps = whole_number("--steps", options.steps)
-    if options.optimizer != "none":
-        return {**chosen.compile_options(steps), "dump": options.dump}
-    names = ("clip_norm", "accumulate", "precision", "device", *PLANNING)
-    return {**{name: getattr(chosen, name) for name in names}, "dump": options.dump}
+    trains = options.optimizer != "none"
+    return {
+        **(chosen.compile_options(steps) if trains else chosen.plan_options()),
+        "dump": options.dump,
+    }
 
 
 def _show_frontier(options: argparse.Namespace) -> None:
@@ -171,7 +172,7 @@ def _show_frontier(options: argparse.Namespace) -> None:
     if options.optimizer == "none":
         raise OptionError("a frontier is of a training step; leave out --optimizer none")
     chosen = _plan_options(options)
-    decided = ("recompute", "budget", "feature_map_budget", "max_extra_flops", "dump")
+    decided = (*declared(RecomputeOptions), "dump")
     given = [name for name in decided if chosen.pop(name) not in (None, "none")]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)

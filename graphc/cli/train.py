@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as ProgressBar
 
 from graphc.cli.arguments import (
-    add_device,
+    add_options,
     add_recipe,
     add_strategy,
     check_settings,
@@ -21,6 +21,7 @@ from graphc.cli.arguments import (
     recipe,
 )
 from graphc.errors import OptionError
+from graphc.options import CompileOptions
 from graphc.plans.printout import summary_rows
 from graphc.training.digits import DigitsTraining, Epoch
 from graphc.training.recipe import Recipe
@@ -60,9 +61,9 @@ def add(commands: Commands) -> None:
 def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str) -> None:
     parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
     add_strategy(parser)
-    add_device(parser, "cpu, cuda, cuda:1, or auto: a GPU where there is one")
+    add_options(parser, CompileOptions, ("device",))
     add_recipe(parser, default)
-    parser.add_argument("--seed", type=int, default=0, help="parameters, order and masks")
+    add_options(parser, CompileOptions, ("seed",))
     parser.add_argument("--save", metavar="FILE", help="write a checkpoint here as the run goes")
     parser.add_argument("--resume", metavar="FILE", help="go on from a checkpoint, bit for bit")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end")

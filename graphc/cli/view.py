@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.arguments import (
-    add_device,
+    add_options,
     add_recipe,
     add_steps,
     add_strategy,
@@ -18,7 +18,6 @@ from graphc.cli.arguments import (
 from graphc.cli.models import add_model
 from graphc.cli.plan import (
     DEFAULT,
-    PLANNED_FOR,
     SUFFIX,
     check_alone,
     check_pictures,
@@ -27,6 +26,7 @@ from graphc.cli.plan import (
 )
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import write_atomically
+from graphc.options import PlanOptions
 from graphc.plans.file import load_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.view.clock import Clock, estimated, measured
@@ -69,7 +69,7 @@ def add(commands: Commands) -> None:
         help="run N steps here, on the CPU, and show each node's best time of them",
     )  # fmt: skip
     add_strategy(parser)
-    add_device(parser, PLANNED_FOR)
+    add_options(parser, PlanOptions, ("device",))
     add_recipe(parser, DEFAULT, ("none",))
     add_steps(parser)
     parser.set_defaults(run=partial(run, parser))

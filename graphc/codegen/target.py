@@ -28,6 +28,7 @@ class CudaTarget(Target, kind="cuda"):
     prefers_channels_last: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
     has_epilogues: ClassVar[bool] = True
+    shares_launches: ClassVar[bool] = True
 
     def takes_strides(
         self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]

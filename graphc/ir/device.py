@@ -82,7 +82,7 @@ def gpu_number(device: str) -> int | None:
     return int(number or "0")
 
 
-def target_of(device: str | Device, roofline: str | None) -> Device:
+def planned_device(device: str | Device, roofline: str | None) -> Device:
     """What a plan for `device` is made for; on a GPU the one that `roofline` names.
 
     Raises `OptionError` for unknown names, and for the roofline of a CPU with a GPU.

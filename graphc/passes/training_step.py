@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from graphc.errors import OptionError, choose, number_between, whole_number
+from graphc.errors import OptionError
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.types import DType, compute_dtype, float32, float64
@@ -17,63 +16,36 @@ from graphc.ops.elementwise import add, div, mul, scale, sqrt
 from graphc.ops.reduce import square_sum
 from graphc.ops.shape import full, reshape
 from graphc.ops.update import LossScaleAttributes, LossScaleUpdate, Update
-from graphc.optim import Optimizer
+from graphc.optim import LARGEST_FLOAT32, Optimizer
 from graphc.passes.gradient import gradient
 from graphc.passes.micro_batches import MicroBatch, micro_batches
 from graphc.passes.modes import count_step, training_effects
-from graphc.plans.memory_plan import PRECISIONS, Precision
 
-LARGEST_FLOAT32 = 3.4028234663852886e38
-
-SMALLEST_NORM = 1e-30
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
 """Steps without overflow after which the loss scale doubles, as usual."""
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """How a step trains; `clip_norm` is the largest norm of all gradients together."""
+def training_graph(
+    forward: Graph,
+    optimizer: Optimizer,
+    clip_norm: float | None,
+    accumulate: int,
+    has_loss_scale: bool,
+) -> Graph:
+    """The forward graph with gradients and the updates of all trainable parameters, no copies.
 
-    optimizer: Optimizer
-    clip_norm: float | None = None
-    accumulate: int = 1
-    precision: Precision = "fp32"
-
-    def check(self) -> None:
-        """Raise `OptionError` for a setting out of range."""
-        if isinstance(self.optimizer, type) or not hasattr(self.optimizer, "begin"):
-            raise OptionError(
-                "optimizer must be an object such as graphc.optim.Adam(1e-3), got "
-                f"{self.optimizer!r}"
-            )
-        choose("precision", self.precision, tuple(PRECISIONS))
-        if self.clip_norm is not None:
-            number_between("clip_norm", self.clip_norm, SMALLEST_NORM, LARGEST_FLOAT32)
-        whole_number("accumulate", self.accumulate)
-
-    def settings(self) -> dict[str, Any]:
-        """What a plan says about its step, by name."""
-        has_fields = hasattr(self.optimizer, "__dataclass_fields__")
-        optimizer = repr(self.optimizer) if has_fields else type(self.optimizer).__name__
-        settings: dict[str, Any] = {"optimizer": optimizer}
-        if self.clip_norm is not None:
-            settings["clip_norm"] = float(self.clip_norm)
-        if self.accumulate > 1:
-            settings["accumulate"] = int(self.accumulate)
-        return settings
-
-
-def training_graph(forward: Graph, training: Training) -> Graph:
-    """The forward graph with gradients and the updates of all trainable parameters, no copies."""
+    `clip_norm` is the largest norm of all gradients together, `accumulate` the number of
+    micro-batches. With `has_loss_scale` the loss is scaled, for gradients in float16.
+    """
     trained = _trained(forward)
     wide = float64 if any(state.type.dtype == float64 for state in trained) else float32
     with builder.in_phase("update"):
-        updater = training.optimizer.begin(wide)
-    scaling = _LossScale() if training.precision == "fp16" else None
-    batches, gradients = _accumulated(forward, trained, training, scaling)
+        updater = optimizer.begin(wide)
+    scaling = _LossScale() if has_loss_scale else None
+    batches, gradients = _accumulated(forward, trained, accumulate, scaling)
     with builder.in_phase("update"):
-        gradients, finite = _conditioned(gradients, wide, training.clip_norm, scaling)
+        gradients, finite = _conditioned(gradients, wide, clip_norm, scaling)
     updates = training_effects(forward, batches)
     for state, value in zip(trained, gradients, strict=True):
         with builder.in_phase("update", state.name.rpartition("/")[0]):
@@ -97,16 +69,16 @@ def _trained(forward: Graph) -> list[State]:
 
 
 def _accumulated(
-    forward: Graph, trained: Sequence[State], training: Training, scaling: _LossScale | None
+    forward: Graph, trained: Sequence[State], accumulate: int, scaling: _LossScale | None
 ) -> tuple[list[MicroBatch], list[Value]]:
     """The micro-batches one after another, each with its gradients, added to those before."""
     batches: list[MicroBatch] = []
     totals: list[Value] = []
-    for batch in micro_batches(forward, int(training.accumulate)):
+    for batch in micro_batches(forward, accumulate):
         loss = batch.graph.outputs["loss"]
         with builder.in_phase("gradient"):
-            if training.accumulate > 1:
-                loss = scale(loss, 1 / training.accumulate)
+            if accumulate > 1:
+                loss = scale(loss, 1 / accumulate)
             if scaling is not None:
                 loss = cast(loss, compute_dtype(loss.type.dtype))
                 loss = mul(loss, cast(scaling.factor, loss.type.dtype))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from graphc.allocation.allocate import Allocation, Sizes
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.passes.recompute import Goal
+from graphc.plans.goal import Goal
 
 GROWTH = 0.001
 """Part of the live bytes that waiting gradients may have, and of the arena that it may grow by."""

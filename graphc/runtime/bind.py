@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 
 from graphc.errors import GpuUnavailable, OptionError
 from graphc.ir.device import gpu_number
 from graphc.ir.types import bfloat16
+from graphc.keywords import option, required, takes
+from graphc.options import AUTO, RunOptions
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cubins import cache_folder
@@ -18,47 +21,59 @@ from graphc.runtime.program import Program
 BFLOAT16_ARCHITECTURE = 80
 
 
-def bind(
-    plan: MemoryPlan,
-    device: str | None = None,
-    *,
-    cuda_graph: bool = True,
-    streams: int = 1,
-    cudnn: bool | str | os.PathLike[str] = False,
-    seed: int = 0,
-    poison: bool = False,
-    check_finite: bool = False,
-) -> Program:
+@dataclass(frozen=True)
+class BindOptions(RunOptions):
+    """What a program of a plan that is there is told."""
+
+    plan: MemoryPlan = field(
+        metadata=required("A plan, such as one that `graphc.load_plan` has read.")
+    )
+    device: str | None = option(
+        None,
+        "Where steps run, by default what the plan was made for: ``cpu``, or ``cuda``. A plan for "
+        "one GPU runs on any.",
+    )
+
+
+@takes(BindOptions)
+def bind(options: BindOptions) -> Program:
     """A program of a plan, such as one that `graphc.load_plan` has read.
 
-    `device` is by default what the plan was made for: ``cpu``, or ``cuda``. A plan for one GPU runs
-    on any. The other options are those of `graphc.compile`. Raises `OptionError` for a plan of the
-    other kind of device, `GpuUnavailable` without a GPU, `ArenaError` where the arena does not fit.
+    Raises `OptionError` for a plan of the other kind of device, `GpuUnavailable` without a GPU, and
+    `ArenaError` where the arena does not fit.
     """
-    kind = plan.device.kind
-    gpu = find(kind if device in (None, "auto") else device)
+    plan, device, kind = options.plan, options.device, options.plan.device.kind
+    gpu = find(kind if device in (None, AUTO) else device)
     if (gpu is not None) != (kind == "cuda"):
         raise OptionError(
             f"the plan was made for {plan.device.name} and cannot run on {device}; plan again with "
             f"device={device!r}"
         )
-    if gpu is None:
-        if cudnn or streams != 1:
-            raise OptionError("streams and cudnn are for GPUs; leave them out on the CPU")
-        return Program(plan, seed=seed, poison=poison, check_finite=check_finite)
+    if gpu is not None:
+        return _on_gpu(gpu, options)
+    if options.cudnn or options.streams != 1:
+        raise OptionError("streams and cudnn are for GPUs; leave them out on the CPU")
+    return Program(
+        plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite
+    )
+
+
+def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
+    plan, cudnn = options.plan, options.cudnn
     if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
         )
     accelerator = CudaDevice(gpu, cache_folder())
     library = _cudnn(accelerator, cudnn) if cudnn else None
+    debugging = {"poison": options.poison, "check_finite": options.check_finite}
     backend = GpuBackend(
-        plan, accelerator, cuda_graph=cuda_graph, streams=streams, cudnn=library,
-        poison=poison, check_finite=check_finite,
+        plan, accelerator, cuda_graph=options.cuda_graph, streams=options.streams, cudnn=library,
+        **debugging,
     )  # fmt: skip
     if library is not None and not isinstance(cudnn, bool):
         write_record(cudnn, library.record)
-    return Program(plan, seed=seed, poison=poison, check_finite=check_finite, backend=backend)
+    return Program(plan, seed=options.seed, backend=backend, **debugging)
 
 
 def _uses_bfloat16(plan: MemoryPlan) -> bool:
@@ -74,7 +89,7 @@ def _cudnn(accelerator: CudaDevice, record: bool | str | os.PathLike[str]) -> Cu
 
 def find(device: str) -> Gpu | None:
     """The GPU that a name stands for; None for the CPU. Raises `GpuUnavailable`."""
-    if device == "auto":
+    if device == AUTO:
         try:
             return find_gpu(0)
         except GpuUnavailable:

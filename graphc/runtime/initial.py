@@ -13,19 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import OptionError
 from graphc.ir.graph import State
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _CHUNK = 1 << 18
-
-
-def check_seed(seed: int | np.integer[Any]) -> int:
-    """Return the seed; raises `OptionError` unless it is a whole number of 64 bits."""
-    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
-        raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {seed!r}")
-    return int(seed)
 
 
 def fill_initial(state: State, seed: int, out: Array) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from graphc.errors import OptionError, whole_number
+from graphc.errors import OptionError, check_seed, whole_number
 from graphc.ir.graph import Node
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, calls_of, numpy_settings
 from graphc.runtime.feeds import random_feeds
-from graphc.runtime.initial import check_seed, fill_initial
+from graphc.runtime.initial import fill_initial
 
 REPEAT = 5
 

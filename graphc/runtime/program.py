@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, OptionError
+from graphc.errors import FeedError, OptionError, check_seed
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.backend import Backend, Staged
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
-from graphc.runtime.initial import check_seed, fill_initial
+from graphc.runtime.initial import fill_initial
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

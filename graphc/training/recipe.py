@@ -3,69 +3,77 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from graphc.errors import choose, number_between, whole_number
+from graphc.keywords import Flag, declared, option, same
 from graphc.ops.learning_rate import FORMS
 from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
-from graphc.plans.memory_plan import PRECISIONS, Allocate, Precision, Recompute
+from graphc.options import (
+    CompileOptions,
+    PlacementOptions,
+    RecomputeOptions,
+    RunOptions,
+    StepOptions,
+)
 
-PLANNING = (
-    "recompute", "allocate", "budget", "feature_map_budget", "max_extra_flops", "costs", "roofline",
-    "reorder", "fuse",
-)  # fmt: skip
-"""Settings that change no number that a step computes."""
 
+@dataclass(frozen=True, kw_only=True)
+class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
+    """Optimizer, learning rate and its schedule, what a step does with gradients, and its plan."""
 
-@dataclass(frozen=True)
-class Recipe:
-    """Optimizer, learning rate and its schedule, and what a step does with gradients.
+    optimizer: str = option(
+        "adam",
+        "One of {choices}.",
+        choices=(*OPTIMIZERS, "none"),
+        flag=Flag("{choices} (default: {default})", metavar="O"),
+    )
+    learning_rate: float | None = option(
+        None,
+        "The largest learning rate; by default the optimizer's own.",
+        check=partial(number_between, low=0, high=LARGEST),
+        flag=Flag(
+            "largest learning rate (default: {default})",
+            metavar="R",
+            unset="the optimizer's",
+            parse=float,
+        ),
+    )
+    schedule: str = option(
+        "constant",
+        "One of {choices}; others than ``constant`` end at 0, or at a hundredth of the rate where "
+        "they are exponential.",
+        choices=FORMS,
+        flag=Flag("{choices} (default: {default})", metavar="S"),
+    )
+    warmup: int = option(
+        0,
+        "Steps in which the rate rises.",
+        check=partial(whole_number, least=0),
+        flag=Flag(
+            "steps in which the rate rises (default: {default})",
+            metavar="N",
+            unset="none",
+            parse=int,
+        ),
+    )
+    weight_decay: float | None = option(
+        None,
+        "By default the optimizer's own.",
+        flag=Flag("default: the optimizer's", metavar="D", parse=float),
+    )
+    device: str = same(CompileOptions, "device")
+    seed: int = same(RunOptions, "seed")
 
-    `learning_rate` None is the optimizer's own. A schedule other than ``constant`` ends at 0, or
-    at a hundredth of the rate where it is exponential. How the step is planned (`recompute`,
-    `allocate`, `costs`, `roofline`, `reorder`, `fuse`) changes no number that it computes.
-    """
-
-    optimizer: str = "adam"
-    learning_rate: float | None = None
-    schedule: str = "constant"
-    warmup: int = 0
-    weight_decay: float | None = None
-    clip_norm: float | None = None
-    accumulate: int = 1
-    precision: Precision = "fp32"
-    recompute: Recompute = "none"
-    allocate: Allocate = "packed"
-    budget: int | str | None = None
-    feature_map_budget: int | str | None = None
-    max_extra_flops: float | None = None
-    costs: str | None = None
-    roofline: str | None = None
-    reorder: bool = True
-    fuse: bool | None = None
-    device: str = "cpu"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        choose("optimizer", self.optimizer, (*OPTIMIZERS, "none"))
-        choose("schedule", self.schedule, FORMS)
-        choose("precision", self.precision, tuple(PRECISIONS))
-        whole_number("warmup", self.warmup, 0)
-        whole_number("accumulate", self.accumulate)
-        if self.learning_rate is not None:
-            number_between("learning_rate", self.learning_rate, 0, LARGEST)
+    def plan_options(self) -> dict[str, Any]:
+        """Keyword arguments for `graphc.compile` and `graphc.plan`, all but the optimizer."""
+        return {name: getattr(self, name) for name in (*declared(StepOptions), *PLANNING, "device")}
 
     def compile_options(self, steps: int) -> dict[str, Any]:
-        """Keyword arguments for `graphc.compile` and `graphc.plan` of a run of that many steps."""
-        return {
-            "optimizer": self.make_optimizer(steps),
-            "clip_norm": self.clip_norm,
-            "accumulate": self.accumulate,
-            "precision": self.precision,
-            "device": self.device,
-            **{name: getattr(self, name) for name in PLANNING},
-        }
+        """The same with the optimizer of a run of that many steps."""
+        return {"optimizer": self.make_optimizer(steps), **self.plan_options()}
 
     def inference_options(self) -> dict[str, Any]:
         """Keyword arguments for `graphc.compile` of a program that tests what was trained."""
@@ -98,10 +106,14 @@ class Recipe:
 
     def notes(self, steps: int, done: int, **sizes: Any) -> dict[str, str]:
         """What a checkpoint says of its run: all that decides how it goes on."""
-        settings = {k: v for k, v in asdict(self).items() if k not in PLANNING}
+        settings = {name: getattr(self, name) for name in declared(Recipe) if name not in PLANNING}
         settings |= sizes
         if self.device == "cpu":
             del settings["device"]  # what a GPU computes differs in the last bits
         if self.is_scheduled:
             settings["steps"] = steps
         return {"settings": json.dumps(settings, sort_keys=True), "steps_done": str(done)}
+
+
+PLANNING = (*declared(RecomputeOptions), *declared(PlacementOptions))
+"""Options that change no number that a step computes."""

@@ -19,10 +19,11 @@ from graphc.ir.device import DEFAULT_GPU, DEVICES
 from graphc.ir.verify import verify
 from graphc.models import lstm
 from graphc.ops.fused import Fused, FusedAttributes
-from graphc.passes.fusion import elementwise
-from graphc.passes.fusion import reductions as fusion_reductions
+from graphc.options import PlanOptions
 from graphc.passes.fusion.constants import inline_constants
-from graphc.passes.pipeline import PASSES
+from graphc.passes.fusion.elementwise import fuse
+from graphc.passes.fusion.reductions import fuse_reductions
+from graphc.pipeline import STEPS, make_plan
 from graphc.runtime.profile import random_feeds
 from graphc.target import target_of
 
@@ -186,20 +187,20 @@ def test_kernels_keep_their_bits(dtype, tmp_path):
     assert run(found, feeds, tmp_path) == run(graph, feeds, tmp_path)
 
 
-def test_steps_on_a_gpu_keep_their_bits(folder, monkeypatch):
+def test_steps_on_a_gpu_keep_their_bits(folder):
     """The factor that clips gradients is made of constants."""
 
-    def stepped():
+    def stepped(steps):
         loss = lstm(seq_len=3, batch=2, layers=1, hidden=6, inputs=5, classes=7)
-        plan = g.plan(loss, optimizer=g.optim.Adam(0.01), device="cuda", clip_norm=0.1)
+        options = PlanOptions(loss, optimizer=g.optim.Adam(0.01), device="cuda", clip_norm=0.1)
+        plan = make_plan(options, steps)
         program, _ = on_gpu(plan, folder)
         for seed in range(3):
             program.step(fed(plan, seed))
         return plan, bits(program)
 
-    plan, found = stepped()
-    monkeypatch.setitem(PASSES, "inline-constants", lambda graph: graph)
-    without, wanted = stepped()
+    plan, found = stepped(STEPS)
+    without, wanted = stepped([step for step in STEPS if step.name != "inline-constants"])
     assert found == wanted
     assert len(fills(plan.graph)) < len(fills(without.graph))
     assert len(plan.graph.nodes) < len(without.graph.nodes)

@@ -10,10 +10,11 @@ from graphc.allocation.sharing import share
 from graphc.errors import GraphcError, GraphError
 from graphc.ir.builder import trace
 from graphc.ir.graph import Graph
+from graphc.options import PlanOptions
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
-from graphc.passes.pipeline import PASSES, Dump, run_passes
 from graphc.passes.simplify import simplify
+from graphc.pipeline import STEPS, make_plan, plain
 
 
 def names(graph):
@@ -58,7 +59,7 @@ def test_dead_code_keeps_updates():
     assert names(remove_dead_code(plan.graph)) == names(plan.graph)
 
 
-def test_dumps_and_verification_between_passes(tmp_path, monkeypatch):
+def test_dumps_and_verification_between_passes(tmp_path):
     x = g.input("x", (2, 3))
     loss = g.mean(g.tanh(g.linear(x, 2)))
     g.plan(loss, optimizer=g.optim.SGD(), dump=tmp_path / "dump")
@@ -69,22 +70,26 @@ def test_dumps_and_verification_between_passes(tmp_path, monkeypatch):
         "02-simplify.txt",
         "03-common-subexpressions.txt",
         "04-dead-code.txt",
-        "05-common-subexpressions.txt",
-        "06-widen-products.txt",
-        "07-accumulate-products.txt",
-        "08-place-updates.txt",
-        "09-recompute.txt",
-        "10-order.txt",
-        "11-plan.txt",
+        "05-training-step.txt",
+        "06-common-subexpressions.txt",
+        "07-widen-products.txt",
+        "08-accumulate-products.txt",
+        "09-place-updates.txt",
+        "10-recompute.txt",
+        "11-order.txt",
+        "12-plan.txt",
+        "times.txt",
     ]
-    assert g.parse_graph((tmp_path / "dump" / "08-place-updates.txt").read_text())
+    times = (tmp_path / "dump" / "times.txt").read_text().splitlines()
+    assert [line.split()[-1] for line in times] == [file[3:-4] for file in files[:-1]]
+    assert g.parse_graph((tmp_path / "dump" / "09-place-updates.txt").read_text())
     (tmp_path / "file").write_text("")
     with pytest.raises(GraphcError, match="cannot dump"):
         g.plan(loss, dump=tmp_path / "file")
 
-    monkeypatch.setitem(PASSES, "reverse", lambda graph: Graph(graph.nodes[::-1], graph.outputs))
+    reverse = plain("reverse", lambda graph: Graph(graph.nodes[::-1], graph.outputs))
     with pytest.raises(GraphError, match="after the pass 'reverse'"):
-        run_passes(trace({"loss": loss}), ["reverse"], Dump())
+        make_plan(PlanOptions(loss), (*STEPS, reverse))
 
 
 def test_storage_is_not_overwritten_while_a_view_of_it_is_to_be_read():

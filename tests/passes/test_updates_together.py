@@ -12,8 +12,8 @@ from graphc.ir.types import TensorType, float32
 from graphc.ir.verify import verify
 from graphc.models import MODELS
 from graphc.ops.update import SgdAttributes, SgdUpdate
-from graphc.passes.recompute import Goal
 from graphc.passes.updates_together import GROWTH, updates_together
+from graphc.plans.goal import Goal
 from graphc.runtime.gpu.places import places_of_plan
 from graphc.target import target_of
 
@@ -36,7 +36,7 @@ def launches(plan):
 def apart(monkeypatch, network, **options):
     """The plan in the order that is found without this pass."""
     with monkeypatch.context() as patch:
-        patch.setattr("graphc.placing.updates_together", lambda given, *_: given)
+        patch.setattr("graphc.pipeline.updates_together", lambda given, *_: given)
         return g.plan(network, device="cuda", **options)
 
 
@@ -80,7 +80,7 @@ def test_plans_for_a_cpu_stay(monkeypatch):
     def never(*_):
         raise AssertionError("a CPU has no launches to save")
 
-    monkeypatch.setattr("graphc.placing.updates_together", never)
+    monkeypatch.setattr("graphc.pipeline.updates_together", never)
     g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3))
     g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3), device="cuda", reorder=False)
 

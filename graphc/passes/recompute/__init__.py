@@ -1,8 +1,7 @@
 """What to compute again: policies, and the one form in which they all end."""
 
 from graphc.passes.recompute.apply import recompute
-from graphc.passes.recompute.goal import Goal
 from graphc.passes.recompute.optimal import OptimalPlanner
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
 
-__all__ = ["Goal", "OptimalPlanner", "materialise", "mirrored_sequence", "recompute"]
+__all__ = ["OptimalPlanner", "materialise", "mirrored_sequence", "recompute"]

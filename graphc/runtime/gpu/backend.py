@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphc.codegen.text.operands import Place
-from graphc.errors import NonFiniteError, OptionError
+from graphc.errors import NonFiniteError
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes
 from graphc.plans.memory_plan import MemoryPlan
@@ -37,8 +37,7 @@ class GpuBackend:
 
     With `cudnn`, convolutions and attention run by it where it can.
 
-    Raises `ArenaError` where the arena does not fit, and `OptionError` for a number of streams
-    below 1.
+    Raises `ArenaError` where the arena does not fit.
     """
 
     def __init__(
@@ -52,8 +51,6 @@ class GpuBackend:
         check_finite: bool = False,
         cudnn: Cudnn | None = None,
     ) -> None:
-        if type(streams) is not int or streams < 1:
-            raise OptionError(f"streams is a whole number from 1, got {streams!r}")
         self.plan, self._accelerator = plan, accelerator
         self._poison, self._check_finite = poison, check_finite
         debugging = poison or check_finite

@@ -9,9 +9,10 @@ import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
-from graphc.passes.recompute import Goal
+from graphc.options import RecomputeOptions
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.plans.check_plan import check_plan
+from graphc.plans.goal import Goal
 
 MIB = 2**20
 MODELS = {
@@ -243,13 +244,18 @@ def test_costs_decide_what_is_made_again():
 
 
 def test_goals():
-    assert Goal.of(None, None, None) is None
-    assert Goal.of("1KiB", None, None) == Goal(budget=1024)
-    assert Goal.of(None, 5, None) == Goal(feature_map_budget=5)
-    assert Goal.of(None, None, 1) == Goal(max_extra_flops=1.0)
-    for given in (("1KiB", 5, None), (-1, None, None), (True, None, None), (None, None, "much")):
+    assert RecomputeOptions().goal is None
+    assert RecomputeOptions(budget="1KiB").goal == Goal(budget=1024)
+    assert RecomputeOptions(feature_map_budget=5).goal == Goal(feature_map_budget=5)
+    assert RecomputeOptions(max_extra_flops=1).goal == Goal(max_extra_flops=1.0)
+    for given in (
+        {"budget": "1KiB", "feature_map_budget": 5},
+        {"budget": -1},
+        {"budget": True},
+        {"max_extra_flops": "much"},
+    ):
         with pytest.raises(OptionError):
-            Goal.of(*given)
+            RecomputeOptions(**given)
 
 
 @pytest.mark.parametrize("where", ["output", "keep"])

@@ -299,10 +299,10 @@ def test_a_plan_for_a_gpu_does_not_run_on_the_cpu():
         Program(plan_of())
 
 
-def test_the_number_of_streams_is_checked(folder):
+def test_the_number_of_streams_is_checked():
     for streams in (0, 1.5):
         with pytest.raises(OptionError, match="streams"):
-            on_gpu(plan_of(), folder, streams=streams)
+            g.bind(plan_of(), streams=streams)
 
 
 @pytest.mark.parametrize(

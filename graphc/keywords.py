@@ -1,0 +1,167 @@
+"""Options as frozen dataclasses: each is declared once, and functions take them as keywords.
+
+A field made by `option` knows what it means, which values it may have, and how the command line
+takes it. `takes` turns a function of such an object into one of keywords: what a type checker, the
+signature and the docstring say of it all follow from the fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from graphc.errors import OptionError, choose
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Told = TypeVar("Told", bound="Options")
+Result = TypeVar("Result")
+
+WIDTH = 96
+"""Columns of a docstring's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How the command line takes an option.
+
+    `help` may hold ``{default}`` and ``{choices}``; `unset` is how a default of None or 0 is told.
+    `name` is that of the flag where it is not the option's; `parse` and `action` are argparse's.
+    """
+
+    help: str
+    metavar: str | None = None
+    unset: str = ""
+    parse: Callable[[str], object] | None = None
+    action: Any = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T]):
+    """What is known of an option beside its name, type and default.
+
+    `check` takes the name and what was given, and raises `OptionError`; without it, only `choices`
+    are allowed if there are any. None is not checked where it is the default. `meaning` may hold
+    ``{choices}``.
+    """
+
+    default: T
+    meaning: str
+    choices: tuple[str, ...] = ()
+    check: Callable[[str, Any], object] | None = None
+    flag: Flag | None = None
+
+    def verify(self, name: str, given: object) -> None:
+        """Raise `OptionError` for a value outside the allowed ones."""
+        if given is None and self.default is None:
+            return
+        if self.check is not None:
+            self.check(name, given)
+        elif self.choices:
+            choose(name, cast(str, given), self.choices)
+
+    def filled(self, text: str, default: object = None) -> str:
+        """A text about the option with what its braces stand for."""
+        return text.format(choices=", ".join(self.choices), default=default)
+
+
+def option(
+    default: T,
+    meaning: str,
+    *,
+    choices: Sequence[str] = (),
+    check: Callable[[str, Any], object] | None = None,
+    flag: Flag | None = None,
+) -> T:
+    """A field of `Options`, declared."""
+    declaration = Option(default, meaning, tuple(choices), check, flag)
+    found: T = field(default=default, metadata={"option": declaration})
+    return found
+
+
+def required(meaning: str) -> Mapping[str, Option[Any]]:
+    """Metadata of a field of `Options` that has to be given."""
+    return {"option": Option(MISSING, meaning)}
+
+
+def now_required(kind: type[Options], name: str) -> Mapping[str, Option[Any]]:
+    """Metadata of an option of `kind` for a class that wants it to be given."""
+    return {"option": replace(declared(kind)[name], default=MISSING)}
+
+
+def same(kind: type[Options], name: str) -> Any:
+    """An option of `kind` as a field of a class that takes this one, and not the others."""
+    declaration = declared(kind)[name]
+    return field(default=declaration.default, metadata={"option": declaration})
+
+
+class Options:
+    """Base of frozen dataclasses whose fields are made by `option`; checked when they are made."""
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise `OptionError` for what is not allowed; subclasses add what concerns several."""
+        for name, each in declared(type(self)).items():
+            each.verify(name, getattr(self, name))
+
+    def shared(self, kind: type[Options]) -> dict[str, Any]:
+        """The options that `kind` has too, by name."""
+        return {name: getattr(self, name) for name in declared(kind) if hasattr(self, name)}
+
+
+def declared(kind: type[Options]) -> dict[str, Option[Any]]:
+    """The options of a class by name."""
+    found = fields(kind)  # type: ignore[arg-type]  # the base is no dataclass, what is asked for is
+    return {each.name: each.metadata["option"] for each in found}
+
+
+def takes(
+    kind: Callable[P, Told],
+) -> Callable[[Callable[[Told], Result]], Callable[P, Result]]:
+    """Make a function of an options object one that takes the options as keywords.
+
+    Its docstring goes on with what each option means. An unknown keyword raises `OptionError`.
+    """
+
+    def keyworded(function: Callable[[Told], Result]) -> Callable[P, Result]:
+        returns = inspect.signature(function).return_annotation
+        signature = inspect.signature(kind).replace(return_annotation=returns)
+        options = declared(cast(type[Options], kind))
+        known = {name: options[name] for name in signature.parameters}
+
+        @functools.wraps(function, assigned=("__module__", "__name__", "__qualname__"))
+        def call(*given: P.args, **named: P.kwargs) -> Result:
+            for name in named:
+                _check_known(function.__name__, name, tuple(known))
+            signature.bind(*given, **named)
+            return function(kind(*given, **named))
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = f"{inspect.getdoc(function)}\n\n{_meanings(known)}\n"
+        return call
+
+    return keyworded
+
+
+def _check_known(function: str, name: str, known: Sequence[str]) -> None:
+    """Raise `OptionError` with the names nearest to an unknown one."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known)
+        cure = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(known)}"
+        raise OptionError(f"{function} has no option {name!r}; {cure}")
+
+
+def _meanings(known: Mapping[str, Option[Any]]) -> str:
+    """A paragraph for each option."""
+    return "\n".join(
+        textwrap.fill(f"{name}: {each.filled(each.meaning)}", WIDTH, subsequent_indent="    ")
+        for name, each in known.items()
+    )

@@ -1,0 +1,396 @@
+"""What a step, a plan and a run may be told: each option once, with its meaning and its check.
+
+`graphc.compile`, `graphc.plan`, `graphc.frontier` and `graphc.bind`, the command line and a
+training run's `Recipe` take their options from these classes. Each class checks its options by
+themselves and together, when an object is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
+
+from graphc.errors import OptionError, check_seed, number_between, whole_number
+from graphc.ir.device import ALIGNMENT, DEVICES, Device, find_device, planned_device
+from graphc.ir.graph import Value
+from graphc.ir.types import parse_bytes
+from graphc.keywords import Flag, Options, now_required, option
+from graphc.optim import LARGEST_FLOAT32, Optimizer
+from graphc.plans.cost_model import CostModel
+from graphc.plans.costs import Costs, load_costs
+from graphc.plans.goal import Goal
+from graphc.plans.memory_plan import (
+    ALLOCATE,
+    PRECISIONS,
+    RECOMPUTE,
+    Allocate,
+    Precision,
+    Recompute,
+    check_alignment,
+)
+from graphc.target import Target, target_of
+
+SMALLEST_NORM = 1e-30
+
+AUTO = "auto"
+"""A device's name: the GPU of this machine, or else the CPU."""
+
+
+def _check_optimizer(name: str, given: object) -> None:
+    if isinstance(given, type) or not hasattr(given, "begin"):
+        raise OptionError(
+            f"{name} must be an object such as graphc.optim.Adam(1e-3), got {given!r}"
+        )
+
+
+def _check_part_of_flops(name: str, given: object) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise OptionError(
+            f"{name} is a part of a step's flops from 0 up, such as 0.33, got {given!r}"
+        )
+
+
+def _check_fuse(name: str, given: object) -> None:
+    if not isinstance(given, bool):
+        raise OptionError(f"{name} is True, False or None, got {given!r}")
+
+
+@dataclass(frozen=True)
+class NetworkOptions(Options):
+    """What a step computes."""
+
+    loss: Value | None = option(None, "What is trained; an output named ``loss``.")
+    _: KW_ONLY
+    outputs: Sequence[Value] | Mapping[str, Value] = option(
+        (),
+        "Other outputs, beside the loss or alone: a mapping, or a sequence that is named "
+        "``output0``, ``output1``, ...",
+    )
+    optimizer: Optimizer | None = option(
+        None,
+        "With one a step trains: it computes the loss, its gradients and the updates of all "
+        "trainable parameters. Without one it only computes the outputs.",
+        check=_check_optimizer,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(Options):
+    """How a step computes."""
+
+    clip_norm: float | None = option(
+        None,
+        "All gradients are scaled down together where their norm is larger.",
+        check=partial(number_between, low=SMALLEST_NORM, high=LARGEST_FLOAT32),
+        flag=Flag(
+            "largest norm of all gradients together (default: {default})",
+            metavar="C",
+            unset="no limit",
+            parse=float,
+        ),
+    )
+    accumulate: int = option(
+        1,
+        "With k, a step adds the gradients of k micro-batches before it updates: inputs, and "
+        "outputs but the loss, get a first axis of k, and the loss is the average.",
+        check=whole_number,
+        flag=Flag("micro-batches a step (default: {default})", metavar="K", parse=int),
+    )
+    precision: Precision = option(
+        "fp32",
+        "One of {choices}: ``bf16`` and ``fp16`` keep feature maps in 16 bits beside float32 "
+        "parameters; ``fp16`` scales the loss and skips the update of a step that overflows. "
+        "``tf32`` lets a GPU's float32 products round their operands to 10 bits.",
+        choices=tuple(PRECISIONS),
+        flag=Flag("of feature maps: {choices} (default: {default})", metavar="P"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementOptions(Options):
+    """How values are placed, in which order nodes run, and what they are taken to cost."""
+
+    allocate: Allocate = option(
+        "packed",
+        "How values share bytes, one of {choices}.",
+        choices=ALLOCATE,
+        flag=Flag("{choices} (default: {default})", metavar="A"),
+    )
+    alignment: int = option(
+        ALIGNMENT,
+        "Offsets are multiples of so many bytes, a power of two from 16 up.",
+        check=lambda _, given: check_alignment(given),
+    )
+    costs: Costs | None = option(
+        None,
+        "Times that `graphc profile` has measured, from which follows what a node costs in "
+        "seconds; without them it follows from flops, bytes and the device's peaks.",
+        flag=Flag("plan with times that `graphc profile` has measured", metavar="FILE"),
+    )
+    roofline: str | None = option(
+        None,
+        "The device whose peaks give times, one of {choices}; by default that of the plan.",
+        choices=tuple(DEVICES),
+        check=lambda _, given: find_device(given),
+        flag=Flag("peaks that give times: {choices} (default: the device's)", metavar="NAME"),
+    )
+    reorder: bool = option(
+        True,
+        "Let nodes run in an order that lowers the arena and changes no bit; without it, and under "
+        "all strategies but ``packed``, they run in the order of the paper.",
+        flag=Flag(
+            "run nodes as they were made, even where another order takes fewer bytes",
+            action="store_false",
+            name="--keep-order",
+        ),
+    )
+    fuse: bool | None = option(
+        None,
+        "Make groups of elementwise nodes one kernel each, which changes no bit; None does so for "
+        "a GPU, and leaves a CPU's nodes apart.",
+        check=_check_fuse,
+        flag=Flag(
+            "groups of elementwise nodes as one kernel each (default: on a GPU only)",
+            action=argparse.BooleanOptionalAction,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeOptions(Options):
+    """What is computed again instead of kept."""
+
+    recompute: Recompute = option(
+        "none",
+        "What is computed again instead of kept, one of {choices}: ``mirror`` what "
+        "`graphc.mirror` marks; ``cheap`` all but products; ``segments`` what stays inside a "
+        "`graphc.segment` (Alg. 1); ``sublinear`` (Alg. 3), about the square root of the feature "
+        "maps for one more forward pass; ``recursive``, about their logarithm for several; "
+        "``optimal``, what one of the next three options asks for, each of which implies it, or "
+        "without any the knee of the curve of bytes against time.",
+        choices=RECOMPUTE,
+        flag=Flag("{choices} (default: {default})", metavar="P"),
+    )
+    budget: int | str | None = option(
+        None,
+        'Bytes of the whole arena, a number or ``"7GiB"``: the least time within it.',
+        check=parse_bytes,
+        flag=Flag("bytes of the whole arena, such as 7GiB: least time within it", metavar="B"),
+    )
+    feature_map_budget: int | str | None = option(
+        None,
+        "Bytes of the paper's measure: the least time within it.",
+        check=parse_bytes,
+        flag=Flag("the same for the paper's measure of bytes", metavar="B"),
+    )
+    max_extra_flops: float | None = option(
+        None,
+        "Part of a step's flops that may be computed again: the fewest bytes within it.",
+        check=_check_part_of_flops,
+        flag=Flag(
+            "part of a step's flops, such as 0.33: fewest bytes within it", metavar="F", parse=float
+        ),
+    )
+
+    def check(self) -> None:
+        """Also that at most one option decides the plan."""
+        super().check()
+        given = self._given_goals
+        if len(given) > 1:
+            raise OptionError(f"give one of {' and '.join(given)}, not both: each decides a plan")
+        if given and self.recompute not in ("none", "optimal"):
+            raise OptionError(f"a budget decides what is recomputed; leave out {self.recompute!r}")
+
+    @property
+    def _given_goals(self) -> list[str]:
+        return [name for name in GOALS if getattr(self, name) is not None]
+
+    @cached_property
+    def goal(self) -> Goal | None:
+        """What the plan is asked for; None where all is None."""
+        if self.max_extra_flops is not None:
+            return Goal(max_extra_flops=float(self.max_extra_flops))
+        for name in self._given_goals:
+            return Goal(**{name: parse_bytes(name, getattr(self, name))})
+        return None
+
+    @property
+    def policy(self) -> Recompute:
+        """What decides on recomputation: a goal implies ``optimal``."""
+        return self.recompute if self.goal is None else "optimal"
+
+
+GOALS = ("budget", "feature_map_budget", "max_extra_flops")
+"""Options by which a user says what a plan has to reach."""
+
+
+@dataclass(frozen=True)
+class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
+    """What all plans of a network are told, whatever they compute again."""
+
+    _: KW_ONLY
+    device: str | Device = option(
+        "cpu",
+        "What the plan is for: ``cpu``, ``cuda``, ``auto``, a GPU where there is one, or a device "
+        "profile. No GPU is needed to plan for one: ``cuda`` is the GPU that `roofline` names, by "
+        "default an H200.",
+        flag=Flag(
+            "cpu, or cuda: the GPU that --roofline names, h200 if none (default: {default})",
+            metavar="D",
+        ),
+    )
+
+    def check(self) -> None:
+        """Also what training needs, and what a device cannot do; ``auto`` says nothing yet."""
+        super().check()
+        if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
+            raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
+        if self.device == AUTO:
+            return
+        if self.alignment % self.target.least_alignment:
+            least = self.target.least_alignment
+            raise OptionError(
+                f"on a GPU alignment is a multiple of {least}, as cuBLAS asks of its workspaces, "
+                f"got {self.alignment}"
+            )
+        if self.planned_for.kind == "cpu" and self.precision == "tf32":
+            raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
+        _ = self.cost_model  # reads its file
+
+    @property
+    def goal(self) -> Goal | None:
+        """What the plan is asked for, if anything."""
+        return None
+
+    @property
+    def policy(self) -> Recompute:
+        """What decides on recomputation."""
+        return "optimal"
+
+    @property
+    def mode(self) -> bool | None:
+        """Whether nodes act as in training; None where a gradient among the outputs says so."""
+        return None if self.optimizer is None else True
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether anything may be computed again."""
+        return self.policy != "none"
+
+    @property
+    def trains(self) -> bool:
+        """Whether a step updates parameters."""
+        return self.optimizer is not None
+
+    @cached_property
+    def planned_for(self) -> Device:
+        """The profile of the device; raises `OptionError` for unknown names."""
+        return planned_device(self.device, self.roofline)
+
+    @cached_property
+    def target(self) -> Target:
+        """What planners are handed."""
+        return target_of(self.planned_for)
+
+    @cached_property
+    def cost_model(self) -> CostModel:
+        """Seconds of nodes; raises `OptionError` for costs that cannot be read."""
+        measured = None if self.costs is None else load_costs(self.costs)
+        peaks = find_device(self.roofline) if self.roofline else self.planned_for
+        return CostModel(peaks, measured)
+
+    @property
+    def reorders(self) -> bool:
+        """Whether nodes may run in another order."""
+        return self.reorder and self.allocate == "packed"
+
+    @property
+    def fuses(self) -> bool:
+        """Whether groups of nodes become one."""
+        return self.target.fuses if self.fuse is None else self.fuse
+
+
+@dataclass(frozen=True)
+class FrontierOptions(PlanningOptions):
+    """What plans for all budgets are told."""
+
+    loss: Value = field(metadata=now_required(NetworkOptions, "loss"))
+    _: KW_ONLY
+    optimizer: Optimizer = field(metadata=now_required(NetworkOptions, "optimizer"))
+
+
+@dataclass(frozen=True)
+class PlanOptions(RecomputeOptions, PlanningOptions):
+    """What one plan is told."""
+
+    _: KW_ONLY
+    training: bool | None = option(
+        None,
+        "Whether batch norm uses the batch's statistics and dropout drops; by default where there "
+        "is an optimizer, or a gradient among the outputs.",
+    )
+    dump: str | os.PathLike[str] | None = option(
+        None,
+        "A folder for the graph after every pass.",
+        flag=Flag("write the graph after every pass", metavar="DIR"),
+    )
+
+    def check(self) -> None:
+        """Also that budgets are for training."""
+        super().check()
+        if self.goal is not None and self.optimizer is None:
+            raise OptionError("budgets are for training steps; give an optimizer")
+
+    @property
+    def mode(self) -> bool | None:
+        """Whether nodes act as in training; None where a gradient among the outputs says so."""
+        return super().mode if self.training is None else self.training
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """How a plan runs."""
+
+    cuda_graph: bool = option(True, "On a GPU, capture a step as a CUDA graph and replay it.")
+    streams: int = option(
+        1,
+        "On a GPU, with more than 1, nodes that touch different bytes may run at the same time.",
+        check=whole_number,
+    )
+    cudnn: bool | str | os.PathLike[str] = option(
+        False,
+        "On a GPU, let cuDNN do convolutions and 16-bit attention; a path names a file that keeps "
+        "which engines it chose, so that a later run has the same ones.",
+    )
+    seed: int = option(
+        0,
+        "Fixes the initial parameters, and what random ops draw.",
+        check=lambda _, given: check_seed(given),
+        flag=Flag("parameters, order and masks", parse=int),
+    )
+    poison: bool = option(
+        False,
+        "For debugging: every byte is NaN while no value lives there, so that a wrong plan shows.",
+    )
+    check_finite: bool = option(
+        False,
+        "For debugging: a step that meets NaN or infinity raises `NonFiniteError` and leaves all "
+        "states as they were.",
+    )
+
+
+@dataclass(frozen=True)
+class CompileOptions(RunOptions, PlanOptions):
+    """What a program is told: its plan, and how it runs."""
+
+    _: KW_ONLY
+    device: str = option(
+        "cpu",
+        "Where steps run: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``, a GPU where there is one.",
+        flag=Flag(
+            "cpu, cuda, cuda:1, or auto: a GPU where there is one (default: {default})", metavar="D"
+        ),
+    )

@@ -1,0 +1,307 @@
+"""From a network to a plan: one list of named steps, each verified, timed and written alike.
+
+Without an optimizer the training step and its rewrites are left out; other steps say by themselves
+what they are for. `make_plan` takes another list, so a pass can be tried from outside the package.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from graphc.allocation.allocate import Allocation
+from graphc.errors import GraphcError, GraphError, OptionError
+from graphc.ir import builder
+from graphc.ir.graph import Graph, State, Value
+from graphc.ir.text import format_graph
+from graphc.ir.verify import verify
+from graphc.ops.shape import copy
+from graphc.options import PlanningOptions, PlanOptions
+from graphc.passes.common_subexpressions import share_common_subexpressions
+from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.fusion.constants import inline_constants
+from graphc.passes.fusion.elementwise import fuse
+from graphc.passes.fusion.epilogues import fuse_epilogues
+from graphc.passes.fusion.reductions import fuse_reductions
+from graphc.passes.modes import number_streams, to_inference
+from graphc.passes.order import reordered, with_least_peak
+from graphc.passes.place_updates import place_updates
+from graphc.passes.precision import to_mixed, widen_products
+from graphc.passes.recompute import OptimalPlanner, recompute
+from graphc.passes.running_sums import accumulate_products
+from graphc.passes.simplify import simplify
+from graphc.passes.training_step import training_graph
+from graphc.passes.updates_together import updates_together
+from graphc.plans.check_plan import check_plan
+from graphc.plans.cost_model import CostModel
+from graphc.plans.goal import Goal
+from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
+
+Pass = Callable[[Graph], Graph]
+Made = TypeVar("Made", Graph, MemoryPlan)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A named function from a graph to a graph, and for which options it is done."""
+
+    name: str
+    change: Callable[[Graph, Compilation], Graph]
+    when: Callable[[PlanningOptions], bool] = lambda options: True
+
+
+def plain(
+    name: str, change: Pass, when: Callable[[PlanningOptions], bool] = lambda options: True
+) -> Step:
+    """A step that needs to know of no option."""
+    return Step(name, lambda graph, compilation: change(graph), when)
+
+
+@dataclass
+class Compilation:
+    """One run through the steps: what they are told, and what they leave beside a graph.
+
+    Where the options name a folder, what each step made is written there, numbered
+    (``00-forward.txt``, ``01-number-streams.txt``, ...), and how long it took into ``times.txt``.
+    """
+
+    options: PlanningOptions
+    dump: Path | None = None
+    certificate: Certificate | None = None
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+    _allocation: Allocation | None = None
+
+    def allocation(self, graph: Graph) -> Allocation:
+        """The allocation of a graph: the last one, as far as it is worked out, if it is of that."""
+        if self._allocation is None or self._allocation.graph is not graph:
+            options = self.options
+            self._allocation = Allocation(graph, options.target, options.alignment)
+        return self._allocation
+
+    def keep(self, allocation: Allocation) -> Graph:
+        """The graph of an allocation that a later step asks for again."""
+        self._allocation = allocation
+        return allocation.graph
+
+    def stage(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, verified; an ill-formed graph names the stage."""
+        started = time.perf_counter()
+        made = make()
+        self.seconds.append((name, time.perf_counter() - started))
+        if isinstance(made, MemoryPlan):
+            check_plan(made)
+        else:
+            _verify_after(name, made)
+        if self.dump is not None:
+            text = format_graph(made) if isinstance(made, Graph) else str(made)
+            self._write(self.dump, name, text)
+        return made
+
+    def _write(self, folder: Path, name: str, text: str) -> None:
+        times = "".join(f"{seconds:10.6f} s  {each}\n" for each, seconds in self.seconds)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{len(self.seconds) - 1:02d}-{name}.txt").write_text(text)
+            (folder / "times.txt").write_text(times)
+        except OSError as error:
+            raise GraphcError(
+                f"cannot dump into {str(folder)!r}: {error.strerror}; choose a folder that is "
+                "writable"
+            ) from None
+
+
+def _verify_after(name: str, graph: Graph) -> None:
+    try:
+        verify(graph)
+    except GraphcError as error:
+        raise GraphError(f"after the pass {name!r}: {error}") from error
+
+
+def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
+    """The graph after the steps that are for these options, one after another."""
+    for step in steps:
+        if step.when(compilation.options):
+            graph = compilation.stage(step.name, partial(step.change, graph, compilation))
+    return graph
+
+
+def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> MemoryPlan:
+    """The memory plan of what the options ask for, by `steps` in place of `STEPS`."""
+    started = time.perf_counter()
+    compilation = Compilation(options, Path(options.dump) if options.dump is not None else None)
+    with collection_paused():
+        graph = run(traced(options), STEPS if steps is None else steps, compilation)
+        memory_plan = compilation.stage("plan", partial(_allocated, graph, compilation))
+    return replace(memory_plan, planning_seconds=time.perf_counter() - started)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Planning makes many lasting objects and hardly a cycle; to search for cycles costs time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def traced(options: PlanningOptions) -> Graph:
+    """The graph of the loss and the other outputs, by name."""
+    if isinstance(options.outputs, Mapping):
+        named = dict(options.outputs)
+    else:
+        values = builder.as_values("outputs", options.outputs)
+        named = {f"output{index}": value for index, value in enumerate(values)}
+    if options.loss is not None:
+        if "loss" in named:
+            raise OptionError("'loss' is the name of the loss; give the other output another name")
+        named = {"loss": options.loss, **named}
+    if not named:
+        raise OptionError("compile needs a loss or outputs")
+    for name, value in named.items():
+        builder.check_name(name)
+        builder.as_value(f"output {name!r}", value)
+    return builder.trace(named)
+
+
+def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
+    """Outputs that are states, or views of one, as copies: updates come before the copy out."""
+    if not (compilation.options.trains and any(map(_shows_a_state, graph.outputs.values()))):
+        return graph
+    outputs = graph.outputs.items()
+    return builder.trace({n: copy(v) if _shows_a_state(v) else v for n, v in outputs})
+
+
+def _shows_a_state(value: Value) -> bool:
+    return isinstance(value.root, State)
+
+
+def _for_inference(graph: Graph, compilation: Compilation) -> Graph:
+    has_gradient = any(node.phase == "gradient" for node in graph.nodes)
+    return graph if compilation.options.mode is None and has_gradient else to_inference(graph)
+
+
+def _mixed(graph: Graph, compilation: Compilation) -> Graph:
+    return to_mixed(graph, compilation.options.precision)
+
+
+def _training_step(graph: Graph, compilation: Compilation) -> Graph:
+    options = compilation.options
+    assert options.optimizer is not None, "the step is for training"
+    has_loss_scale = options.precision == "fp16"
+    return training_graph(
+        graph, options.optimizer, options.clip_norm, int(options.accumulate), has_loss_scale
+    )
+
+
+def _fused(graph: Graph, compilation: Compilation) -> Graph:
+    return fuse(graph, compilation.options.target, compilation.options.recomputes)
+
+
+def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
+    return fuse_reductions(graph, compilation.options.target, compilation.options.recomputes)
+
+
+def planner(graph: Graph, compilation: Compilation) -> OptimalPlanner:
+    """What plans for budgets of bytes or flops, of a training graph without copies."""
+    options = compilation.options
+    order = with_least_peak if options.reorders else None
+    return OptimalPlanner(
+        compilation.allocation(graph), options.cost_model, options.allocate, order
+    )
+
+
+def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
+    options = compilation.options
+    if options.policy != "optimal":
+        return recompute(graph, options.policy, options.target)
+    goal = options.goal or Goal()
+    graph, compilation.certificate = planner(graph, compilation).plan(goal)
+    return graph
+
+
+def _in_order(graph: Graph, compilation: Compilation) -> Graph:
+    return compilation.keep(reordered(compilation.allocation(graph)))
+
+
+def _with_updates_together(graph: Graph, compilation: Compilation) -> Graph:
+    goal = (compilation.options.goal or Goal()) if compilation.certificate else None
+    return compilation.keep(updates_together(compilation.allocation(graph), goal))
+
+
+def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
+    options = compilation.options
+    allocation = compilation.allocation(graph)
+    placed = allocation.plan(options.allocate, options.policy, options.cost_model)
+    return replace(placed, settings=_settings(options), certificate=compilation.certificate)
+
+
+def _settings(options: PlanningOptions) -> dict[str, Any]:
+    """What a plan says about itself: the optimizer, and what differs from the defaults."""
+    settings: dict[str, Any] = {}
+    if options.optimizer is not None:
+        has_fields = hasattr(options.optimizer, "__dataclass_fields__")
+        name = repr(options.optimizer) if has_fields else type(options.optimizer).__name__
+        settings["optimizer"] = name
+    if options.clip_norm is not None:
+        settings["clip_norm"] = float(options.clip_norm)
+    if options.accumulate > 1:
+        settings["accumulate"] = int(options.accumulate)
+    if options.precision != "fp32":
+        settings["precision"] = options.precision
+    if options.cost_model != CostModel(options.planned_for):
+        settings["costs"] = str(options.cost_model)
+    if not options.reorder:
+        settings["reorder"] = False
+    if options.fuses != options.target.fuses:
+        settings["fuse"] = options.fuses
+    return settings
+
+
+def _trains(options: PlanningOptions) -> bool:
+    return options.trains
+
+
+STEPS: tuple[Step, ...] = (
+    Step("forward", _with_states_copied),
+    Step("inference", _for_inference, lambda options: options.mode is not True),
+    Step("mixed-precision", _mixed, lambda options: PRECISIONS[options.precision] != "float32"),
+    plain("number-streams", number_streams),
+    plain("simplify", simplify),
+    plain("common-subexpressions", share_common_subexpressions),
+    plain("dead-code", remove_dead_code),
+    Step("training-step", _training_step, _trains),
+    plain("common-subexpressions", share_common_subexpressions, _trains),
+    plain("widen-products", widen_products, _trains),
+    plain("accumulate-products", accumulate_products, _trains),
+    plain("place-updates", place_updates, _trains),
+    plain("fuse-epilogues", fuse_epilogues, lambda options: options.target.has_epilogues),
+    Step("fuse", _fused, lambda options: options.fuses),
+    Step(
+        "fuse-reductions",
+        _reductions_fused,
+        lambda options: options.fuses and options.target.has_epilogues,
+    ),
+    plain("inline-constants", inline_constants, lambda options: options.fuses),
+    Step("recompute", _recomputed, _trains),
+    Step("order", _in_order, lambda options: options.reorders and options.policy != "optimal"),
+    Step(
+        "updates-together",
+        _with_updates_together,
+        lambda options: options.reorders and options.target.shares_launches,
+    ),
+)
+"""Read from top to bottom; after the last one, values are given their places ("plan")."""
+
+
+def before(name: str) -> tuple[Step, ...]:
+    """Those of `STEPS` that stand before the first one of that name."""
+    return STEPS[: [step.name for step in STEPS].index(name)]

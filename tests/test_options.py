@@ -1,0 +1,270 @@
+"""Options are declared once: what functions, the command line and recipes take follows from it."""
+
+import argparse
+import dataclasses
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphc as g
+from graphc.cli import main
+from graphc.cli.arguments import add_options
+from graphc.errors import OptionError
+from graphc.keywords import Flag, Options, declared, option, takes
+from graphc.options import (
+    CompileOptions,
+    FrontierOptions,
+    NetworkOptions,
+    PlacementOptions,
+    PlanOptions,
+    RecomputeOptions,
+    RunOptions,
+    StepOptions,
+)
+from graphc.pipeline import STEPS, before, make_plan, plain
+from graphc.runtime.bind import BindOptions
+from graphc.training.recipe import Recipe
+
+TAKERS = {
+    g.compile: CompileOptions,
+    g.plan: PlanOptions,
+    g.frontier: FrontierOptions,
+    g.bind: BindOptions,
+}
+GROUPS = (NetworkOptions, StepOptions, PlacementOptions, RecomputeOptions, RunOptions)
+
+
+def loss():
+    return g.mean(g.tanh(g.linear(g.input("x", (2, 3)), 2)))
+
+
+def test_no_option_is_in_two_groups():
+    names = [name for group in GROUPS for name in declared(group)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("function", TAKERS, ids=lambda function: function.__name__)
+def test_signature_and_docstring_are_those_of_the_options(function):
+    kind = TAKERS[function]
+    signature, documented = inspect.signature(function), inspect.getdoc(function)
+    assert list(signature.parameters) == list(inspect.signature(kind).parameters)
+    for each in dataclasses.fields(kind):
+        parameter = signature.parameters[each.name]
+        wanted = parameter.empty if each.default is dataclasses.MISSING else each.default
+        assert parameter.default is wanted
+        assert f"\n{each.name}: " in documented
+        assert each.metadata["option"].meaning
+    assert "{" not in documented
+    assert function.__doc__.startswith(inspect.getdoc(function).splitlines()[0])
+
+
+def test_the_public_keywords():
+    """None may go, or change its default, without a word."""
+    told = {name: p.default for name, p in inspect.signature(g.compile).parameters.items()}
+    assert told == {
+        "loss": None,
+        "outputs": (),
+        "optimizer": None,
+        "clip_norm": None,
+        "accumulate": 1,
+        "precision": "fp32",
+        "recompute": "none",
+        "allocate": "packed",
+        "budget": None,
+        "feature_map_budget": None,
+        "max_extra_flops": None,
+        "training": None,
+        "alignment": 256,
+        "costs": None,
+        "roofline": None,
+        "reorder": True,
+        "fuse": None,
+        "device": "cpu",
+        "cuda_graph": True,
+        "streams": 1,
+        "cudnn": False,
+        "seed": 0,
+        "poison": False,
+        "check_finite": False,
+        "dump": None,
+    }
+    assert told.keys() - declared(PlanOptions).keys() == declared(RunOptions).keys()
+    removed = {"recompute", "budget", "feature_map_budget", "max_extra_flops", "training", "dump"}
+    assert declared(PlanOptions).keys() - declared(FrontierOptions).keys() == removed
+
+
+def test_an_unknown_keyword_names_those_near_to_it():
+    with pytest.raises(OptionError, match=r"plan has no option 'budgt'; did you mean budget\?"):
+        g.plan(loss(), budgt="7GiB")
+    with pytest.raises(OptionError, match="bind has no option 'zzz'; it takes plan, device, cuda_"):
+        g.bind(g.plan(loss()), zzz=1)
+    with pytest.raises(TypeError, match="optimizer"):
+        g.frontier(loss())
+    with pytest.raises(TypeError, match="positional"):
+        g.plan(loss(), "cpu")
+
+
+def test_a_type_checker_sees_the_keywords(tmp_path):
+    pytest.importorskip("mypy")
+    path = tmp_path / "used.py"
+    path.write_text(
+        "import graphc as g\n"
+        "x = g.input('x', (2, 3))\n"
+        "g.plan(x, recompute='cheap', budget='1KiB', device=g.plan(x).device)\n"
+        "g.compile(outputs=[x], precision='bf16').step()\n"
+        "g.plan(x, recompte='cheap')\n"
+        "g.plan(x, recompute='some')\n"
+        "g.compile(x, seed='one')\n"
+        "g.frontier(x)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    lines = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines()[:-1]})
+    assert lines == [5, 6, 7, 8], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": g.optim.SGD}, "optimizer must be an object such as"),
+        ({"budget": "1KiB", "max_extra_flops": 0.1}, "give one of budget and max_extra_flops"),
+        ({"budget": "1KiB", "recompute": "cheap"}, "leave out 'cheap'"),
+        ({"budget": "1KiB"}, "budgets are for training steps; give an optimizer"),
+        ({"budget": "much"}, "budget is a size such as 7GiB"),
+        ({"max_extra_flops": -1}, "max_extra_flops is a part of a step's flops"),
+        ({"clip_norm": 1.0}, "clip_norm and accumulate belong to training"),
+        ({"accumulate": 2}, "clip_norm and accumulate belong to training"),
+        ({"fuse": "yes"}, "fuse is True, False or None, got 'yes'"),
+        ({"roofline": "h300"}, "unknown device profile 'h300'"),
+        ({"device": "cuda", "roofline": "cpu"}, "is no GPU's"),
+        ({"device": "cuda", "alignment": 64}, "on a GPU alignment is a multiple of 256"),
+        ({"precision": "tf32"}, "tf32 products are for GPUs"),
+        ({"costs": 3}, "costs are a path or measured costs"),
+    ],
+)
+def test_what_options_refuse_before_anything_is_traced(options, message):
+    with pytest.raises(OptionError, match=message):
+        PlanOptions(**options)
+
+
+def test_seeds_and_streams_are_refused_before_planning(monkeypatch):
+    monkeypatch.setattr("graphc.compiler.make_plan", lambda options: pytest.fail("planned"))
+    for options in ({"seed": -1}, {"streams": 0}, {"device": "tpu"}):
+        with pytest.raises(OptionError):
+            g.compile(loss(), **options)
+
+
+def test_options_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PlanOptions(loss()).budget = 3
+
+
+def test_a_frontier_needs_an_optimizer():
+    with pytest.raises(OptionError, match="optimizer must be an object"):
+        g.frontier(loss(), optimizer=None)
+
+
+def test_a_declared_option_is_a_keyword_and_a_flag():
+    """All that a new option takes is its declaration."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Own(Options):
+        size: int = option(
+            3, "How many, one of {choices}.", choices=("3", "4"), check=lambda *_: None,
+            flag=Flag("{choices} (default: {default})", metavar="N", parse=int),
+        )  # fmt: skip
+
+    @takes(Own)
+    def doubled(options: Own) -> int:
+        """Twice the size."""
+        return 2 * options.size
+
+    assert doubled() == 6
+    assert doubled(size=4) == 8
+    assert doubled.__doc__ == "Twice the size.\n\nsize: How many, one of 3, 4.\n"
+    parser = argparse.ArgumentParser()
+    add_options(parser, Own, ("size",))
+    assert parser.parse_args(["--size", "4"]).size == 4
+    assert "--size N" in parser.format_help()
+    assert "3, 4 (default: 3)" in parser.format_help()
+
+
+def test_every_option_of_a_plan_with_a_flag_is_on_the_command_line(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    text = capsys.readouterr().out
+    for kind in (PlanOptions, Recipe):
+        for name, told in declared(kind).items():
+            if told.flag is not None and name != "seed":
+                assert (told.flag.name or f"--{name.replace('_', '-')}") in text
+
+
+def test_recipes_have_the_options_of_a_plan_and_note_what_changes_numbers():
+    recipe = Recipe(optimizer="sgd", schedule="cosine", clip_norm=1.0, budget="1KiB", fuse=True)
+    assert recipe.compile_options(10).keys() <= declared(CompileOptions).keys()
+    assert json.loads(recipe.notes(10, 3, batch=8)["settings"]) == {
+        "accumulate": 1,
+        "batch": 8,
+        "clip_norm": 1.0,
+        "learning_rate": None,
+        "optimizer": "sgd",
+        "precision": "fp32",
+        "schedule": "cosine",
+        "seed": 0,
+        "steps": 10,
+        "warmup": 0,
+        "weight_decay": None,
+    }
+    assert json.loads(Recipe(device="cuda").notes(1, 0)["settings"])["device"] == "cuda"
+
+
+# --- steps ---
+
+
+def test_steps_can_be_tried_from_outside():
+    seen = []
+
+    def look(graph):
+        seen.append(graph)
+        return graph
+
+    steps = (*before("simplify"), plain("look", look), *STEPS[len(before("simplify")) :])
+    options = PlanOptions(loss(), optimizer=g.optim.SGD())
+    plan = make_plan(options, steps)
+    assert len(seen) == 1
+    assert g.format_graph(plan.graph) == g.format_graph(make_plan(options).graph)
+    assert g.bind(plan).plan is plan
+
+
+def test_steps_are_done_for_the_options_they_are_for(tmp_path):
+    def files(name, **options):
+        g.plan(loss(), dump=tmp_path / name, **options)
+        return [path.stem[3:] for path in sorted((tmp_path / name).glob("[0-9]*"))]
+
+    forward = ["number-streams", "simplify", "common-subexpressions", "dead-code"]
+    assert files("plain") == ["forward", "inference", *forward, "order", "plan"]
+    assert files("training", training=True) == ["forward", *forward, "order", "plan"]
+    assert files("gpu", device="cuda", precision="bf16", optimizer=g.optim.SGD(),
+                 recompute="optimal") == [
+        "forward", "mixed-precision", *forward, "training-step", "common-subexpressions",
+        "widen-products", "accumulate-products", "place-updates", "fuse-epilogues",
+        "fuse-recomputed", "fuse-reductions-recomputed", "inline-constants", "recompute",
+        "updates-together", "plan",
+    ]  # fmt: skip
+
+
+def test_the_document_names_every_step_and_its_example_runs():
+    text = (Path(__file__).parent.parent / "docs" / "writing-a-pass.md").read_text()
+    (listed,) = re.findall(r"\n(`forward`.*?)\n\n", text, re.DOTALL)
+    assert re.findall(r"`([\w-]+)`", listed) == [
+        step.name for step in STEPS if not step.name.endswith("-recomputed")
+    ] + ["plan"]
+    subprocess.run(
+        [sys.executable, "-c", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))],
+        check=True,
+    )
