@@ -8,19 +8,25 @@ from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import casts_a_parameter
-from graphc.passes.recompute import policies
 from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.passes.recompute.policies import Counts
+from graphc.passes.recompute.policies import (
+    Counts,
+    cheap,
+    mirror,
+    recursive,
+    segments,
+    sublinear,
+)
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
 from graphc.target import CPU_TARGET, Target
 
 POLICIES: dict[str, Callable[[Graph, Target], Counts]] = {
     "none": lambda graph, target: {},
-    "mirror": lambda graph, target: policies.mirror(graph),
-    "cheap": lambda graph, target: policies.cheap(graph),
-    "segments": lambda graph, target: policies.segments(graph),
-    "sublinear": lambda graph, target: policies.sublinear(graph, _judge(graph, target)),
-    "recursive": lambda graph, target: policies.recursive(graph),
+    "mirror": lambda graph, target: mirror(graph),
+    "cheap": lambda graph, target: cheap(graph),
+    "segments": lambda graph, target: segments(graph),
+    "sublinear": lambda graph, target: sublinear(graph, _judge(graph, target)),
+    "recursive": lambda graph, target: recursive(graph),
 }
 """The paper's. What is asked for bytes or work is in passes/recompute/optimal.py."""
 
