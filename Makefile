@@ -22,7 +22,7 @@ nightly: $(VENV)/.installed-$(EXTRAS)
 	$(BIN)/python -m pytest -n auto
 
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
-	$(BIN)/python -m pytest tests/gpu -m gpu
+	$(BIN)/python -m pytest tests/on_gpu -m gpu
 
 # Chromium is any on the path, else Debian's, else Playwright's own.
 browser: $(VENV)/.installed-$(EXTRAS),view,browser,perfetto

@@ -11,7 +11,7 @@ settings.load_profile("graphc")
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
-    parser.addoption("--emulated-gpu", action="store_true", help="run tests/gpu without a GPU")
+    parser.addoption("--emulated-gpu", action="store_true", help="run tests/on_gpu without a GPU")
 
 
 @pytest.fixture

@@ -808,4 +808,4 @@ STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
     "adam_correction",
     "learning_rate",
 }
-"""Ops of optimizers; tests/test_optim.py compares them with their papers' formulas."""
+"""Ops of optimizers; tests/api/test_optim.py compares them with their papers' formulas."""

@@ -5,7 +5,7 @@ import pytest
 from buffer_families import cut_rectangle, training_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifetimes import least_height, most_live, overlaps
+from properties.lifetimes import least_height, most_live, overlaps
 
 from graphc.packing import pack
 

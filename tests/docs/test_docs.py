@@ -13,7 +13,7 @@ from graphc.cli import main
 from graphc.models import gpt2, lstm, resnet, unet
 from graphc.plans.memory_plan import How, Kind
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RECOMPUTATION = (ROOT / "docs" / "recomputation.md").read_text()
 BUDGETS = json.loads((ROOT / "benchmarks" / "results" / "budgets.json").read_text())
 MIB = 2**20
@@ -37,7 +37,10 @@ def test_the_table_of_budgets():
         ]
         for row in BUDGETS["summary"]
     ]
-    assert table_after("<!-- budgets: held to the result file by tests/test_docs.py -->") == wanted
+    assert (
+        table_after("<!-- budgets: held to the result file by tests/docs/test_docs.py -->")
+        == wanted
+    )
 
 
 def test_all_budgets_hold_and_the_median_gap_is_the_readmes():
@@ -109,7 +112,9 @@ ORDERED = {
 )
 def test_the_table_of_orders(network):
     text = (ROOT / "docs" / "ordering.md").read_text()
-    rows = table_after("<!-- orders: held to what graphc plans by tests/test_docs.py -->\n", text)
+    rows = table_after(
+        "<!-- orders: held to what graphc plans by tests/docs/test_docs.py -->\n", text
+    )
     assert {row[0] for row in rows} == set(ORDERED)
     for row in rows:
         if row[0] == network:

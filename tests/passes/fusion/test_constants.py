@@ -5,9 +5,9 @@ import pytest
 from codegen.test_fused import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from passes.test_fuse import BINARY, GPU, UNARY, calls, traced
+from passes.fusion.test_elementwise import BINARY, GPU, UNARY, calls, traced
 from properties.oracle import run_unplanned
-from runtime.gpu.networks import bits, fed, on_gpu
+from runtime.emulated_gpu.networks import bits, fed, on_gpu
 
 import graphc as g
 from graphc.allocation.allocate import live_bytes

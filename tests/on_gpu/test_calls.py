@@ -3,9 +3,9 @@ function of a mathematical library is in them."""
 
 import numpy as np
 import pytest
-from runtime.gpu.emulated import EmulatedDevice
-from runtime.gpu.networks import branches
-from runtime.gpu.twins import bits, trained
+from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.networks import branches
+from runtime.emulated_gpu.twins import bits, trained
 
 import graphc as g
 from graphc.runtime.gpu.backend import GpuBackend

@@ -8,7 +8,7 @@ import types
 
 import numpy as np
 from codegen.fake_cublas import library_in
-from runtime.gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import EmulatedDevice
 
 FREE, TOTAL = 3 * 2**30, 4 * 2**30
 HOST_TO_DEVICE, DEVICE_TO_HOST, THREAD_LOCAL = 1, 2, 1

@@ -13,7 +13,7 @@ from codegen.on_cpu import Library, aligned, places_of
 from ops.samples import SAMPLES
 from ops.samples import attention_samples as attention_rows
 from ops.test_strides import run as run_numpy
-from runtime.gpu import fake_cudnn
+from runtime.emulated_gpu import fake_cudnn
 
 import graphc as g
 from graphc.codegen.calls import NodeCalls

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from runtime.gpu import fake_cudnn
-from runtime.gpu.emulated import EmulatedDevice
-from runtime.gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
+from runtime.emulated_gpu import fake_cudnn
+from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
 
 import graphc as g
 from graphc.runtime import bind as binding

@@ -2,7 +2,7 @@
 
 import pytest
 from models.test_zoo import SMALL
-from runtime.gpu.twins import assert_alike, bits, trained
+from runtime.emulated_gpu.twins import assert_alike, bits, trained
 
 import graphc as g
 from graphc.models import gpt2

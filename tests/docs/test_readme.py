@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runtime.gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc
 from graphc.allocation import inplace
@@ -17,7 +17,7 @@ from graphc.models import MODELS
 from graphc.runtime import bind as binding
 from graphc.runtime.gpu.device import Gpu
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 RESULTS = ROOT / "benchmarks" / "results"
 

@@ -5,7 +5,7 @@ Kernels of convolutions have tests of their own; the rule is told here that ther
 
 import numpy as np
 import pytest
-from runtime.gpu.networks import SEED, bits, fed, on_gpu
+from runtime.emulated_gpu.networks import SEED, bits, fed, on_gpu
 
 import graphc as g
 from graphc.allocation import layout

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from cli.running import run
-from runtime.gpu.fake_cupy import FREE, TOTAL, CudaError, fake_cupy
+from runtime.emulated_gpu.fake_cupy import FREE, TOTAL, CudaError, fake_cupy
 
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpus

@@ -1,7 +1,7 @@
 """Whole steps whose small updates run in common launches: the same bits as one by one."""
 
 import pytest
-from runtime.gpu.networks import bits, fed, on_gpu, small_gpt2, small_mlp
+from runtime.emulated_gpu.networks import bits, fed, on_gpu, small_gpt2, small_mlp
 
 import graphc as g
 from graphc.runtime.gpu import backend

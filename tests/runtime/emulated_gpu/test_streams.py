@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from runtime.gpu.networks import branches, small_gpt2, small_mlp
+from runtime.emulated_gpu.networks import branches, small_gpt2, small_mlp
 
 import graphc as g
 from graphc.runtime.gpu.bind import bind

@@ -5,7 +5,7 @@ that ask the driver are skipped then.
 """
 
 import pytest
-from runtime.gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import EmulatedDevice
 
 from graphc.errors import GpuUnavailable
 from graphc.runtime import bind
@@ -17,7 +17,7 @@ NOBODY = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "/tests/gpu/" in item.path.as_posix():
+        if "/tests/on_gpu/" in item.path.as_posix():
             item.add_marker(pytest.mark.gpu)
 
 

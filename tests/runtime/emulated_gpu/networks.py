@@ -1,7 +1,7 @@
 """Small networks that meet every kind of call."""
 
 import numpy as np
-from runtime.gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
 from graphc.models import gpt2, mobilenet_v2, preact_resnet, resnet, unet

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from runtime.gpu.emulated import EmulatedDevice
-from runtime.gpu.networks import (
+from runtime.emulated_gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.networks import (
     SEED,
     bits,
     branches,

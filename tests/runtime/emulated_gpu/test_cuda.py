@@ -4,8 +4,8 @@ import gc
 import sys
 
 import pytest
-from runtime.gpu.fake_cupy import FREE, FakeCupy
-from runtime.gpu.networks import SEED, bits, branches, fed
+from runtime.emulated_gpu.fake_cupy import FREE, FakeCupy
+from runtime.emulated_gpu.networks import SEED, bits, branches, fed
 
 import graphc as g
 from graphc.errors import ArenaError
