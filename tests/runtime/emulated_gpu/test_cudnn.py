@@ -11,7 +11,7 @@ import pytest
 from codegen.cases import drawn, in_dtype
 from codegen.on_cpu import Library, aligned, places_of
 from ops.samples import SAMPLES
-from ops.samples import attention_samples as attention_rows
+from ops.samples.attention import attention_samples as attention_rows
 from ops.test_strides import run as run_numpy
 from runtime.emulated_gpu import fake_cudnn
 
