@@ -1,11 +1,12 @@
-"""Shared settings: property tests are reproducible and have no deadline."""
+"""Shared settings: property tests are reproducible, have no deadline, and run longer at night."""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("graphc", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("nightly", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("graphc", settings.get_profile("nightly"), max_examples=40)
 settings.load_profile("graphc")
 
 

@@ -54,8 +54,17 @@ def is_channels_last(plan, value):
     return memory_order(value.shape, strides_of(plan, value)) == memory_order(value.shape, last)
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        pytest.param(
+            network, options, id=f"{name}-{label}",
+            marks=[pytest.mark.slow] if name == "mobilenet" and label != "optimal" else [],
+        )
+        for name, network in NETWORKS.items()
+        for label, options in OPTIONS.items()
+    ],
+)  # fmt: skip
 def test_maps_and_weights_of_networks_lie_channels_last(network, options):
     """`g.plan` runs the checker; figures and a file are checked here."""
     plan = planned(network, **options)

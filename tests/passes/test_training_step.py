@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from models.test_zoo import DEEP, quick_and_slow
 
 import graphc as g
 from graphc.errors import OptionError
@@ -224,7 +225,7 @@ def feeds_of(program, seed=0):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", quick_and_slow(NETWORKS, ["densenet121"]))
 def test_sixteen_bits_stay_near_thirty_two(name, precision):
     losses = {}
     for choice in ("fp32", precision):
@@ -350,7 +351,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", quick_and_slow(NETWORKS, DEEP))
 def test_every_plan_gives_the_same_bits(name, option):
     runs = []
     for allocate, again in (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from properties.oracle import run_plain
-from properties.strategies import OPTIMIZERS, networks
-from properties.test_plans import bits, examples
+from properties.strategies import OPTIMIZERS, examples, networks
+from properties.test_plans import bits
 
 import graphc as g
 from graphc.errors import GraphcError, PlanError, PlanFileError

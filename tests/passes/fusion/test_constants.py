@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from codegen.test_fused import run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from passes.fusion.test_elementwise import BINARY, GPU, UNARY, calls, traced
 from properties.oracle import run_unplanned
+from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu
 
 import graphc as g
@@ -147,7 +148,7 @@ def with_constants(draw):
     return {"y": values[-1], "z": values[-2] * 0.5}
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(with_constants())
 def test_random_graphs_keep_their_bits(outputs):
     graph = fuse(traced(**outputs))

@@ -1,10 +1,11 @@
 """Reductions that compute their operands: the same bits, fewer nodes, no more bytes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from passes.fusion.test_elementwise import GPU, ROW, X, Y, elementwise, made, traced
 from properties.oracle import run_unplanned
+from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu
 
 import graphc as g
@@ -192,7 +193,7 @@ def reduced(draw):
     return outputs
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(reduced())
 def test_random_graphs_keep_their_bits(outputs):
     graph = traced(**outputs)

@@ -71,7 +71,9 @@ def test_budgets_hold_and_more_bytes_cost_less(name):
     assert plan(name, budget=most).recomputation.nodes == 0
 
 
-@pytest.mark.parametrize("name", networks(("gpt2", "lstm"), ("resnet", "deeper gpt2", "longer lstm")))
+@pytest.mark.parametrize(
+    "name", networks(("gpt2", "lstm"), ("resnet", "deeper gpt2", "longer lstm"))
+)
 def test_feature_map_budgets_hold(name):
     most = plan(name).feature_map_bytes
     for part in (0.9, 0.6, 0.4):

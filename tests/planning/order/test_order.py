@@ -4,8 +4,9 @@ from itertools import islice
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from properties.strategies import examples
 
 from graphc.planning.order import Precedence, least_order
 from graphc.planning.order.cuts import Cuts
@@ -90,7 +91,7 @@ def peak(problem, order):
     return max(problem.profile(order), default=0)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(problems())
 def test_no_order_has_a_lower_peak(problem):
     order = least_order(problem)
@@ -98,7 +99,7 @@ def test_no_order_has_a_lower_peak(problem):
     assert peak(problem, order) == min(peak(problem, other) for other in all_orders(problem))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(problems())
 def test_the_exact_search_counts_as_the_tape_does(problem):
     """It finds the least peak just above it, and nothing at it."""
@@ -110,7 +111,7 @@ def test_the_exact_search_counts_as_the_tape_does(problem):
     assert least_peak_order(problem, least, 10_000) is None
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(problems(), st.booleans(), st.integers(-3, 10))
 def test_list_schedules_are_legal_and_keep_their_limit(problem, backwards, room):
     given_order = list(range(len(problem)))
@@ -123,7 +124,7 @@ def test_list_schedules_are_legal_and_keep_their_limit(problem, backwards, room)
         assert peak(problem, order) <= limit
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(problems(), st.data())
 def test_no_order_goes_below_a_cut(problem, data):
     step = data.draw(st.sampled_from(range(len(problem))))

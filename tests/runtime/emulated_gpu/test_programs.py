@@ -69,8 +69,16 @@ CASES = {
 }  # fmt: skip
 
 
+SLOW = ("resnet, accumulated", "mobilenet, momentum")
+
+
 @pytest.mark.parametrize(
-    ("network", "optimizer", "options", "tolerance"), CASES.values(), ids=CASES
+    ("network", "optimizer", "options", "tolerance"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name, case in CASES.items()
+    ],
+    ids=CASES,
 )
 def test_steps_equal_the_cpu_program(network, optimizer, options, tolerance, folder):
     loss = network()
