@@ -5,7 +5,7 @@ import pytest
 from codegen.test_fused import run
 from hypothesis import given
 from hypothesis import strategies as st
-from passes.fusion.test_elementwise import BINARY, GPU, UNARY, calls, traced
+from passes.fusion.graphs import BINARY, GPU, UNARY, calls, traced
 from properties.oracle import run_unplanned
 from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu

@@ -1,48 +1,21 @@
-"""Fused graphs: the same bits, fewer nodes, no more bytes, and only where fusing is sound."""
+"""Elementwise groups: what becomes one, what stays apart as fusing is not sound, the option."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from models.test_zoo import SMALL
-from properties.oracle import run_unplanned
-from properties.strategies import OPTIMIZERS, examples, networks
+from passes.fusion.graphs import (
+    ROW,
+    X,
+    Y,
+    calls,
+    fused_nodes,
+    made,
+    traced,
+)
 
 import graphc as g
-from graphc.allocation.allocate import live_bytes
 from graphc.errors import OptionError
-from graphc.ir.builder import trace
-from graphc.ir.device import find_device
-from graphc.ir.op import REGISTRY
 from graphc.ir.verify import verify
 from graphc.passes.fusion.elementwise import MOST_INPUTS, MOST_MEMBERS, MOST_OUTPUTS, fuse
-from graphc.plans.check_plan import check_plan
-from graphc.plans.json_form import plan_to_json, read_plan_json
-from graphc.runtime.profile import random_feeds
-
-
-def fused_nodes(graph):
-    return [node for node in graph.nodes if node.op.name == "fused"]
-
-
-def calls(graph):
-    """The members of each group."""
-    return [node.attributes.members for node in fused_nodes(graph)]
-
-
-def traced(*outputs, **named):
-    return trace({**{f"y{i}": y for i, y in enumerate(outputs)}, **named})
-
-
-GPU = find_device("h200")
-X, Y = g.input("x", (4, 6)), g.input("y", (4, 6))
-ROW = g.input("row", (6,))
-SQUARE = g.input("square", (6, 6))
-
-
-def made():
-    """A tensor that may be overwritten, unlike an input."""
-    return g.matmul(X, SQUARE)
-
 
 # --- what becomes a group ---
 
@@ -236,154 +209,6 @@ def test_for_recomputation_forward_groups_have_one_output():
     graph = traced(-(h * h), g.sum(h))
     assert len(fused_nodes(fuse(graph))[0].outputs) == 2
     assert calls(fuse(graph, recomputes=True)) == [("mul(x0, x0)", "neg(m0)")]
-
-
-# --- the same numbers ---
-
-
-UNARY = [
-    g.relu, g.tanh, g.sigmoid, g.exp, g.neg, g.silu, g.gelu,
-    lambda x: x * 0.5, lambda x: x + 0.25, lambda x: x**2.0,
-]  # fmt: skip
-BINARY = [g.add, g.sub, g.mul, g.maximum, g.div]
-
-
-@st.composite
-def elementwise(draw):
-    """Random elementwise graphs in any float type, with casts, choices and readers outside."""
-    dtype = draw(st.sampled_from(["float64", "float32", "float16", "bfloat16"]))
-    shapes = [(5, 7), (5, 7), (7,), (5, 1), ()]
-    inputs = [g.input(f"x{i}", shape, dtype) for i, shape in enumerate(shapes)]
-    values = list(inputs)
-    outputs = []
-    for _ in range(draw(st.integers(2, 25))):
-        a, b, c = (draw(st.sampled_from(values[-6:] + inputs)) for _ in range(3))
-        kind = draw(st.sampled_from(["unary", "binary", "choice", "cast", "sum"]))
-        if kind == "unary":
-            y = draw(st.sampled_from(UNARY))(a)
-        elif kind == "binary":
-            y = draw(st.sampled_from(BINARY))(a, g.cast(b, a.type.dtype))
-        elif kind == "choice":
-            b, c = (g.cast(x, a.type.dtype) for x in (b, c))
-            y = g.where(g.less(a, b), b, c)
-        elif kind == "cast" and dtype != "float64":
-            y = g.cast(a, draw(st.sampled_from(["float32", "float16", "bfloat16"])))
-        else:
-            y = a + g.sum(a, keepdims=True) if a.shape else a * a
-        values.append(y)
-        if draw(st.integers(0, 5)) == 0:
-            outputs.append(y)
-    return {f"y{i}": y for i, y in enumerate([*outputs, values[-1]])}
-
-
-@examples(120)
-@given(elementwise())
-def test_random_elementwise_graphs_keep_their_bits(outputs):
-    graph = trace(outputs)
-    found = fuse(graph)
-    verify(found)
-    assert len(found.nodes) <= len(graph.nodes)
-    assert live_bytes(found, device=GPU) <= live_bytes(graph, device=GPU)  # without registers
-    feeds = random_feeds(graph, 1)
-    expected, arrays = run_unplanned(graph, feeds), run_unplanned(found, feeds)
-    program = g.compile(outputs=outputs, fuse=True, poison=True, reorder=False)
-    results = program.step({source.name: feeds[source] for source in program.graph.inputs})
-    for name, value in graph.outputs.items():
-        wanted = expected[value].tobytes()
-        assert arrays[found.outputs[name]].tobytes() == wanted
-        assert results[name].tobytes() == wanted
-    text = g.format_graph(found)
-    assert g.format_graph(g.parse_graph(text)) == text
-
-
-@examples(40)
-@given(networks(), st.sampled_from(OPTIMIZERS), st.sampled_from(["none", "cheap", "sublinear"]))
-def test_training_keeps_its_bits(network, optimizer, recompute):
-    runs = []
-    for fuses in (False, True):
-        program = g.compile(
-            network.loss,
-            outputs=network.outputs,
-            optimizer=optimizer,
-            recompute=recompute,
-            fuse=fuses,
-            poison=True,
-        )
-        steps = [program.step(feed) for feed in network.feeds]
-        results = [{name: array.tobytes() for name, array in step.items()} for step in steps]
-        runs.append((results, {name: array.tobytes() for name, array in program.states.items()}))
-    assert runs[0] == runs[1]
-
-
-@examples(60)
-@given(networks(), st.sampled_from(OPTIMIZERS))
-def test_a_gpu_plan_is_no_larger(network, optimizer):
-    plans = [
-        g.plan(network.loss, optimizer=optimizer, device="cuda", fuse=fuses, reorder=False)
-        for fuses in (False, True)
-    ]
-    assert plans[1].live_bytes <= plans[0].live_bytes
-
-
-OPTIONS = {
-    "plain": {},
-    "sublinear": {"recompute": "sublinear"},
-    "budget": {"max_extra_flops": 0.3},
-    "bf16": {"precision": "bf16", "clip_norm": 1.0},
-    "fp16": {"precision": "fp16", "recompute": "recursive"},
-}
-ZOO = [
-    *(("lstm", option) for option in OPTIONS),
-    ("gpt2", "budget"), ("mlp", "bf16"), ("resnet", "bf16"),
-    pytest.param("resnet", "sublinear", marks=pytest.mark.slow),
-    ("unet", "plain"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "option"), ZOO)
-def test_networks_keep_their_bits(name, option):
-    runs = []
-    for fuses in (False, True):
-        program = g.compile(
-            SMALL[name](), optimizer=g.optim.Adam(0.01), fuse=fuses, poison=True, **OPTIONS[option]
-        )
-        check_plan(program.plan)
-        assert bool(fused_nodes(program.graph)) <= fuses
-        feeds = {s.name: a for s, a in random_feeds(program.graph, 2).items()}
-        losses = [program.step(feeds)["loss"].tobytes() for _ in range(3)]
-        runs.append((losses, {n: a.tobytes() for n, a in program.states.items()}))
-    assert runs[0] == runs[1]
-    assert len(set(runs[0][0])) == 3 or option == "fp16"  # which may skip steps
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_gpu_plan_of_a_network_is_no_larger(name):
-    plans = [
-        g.plan(SMALL[name](), optimizer=g.optim.Adam(0.01), device="cuda", fuse=f, reorder=False)
-        for f in (False, True)
-    ]
-    assert len(plans[1].graph.nodes) <= len(plans[0].graph.nodes)
-    assert plans[1].live_bytes <= plans[0].live_bytes
-    assert plans[1].recomputation.nodes == 0
-
-
-def test_an_lstm_is_mostly_groups():
-    plan = g.plan(SMALL["lstm"](), optimizer=g.optim.SGD(), device="cuda")
-    left = [
-        node
-        for node in plan.graph.nodes
-        if REGISTRY["sigmoid"] is node.op and node.phase == "forward"
-    ]
-    assert max(len(members) for members in calls(plan.graph)) >= 7
-    assert len(left) <= len(calls(plan.graph))
-
-
-def test_a_plan_of_groups_goes_through_json():
-    plan = g.plan(SMALL["lstm"](), optimizer=g.optim.SGD(), fuse=True)
-    again = read_plan_json(plan_to_json(plan)).plan
-    check_plan(again)
-    assert calls(again.graph) == calls(plan.graph) != []
-    assert str(again) == str(plan)
 
 
 # --- the option ---

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from passes.fusion.test_elementwise import GPU, ROW, X, Y, elementwise, made, traced
+from passes.fusion.graphs import GPU, ROW, X, Y, elementwise, made, traced
 from properties.oracle import run_unplanned
 from properties.strategies import examples
 from runtime.emulated_gpu.networks import bits, fed, on_gpu
