@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= test
 BIN := $(VENV)/bin
+PAGES := view,browser,perfetto
+# A worker a core: with more threads, BLAS waits for cores that other workers have.
+PARALLEL := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test browser lint nightly gpu benchmarks figures clean
+.PHONY: demo test nightly gpu browser chromium lint benchmarks figures clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -16,20 +19,24 @@ demo: $(VENV)/.installed-$(EXTRAS)
 	@$(BIN)/graphc train digits
 
 test: $(VENV)/.installed-$(EXTRAS)
-	$(BIN)/python -m pytest -n auto -m "not slow and not peers and not gpu and not browser and not perfetto"
+	$(PARALLEL) -m "not slow and not peers and not gpu and not browser and not perfetto"
 
-nightly: $(VENV)/.installed-$(EXTRAS)
-	$(BIN)/python -m pytest -n auto
+# Then the runs whose products are large enough for several threads of BLAS: they change no bit.
+nightly: $(VENV)/.installed-$(EXTRAS),cudnn,peers,$(PAGES) chromium
+	$(PARALLEL) --hypothesis-profile nightly
+	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
 
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
-	$(BIN)/python -m pytest tests/gpu -m gpu
+	$(BIN)/python -m pytest tests/on_gpu -m gpu
 
-# Chromium is any on the path, else Debian's, else Playwright's own.
-browser: $(VENV)/.installed-$(EXTRAS),view,browser,perfetto
+browser: $(VENV)/.installed-$(EXTRAS),$(PAGES) chromium
+	$(BIN)/python -m pytest tests/view -m "browser or perfetto"
+
+# Any on the path, else Debian's, else Playwright's own.
+chromium: $(VENV)/.installed-$(EXTRAS),$(PAGES)
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update && apt-get install --yes --no-install-recommends chromium; } || \
 		$(BIN)/playwright install chromium
-	$(BIN)/python -m pytest tests/view -m "browser or perfetto"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,8 +1,8 @@
 """Training steps on a GPU: graphc under its strategies, torch and JAX, measured in one run.
 
-First tests/gpu are run; then each network in each precision, as long as the minutes last. Seconds
-are medians of device events after a warm-up; bytes are what the driver has less than before.
-Needs no network. Run: python benchmarks/gpu.py [--minutes M] [--only LABEL ...]
+First tests/on_gpu are run; then each network in each precision, as long as the minutes last.
+Seconds are medians of device events after a warm-up; bytes are what the driver has less than
+before. Needs no network. Run: python benchmarks/gpu.py [--minutes M] [--only LABEL ...]
 """
 
 from __future__ import annotations
@@ -183,9 +183,10 @@ def jobs(cases: Sequence[Case]) -> Iterator[Job]:
 
 
 def verified() -> str:
-    """The last line of tests/gpu."""
+    """The last line of tests/on_gpu."""
     folder = Path(__file__).parent.parent
-    command = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "-m", "gpu", "-x", "--no-header"]
+    options = ["-q", "-m", "gpu", "-x", "--no-header"]
+    command = [sys.executable, "-m", "pytest", "tests/on_gpu", *options]
     try:
         found = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=False, timeout=TEST_SECONDS
@@ -202,14 +203,14 @@ def main() -> None:
         "--minutes", type=float, default=7.5, help="after these, lines are left out"
     )
     parser.add_argument("--only", nargs="*", default=(), help="parts of labels of networks")
-    parser.add_argument("--no-tests", action="store_true", help="do not run tests/gpu first")
+    parser.add_argument("--no-tests", action="store_true", help="do not run tests/on_gpu first")
     output_argument(parser, "gpu.json")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     gpu = Gpu()
     chosen = tuple(c for c in CASES if not options.only or any(o in c.label for o in options.only))
     tests = None if options.no_tests else verified()
-    print(f"tests/gpu: {tests}")
+    print(f"tests/on_gpu: {tests}")
     found: list[Line] = []
     packages = ["graphc", "numpy", "cupy-cuda13x", "nvidia-cublas", "torch", "jax"]
     heading = {

@@ -1,17 +1,18 @@
-"""Shared settings: property tests are reproducible and have no deadline."""
+"""Shared settings: property tests are reproducible, have no deadline, and run longer at night."""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("graphc", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("nightly", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("graphc", settings.get_profile("nightly"), max_examples=40)
 settings.load_profile("graphc")
 
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
-    parser.addoption("--emulated-gpu", action="store_true", help="run tests/gpu without a GPU")
+    parser.addoption("--emulated-gpu", action="store_true", help="run tests/on_gpu without a GPU")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import types
 import gpu
 import gpu_peers
 import pytest
-from runtime.gpu.emulated import EmulatedDevice
+from runtime.emulated_gpu.emulated import EmulatedDevice
 
 from graphc.runtime import bind
 from graphc.runtime.gpu.device import Gpu

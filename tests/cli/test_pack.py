@@ -6,7 +6,7 @@ import json
 import pytest
 from buffer_families import cut_rectangle
 from cli.running import run
-from lifetimes import overlaps
+from properties.lifetimes import overlaps
 
 EXAMPLE = """id,lower,upper,size
 b1,0,3,4

@@ -29,7 +29,9 @@ def test_training_on_digits_gives_the_same_losses_under_every_plan(capsys):
     assert histories[0][-1]["test_accuracy"] > 0.9
 
 
-@pytest.mark.parametrize(("model", "percent"), [("mlp", 96), ("conv", 98)])
+@pytest.mark.parametrize(
+    ("model", "percent"), [("mlp", 96), pytest.param("conv", 98, marks=pytest.mark.slow)]
+)
 def test_training_on_digits_reaches_its_accuracy(capsys, tmp_path, model, percent):
     pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
     save = tmp_path / "digits.safetensors"

@@ -73,7 +73,15 @@ def test_every_kernel_compiles(architecture):
 
 
 @pytest.mark.parametrize("width", [64, 256])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        "bfloat16",
+        pytest.param("float64", marks=pytest.mark.slow),
+        pytest.param("float16", marks=pytest.mark.slow),
+    ],
+)
 def test_attention_of_wide_heads_compiles(dtype, width):
     """Tiles fit the shared memory that every device has; wide heads cost registers."""
     x = g.parameter("x", (2, 3, 100, width), dtype)

@@ -1,21 +1,14 @@
 """Kernels of groups give the bits of the members' own kernels, and lie over what they may."""
 
-import functools
-
 import numpy as np
 import pytest
 from codegen.on_cpu import Library, aligned, generated, kernels_in
+from passes.fusion.graphs import fuse
 
 import graphc as g
 from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import trace
-from graphc.ir.device import DEFAULT_GPU, DEVICES
-from graphc.passes.fusion import elementwise
 from graphc.runtime.gpu.nvrtc import compile_cubin
-from graphc.target import target_of
-
-FUSE_TARGET = target_of(DEVICES[DEFAULT_GPU])
-fuse = functools.partial(elementwise.fuse, target=FUSE_TARGET)
 
 SHAPE = (6, 21)
 

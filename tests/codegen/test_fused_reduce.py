@@ -1,26 +1,18 @@
 """Kernels of fused reductions give the bits of the separate kernels, in the order of memory."""
 
-import functools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_in
+from passes.fusion.graphs import fuse, fuse_reductions
 
 import graphc as g
 from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import apply, trace
-from graphc.ir.device import DEFAULT_GPU, DEVICES
 from graphc.ops.fused_reduce import FusedReduce
 from graphc.ops.reduce import square_sum
-from graphc.passes.fusion import elementwise
-from graphc.passes.fusion import reductions as fusion_reductions
 from graphc.runtime.gpu.nvrtc import compile_cubin
-from graphc.target import target_of
-
-FUSE_TARGET = target_of(DEVICES[DEFAULT_GPU])
-fuse = functools.partial(elementwise.fuse, target=FUSE_TARGET)
-fuse_reductions = functools.partial(fusion_reductions.fuse_reductions, target=FUSE_TARGET)
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 LAST = (0, 2, 3, 1)

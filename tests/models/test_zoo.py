@@ -83,8 +83,8 @@ MXNET = [
     (lambda: resnet(101), (14042, 10109, 5229)),
     (lambda: lstm(16), (5333, 2872, 573)),
     (lambda: lstm(32), (10815, 5745, 868)),
-    (lambda: lstm(64), (21781, 11491, 1460)),
-    (lambda: lstm(128), (43713, 22983, 2642)),
+    pytest.param(lambda: lstm(64), (21781, 11491, 1460), marks=pytest.mark.slow),
+    pytest.param(lambda: lstm(128), (43713, 22983, 2642), marks=pytest.mark.slow),
 ]
 
 
@@ -171,11 +171,20 @@ SMALL = {
 }
 
 
+DEEP = ("densenet121", "mobilenet_v2", "preact_resnet", "resnet common")
+"""Convolutional networks beside resnet, whose passes take longest."""
+
+
+def quick_and_slow(names, slow):
+    """All names as parameters, some of them for the night alone."""
+    return [pytest.param(n, marks=[pytest.mark.slow] if n in slow else []) for n in names]
+
+
 def test_every_network_is_trained_small():
     assert {name.split()[0] for name in SMALL} == set(MODELS)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick_and_slow(SMALL, DEEP))
 def test_three_steps_are_bit_identical_under_every_plan(name):
     runs = []
     plain_maps = g.plan(SMALL[name](), optimizer=g.optim.SGD()).feature_map_bytes

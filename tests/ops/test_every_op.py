@@ -1,4 +1,4 @@
-"""Properties of every op at once, on the rows of samples.py."""
+"""Properties of every op at once, on the rows of samples."""
 
 import numpy as np
 import pytest

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from codegen.on_cpu import aligned
-from ops.samples import GROUPS
+from ops.samples.fused import GROUPS
 from ops.test_strides import run
 
 import graphc as g

@@ -9,7 +9,7 @@ import pytest
 from buffer_families import cut_rectangle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifetimes import overlaps
+from properties.lifetimes import overlaps
 
 from graphc.packing import pack
 from graphc.packing.exact import luby

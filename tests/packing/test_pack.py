@@ -5,7 +5,8 @@ import pytest
 from buffer_families import cut_rectangle, training_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifetimes import least_height, most_live, overlaps
+from properties.lifetimes import least_height, most_live, overlaps
+from properties.strategies import examples
 
 from graphc.packing import pack
 
@@ -39,7 +40,7 @@ def test_packings_are_valid_and_not_below_the_bound(given):
     assert packing.is_optimal or packing.height > packing.bound
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(buffers(7, longest=4, largest=6))
 def test_small_packings_are_the_lowest(given):
     lower, upper, size = (column.tolist() for column in given)
@@ -86,7 +87,7 @@ def test_pinned_buffers_stay_where_they_are(given, data):
     assert packing.height == max((packing.offsets + size).max(initial=0), highest)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(buffers(6, longest=4, largest=5), st.data())
 def test_small_packings_around_pins_are_the_lowest(given, data):
     """All offsets that can matter: sums of sizes above the floor or above a pin."""

@@ -1,5 +1,5 @@
 """What tests of the passes share."""
 
-from runtime.gpu.conftest import folder
+from runtime.emulated_gpu.conftest import folder
 
 __all__ = ["folder"]

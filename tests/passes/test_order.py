@@ -4,10 +4,10 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from models.test_zoo import SMALL
-from properties.strategies import networks
+from models.test_zoo import DEEP, SMALL, quick_and_slow
+from properties.strategies import examples, networks
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -53,7 +53,7 @@ def assert_least(graph, orders):
     assert live_bytes(found) == least
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(networks(max_ops=4))
 def test_inference_takes_the_fewest_bytes_of_all_orders(network):
     outputs = {"loss": network.loss, **network.outputs}
@@ -63,7 +63,7 @@ def test_inference_takes_the_fewest_bytes_of_all_orders(network):
     assert_least(graph, orders)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.sampled_from(["linear", "relu", "dropout"]), max_size=2), st.booleans())
 def test_a_training_step_takes_the_fewest_bytes_of_all_orders(layers, twice):
     x = h = g.input("x", (40, 8))
@@ -101,7 +101,7 @@ def test_workspaces_count():
     assert_least(graph, legal_orders(graph))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick_and_slow(SMALL, DEEP))
 def test_no_network_takes_more_bytes_than_in_the_order_given(name):
     loss = SMALL[name]()
     for recompute in ("none", "cheap", "sublinear", "recursive"):
@@ -116,7 +116,7 @@ def test_no_network_takes_more_bytes_than_in_the_order_given(name):
         )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(networks(), st.sampled_from(RECOMPUTE))
 def test_the_order_changes_no_bit_and_adds_no_byte(network, recompute):
     plans = [

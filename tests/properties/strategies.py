@@ -5,12 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import graphc as g
 from graphc.ir import builder
 
 ROWS, COLUMNS = 4, 6
+
+
+def examples(count):
+    """So many examples at night, by day as many in a hundred as the profile says, and at least 20.
+
+    Graphs take long to draw, which is no fault of theirs.
+    """
+    drawn = max(20, count * settings().max_examples // 100)
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=drawn, suppress_health_check=slow)
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from properties.oracle import initial_states, run_plain, run_unplanned, sources_of
-from properties.strategies import OPTIMIZERS, networks
+from properties.strategies import OPTIMIZERS, examples, networks
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.errors import PlanError
 from graphc.ir.builder import trace
 from graphc.ir.types import contiguous_strides
+from graphc.passes.modes import number_streams
 from graphc.passes.recompute.apply import with_sequence
 from graphc.plans.check_plan import check_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, Lifetime
-
-
-def examples(count):
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=count, suppress_health_check=slow)
 
 
 def bits(array):
@@ -208,7 +204,8 @@ def test_shortened_lifetime_is_rejected_with_both_culprits(network, data):
 def test_passes_change_no_bit(network):
     """The graph as traced, and the graph after all passes, give the same outputs."""
     outputs = {"loss": network.loss, **network.outputs}
-    traced, planned_graph = trace(outputs), g.plan(outputs=outputs, training=True).graph
+    traced = number_streams(trace(outputs))
+    planned_graph = g.plan(outputs=outputs, training=True).graph
     found = []
     for graph in (traced, planned_graph):
         feeds = sources_of(graph, initial_states(graph), network.feeds[0])

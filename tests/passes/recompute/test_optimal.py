@@ -1,5 +1,6 @@
 """Plans by budget: bytes that hold, work that is bounded on both sides, and errors that help."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -16,28 +17,43 @@ from graphc.plans.goal import Goal
 
 MIB = 2**20
 MODELS = {
-    "preact_resnet": lambda: preact_resnet(29, batch=4, image=16),
+    "preact_resnet": lambda: preact_resnet(20, batch=4, image=16),
     "resnet": lambda: resnet(50, batch=1, image=64, classes=10),
     "densenet121": lambda: densenet121(batch=2, image=32, growth=8, blocks=(3, 4, 3)),
     "unet": lambda: unet(batch=1, image=64, width=8),
-    "gpt2": lambda: gpt2(layers=4, width=32, heads=2, seq_len=64, batch=4, vocab=50),
+    "gpt2": lambda: gpt2(layers=2, width=32, heads=2, seq_len=64, batch=4, vocab=50),
     "bert": lambda: bert(layers=3, width=32, heads=2, seq_len=48, batch=4, vocab=50, masked=7),
-    "lstm": lambda: lstm(seq_len=12, batch=16, layers=2, hidden=16, inputs=8, classes=10),
+    "lstm": lambda: lstm(seq_len=4, batch=16, layers=2, hidden=16, inputs=8, classes=10),
     "vgg16": lambda: vgg16(batch=4, image=64, classes=10, width=8, hidden=16),
+    "longer lstm": lambda: lstm(seq_len=12, batch=16, layers=2, hidden=16, inputs=8, classes=10),
+    "deeper gpt2": lambda: gpt2(layers=4, width=32, heads=2, seq_len=64, batch=4, vocab=50),
+    "deeper preact_resnet": lambda: preact_resnet(29, batch=4, image=16),
 }
 
 
-def plan(name, **options):
+def networks(quick, slow):
+    """Names as parameters: the second ones at night alone."""
+    return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
+
+
+QUICK = ("unet", "gpt2", "lstm", "vgg16")
+
+
+def planned(name, **options):
     return g.plan(MODELS[name](), optimizer=g.optim.SGD(), **options)
 
 
+plan = functools.cache(planned)
+
+
+@functools.cache
 def least_bytes(name, **options):
     with pytest.raises(BudgetError) as caught:
         plan(name, **(options or {"budget": 1}))
     return caught.value.least_bytes
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", networks(QUICK, [name for name in MODELS if name not in QUICK]))
 def test_budgets_hold_and_more_bytes_cost_less(name):
     others = [plan(name, recompute=p) for p in ("none", "cheap", "sublinear", "recursive")]
     least, most = least_bytes(name), others[0].arena_bytes
@@ -56,7 +72,9 @@ def test_budgets_hold_and_more_bytes_cost_less(name):
     assert plan(name, budget=most).recomputation.nodes == 0
 
 
-@pytest.mark.parametrize("name", ["resnet", "gpt2", "lstm"])
+@pytest.mark.parametrize(
+    "name", networks(("gpt2", "lstm"), ("resnet", "deeper gpt2", "longer lstm"))
+)
 def test_feature_map_budgets_hold(name):
     most = plan(name).feature_map_bytes
     for part in (0.9, 0.6, 0.4):
@@ -65,7 +83,7 @@ def test_feature_map_budgets_hold(name):
         assert 0 < found.certificate.extra_time_bound <= found.recomputation.extra_time_fraction
 
 
-@pytest.mark.parametrize("name", ["resnet", "gpt2", "unet"])
+@pytest.mark.parametrize("name", networks(("gpt2", "unet"), ("resnet", "deeper gpt2")))
 def test_more_work_allows_fewer_bytes(name):
     sizes = []
     for part in (0.0, 0.02, 0.1, 0.33):
@@ -114,9 +132,9 @@ def test_the_paper_networks_at_the_memory_of_mxnets_plan(build, mebibytes, flops
 
 def test_an_infeasible_budget_says_what_would_do():
     with pytest.raises(BudgetError) as caught:
-        plan("resnet", budget="1MiB")
+        plan("preact_resnet", budget="1MiB")
     error = caught.value
-    found = plan("resnet", budget=error.least_bytes)
+    found = plan("preact_resnet", budget=error.least_bytes)
     assert found.arena_bytes == error.least_bytes
     assert error.bound_bytes == found.bound_bytes
     assert error.node == found.graph.nodes[found.peak_step].label
@@ -125,7 +143,7 @@ def test_an_infeasible_budget_says_what_would_do():
     for part in (str(error.least_bytes), str(error.bound_bytes), error.node, error.values[0][0]):
         assert part in str(error)
     with pytest.raises(BudgetError, match="feature maps fit"):
-        plan("resnet", feature_map_budget=1)
+        plan("preact_resnet", feature_map_budget=1)
 
 
 def test_the_bound_is_the_widest_steps_bytes():
@@ -161,14 +179,14 @@ def test_budgets_hold_for_recycled_blocks():
 
 
 def test_where_nothing_is_shared_recomputation_cannot_help():
-    most = plan("resnet", allocate="none").arena_bytes
+    most = plan("preact_resnet", allocate="none").arena_bytes
     with pytest.raises(BudgetError) as caught:
-        plan("resnet", allocate="none", budget=most - 1)
+        plan("preact_resnet", allocate="none", budget=most - 1)
     assert caught.value.least_bytes == most
 
 
 def test_same_input_same_plan():
-    texts = {str(plan("unet", max_extra_flops=0.2)) for _ in range(2)}
+    texts = {str(planned("unet", max_extra_flops=0.2)) for _ in range(2)}
     assert len(texts) == 1
 
 
@@ -236,7 +254,7 @@ def test_costs_decide_what_is_made_again():
     budget = int(0.6 * plan("preact_resnet").arena_bytes)
     counts = []
     for chosen in (None, given):
-        found = plan("preact_resnet", budget=budget, costs=chosen)
+        found = planned("preact_resnet", budget=budget, costs=chosen)
         again = [n.op.name for n in found.graph.nodes if n.phase == "mirror"]
         counts.append(again.count("conv2d"))
         assert found.arena_bytes <= budget

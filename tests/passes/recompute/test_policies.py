@@ -27,10 +27,10 @@ def plan(loss, policy):
 LIMITS = [
     # network, policy, MiB of feature maps, extra flops
     (lambda: resnet(50), "cheap", 2150, 0.01),
-    (lambda: resnet(200), "cheap", 6500, 0.01),
+    pytest.param(lambda: resnet(200), "cheap", 6500, 0.01, marks=pytest.mark.slow),
     (lambda: resnet(50), "sublinear", 780, FORWARD),
     (lambda: resnet(200), "sublinear", 1300, FORWARD),
-    (lambda: lstm(64), "sublinear", 100, FORWARD),
+    pytest.param(lambda: lstm(64), "sublinear", 100, FORWARD, marks=pytest.mark.slow),
     pytest.param(lambda: lstm(128), "sublinear", 140, FORWARD, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(1001), "cheap", 31000, 0.01, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(1001), "sublinear", 2900, FORWARD, marks=pytest.mark.slow),

@@ -1,0 +1,157 @@
+"""What the README shows is what graphc prints, and its figures are those of the result files."""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runtime.emulated_gpu.emulated import EmulatedDevice
+
+import graphc
+from graphc.allocation import inplace
+from graphc.cli import main
+from graphc.models import MODELS
+from graphc.runtime import bind as binding
+from graphc.runtime.gpu.device import Gpu
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def python_blocks():
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_python_block_runs(tmp_path):
+    block, _, options = python_blocks()
+    assert options.startswith("graphc.compile(")
+    block += options.replace("loss,", "graphc.mean(graphc.linear(x, 3, name='options')),")
+    done = subprocess.run(
+        [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "peak at step" in done.stdout
+    assert (tmp_path / "run.safetensors").exists()
+
+
+def test_gpu_block_runs_on_an_emulated_gpu(tmp_path, monkeypatch, capsys):
+    block, on_gpu, _ = python_blocks()
+    assert len(on_gpu.splitlines()) == 5
+    monkeypatch.chdir(tmp_path)
+    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
+    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
+    monkeypatch.setattr(binding, "CudaDevice", lambda gpu, cache: EmulatedDevice(tmp_path))
+    names = {}
+    exec(block.replace("range(50)", "range(2)"), names)
+    names["batches"] = [{"x": names["xs"], "t": names["ts"]}] * 3
+    capsys.readouterr()
+    exec(on_gpu, names)
+    printed = capsys.readouterr().out
+    assert str(names["program"].plan) in printed
+    assert "H200" in printed.upper()
+    losses = printed.removeprefix(str(names["program"].plan)).split()
+    assert len(losses) == 3
+    assert float(losses[2]) < float(losses[0])
+    assert (tmp_path / "run.safetensors").exists()
+
+
+def test_the_error_without_a_gpu(capsys, monkeypatch):
+    """As the README shows it, but for what CuPy itself says."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    (shown,) = re.findall(r"\$ graphc train digits --device cuda\n(.*?)\n```", README)
+    assert main(["train", "digits", "--device", "cuda"]) == 2
+    cause = re.compile(r"\((No module|import of).*?\)")
+    assert cause.sub("", capsys.readouterr().err.strip()) == cause.sub("", shown)
+
+
+def test_table_is_what_compare_prints(capsys):
+    main(["compare", "mlp", "layers=50", "hidden=1024", "batch=512"])
+    printed = [line.split()[:-1] for line in capsys.readouterr().out.splitlines()[1:]]
+    (table,) = re.findall(r"batch=512\n recompute.*?\n(.*?)```", README, re.DOTALL)
+    assert [line.split()[:-1] for line in table.splitlines()] == printed
+
+
+def rows(name):
+    return json.loads((RESULTS / name).read_text())["rows"]
+
+
+def test_step_time_ratios_are_the_committed_ones():
+    for row in rows("step_time.json"):
+        assert f"| {row['network']} | {row['ratio']:.2f} |" in README
+
+
+def test_parameter_counts_are_those_of_the_networks():
+    listed = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+)", README, re.MULTILINE)
+    assert [name for name, _ in listed] != []
+    assert {name for name, _ in listed} == set(MODELS)
+    for name, count in listed:
+        trained = [s for s in graphc.plan(MODELS[name]()).graph.states if s.trainable]
+        assert sum(s.type.elements for s in trained) == int(count.replace(",", "")), name
+
+
+@pytest.mark.parametrize(("name", "half", "full"), [("resnet", 1694, 3364), ("vit", 2138, 4248)])
+def test_feature_maps_in_sixteen_bits(name, half, full):
+    assert (
+        f"{half:,} MiB instead of {full:,}" in README or f"{half:,} instead of {full:,}" in README
+    )
+    for precision, mebibytes in (("fp32", full), ("bf16", half)):
+        plan = graphc.plan(MODELS[name](), optimizer=graphc.optim.SGD(), precision=precision)
+        assert plan.feature_map_bytes >> 20 == mebibytes
+
+
+def test_planning_time_is_the_committed_one():
+    (row,) = (r for r in rows("planning_time.json") if r["layers"] == 10_000)
+    assert f"{row['total_seconds']:.1f} s, {row['microseconds_per_node']:.0f} µs a node" in README
+    assert f"{row['nodes']:,} nodes" in README
+
+
+@pytest.mark.slow
+def test_the_budget_of_resnet_1001():
+    plain = graphc.plan(MODELS["resnet"](depth=1001), optimizer=graphc.optim.SGD())
+    found = graphc.plan(MODELS["resnet"](depth=1001), optimizer=graphc.optim.SGD(), budget="7GiB")
+    text = " ".join(README.split())
+    assert f"needs {plain.arena_bytes / 2**30:.2f} GiB without recomputation" in text
+    extra, proven = found.recomputation.extra_time_fraction, found.certificate.extra_time_bound
+    assert f"Within 7 GiB it takes {100 * extra:.1f} % more time" in text
+    assert f"adds less than {100 * proven:.1f} %" in text
+    assert found.arena_bytes <= 7 * 2**30
+
+
+def test_the_packing_table_is_of_the_committed_run():
+    content = json.loads((RESULTS / "packing.json").read_text())
+    found = {row["instance"]: row for row in content["instances"]}
+    (table,) = re.findall(r"\| instance \| buffers .*?\n\|---.*?\n(.*?)\n\n", README, re.DOTALL)
+    names = {
+        "MiniMalloc A": "A.1048576",
+        "MiniMalloc E": "E.1048576",
+        "MiniMalloc H": "H.1048576",
+        "ResNet-50 training trace": "somas_tensors_resnet50",
+        "tiny BERT training trace": "somas_tiny_bert",
+    }
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert [line[0] for line in lines] == list(names)
+    for label, buffers, *heights in lines:
+        row = found[names[label]]
+        assert buffers == f"{row['buffers']:,}"
+        assert heights == [f"{row[key]:.3f}" for key in ("best fit", "size first", "height")]
+    gaps = [row["gap"] for row in content["zoo"]]
+    assert statistics.median(gaps) == 0
+    assert f"the worst {100 * max(gaps):.1f} % above it" in README
+
+
+@pytest.mark.slow
+def test_what_orders_and_parts_save(monkeypatch):
+    def arena(name, **options):
+        plan = graphc.plan(MODELS[name](), optimizer=graphc.optim.SGD(), **options)
+        return f"{plan.arena_bytes / 2**20:,.0f}"
+
+    assert (
+        f"LSTM, 64 steps: {arena('lstm')} MiB instead of {arena('lstm', reorder=False)}" in README
+    )
+    placed = arena("densenet121")
+    monkeypatch.setattr("graphc.allocation.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
+    assert f"DenseNet-121: {placed} MiB instead of {arena('densenet121')}" in README

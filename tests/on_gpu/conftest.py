@@ -1,0 +1,44 @@
+"""Tests that run on a GPU, and are skipped where there is none.
+
+`--emulated-gpu` runs them on the CPU's emulation of one, which checks the tests themselves; those
+that ask the driver are skipped then.
+"""
+
+import pytest
+from runtime.emulated_gpu.emulated import EmulatedDevice
+
+from graphc.errors import GpuUnavailable
+from graphc.runtime import bind
+from graphc.runtime.gpu.cuda import CudaDevice
+from graphc.runtime.gpu.device import Gpu, find_gpu
+
+NOBODY = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "/tests/on_gpu/" in item.path.as_posix():
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture(autouse=True)
+def gpu(request, monkeypatch, tmp_path_factory):
+    """The first GPU."""
+    if request.config.getoption("--emulated-gpu"):
+        folder = tmp_path_factory.getbasetemp() / "kernels"
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setattr(bind, "find_gpu", lambda number: NOBODY)
+        monkeypatch.setattr(bind, "CudaDevice", lambda gpu, cache: EmulatedDevice(folder))
+        return NOBODY
+    try:
+        return find_gpu(0)
+    except GpuUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def driver(request, gpu):
+    """The GPU itself, to ask its driver."""
+    if request.config.getoption("--emulated-gpu"):
+        pytest.skip("an emulated GPU has no driver")
+    return CudaDevice(gpu)

@@ -1,0 +1,46 @@
+"""Networks on both devices, and under every strategy on the GPU."""
+
+import pytest
+from models.test_zoo import SMALL
+from runtime.emulated_gpu.twins import assert_alike, bits, trained
+
+import graphc as g
+from graphc.models import gpt2
+
+STRATEGIES = (
+    {"allocate": "none"}, {"allocate": "inplace"}, {"allocate": "sharing"},
+    {"recompute": "cheap"}, {"recompute": "sublinear"}, {"recompute": "recursive"},
+    {"recompute": "optimal"}, {"reorder": False}, {"cuda_graph": False}, {"streams": 3},
+    {"poison": True},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_training_equals_the_cpu(name):
+    """Three steps in float32 against the CPU's in float64, within float32's rounding."""
+    expected = trained(SMALL[name]("float64"), "cpu")
+    assert_alike(trained(SMALL[name](), "cuda"), expected, 1e-3)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_strategies_change_no_bit(name):
+    plain = bits(trained(SMALL[name](), "cuda"))
+    for options in STRATEGIES:
+        assert bits(trained(SMALL[name](), "cuda", **options)) == plain, options
+
+
+TOKENS = {"layers": 2, "width": 64, "heads": 2, "seq_len": 32, "batch": 2, "vocab": 50}
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("tf32", 1e-2), ("bf16", 5e-2), ("fp16", 2e-2)]
+)
+def test_narrow_precisions_come_close(precision, tolerance):
+    expected = trained(gpt2(**TOKENS), "cpu", optimizer=g.optim.Adam(1e-3))
+    found = trained(gpt2(**TOKENS), "cuda", optimizer=g.optim.Adam(1e-3), precision=precision)
+    assert found[0] == pytest.approx(expected[0], rel=tolerance)
+
+
+def test_runs_repeat_bit_for_bit():
+    runs = [bits(trained(SMALL["resnet"](), "cuda", steps=10)) for _ in range(2)]
+    assert runs[0] == runs[1]

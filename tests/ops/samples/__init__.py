@@ -1,0 +1,30 @@
+"""One row an op: how to build it, on which inputs, and what NumPy or SciPy says it is.
+
+A file has the rows of a family. `reference` computes the outputs independently of graphc. Inputs
+are drawn from `domain`; integer inputs from range(int_limit). `reads` states, for each
+differentiable input, the least set of values that its gradient needs.
+"""
+
+from ops.samples import attention, elementwise, fused, lookup, norm, pooling, products, shape
+from ops.samples.sample import Sample, direct
+
+from graphc.ir.op import REGISTRY
+
+__all__ = ["SAMPLES", "STATE_OPS", "Sample", "direct"]
+
+SAMPLES = [
+    *elementwise.SAMPLES,
+    *fused.SAMPLES,
+    *shape.SAMPLES,
+    *products.SAMPLES,
+    *pooling.SAMPLES,
+    *norm.SAMPLES,
+    *attention.SAMPLES,
+    *lookup.SAMPLES,
+]
+
+STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
+    "adam_correction",
+    "learning_rate",
+}
+"""Ops of optimizers; tests/api/test_optim.py compares them with their papers' formulas."""

@@ -1,0 +1,190 @@
+"""As much of CuPy as the runtime uses, with the signatures of CuPy 14, on an emulated GPU.
+
+The machine code that is loaded must be NVRTC's; what runs is the same kernel as C++.
+"""
+
+import contextlib
+import types
+
+import numpy as np
+from codegen.fake_cublas import library_in
+from runtime.emulated_gpu.emulated import EmulatedDevice
+
+FREE, TOTAL = 3 * 2**30, 4 * 2**30
+HOST_TO_DEVICE, DEVICE_TO_HOST, THREAD_LOCAL = 1, 2, 1
+
+
+class CudaError(RuntimeError):
+    pass
+
+
+class FakeDevice(contextlib.nullcontext):
+    attributes = {"ClockRate": 1_000_000, "MemoryClockRate": 2_000_000, "GlobalMemoryBusWidth": 512}
+
+
+def runtime_of(count, driver=13010):
+    """cupy.cuda.runtime as far as devices go; `count` may be an error."""
+
+    def device_count():
+        if isinstance(count, Exception):
+            raise count
+        return count
+
+    return types.SimpleNamespace(
+        CUDARuntimeError=CudaError,
+        getDeviceCount=device_count,
+        driverGetVersion=lambda: driver,
+        runtimeGetVersion=lambda: 13020,
+        getDeviceProperties=lambda n: {
+            "name": b"Some GPU", "major": 9, "minor": n, "multiProcessorCount": 100
+        },
+        memGetInfo=lambda: (FREE, TOTAL),
+        memcpyHostToDevice=HOST_TO_DEVICE,
+        memcpyDeviceToHost=DEVICE_TO_HOST,
+        streamCaptureModeThreadLocal=THREAD_LOCAL,
+    )  # fmt: skip
+
+
+def fake_cupy(count, driver=13010):
+    """CuPy on a machine with so many devices, none of which runs anything."""
+    cuda = types.SimpleNamespace(runtime=runtime_of(count, driver), Device=FakeDevice)
+    return types.SimpleNamespace(cuda=cuda, __version__="14.2.0")
+
+
+class FakeCupy:
+    """CuPy with one device that runs."""
+
+    __version__ = "14.2.0"
+
+    def __init__(self, folder, kernels):
+        self.emulated = emulated = EmulatedDevice(folder)
+        emulated.load_kernels(kernels)
+        streams = {}
+
+        class Memory:
+            def __init__(self, size):
+                if size > FREE:
+                    raise CudaError("cudaErrorMemoryAllocation")
+                self.ptr = emulated.allocate(size)
+
+        class PinnedMemory:
+            def __init__(self, size):
+                self.array = emulated.pinned(size)
+
+        class Stream:
+            def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
+                assert non_blocking
+                self.own, self.ptr = emulated.stream(), 16 * (1 + len(streams))
+                streams[self.ptr] = self.own
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                return None
+
+            def wait_event(self, event):
+                emulated.wait(self.own, event.own)
+
+            def begin_capture(self, mode=None):
+                assert mode == THREAD_LOCAL
+                emulated.begin_capture(self.own)
+
+            def end_capture(self):
+                return Graph(emulated.end_capture(self.own))
+
+        class Graph:
+            def __init__(self, run):
+                self.run, self.uploaded = run, False
+
+            def upload(self, stream):
+                self.uploaded = True
+
+            def launch(self, stream):
+                assert self.uploaded
+                emulated.counts["replays"] += 1
+                stream.own.add(self.run)
+
+        class Event:
+            def __init__(self, block=False, disable_timing=False, interprocess=False):
+                assert disable_timing
+
+            def record(self, stream):
+                self.own = emulated.record(stream.own)
+
+            def synchronize(self):
+                emulated.synchronize(self.own)
+
+        class Module:
+            def load(self, cubin):
+                assert cubin.startswith(b"\x7fELF")
+                self.cubin = cubin
+
+            def get_function(self, name):
+                assert f".text.{name}\0".encode() in self.cubin
+
+                def launch(grid, block, args, shared_mem=0, stream=None):
+                    assert grid[1:] == block[1:] == (1, 1)
+                    assert all(type(arg) in (int, np.uint32) for arg in args)
+                    kernel = types.SimpleNamespace(name=name)
+                    call = types.SimpleNamespace(
+                        kernel=kernel, arguments=args, grid=grid[0], block=block[0]
+                    )
+                    emulated.run(call, stream.own)
+
+                return launch
+
+        def copy(target, source, size, kind, pointer):
+            on_host = np.frombuffer((np.ctypeslib.ctypes.c_ubyte * size).from_address(
+                source if kind == HOST_TO_DEVICE else target), np.uint8)  # fmt: skip
+            if kind == HOST_TO_DEVICE:
+                emulated.upload(target, on_host, streams[pointer])
+            else:
+                emulated.download(on_host, source, streams[pointer])
+
+        def fill(address, value, size, pointer):
+            emulated.fill(address, size, value, streams[pointer])
+
+        runtime = runtime_of(1)
+        runtime.memcpyAsync, runtime.memsetAsync = copy, fill
+        self.cuda = types.SimpleNamespace(
+            runtime=runtime, Device=FakeDevice, Memory=Memory, PinnedMemory=PinnedMemory,
+            PinnedMemoryPointer=lambda memory, offset: memory.array, Stream=Stream, Event=Event,
+            function=types.SimpleNamespace(Module=Module),
+        )  # fmt: skip
+        self.cublas = QueuedLibrary(library_in(folder), streams)
+
+
+class QueuedLibrary:
+    """cuBLAS whose products wait in the stream that was set last, and cuBLASLt whose products wait
+    in the stream that they are given."""
+
+    def __init__(self, library, streams):
+        self.library, self.streams, self.stream = library, streams, None
+
+    def __getattr__(self, name):
+        return QueuedFunction(self, getattr(self.library, name), name)
+
+
+class QueuedFunction:
+    def __init__(self, owner, function, name):
+        object.__setattr__(self, "owner", owner)
+        object.__setattr__(self, "function", function)
+        object.__setattr__(self, "name", name)
+
+    def __setattr__(self, name, types):
+        setattr(self.function, name, types)
+
+    def __call__(self, *arguments):
+        if self.name == "cublasSetStream_v2":
+            self.owner.stream = self.owner.streams[arguments[1]]
+        if self.name not in ("cublasGemmStridedBatchedEx_64", "cublasLtMatmul"):
+            return self.function(*arguments)
+        is_given = self.name == "cublasLtMatmul"
+        stream = self.owner.streams[arguments[-1]] if is_given else self.owner.stream
+
+        def product():
+            assert self.function(*arguments) == 0
+
+        stream.add(product)
+        return 0

@@ -1,0 +1,85 @@
+"""Small networks that meet every kind of call."""
+
+import numpy as np
+from runtime.emulated_gpu.emulated import EmulatedDevice
+
+import graphc as g
+from graphc.models import gpt2, mobilenet_v2, preact_resnet, resnet, unet
+from graphc.runtime.feeds import random_feeds
+from graphc.runtime.gpu.backend import GpuBackend
+from graphc.runtime.program import Program
+
+SEED = 3
+
+
+def small_gpt2(dtype="float64", **options):
+    sizes = {"layers": 2, "width": 16, "heads": 2, "seq_len": 8, "batch": 2, "vocab": 11}
+    return gpt2(**sizes, dtype=dtype, **options)
+
+
+def fused_gpt2(dtype="float64"):
+    return small_gpt2(dtype, attention="fused", drop=0.0)
+
+
+def small_mlp(dtype="float64"):
+    x, t = g.input("x", (6, 5), dtype), g.input("t", (6,), "int32")
+    h = g.batch_norm(g.relu(g.linear(x, 8, name="a")))
+    h = g.concat([g.tanh(g.linear(h, 4, name="b")), g.gelu(g.linear(h, 3, name="c"))], 1)
+    return g.softmax_cross_entropy(g.linear(g.dropout(h, 0.3), 4, name="d"), t)
+
+
+def branches(dtype="float64"):
+    """Four branches that do not read each other, as parts of a concatenation."""
+    x, t = g.input("x", (6, 8), dtype), g.input("t", (6,), "int32")
+    parts = [g.tanh(g.linear(g.relu(g.linear(x, 6, name=f"a{i}")), 3, name=f"b{i}"))
+             for i in range(4)]  # fmt: skip
+    return g.softmax_cross_entropy(g.linear(g.concat(parts, 1), 5, name="last"), t)
+
+
+def small_resnet(dtype="float64"):
+    return preact_resnet(depth=11, batch=3, image=8, classes=5, dtype=dtype)
+
+
+def wide_resnet():
+    return resnet(batch=3, image=32, classes=5, units=(1, 1, 1, 1), dtype="float64")
+
+
+def small_unet(dtype="float64"):
+    return unet(batch=2, image=16, channels=2, classes=3, width=4, depth=2, dtype=dtype)
+
+
+def small_mobilenet(dtype="float64"):
+    # at 32 pixels its last maps are one pixel: norms over 3 numbers, which double each rounding
+    return mobilenet_v2(batch=4, image=64, classes=5, width=0.1, dtype=dtype)
+
+
+def small_convolutions(dtype="float64"):
+    x, t = g.input("x", (4, 3, 9, 8), dtype), g.input("t", (4,), "int32")
+    h = g.relu(g.batch_norm(g.conv2d(x, 8, 3, 2, padding=1, name="a")))
+    h = g.relu(g.batch_norm(g.conv2d(h, 8, 3, padding=1, groups=8, name="b"), name="n"))
+    h = g.conv2d(h, 6, 1, name="c")
+    return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
+
+
+def resampled():
+    x, t = g.input("x", (2, 3, 9, 7), "float64"), g.input("t", (2,), "int32")
+    h = g.relu(g.conv2d(x, 4, 3, (2, 1), padding=1, name="a"))
+    h = g.adaptive_average_pool2d(g.upsample2d(h, 2, "bilinear"), (4, 5))
+    h = g.max_pool2d(g.conv_transpose2d(h, 3, 3, 2, name="b"), 2)
+    return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
+
+
+def on_gpu(plan, folder, seed=0, **options):
+    """A program of a plan on an emulated GPU, and that GPU."""
+    device = EmulatedDevice(folder, seed)
+    return Program(plan, SEED, backend=GpuBackend(plan, device, **options)), device
+
+
+def fed(plan, seed=1):
+    """Random feeds by name."""
+    return {source.name: array for source, array in random_feeds(plan.graph, seed).items()}
+
+
+def bits(program):
+    """All states as bytes."""
+    return {name: np.ascontiguousarray(array).tobytes() for name, array in program.states.items()}

@@ -1,0 +1,124 @@
+"""The layer above CuPy, on a stand-in with CuPy's signatures."""
+
+import gc
+import sys
+
+import pytest
+from runtime.emulated_gpu.fake_cupy import FREE, FakeCupy
+from runtime.emulated_gpu.networks import SEED, bits, branches, fed
+
+import graphc as g
+from graphc.errors import ArenaError
+from graphc.runtime import bind as bind_module
+from graphc.runtime.gpu import cuda
+from graphc.runtime.gpu.bind import bind, kernels_of
+from graphc.runtime.gpu.cubins import cache_folder
+from graphc.runtime.gpu.device import find_gpu, profile_of
+
+
+@pytest.fixture
+def cupy(monkeypatch, folder, tmp_path):
+    """A machine with one GPU that knows the kernels of `branches`."""
+    plans = [
+        g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda")
+        for dtype in ("float64", "float32")
+    ]
+    works = [bind(plan, 512, together=flag) for plan in plans for flag in (True, False)]
+    kernels = [
+        kernel for each in works for kernel in kernels_of(c for work in each for c in work.calls)
+    ]
+    found = FakeCupy(folder, kernels)
+    monkeypatch.setitem(sys.modules, "cupy", found)
+    monkeypatch.setattr(cuda, "load_cublas", lambda name="cublas": found.cublas)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return found
+
+
+def compiled(dtype="float64", **options):
+    return g.compile(branches(dtype), optimizer=g.optim.Adam(1e-2), seed=SEED, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"streams": 3}, {"cuda_graph": False}, {"poison": True}])
+def test_compile_trains_on_the_gpu(cupy, options):
+    program, expected = compiled(device="cuda", **options), compiled()
+    for step in range(3):
+        feeds = fed(program.plan, step)
+        found = program.step(feeds)["loss"]
+        assert found == pytest.approx(expected.step(feeds)["loss"], rel=1e-9)
+    assert cupy.emulated.allocations == [program.arena_bytes] == [program.plan.arena_bytes]
+    assert program.plan.device.kind == "cuda"
+    replays = 0 if "cuda_graph" in options or "poison" in options else 2
+    assert cupy.emulated.counts["replays"] == replays
+
+
+def test_products_with_epilogues_are_described_once(cupy):
+    program, expected = compiled("float32", device="cuda", cuda_graph=False), compiled("float32")
+    live = []
+    for step in range(3):
+        feeds = fed(program.plan, step)
+        found = program.step(feeds)["loss"]
+        assert found == pytest.approx(expected.step(feeds)["loss"], rel=1e-5)
+        live.append(cupy.cublas.library.live_descriptors())
+    layers = [node for node in program.plan.graph.nodes if node.op.name == "linear"]
+    assert len(layers) == 9
+    assert live == [live[0]] * 3
+    assert live[0] >= 5 * len(layers)
+
+
+def test_auto_takes_the_gpu(cupy):
+    assert compiled(device="auto").plan.device.name == "Some GPU"
+
+
+def test_code_is_kept(cupy):
+    one = compiled(device="cuda")
+    files = {path: path.stat().st_mtime_ns for path in cache_folder().iterdir()}
+    assert files
+    other = compiled(device="cuda")
+    assert {path: path.stat().st_mtime_ns for path in cache_folder().iterdir()} == files
+    assert bits(one) == bits(other)
+
+
+def test_an_arena_that_does_not_fit_says_what_would(cupy):
+    device = cuda.CudaDevice(find_gpu(0))
+    with pytest.raises(ArenaError, match=r"budget='2560MiB' fits") as caught:
+        device.allocate(FREE - cuda.LIBRARY_BYTES + 1)
+    assert "cuda:0 (Some GPU) has 3.00 GiB free of 4.00 GiB" in str(caught.value)
+    assert device.allocate(1000) % 256 == 0
+
+
+def test_a_device_that_nobody_knows_is_planned_by_what_the_driver_says(cupy):
+    profile = profile_of(find_gpu(0))
+    assert (profile.name, profile.kind, profile.architecture) == ("Some GPU", "cuda", 90)
+    assert profile.flops_per_second == 2 * 1e9 * 100 * 128
+    assert profile.bytes_per_second == 2 * 2e9 * 64
+
+
+def test_there_is_no_second_gpu(cupy):
+    with pytest.raises(g.GraphcError, match="no cuda:1; it has cuda:0"):
+        compiled(device="cuda:1")
+
+
+def test_handles_are_given_back_with_the_program(cupy):
+    closed = []
+    program = compiled(device="cuda")
+    device = program._backend._accelerator
+    for name in ("_blas", "_lt"):
+        handle = getattr(device, name)
+        close = handle.close
+        handle.close = lambda name=name, close=close: (closed.append(name), close())
+    del program, device, handle
+    gc.collect()
+    assert sorted(closed) == ["_blas", "_lt"]
+
+
+def test_a_gpu_that_is_too_old_says_so(cupy, monkeypatch):
+    def properties(major):
+        return lambda n: {"name": b"Old GPU", "major": major, "minor": 0, "multiProcessorCount": 9}
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", properties(7))
+    with pytest.raises(g.GraphcError, match="Old GPU is sm_70; CUDA 13 compiles for sm_75"):
+        compiled(device="cuda")
+    monkeypatch.setattr(bind_module, "BFLOAT16_ARCHITECTURE", 100)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", properties(9))
+    with pytest.raises(g.GraphcError, match="sm_90, which has no bfloat16; choose precision fp16"):
+        compiled("float32", device="cuda", precision="bf16")

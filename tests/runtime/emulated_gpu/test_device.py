@@ -1,0 +1,64 @@
+"""What graphc says of GPUs, with a stand-in for CuPy where one is needed."""
+
+import json
+import sys
+
+import pytest
+from cli.running import run
+from runtime.emulated_gpu.fake_cupy import FREE, TOTAL, CudaError, fake_cupy
+
+from graphc.errors import GpuUnavailable, GraphcError
+from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpus
+
+
+def test_without_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(GpuUnavailable, match="CuPy cannot be imported") as caught:
+        find_gpus()
+    assert "pip install 'graphc[gpu]'" in str(caught.value)
+    assert 'device="cpu"' in str(caught.value)
+    assert isinstance(caught.value, GraphcError)
+
+
+def test_without_a_driver(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(CudaError("insufficient driver"), 0))
+    with pytest.raises(GpuUnavailable, match="insufficient driver; driver none") as caught:
+        find_gpus()
+    assert "driver for CUDA 13.2 or later" in str(caught.value)
+
+
+def test_without_a_device(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(0))
+    with pytest.raises(GpuUnavailable, match="no CUDA device"):
+        find_gpus()
+
+
+def test_devices_are_listed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(2))
+    peaks = (2 * 1e9 * 100 * 128, 2 * 2e9 * 512 / 8)  # multiplies and adds; both edges of a clock
+    expected = tuple(Gpu(n, "Some GPU", 90 + n, TOTAL, FREE, *peaks) for n in (0, 1))
+    assert find_gpus() == expected
+    assert cuda_versions() == {"cupy": "14.2.0", "cuda": "13.2", "driver": "13.1"}
+
+
+def test_the_command_names_each_device(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(1))
+    code, out, _ = run(capsys, "devices")
+    assert code == 0
+    assert out.startswith("cpu ")
+    assert "cuda:0  Some GPU, sm_90, 3.00 GiB free of 4.00 GiB" in out
+    assert "cupy: 14.2.0" in out
+    assert "docs/gpu-status.md" in out
+
+
+def test_the_command_says_why_there_is_none(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    code, out, _ = run(capsys, "devices")
+    assert code == 0
+    assert "cuda    no GPU can be used: CuPy cannot be imported" in out
+    code, out, _ = run(capsys, "devices", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["gpus"] == []
+    assert found["cpu"]["memory_bytes"] > 2**20
+    assert found["gpu_unavailable"].startswith("no GPU can be used")
