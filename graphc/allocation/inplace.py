@@ -1,7 +1,7 @@
 """Storages: which values share bytes because one views or overwrites the other.
 
 The rule is Fig. 2's: an op may overwrite an operand when it is the only reader left, counter 1.
-Values in one storage have one counter, so a view that is still read protects what it shows.
+Values in one storage have one counter, so a view that is still read protects what it views.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class _Choosing:
             or not same_order(value.type, self.layout_of(value).strides, layout.strides)
         ):
             return None
-        if value is not owner:  # a view that shows all of it, row-major as it is
+        if value is not owner:  # a view of all of it, row-major as it is
             places = placement.layout, self.separate.placements[owner].layout
             if places != (None, None) or outer_axes(value.type, layout.strides):
                 return None

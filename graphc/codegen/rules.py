@@ -15,6 +15,7 @@ from graphc.codegen.text.operands import Places
 from graphc.errors import OptionError
 from graphc.ir.graph import Node
 from graphc.ir.op import Op
+from graphc.ir.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,31 @@ def products_of(*ops: Key) -> Callable[[ProductRule], ProductRule]:
         return rule
 
     return register
+
+
+StrideRule = Callable[[Node, str, TensorType, tuple[int, ...]], bool]
+"""Whether the kernels of a node read or write the operand of that name with these byte strides."""
+
+_STRIDE_RULES: dict[type[Op], StrideRule] = {}
+
+
+def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
+    """Register the decorated function as what says which strides the kernels of these ops take.
+
+    Ops need none that take any strides of all operands (`Op.any_strides`), or no more than their
+    NumPy kernels do (`Op.strided_axes`).
+    """
+
+    def register(rule: StrideRule) -> StrideRule:
+        _STRIDE_RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return register
+
+
+def stride_rule_of(op: Op) -> StrideRule | None:
+    """The stride rule of the nearest class that has one."""
+    return next((_STRIDE_RULES[key] for key in type(op).__mro__ if key in _STRIDE_RULES), None)
 
 
 def rule_of(op: Op) -> ProductRule | None:

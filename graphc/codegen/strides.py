@@ -1,32 +1,27 @@
 """Which strides generated kernels take.
 
-They have strides as constants of their text, and most take any (`Op.any_strides`); the rest takes
-what the NumPy kernel takes (`Op.strided_axes`), or what is said here.
+They have strides as constants of their text, and most take any (`Op.any_strides`); what the others
+take is said by a rule beside the rule of their kernels, or else it is what the NumPy kernel takes.
 """
 
 from __future__ import annotations
 
-from graphc.codegen.convolution import ops as convolution
-from graphc.codegen.convolution.ops import CONVOLUTIONS
-from graphc.codegen.text.operands import folded_strides
+from graphc.codegen.rules import stride_rule_of
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, outer_axes
-from graphc.ops.norm import Norm, NormGradient
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
     """Whether the node's generated kernel reads or writes the operand `name` where it lies so.
 
-    Nothing is stored twice where it is written.
+    Strides are bytes. Nothing is stored twice where it is written.
     """
     if node.op.any_strides:
         return True
-    if node.op.name in CONVOLUTIONS:
-        return convolution.takes_strides(node, name, type, strides)
-    folded = _folded(node, type)
-    if folded is not None:
-        return folded_strides(type, strides, folded) is not None
+    rule = stride_rule_of(node.op)
+    if rule is not None:
+        return rule(node, name, type, strides)
     return outer_axes(type, strides) <= node.op.free_axes(node, name)
 
 
@@ -39,14 +34,3 @@ def copied_first(node: Node, strided: Strided) -> tuple[Value, ...]:
         and not takes_strides(node, node.op.input_name(index), value.type, strided[value])
     }
     return tuple(found)
-
-
-def _folded(node: Node, type: TensorType) -> tuple[int, ...] | None:
-    """The shape in which a norm sees a tensor like its x; None for what is not folded."""
-    if isinstance(node.op, Norm):
-        frame = node.op.frame(node)
-    elif isinstance(node.op, NormGradient):
-        frame = node.attributes.frame()
-    else:
-        return None
-    return frame.shape if type.shape == node.inputs[0].shape else type.shape

@@ -63,7 +63,7 @@ class Value(Operators):
 
     @property
     def root(self) -> Value:
-        """What this value shows through any number of views; itself if it is no view.
+        """The value that this one views, through any number of views; itself if it is no view.
 
         It goes from view to view; `Graph.roots` has the roots of all values at once.
         """
@@ -146,7 +146,7 @@ class Node:
 
     @property
     def viewed(self) -> Value | None:
-        """The operand whose bytes the outputs show where its layout allows it (`Op.views`).
+        """The operand whose bytes the outputs are, where its layout allows it (`Op.views`).
 
         None where the op makes no views.
         """
@@ -238,7 +238,7 @@ class Graph:
 
     @cached_property
     def roots(self) -> dict[Value, Value]:
-        """Of each value what it shows through any number of views; itself if it is no view."""
+        """Each value, and the one that it views, through any number of views, or itself."""
         roots = {value: value for value in self.sources}
         for node in self.nodes:
             viewed = node.viewed

@@ -88,7 +88,7 @@ def mirror_counts(
 ) -> dict[Node, int]:
     """m for each node, 0 for nodes that make a `kept` value and for effects.
 
-    A view follows the node whose bytes it shows: it has none of its own.
+    A view follows the node whose bytes it views: it has none of its own.
     """
     fixed = {value.node for value in kept}
     for node in reversed(nodes):

@@ -21,13 +21,12 @@ def accumulate_products(graph: Graph) -> Graph:
     must have no other reader than the addition, and keep its type in it. Rounding may differ from
     an addition of its own, so the pass runs whatever the plan is, before recomputation is chosen.
     """
-    shown = {*graph.outputs.values(), *graph.kept}
     addable = {
         node.serial
         for node in graph.nodes
         if node.phase == "gradient"
         and getattr(node.attributes, "accumulate", True) is False
-        and node.output not in shown
+        and node.output not in graph.visible
         and len(graph.uses[node.output]) == 1
     }
     taken: set[int] = set()

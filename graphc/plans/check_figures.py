@@ -107,7 +107,7 @@ def _origin(plan: MemoryPlan, value: Value, fresh: str) -> tuple[str, Value | No
     """How the output of a node came to its place, and over which operand."""
     node = value.producer
     placement = plan.placements[value]
-    if placement.how == "view":  # check_plan has compared it with what it shows
+    if placement.how == "view":  # check_plan has compared the two
         return "view", node.viewed
     if value in node.replaced:
         return "state", node.replaced[value]

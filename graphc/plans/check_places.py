@@ -36,7 +36,7 @@ VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
     "slice": lambda node, x: [x[node.attributes.index()]],
     "split": lambda node, x: _parts(node.attributes.sizes, node.attributes.axis, x),
 }
-"""What each view op shows, by NumPy."""
+"""The outputs of each view op, as NumPy makes them."""
 
 GATHERED: dict[str, Callable[[Node, Any], list[Any]]] = {"concat": _concatenated}
 """Where each part of an output that is put together lies, by NumPy."""
@@ -221,7 +221,7 @@ class Places:
         return target.takes_strides(node, name, value.type, strides)
 
     def check_view(self, node: Node, source: Value) -> None:
-        """A view lies where NumPy's own rules put it inside what it shows."""
+        """A view lies where NumPy's own rules put it inside what is viewed."""
         array, start = self.outline(source)
         try:
             parts = VIEWS[node.op.name](node, array)

@@ -38,7 +38,7 @@ class _Replay:
         self.names = self.graph.names
         self.owner_of: dict[Value, Any] = {}
         """Identity of a value's content: a number, or one a cell where parts keep theirs. A view
-        has the content of what it shows."""
+        has the content of what is viewed."""
         self.contents: list[Value] = []
         self.writers: list[Value] = []
         self.root: dict[Value, Value] = {}

@@ -75,11 +75,11 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _legend(plan: MemoryPlan) -> str:
-    shown = [kind for kind in COLOURS if any(b.kind == kind for b in plan.buffers)]
+    present = [kind for kind in COLOURS if any(b.kind == kind for b in plan.buffers)]
     return "".join(
         f'<span style="margin-right:1em"><span style="background:{COLOURS[kind]}">&emsp;</span> '
         f"{kind}</span>"
-        for kind in shown
+        for kind in present
     )
 
 

@@ -26,7 +26,7 @@ from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import IDENTITY
 from graphc.codegen.node_calls import Call, Launch, NodeCalls, Scratch
 from graphc.codegen.products.gemm import compute_type
-from graphc.codegen.rules import ProductOptions, products_of
+from graphc.codegen.rules import ProductOptions, products_of, strides_of
 from graphc.codegen.text.operands import Operand, Places, operand, row_major
 from graphc.ir.graph import Node
 from graphc.ir.types import TensorType, float32
@@ -43,7 +43,8 @@ ROOM = Scratch(0)
 """The scratch in which input is unfolded for an output, or which is to be folded back."""
 
 
-def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
+@strides_of(Convolution)
+def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
     """Whether products read or write the operand `name` where it lies so.
 
     What is unfolded or folded may lie anyhow. Otherwise kernels without a BLAS would do the work,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from graphc.codegen.lines.long_lines import lines_kernels
 from graphc.codegen.lines.program import Lines, Numbers, Reduce
 from graphc.codegen.node_calls import NodeCalls
-from graphc.codegen.rules import Rule, kernels_of
-from graphc.codegen.text.operands import Operand, Places, on_frame, operand
+from graphc.codegen.rules import Rule, kernels_of, strides_of
+from graphc.codegen.text.operands import Operand, Places, folded_strides, on_frame, operand
 from graphc.ir.graph import Node, Value
+from graphc.ir.types import TensorType
 from graphc.ops.frame import Frame
-from graphc.ops.norm import Norm, NormParameterGradient
+from graphc.ops.norm import Norm, NormGradient, NormParameterGradient
 
 STATISTICS = (
     Reduce("Sum", {"total": "x"}),
@@ -19,6 +20,15 @@ STATISTICS = (
     Numbers({"error": "left / count"}),
     Numbers({"scaling": "1 / sqrt(square / count - error * error + epsilon)"}),
 )
+
+
+@strides_of(Norm, NormGradient)
+def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether a tensor that lies so can be seen in the folded shape of the norm."""
+    op = node.op
+    frame = op.frame(node) if isinstance(op, Norm) else node.attributes.frame()
+    folded = frame.shape if type.shape == node.inputs[0].shape else type.shape
+    return folded_strides(type, strides, folded) is not None
 
 
 @kernels_of("batch_norm", "group_norm", "layer_norm")

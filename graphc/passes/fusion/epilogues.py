@@ -47,8 +47,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
 def _product(graph: Graph, activation: Node) -> Node | None:
     """The linear node that can take an activation; None where there is none."""
     for value in _sources(activation):
-        shown = value in graph.outputs.values() or value in graph.kept
-        if shown or len(graph.uses[value]) > 1 or value.node is None:
+        if value in graph.visible or len(graph.uses[value]) > 1 or value.node is None:
             return None
         if isinstance(value.node.op, Linear):
             return value.node if _fits(value.node, activation) else None

@@ -79,9 +79,9 @@ class Staging:
     ) -> None:
         self._accelerator = accelerator
         self._named = dict(outputs)
-        inputs, shown = tuple(inputs), tuple(dict.fromkeys(self._named.values()))
+        inputs, visible = tuple(inputs), tuple(dict.fromkeys(self._named.values()))
         self._inputs = [Mirror(accelerator, inputs, places) for _ in range(HALVES)]
-        self._outputs = Mirror(accelerator, shown, places)
+        self._outputs = Mirror(accelerator, visible, places)
         self._owners: list[Feed | None] = [None] * HALVES
         self._uploads: list[Event] = [None] * HALVES
         self._next = 0

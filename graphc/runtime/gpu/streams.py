@@ -110,7 +110,7 @@ class _Tracker:
         return _Accesses(found.writer, list(found.readers))
 
     def root(self, value: Value) -> Value:
-        """The value whose bytes a view shows or an overwriting output took."""
+        """The value whose bytes a view lies in, or an overwriting output took."""
         chain = []
         while value not in self.roots:
             placement = self.plan.placements[value]
