@@ -42,21 +42,22 @@ class JsonReader:
 
     def parse(self, text: str | bytes, what: str = "this") -> Any:
         """What the text holds. Refuses keys that stand twice, NaN and infinity."""
+
+        def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            found = dict(pairs)
+            if len(found) < len(pairs):
+                names = [name for name, _ in pairs]
+                twice = next(name for name in names if names.count(name) > 1)
+                self.fail(f"an object in {what}", "a key stands once", twice)
+            return found
+
+        def constant(name: str) -> NoReturn:
+            self.fail(f"a number in {what}", "numbers are finite", name)
+
         try:
-            return json.loads(text, object_pairs_hook=self._distinct, parse_constant=self._constant)
+            return json.loads(text, object_pairs_hook=distinct, parse_constant=constant)
         except (ValueError, RecursionError) as error:
             raise self.error(f"{what} is not JSON, or cut short: {error}{self.advice}") from None
-
-    def _distinct(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            self.fail("an object", "a key stands once", twice)
-        return found
-
-    def _constant(self, name: str) -> NoReturn:
-        self.fail("a number", "numbers are finite", name)
 
     def record(self, given: object, keys: Collection[str], where: str) -> dict[str, Any]:
         """An object with exactly these keys."""

@@ -77,7 +77,7 @@ def test_train_takes_the_file_and_computes_the_same(capsys, costs, tmp_path):
     ("arguments", "message"),
     [
         (["plan", "mlp", "--costs", "gone.json"], "cannot read the costs 'gone.json'"),
-        (["compare", "mlp", "--costs", __file__], "are not JSON"),
+        (["compare", "mlp", "--costs", __file__], "is not JSON"),
         (["train", "digits", "--costs", "gone.json"], "cannot read the costs"),
         (["plan", "mlp", "--roofline", "gpu"], "unknown device profile 'gpu'; choose one of: cpu"),
         (["profile", "mlp", "--repeat", "0"], "--repeat is a whole number from 1 up, got 0"),

@@ -33,9 +33,6 @@ from graphc.ir.types import TensorType, float32
 from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Conv2dAttributes, Geometry
 
-CONVOLUTIONS = ("conv2d", "conv2d_input_gradient", "conv2d_weight_gradient")
-"""The ops that are products with the unfolded input."""
-
 LIMIT_BYTES = 64 * 2**20
 """Most bytes of scratch for unfolding, unless one row of one image needs more."""
 

@@ -307,7 +307,10 @@ def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
             continue
         if fusion.rest is not None:
             kept = [value for value in node.outputs if value is not fusion.operand]
-            rewriter.stand(kept, rewriter.add(rewriter.moved(fusion.rest)).outputs)
+            rest = rewriter.put(
+                fusion.rest, rewriter.moved(fusion.rest)
+            )  # the fused node may read it
+            rewriter.stand(kept, rest.outputs)
         fused = rewriter.add(rewriter.moved(fusion.fused))
         rewriter.stand(fusion.nodes[-1].outputs, fused.outputs)
     return rewriter.result()
