@@ -45,8 +45,8 @@ from graphc.ops.shape import slice_ as slice
 from graphc.ops.softmax import causal_softmax, log_softmax, softmax
 from graphc.passes.gradient import gradient
 from graphc.plans.costs import MeasuredCosts, read_costs
-from graphc.plans.file import load_plan, save_plan
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.plan_file import load_plan, save_plan
 from graphc.runtime.bind import bind
 from graphc.runtime.checkpoint import read_notes
 from graphc.runtime.profile import profile

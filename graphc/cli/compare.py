@@ -13,7 +13,7 @@ from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, PICTURE, check_suffix, make_plan
+from graphc.cli.plan import DEFAULT, PICTURE, check_suffix, plan_from_arguments
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
         check_suffix(options.output, PICTURE)
     trains = options.optimizer != "none"
     choices = POLICIES if trains else POLICIES[: len(ALLOCATE)]
-    plans = [make_plan(options, **choice) for choice in choices]
+    plans = [plan_from_arguments(options, **choice) for choice in choices]
     if options.output is not None:
         _draw(options, plans)
     if options.json:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from graphc.cli.arguments import add_options, add_recipe, add_steps, add_strategy
 from graphc.cli.models import add_model, setting
-from graphc.cli.plan import DEFAULT, SUFFIX, check_alone, cost_model, make_plan
+from graphc.cli.plan import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
 from graphc.errors import GraphcError, OptionError
 from graphc.ir.types import format_bytes
 from graphc.options import GOALS, PlanOptions
-from graphc.plans.file import load_plan
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.plan_file import load_plan
 from graphc.view.explain import explain_value
 from graphc.view.matching import find_value
 from graphc.view.peak import explain_kept, explain_peak
@@ -62,7 +62,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if is_file:
         unused = ("costs", "roofline") if options.kept else ()
         check_alone(parser, options, [name for name in SHOWING if name not in unused])
-    plan = load_plan(options.model) if is_file else make_plan(options)
+    plan = load_plan(options.model) if is_file else plan_from_arguments(options)
     costs = cost_model(plan, options.roofline, options.costs)
     if words:
         lines = explain_value(plan, find_value(plan, words[0]), costs)
@@ -100,7 +100,7 @@ def _alternatives(
     options: argparse.Namespace, plan: MemoryPlan
 ) -> Iterator[tuple[str, MemoryPlan]]:
     """Place better, reorder, keep less, a smaller batch; what cannot be planned is left out."""
-    make = partial(make_plan, dump=None)
+    make = partial(plan_from_arguments, dump=None)
     if options.allocate != "packed":
         yield "--allocate packed", make(options, allocate="packed")
     if not options.reorder:

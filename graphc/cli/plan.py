@@ -33,8 +33,8 @@ from graphc.keywords import declared
 from graphc.options import PlanOptions, RecomputeOptions
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import load_costs
-from graphc.plans.file import load_plan, save_plan
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.plan_file import load_plan, save_plan
 from graphc.plans.printout import (
     STEP_COLUMNS,
     format_plan,
@@ -98,7 +98,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         _show_frontier(options)
         return
     else:
-        memory_plan = make_plan(options)
+        memory_plan = plan_from_arguments(options)
     if options.output:
         save_plan(memory_plan, options.output)
     if options.json:
@@ -131,7 +131,7 @@ def check_alone(
         )
 
 
-def make_plan(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
+def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
     """The plan that the options and the strategy ask for; optimizer ``none`` plans inference."""
     loss = build(options.model, options.settings)
     return plan(loss, **{**_plan_options(options), **strategy})
@@ -202,7 +202,7 @@ def _draw_frontier(options: argparse.Namespace, points: Sequence[FrontierPoint])
     """The trade-off as a chart, with the paper's policies marked."""
     from graphc.view.picture import frontier_picture  # needs matplotlib, an extra
 
-    marked = {name: make_plan(options, recompute=name) for name in MARKED}
+    marked = {name: plan_from_arguments(options, recompute=name) for name in MARKED}
     title = f"{options.model}: arena against extra time"
     picture = frontier_picture(points, marked, points[0].bound_bytes, title)
     write_atomically(options.output, picture, OptionError)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from graphc.cli.arguments import add_recipe, check_writable
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, make_plan
+from graphc.cli.plan import DEFAULT, plan_from_arguments
 from graphc.errors import whole_number
 from graphc.ir.device import Device
 from graphc.plans.costs import MeasuredCosts
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     """Measure, write the file, print a table by op."""
     repeat = whole_number("--repeat", options.repeat)
     check_writable(options.output)
-    memory_plan = make_plan(options)
+    memory_plan = plan_from_arguments(options)
     costs = profile(memory_plan, repeat)
     costs.write(options.output)
     _show(costs, memory_plan.device)

@@ -22,13 +22,13 @@ from graphc.cli.plan import (
     check_alone,
     check_pictures,
     cost_model,
-    make_plan,
+    plan_from_arguments,
 )
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import write_atomically
 from graphc.options import PlanOptions
-from graphc.plans.file import load_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
+from graphc.plans.plan_file import load_plan
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.difference import differences
 from graphc.view.page import page
@@ -128,7 +128,7 @@ def _plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict
         check_alone(parser, options, SHOWING)
         return {Path(options.model).stem: load_plan(options.model)}
     if options.strategies is None:
-        found = make_plan(options)
+        found = plan_from_arguments(options)
         return {f"{found.recompute}, {found.allocate}": found}
     return _tabs(parser, options)
 
@@ -162,7 +162,7 @@ def _tabs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[
                 "--strategies"
             )
     chosen = {name: strategy(name) for name in names}
-    return {name: make_plan(options, **each) for name, each in chosen.items()}
+    return {name: plan_from_arguments(options, **each) for name, each in chosen.items()}
 
 
 def strategy(name: str) -> dict[str, Any]:

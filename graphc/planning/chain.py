@@ -34,11 +34,11 @@ unit and affords 8192 levels, or twice as many to be exact; C has a row a range,
 options a unit and L levels, C takes O(n² (n + p) L) time and O(n² L) memory, F takes O(n (n + p) L)
 and O(n L); an innermost loop is one NumPy operation. blocks.py keeps n to about 340. Needs are
 rounded up and what is held to the nearest level, so a plan may take other bytes than its level
-says: within.py measures the sequence and asks again.
+says: sequence_planner.py measures the sequence and asks again.
 
 Neither table stores choices: `actions` finds them again along the one path that is taken. For equal
 units of one option this is the setting of revolve (Griewank and Walther, 2000), whose closed form
-tests/planning/test_within.py holds it to.
+tests/planning/test_sequence_planner.py holds it to.
 """
 
 from __future__ import annotations

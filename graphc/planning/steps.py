@@ -16,7 +16,7 @@ With l(p) the bytes live behind position p, liveness runs backwards over the seq
 
 `Steps.profile` takes one walk in O(reads + makes) for this. The peak, the largest of them, is what
 the planners bound; the arena may still be larger by what packing loses, which is planned against
-elsewhere (graphc.passes.recompute.optimal).
+elsewhere (graphc.passes.recompute.budget_planner).
 """
 
 from __future__ import annotations

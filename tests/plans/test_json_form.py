@@ -14,8 +14,8 @@ from properties.test_plans import bits
 import graphc as g
 from graphc.errors import GraphcError
 from graphc.models import MODELS
-from graphc.plans.file import checked_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, check_alignment
+from graphc.plans.plan_file import checked_plan
 
 RNG = np.random.default_rng(0)
 FEEDS = [

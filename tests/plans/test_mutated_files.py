@@ -13,7 +13,7 @@ from properties.test_plans import bits
 
 import graphc as g
 from graphc.errors import GraphcError
-from graphc.plans.file import checked_plan
+from graphc.plans.plan_file import checked_plan
 
 
 def places(content, path=()):

@@ -6,7 +6,7 @@ import pytest
 from plans.changed_files import place_of, sealed, tampered
 
 from graphc.errors import GraphcError, PlanError, PlanFileError
-from graphc.plans.file import checked_plan
+from graphc.plans.plan_file import checked_plan
 
 
 def test_a_tampered_offset_is_caught_with_the_values(text):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphc.codegen.convolution.filter_sums import correlated, parts_of
 from graphc.codegen.convolution.matrices import View, filters_of, maps_of, multiply, taps_of
 from graphc.codegen.convolution.tiles import (
     Tile,
@@ -21,6 +20,7 @@ from graphc.codegen.convolution.tiles import (
     windows_over,
 )
 from graphc.codegen.convolution.unfold import Columns, fold, unfold
+from graphc.codegen.convolution.weight_gradient import correlated, parts_of
 from graphc.codegen.convolution.without_blas import channels_inside, convolved, convolved_back
 from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import IDENTITY

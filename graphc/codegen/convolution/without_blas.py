@@ -1,7 +1,7 @@
 """Convolution without a BLAS: for depthwise ones, and wherever a result lies as no BLAS writes it.
 
 Operands may have any strides. Each thread sums what one element needs in a fixed order. The
-gradient of filters, which sums over all pixels, is in filter_sums.py.
+gradient of filters, which sums over all pixels, is in weight_gradient.py.
 """
 
 from __future__ import annotations

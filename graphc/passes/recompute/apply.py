@@ -28,7 +28,7 @@ POLICIES: dict[str, Callable[[Graph, Target], Counts]] = {
     "sublinear": lambda graph, target: sublinear(graph, _judge(graph, target)),
     "recursive": lambda graph, target: recursive(graph),
 }
-"""The paper's. What is asked for bytes or work is in passes/recompute/optimal.py."""
+"""The paper's. What is asked for bytes or work is in passes/recompute/budget_planner.py."""
 
 
 def recompute(graph: Graph, policy: str, target: Target = CPU_TARGET) -> Graph:

@@ -1,7 +1,7 @@
 """The planner of a given problem: exact where it is small, else the best of a portfolio, improved.
 
     up to 13 nodes    exact.py: the optimum
-    else              the best of within.py along a chain, with the turn where the most is live, and
+    else              the best of sequence_planner.py along a chain, with the turn where the most is live, and
                       of evict.py under a list of weights, then under shaken ones on a little less
                       than the budget, for as long as `seconds` say; each filled by polish.py
 
@@ -29,7 +29,7 @@ from graphc.planning.given.evict import Weights, run_within
 from graphc.planning.given.problem import Problem
 from graphc.planning.given.replay import live_during, replay
 from graphc.planning.polish import keep_more
-from graphc.planning.within import SequencePlanner
+from graphc.planning.sequence_planner import SequencePlanner
 
 SECONDS = 10.0
 """For how long a plan is improved, unless told."""

@@ -12,8 +12,8 @@ from graphc.ir.builder import apply, trace
 from graphc.ir.verify import verify
 from graphc.ops.matmul import Linear, LinearAttributes
 from graphc.passes.fusion.epilogues import fuse_epilogues
-from graphc.plans.file import load_plan, save_plan
 from graphc.plans.memory_plan import RECOMPUTE
+from graphc.plans.plan_file import load_plan, save_plan
 from graphc.runtime.program import Program
 
 

@@ -16,7 +16,7 @@ from graphc.planning import replay
 from graphc.planning.given.exact import cheapest
 from graphc.planning.keep_sets import Choice
 from graphc.planning.polish import keep_more
-from graphc.planning.within import SequencePlanner
+from graphc.planning.sequence_planner import SequencePlanner
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.within import SequencePlan, SequencePlanner
+from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
