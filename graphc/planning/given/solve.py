@@ -1,9 +1,10 @@
 """The planner of a given problem: exact where it is small, else the best of a portfolio, improved.
 
     up to 13 nodes    exact.py: the optimum
-    else              the best of sequence_planner.py along a chain, with the turn where the most is live, and
-                      of evict.py under a list of weights, then under shaken ones on a little less
-                      than the budget, for as long as `seconds` say; each filled by polish.py
+    else              the best of sequence_planner.py along a chain, with the turn where the most
+                      is live, and of evict.py under a list of weights, then under shaken ones on a
+                      little less than the budget, for as long as `seconds` say; each filled by
+                      polish.py
 
 A search ends early where the bound of bound.py is reached, which proves the optimum. Every sequence
 is measured by replay.py, which shares no code with those that made it. Where nothing fits, the
