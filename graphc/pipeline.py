@@ -34,7 +34,7 @@ from graphc.passes.order import reordered, with_least_peak
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
 from graphc.passes.recompute import OptimalPlanner, recompute
-from graphc.passes.running_sums import accumulate_products
+from graphc.passes.running_sums import use_running_sums
 from graphc.passes.simplify import simplify
 from graphc.passes.training_step import training_graph
 from graphc.passes.updates_together import updates_together
@@ -281,7 +281,7 @@ STEPS: tuple[Step, ...] = (
     Step("training-step", _training_step, _trains),
     plain("common-subexpressions", share_common_subexpressions, _trains),
     plain("widen-products", widen_products, _trains),
-    plain("accumulate-products", accumulate_products, _trains),
+    plain("running-sums", use_running_sums, _trains),
     plain("place-updates", place_updates, _trains),
     plain("fuse-epilogues", fuse_epilogues, lambda options: options.target.has_epilogues),
     Step("fuse", _fused, lambda options: options.fuses),

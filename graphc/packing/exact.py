@@ -15,7 +15,7 @@ from enum import Enum
 import numpy as np
 
 from graphc.packing.orders import ranks
-from graphc.packing.problem import Integers, Problem
+from graphc.packing.problem import Integers, PackingProblem
 
 DECISIONS = 1000
 """Decisions of the shortest search."""
@@ -41,7 +41,7 @@ class Found:
 class ExactSearch:
     """Searches for packings of one problem; a pinned buffer bounds all that live with it."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PackingProblem) -> None:
         from graphc.packing.search import FIRST, LAST, MEMBERS, NEIGHBOURS, PINS, SIZE
 
         self.problem = problem

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphc.errors import PackingError, whole_number
-from graphc.packing.problem import Flags, Integers, Problem
+from graphc.packing.problem import Flags, Integers, PackingProblem
 
 LARGEST = 2**62
 """All sizes together, and every end of a pinned buffer, stay below this many bytes."""
@@ -61,11 +61,11 @@ class Buffers:
         buffers._check_pins()
         return buffers
 
-    def problem(self, chosen: Integers) -> tuple[Problem, int]:
+    def problem(self, chosen: Integers) -> tuple[PackingProblem, int]:
         """The problem of some buffers, and the bytes of its unit."""
         size, offset, is_pinned = self.size[chosen], self.offset[chosen], self.is_pinned[chosen]
         unit = int(np.gcd.reduce(np.concatenate((size, offset[is_pinned])))) or 1
-        problem = Problem.of(
+        problem = PackingProblem.of(
             self.lower[chosen], self.upper[chosen], size // unit, is_pinned, offset // unit
         )
         return problem, unit

@@ -12,10 +12,10 @@ import bisect
 
 import numpy as np
 
-from graphc.packing.problem import Integers, Problem
+from graphc.packing.problem import Integers, PackingProblem
 
 
-def pack_in_time(problem: Problem) -> tuple[Integers, int]:
+def pack_in_time(problem: PackingProblem) -> tuple[Integers, int]:
     """Allocate and free in the order of time; a buffer takes the smallest hole that holds it.
 
     Returns offsets and the height. Nothing may be pinned.

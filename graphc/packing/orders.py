@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from graphc.packing.problem import Integers, Problem
+from graphc.packing.problem import Integers, PackingProblem
 
 KEYS = (
     ("crowd", "duration", "area"),
@@ -22,7 +22,7 @@ NOISE = (0.08, 0.25, 0.6)
 """How far the first key of an order is changed at random, as a part of it."""
 
 
-def columns_of(problem: Problem) -> dict[str, Integers]:
+def columns_of(problem: PackingProblem) -> dict[str, Integers]:
     """The keys of orders: size, duration, area, birth of each buffer, and the crowd that it is in.
 
     Durations are counted in sections, so that an order depends on who lives with whom alone.
@@ -37,14 +37,14 @@ def columns_of(problem: Problem) -> dict[str, Integers]:
     }
 
 
-def basic_orders(problem: Problem) -> Iterator[Integers]:
+def basic_orders(problem: PackingProblem) -> Iterator[Integers]:
     """Orders by `KEYS`, then by birth."""
     columns = columns_of(problem)
     for keys in (*KEYS, ("birth", "duration", "size")):
         yield order_by([columns[key] for key in keys])
 
 
-def disturbed_orders(problem: Problem) -> Iterator[Integers]:
+def disturbed_orders(problem: PackingProblem) -> Iterator[Integers]:
     """Orders by `KEYS`, at first as they are, then disturbed more and less, without an end."""
     columns = columns_of(problem)
     for keys in KEYS:

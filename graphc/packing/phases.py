@@ -29,7 +29,7 @@ import numpy as np
 from graphc.packing.exact import ExactSearch, Outcome
 from graphc.packing.in_time import pack_in_time
 from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
-from graphc.packing.problem import Integers, Problem
+from graphc.packing.problem import Integers, PackingProblem
 
 ORDER_LIMIT = 8192
 """Most buffers that are placed in quadratic work."""
@@ -61,7 +61,7 @@ class Packer:
     are in the problem's units.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PackingProblem) -> None:
         self.problem = problem
         self.bound = problem.bound
         self.work = 0

@@ -32,7 +32,7 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Problem:
+class PackingProblem:
     """Buffers that live in sections [first, last) and have sizes in units.
 
     Sections are the times at which a different set of buffers is live and none of these sets lies
@@ -49,7 +49,7 @@ class Problem:
     @classmethod
     def of(
         cls, lower: Integers, upper: Integers, size: Integers, is_pinned: Flags, offset: Integers
-    ) -> Problem:
+    ) -> PackingProblem:
         """The problem of lifetimes in times of any kind, which `sections_of` numbers."""
         first, last = sections_of(lower, upper)
         return cls(first, last, size, is_pinned, offset)
@@ -101,10 +101,10 @@ class Problem:
         order = np.argsort(group, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(order) else []
 
-    def part(self, chosen: Integers) -> Problem:
+    def part(self, chosen: Integers) -> PackingProblem:
         """The problem of some of the buffers."""
         first, last, size = self.first[chosen], self.last[chosen], self.size[chosen]
-        return Problem.of(first, last, size, self.is_pinned[chosen], self.offset[chosen])
+        return PackingProblem.of(first, last, size, self.is_pinned[chosen], self.offset[chosen])
 
 
 def sections_of(lower: Integers, upper: Integers) -> tuple[Integers, Integers]:

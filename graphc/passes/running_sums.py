@@ -14,7 +14,7 @@ from graphc.ops.elementwise import Add
 from graphc.passes.dead_code import remove_dead_code
 
 
-def accumulate_products(graph: Graph) -> Graph:
+def use_running_sums(graph: Graph) -> Graph:
     """Give products of the gradient their running sum as an operand, in place of additions.
 
     An op takes part if it has an attribute ``accumulate`` and a last input ``*sum``. The product

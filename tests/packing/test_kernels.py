@@ -15,7 +15,7 @@ from graphc.packing import pack
 from graphc.packing.exact import luby
 from graphc.packing.in_order import place_in_order
 from graphc.packing.orders import random_numbers, ranks
-from graphc.packing.problem import Problem
+from graphc.packing.problem import PackingProblem
 from graphc.packing.valleys import fill_valleys
 
 ROWS = st.lists(
@@ -26,7 +26,7 @@ ROWS = st.lists(
 def problem_of(rows):
     lower, duration, size = np.array(rows, np.int64).T
     nothing = np.zeros(len(rows), np.int64)
-    return Problem.of(lower, lower + duration, size, nothing.astype(bool), nothing)
+    return PackingProblem.of(lower, lower + duration, size, nothing.astype(bool), nothing)
 
 
 def fit(problem, order, tightest):

@@ -73,7 +73,7 @@ def test_dumps_and_verification_between_passes(tmp_path):
         "05-training-step.txt",
         "06-common-subexpressions.txt",
         "07-widen-products.txt",
-        "08-accumulate-products.txt",
+        "08-running-sums.txt",
         "09-place-updates.txt",
         "10-recompute.txt",
         "11-order.txt",

@@ -9,7 +9,7 @@ from graphc.allocation.liveness import liveness
 from graphc.ir.builder import apply
 from graphc.ops.conv import Conv2d
 from graphc.ops.geometry import Conv2dAttributes
-from graphc.passes.running_sums import accumulate_products
+from graphc.passes.running_sums import use_running_sums
 
 
 def shared_weight(steps, dtype="float64"):
@@ -159,6 +159,6 @@ def test_a_product_with_another_reader_stays():
     (dw,) = g.gradient(loss, [w])
     first, second = dw.producer.inputs
     shown = g.plan(outputs={"sum": dw, "first": first, "second": second}, training=True)
-    assert not accumulating(accumulate_products(shown.graph))
+    assert not accumulating(use_running_sums(shown.graph))
     alone = g.plan(outputs={"sum": dw}, training=True)
-    assert len(accumulating(accumulate_products(alone.graph))) == 1
+    assert len(accumulating(use_running_sums(alone.graph))) == 1

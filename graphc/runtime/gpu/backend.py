@@ -18,7 +18,7 @@ from graphc.runtime.gpu.bind import Work, bind
 from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.places import places_of_plan
 from graphc.runtime.gpu.staging import Feed, Staging, arranged
-from graphc.runtime.gpu.streams import Slot, schedule
+from graphc.runtime.gpu.streams import Slot, assign_streams
 from graphc.runtime.poison import POISON, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -69,7 +69,7 @@ class GpuBackend:
             self._copies = accelerator.stream()
             graph = plan.graph
             self._staging = Staging(accelerator, graph.inputs, graph.outputs, self._places)
-        self._slots = schedule(plan, self._works, count)
+        self._slots = assign_streams(plan, self._works, count)
         self._replay: Callable[[], None] | None = None
         self._is_warm = False
 

@@ -127,7 +127,7 @@ class _Tracker:
         return self.roots[value]
 
 
-def schedule(plan: MemoryPlan, works: Sequence[Work], count: int) -> list[Slot]:
+def assign_streams(plan: MemoryPlan, works: Sequence[Work], count: int) -> list[Slot]:
     """Slots on `count` streams: each work where it can start first, by estimated seconds."""
     free = [0.0] * count
     done = [0.0] * len(works)

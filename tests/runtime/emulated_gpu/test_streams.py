@@ -8,7 +8,7 @@ from runtime.emulated_gpu.networks import branches, small_gpt2, small_mlp
 
 import graphc as g
 from graphc.runtime.gpu.bind import bind
-from graphc.runtime.gpu.streams import hazards, schedule
+from graphc.runtime.gpu.streams import assign_streams, hazards
 
 ADDRESS = 0x7F00_0000_0000
 
@@ -63,7 +63,7 @@ def test_hazards_order_all_that_touches_the_same_bytes(network, options):
 def test_branches_run_side_by_side():
     plan = plan_of(branches, allocate="none")
     works = bind(plan, ADDRESS)
-    slots = schedule(plan, works, 3)
+    slots = assign_streams(plan, works, 3)
     assert {slot.stream for slot in slots} == {0, 1, 2}
 
 
@@ -71,7 +71,7 @@ def test_branches_run_side_by_side():
 def test_slots_keep_hazards(count):
     plan = plan_of(small_gpt2)
     works = bind(plan, ADDRESS)
-    slots = schedule(plan, works, count)
+    slots = assign_streams(plan, works, count)
     before, last = [], {}
     for number, slot in enumerate(slots):
         own = set(slot.waits)
@@ -86,4 +86,4 @@ def test_slots_keep_hazards(count):
 
 def test_one_stream_waits_for_nothing():
     plan = plan_of(small_mlp)
-    assert all(slot.waits == () for slot in schedule(plan, bind(plan, ADDRESS), 1))
+    assert all(slot.waits == () for slot in assign_streams(plan, bind(plan, ADDRESS), 1))
