@@ -34,7 +34,7 @@ browser: $(VENV)/.installed-$(EXTRAS),$(PAGES) chromium
 
 # Any on the path, else Debian's, else Playwright's own.
 chromium: $(VENV)/.installed-$(EXTRAS),$(PAGES)
-	command -v chromium || command -v google-chrome || \
+	test -n "$$CHROMIUM" || command -v chromium || command -v google-chrome || \
 		{ apt-get update && apt-get install --yes --no-install-recommends chromium; } || \
 		$(BIN)/playwright install chromium
 

@@ -1,7 +1,7 @@
 """graphc: a computation-graph compiler that plans every byte of a training step before it runs."""
 
-import graphc.codegen.target  # noqa: F401 - makes GPUs known as targets
 from graphc import optim
+from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError
 from graphc.ir.builder import input, keep, mirror, parameter, scope, segment

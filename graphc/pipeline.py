@@ -207,7 +207,7 @@ def _fused(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
-    return fuse_reductions(graph, compilation.options.target, compilation.options.recomputes)
+    return fuse_reductions(compilation.allocation(graph), compilation.options.recomputes)
 
 
 def planner(graph: Graph, compilation: Compilation) -> OptimalPlanner:
@@ -222,7 +222,7 @@ def planner(graph: Graph, compilation: Compilation) -> OptimalPlanner:
 def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     if options.policy != "optimal":
-        return recompute(graph, options.policy, options.target)
+        return recompute(compilation.allocation(graph), options.policy)
     goal = options.goal or Goal()
     graph, compilation.certificate = planner(graph, compilation).plan(goal)
     return graph

@@ -288,6 +288,10 @@ class Graph:
                     number += 1
         return names
 
+    def in_order(self, nodes: Iterable[Node]) -> Graph:
+        """The graph with these of its nodes, in this order."""
+        return Graph(tuple(nodes), self.outputs, self.kept)
+
     @property
     def effects(self) -> tuple[Node, ...]:
         """Nodes that replace a state; they stay, whether or not their outputs are read."""

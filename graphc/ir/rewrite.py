@@ -1,4 +1,7 @@
-"""The one way to rebuild a graph: front to back, with what stands for each of its values.
+"""How a graph is rebuilt: front to back, with what stands for each of its values.
+
+New nodes are made by `graphc.ir.builder`; nodes of a graph are put into another order by
+`Graph.in_order`; every other pass goes through here.
 
 A `Rewriter` goes along the nodes of a graph. For every node it knows what stands for the operands
 by now, and is told what stands for the node. `rewrite` is the loop of most passes; a pass that
@@ -79,7 +82,7 @@ class Rewriter:
         return frozenset(self.values(self.graph.kept))
 
     def result(self) -> Graph:
-        """The graph of all nodes that were put."""
+        """The graph of all nodes that were put, with what stands for the outputs."""
         return Graph(tuple(self.nodes), self.outputs, self.kept)
 
 

@@ -23,7 +23,6 @@ order found only where its packed arena is smaller than that of the order given.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
@@ -75,7 +74,7 @@ def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Graph:
     graph = graph_steps.graph
     if all(index == step for index, step in enumerate(order)):
         return graph
-    return replace(graph, nodes=tuple(graph.nodes[step] for step in graph_steps.with_views(order)))
+    return graph.in_order(graph.nodes[step] for step in graph_steps.with_views(order))
 
 
 def _arcs(graph_steps: GraphSteps) -> Iterator[Arc]:

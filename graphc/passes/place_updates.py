@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from graphc.ir.graph import Graph, Node, State, Value
 
 
@@ -28,4 +26,4 @@ def place_updates(graph: Graph) -> Graph:
             at = max(before, default=step)
         slots.append((at, node.op.has_effect, step, node))
     slots.sort(key=lambda slot: slot[:3])  # an update stands behind the last reader
-    return replace(graph, nodes=tuple(node for *_, node in slots))
+    return graph.in_order(node for *_, node in slots)

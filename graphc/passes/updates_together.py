@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from graphc.allocation.allocate import Allocation, Sizes
 from graphc.ir.graph import Graph, Node, State, Value
@@ -42,7 +42,7 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
             return given
         if most is None:
             most = _most(given.sizes("packed"), goal)
-        found = given.of(replace(graph, nodes=nodes))
+        found = given.of(graph.in_order(nodes))
         sizes = found.sizes("packed")
         fits = sizes.feature_map_bytes <= most.feature_map_bytes
         if fits and sizes.arena_bytes <= most.arena_bytes:

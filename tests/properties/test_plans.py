@@ -202,7 +202,7 @@ def test_shortened_lifetime_is_rejected_with_both_culprits(network, data):
 @examples(60)
 @given(networks())
 def test_passes_change_no_bit(network):
-    """The graph as traced, and the graph after all passes, give the same outputs."""
+    """The graph as traced, its random streams numbered as a plan's, and that after all passes."""
     outputs = {"loss": network.loss, **network.outputs}
     traced = number_streams(trace(outputs))
     planned_graph = g.plan(outputs=outputs, training=True).graph

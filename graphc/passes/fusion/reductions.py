@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.allocation.allocate import Allocation
-from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
-from graphc.ir.types import TensorType, align, axes_in_memory, contiguous_strides
+from graphc.ir.types import align, axes_in_memory, contiguous_strides
 from graphc.ops.fused import (
     Fused,
     FusedAttributes,
@@ -31,16 +30,15 @@ from graphc.ops.fused import (
 from graphc.ops.fused_reduce import REDUCTIONS, FusedReduce, FusedReduceAttributes
 from graphc.passes.fusion.elementwise import MOST_INPUTS, Lasting
 from graphc.passes.precision import casts_a_parameter
-from graphc.target import Target
 
 
-def fuse_reductions(graph: Graph, target: Target, recomputes: bool = False) -> Graph:
+def fuse_reductions(given: Allocation, recomputes: bool = False) -> Graph:
     """The graph with reductions that compute their operands on the way, where this costs no bytes.
 
     Most cannot cost any. All are fused if the graph needs no more bytes at its peak; not so
     for a plan that `recomputes`, which has another one.
     """
-    given = Allocation(graph, target)
+    graph = given.graph
     found = _Search(given, recomputes).run()
     safe = [each for each in found if each.is_safe]
     if len(found) > len(safe) and not recomputes:
@@ -101,6 +99,7 @@ class _Search:
 
     def __init__(self, given: Allocation, recomputes: bool) -> None:
         self.graph, self.target, self.strides = given.graph, given.target, given.strides
+        self.alignment = given.alignment
         self.recomputes = recomputes
         graph = given.graph
         self.originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
@@ -131,7 +130,7 @@ class _Search:
             return None
         fused = self.fused(reduction, part, behind)
         nodes = tuple(node for node in (before, reduction, behind) if node is not None)
-        is_safe = behind is None or _aligned(behind.output.type) <= _aligned(reduction.output.type)
+        is_safe = behind is None or self.bytes(behind.output) <= self.bytes(reduction.output)
         if before is not None:
             is_safe = is_safe and self.is_safe(reduction, before, fused, rest)
         operand = reduction.inputs[0] if before is not None else None
@@ -232,11 +231,15 @@ class _Search:
             rest = instead(maker, Fused.name, part.inputs, attributes, types)
         return rest, dict(zip(results, rest.outputs, strict=True))
 
+    def bytes(self, value: Value) -> int:
+        """What a value takes in the arena."""
+        return align(value.type.bytes, self.alignment)
+
     def is_safe(self, reduction: Node, maker: Node, fused: Node, rest: Node | None) -> bool:
         """Whether no step has more bytes live than with both apart."""
-        step, operand = self.graph.position[maker], _aligned(reduction.inputs[0].type)
-        own = _aligned(fused.output.type)
-        own += sum(map(_aligned, self.target.workspace(fused, {})))
+        step, operand = self.graph.position[maker], self.bytes(reduction.inputs[0])
+        scratch = self.target.workspace(fused, {})
+        own = self.bytes(fused.output) + sum(align(s.bytes, self.alignment) for s in scratch)
         dying = self.dying(maker, fused)
         if not dying:  # then the operand had bytes of its own
             return own <= operand
@@ -254,7 +257,7 @@ class _Search:
         roots = {self.graph.roots[v]: None for v in fused.inputs if v in self.graph.roots}
         step = len(self.graph.nodes) if self.recomputes else self.graph.position[maker]
         return [
-            _aligned(root.type)
+            self.bytes(root)
             for root in roots
             if self.lasting.last[root] <= step and not isinstance(root, State | Input)
         ]
@@ -268,10 +271,6 @@ def _is_elementwise(node: Node) -> bool:
 
 def _place(node: Node) -> tuple[str, int, str]:
     return node.phase, node.mirror, node.segment
-
-
-def _aligned(type: TensorType) -> int:
-    return align(type.bytes, ALIGNMENT)
 
 
 def _group_of(maker: Node) -> _Group:
@@ -307,9 +306,8 @@ def _rebuilt(graph: Graph, fusions: Sequence[_Fusion]) -> Graph:
             continue
         if fusion.rest is not None:
             kept = [value for value in node.outputs if value is not fusion.operand]
-            rest = rewriter.put(
-                fusion.rest, rewriter.moved(fusion.rest)
-            )  # the fused node may read it
+            rest = rewriter.add(rewriter.moved(fusion.rest))
+            rewriter.stand(fusion.rest.outputs, rest.outputs)  # what the fused node may read
             rewriter.stand(kept, rest.outputs)
         fused = rewriter.add(rewriter.moved(fusion.fused))
         rewriter.stand(fusion.nodes[-1].outputs, fused.outputs)

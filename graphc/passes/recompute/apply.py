@@ -18,34 +18,34 @@ from graphc.passes.recompute.policies import (
     sublinear,
 )
 from graphc.passes.recompute.sequence import materialise, mirrored_sequence
-from graphc.target import CPU_TARGET, Target
 
-POLICIES: dict[str, Callable[[Graph, Target], Counts]] = {
-    "none": lambda graph, target: {},
-    "mirror": lambda graph, target: mirror(graph),
-    "cheap": lambda graph, target: cheap(graph),
-    "segments": lambda graph, target: segments(graph),
-    "sublinear": lambda graph, target: sublinear(graph, _judge(graph, target)),
-    "recursive": lambda graph, target: recursive(graph),
+POLICIES: dict[str, Callable[[Allocation], Counts]] = {
+    "none": lambda given: {},
+    "mirror": lambda given: mirror(given.graph),
+    "cheap": lambda given: cheap(given.graph),
+    "segments": lambda given: segments(given.graph),
+    "sublinear": lambda given: sublinear(given.graph, _judge(given)),
+    "recursive": lambda given: recursive(given.graph),
 }
 """The paper's. What is asked for bytes or work is in passes/recompute/budget_planner.py."""
 
 
-def recompute(graph: Graph, policy: str, target: Target = CPU_TARGET) -> Graph:
+def recompute(given: Allocation, policy: str) -> Graph:
     """A training graph without copies, with what `policy` computes again.
 
     16-bit copies of parameters are made again under every policy.
     """
-    sequence = sequence_of(graph, policy, target)
-    if len(sequence) == len(graph.nodes):
-        return graph
-    return with_sequence(graph, sequence)
+    sequence = sequence_of(given, policy)
+    if len(sequence) == len(given.graph.nodes):
+        return given.graph
+    return with_sequence(given.graph, sequence)
 
 
-def sequence_of(graph: Graph, policy: str, target: Target = CPU_TARGET) -> list[int]:
+def sequence_of(given: Allocation, policy: str) -> list[int]:
     """The sequence that `policy` runs, as positions of the graph's nodes."""
+    graph = given.graph
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
-    counts = {**casts, **POLICIES[policy](graph, target)}
+    counts = {**casts, **POLICIES[policy](given)}
     return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))
 
 
@@ -58,9 +58,9 @@ def _mirrored(graph: Graph, counts: Counts) -> list[int]:
     return mirrored_sequence(graph, lambda node: counts.get(node, 0))
 
 
-def _judge(graph: Graph, target: Target) -> Callable[[Counts], int]:
+def _judge(given: Allocation) -> Callable[[Counts], int]:
     """The most bytes live at one node, with overwriting and workspaces."""
-    graph_steps = GraphSteps(Allocation(graph, target), lambda node: 0.0, feature_maps_only=False)
+    graph_steps = GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
     return lambda counts: graph_steps.steps.peak(
-        graph_steps.without_views(_mirrored(graph, counts))
+        graph_steps.without_views(_mirrored(given.graph, counts))
     )

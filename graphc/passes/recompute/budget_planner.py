@@ -325,7 +325,7 @@ class OptimalPlanner:
 
     def _sequence(self, name: str) -> list[int]:
         if name not in self._sequences:
-            self._sequences[name] = sequence_of(self.graph, name, self.allocation.target)
+            self._sequences[name] = sequence_of(self.allocation, name)
         return self._sequences[name]
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 import graphc as g
+from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import trace
 from graphc.ir.device import find_device
 from graphc.passes.fusion import elementwise as fusion
@@ -33,7 +34,7 @@ def fuse(graph, recomputes=False):
 
 def fuse_reductions(graph, recomputes=False):
     """Reductions that compute their operands, as a plan for a GPU has them."""
-    return reductions.fuse_reductions(graph, GPU, recomputes)
+    return reductions.fuse_reductions(Allocation(graph, GPU), recomputes)
 
 
 X, Y = g.input("x", (4, 6)), g.input("y", (4, 6))
