@@ -43,7 +43,7 @@ _COMPARE = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What instruction number `index` computed."""
+    """The result of instruction number `index`, as an operand of a later one."""
 
     index: int
 
@@ -70,7 +70,7 @@ class Expression:
 
     @property
     def names(self) -> frozenset[str]:
-        """Inputs and attributes that the expression reads."""
+        """The inputs and attributes that the expression reads."""
         operands = [o for i in self.instructions for o in i.operands] + [self.value]
         return frozenset(o for o in operands if isinstance(o, str))
 

@@ -131,7 +131,7 @@ class _Parser:
                 self.kept.add(value)
 
     def details(self, source: str) -> Mapping[str, Any]:
-        """What stands in braces; the nodes of a deep network say the same few things."""
+        """The attributes in braces, read once each: a deep network repeats the same few."""
         if source not in self.known_details:
             self.known_details[source] = self.parsed(source)
         return self.known_details[source]

@@ -1,4 +1,4 @@
-"""Well-formedness of graphs."""
+"""The check that a graph is well-formed, which runs behind every pass."""
 
 from __future__ import annotations
 
