@@ -195,7 +195,7 @@ class _Choosing:
         )
 
     def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
-        """Whether a node can read a value where it lies so; a view can, its readers are asked too."""
+        """Whether a node can read a value that lies so; a view can, and its readers are asked."""
         if self.separate.placements[node.outputs[0]].how == "view":
             return True
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}

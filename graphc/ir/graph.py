@@ -298,8 +298,10 @@ class Graph:
         return written(self, "html")
 
     def to_networkx(self) -> networkx.MultiDiGraph[Node]:
-        """The graph for networkx: its nodes are `Node` objects with ``op``, ``scope`` and ``phase``,
-        and each edge carries its ``value``."""
+        """The graph for networkx, with `Node` objects as its nodes.
+
+        They carry ``op``, ``scope`` and ``phase``; each edge carries its ``value``.
+        """
         import networkx  # slow to import, and nothing else of a graph needs it
 
         graph: networkx.MultiDiGraph[Node] = networkx.MultiDiGraph()

@@ -22,7 +22,6 @@ class Rewriter:
 
     `standing` says beforehand what stands for some values.
 
-
     Invariant: `nodes` holds what was put so far, in order, and no node of it reads a value that a
     later call of `stand` or `put` replaces.
     """

@@ -1,4 +1,4 @@
-"""The check that a graph is well-formed, which runs behind every pass."""
+"""The check that a graph is well-formed: of what every pass makes, and of what is parsed."""
 
 from __future__ import annotations
 

@@ -82,11 +82,12 @@ class _Mixed:
             self.flexible.update(outputs)
 
     def has_choice(self, node: Node, index: int, value: Value) -> bool:
-        """Whether this operand may be of either precision."""
+        """Whether a node takes an operand, number `index`, in either precision."""
         is_wide = node.op.input_name(index) in node.op.wide_inputs
         return not is_wide and value.type.dtype in (float32, self.dtype)
 
     def computed_in(self, node: Node, choices: list[Value]) -> DType:
+        """The float type that a node computes in, by its op and the operands that it can choose."""
         if isinstance(node.op, Cast):
             return node.inputs[0].type.dtype  # the user has chosen what to convert
         if node.op.precision == "narrow":
@@ -96,7 +97,10 @@ class _Mixed:
 
 
 def widen_products(graph: Graph) -> Graph:
-    """Products that are only converted to float32, gradients of weights, come out as float32."""
+    """The graph with products as float32 that are only read to be converted to it.
+
+    Gradients of weights are such products.
+    """
     returned = set(graph.outputs.values())
     widened = {
         source.node.serial

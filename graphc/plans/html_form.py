@@ -24,16 +24,17 @@ COLOURS: dict[Kind, str] = {
     "mirror": "#009e73",
     "workspace": "#cc79a7",
 }
-"""Of Okabe and Ito, told apart by colour-blind readers; all pictures of plans have them."""
+"""The colours of kinds in all pictures of plans: those of Okabe and Ito, which colour-blind readers
+tell apart."""
 
 WIDTH, MAP_HEIGHT, CURVE_HEIGHT = 720, 260, 70
-"""Of the picture, in CSS pixels."""
+"""The sizes of the picture, in CSS pixels."""
 
 RECTANGLES = 1500
-"""The largest are drawn; a cell of a notebook should stay small."""
+"""The most rectangles that are drawn, the largest: a cell of a notebook should stay small."""
 
 OPS = 8
-"""Ops that the summary of a graph lists."""
+"""The number of ops that the summary of a graph lists."""
 
 
 @writes(MemoryPlan, "html")
@@ -118,7 +119,7 @@ def _curve(plan: MemoryPlan) -> str:
 
 
 def _bars(sizes: Sequence[int], title: str) -> str:
-    """One bar a pixel: the largest of the sizes that fall on it."""
+    """A chart of sizes with one bar a pixel, the largest of those that fall on it."""
     columns = min(len(sizes), WIDTH)
     most = max(sizes, default=0) or 1
     path = []

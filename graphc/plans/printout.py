@@ -10,10 +10,10 @@ from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 STEP_LIMIT = 200
-"""Most steps that `str(plan)` lists; of longer plans it shows the steps around the peak."""
+"""The most steps that `str(plan)` lists; of longer plans it shows the steps around the peak."""
 
 LARGEST = 6
-"""Values listed at the peak."""
+"""The number of values that are listed at the peak."""
 
 
 @writes(MemoryPlan, "text")

@@ -122,7 +122,7 @@ def _may_be_put_in(
 
 
 def _computes_of_constants(expression: Expression, constants: Mapping[str, float]) -> bool:
-    """Whether an instruction reads constants alone, or is a power with one: compilers rewrite it."""
+    """Whether an instruction reads constants alone, or is a power with one, often rewritten."""
 
     def is_constant(operand: Operand) -> bool:
         if isinstance(operand, str):
