@@ -17,7 +17,8 @@ graph outputs read one step past the last node, and c(S) = 1 at step t is S.last
 
 Invariant: at step t, S.last > t + 1 if and only if a later step reads a value of S. What joins S
 after t does so by viewing or overwriting a value in S, so it is made by a reader of S behind t, and
-that read is in S.last already. Once y is written over x, the readers of y extend S.last.
+that read is in S.last already; the storage of a concatenation that holds parts has its lifetime
+from the start. Once y is written over x, the readers of y extend S.last.
 
 An output that replaces a state always has the state's storage; a part of a concatenation, and a
 concatenation that holds parts, have theirs from `zero_copy` and overwrite nothing. O(V + E) for

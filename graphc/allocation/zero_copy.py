@@ -7,13 +7,14 @@ first part on, and until the last reader of a part. Which parts should lie insid
 A part can be placed where it fills its storage, as the value that this was made for or as a
 row-major view of all of that; where the storage is no state's or input's and lies in no other
 concatenation; where y reads it once; and where the kernel that writes it, and all that read it or a
-view of it, take the strides that it has inside y (`_Choosing.move`).
+view of it, take the strides that it has inside y, with its axes in the same order in memory
+(`_Choosing.move`).
 
 The choice is greedy. Concatenations are visited from the last to the first: a concatenation that is
 itself a part has its place before its own parts are looked at, so these lie in the outermost whole,
-and a whole never becomes a part. At each one, all parts that can be placed are tried together, then
-each alone. They are placed where that lowers the most bytes live at one of the steps that they or
-the whole live on; or, with the same most, the sum over these steps.
+and a whole never becomes a part. At each one, all parts that can be placed are tried together, and
+if that does not pay, each alone. Parts are placed where that lowers the most bytes live at one of
+the steps that they or the whole live on; or, with the same most, the sum over these steps.
 
 Invariant: `profile[t]` has the bytes live at step t with the parts chosen so far in their wholes.
 Each choice lowers (most, sum) on the steps it touches and changes no other, so the peak of the

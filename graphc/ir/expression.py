@@ -116,6 +116,7 @@ class ScalarProgram:
 
 
 def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand:
+    """A function of operands, simpler where it is of numbers alone or a small power."""
     if all(isinstance(operand, float) for operand in operands):
         numbers = [operand for operand in operands if isinstance(operand, float)]
         match function:

@@ -257,6 +257,7 @@ def _fail(cls: type[Op], rule: str) -> None:
 
 
 def _check(cls: type[Op]) -> None:
+    """Raise `GraphError`, with the rule that is broken, for an op class that is not sound."""
     if cls.name in REGISTRY:
         _fail(cls, f"its name is taken by {type(REGISTRY[cls.name]).__qualname__}")
     if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
@@ -284,6 +285,7 @@ def _check(cls: type[Op]) -> None:
 
 
 def _check_kernel(cls: type[Op]) -> None:
+    """Raise `GraphError` unless an op has a kernel whose parameters are its inputs and outputs."""
     kernel = getattr(cls, "kernel", None)
     if kernel is None:
         if cls.views is None:
@@ -300,6 +302,7 @@ def _check_kernel(cls: type[Op]) -> None:
 
 
 def _gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
+    """Input → its gradient rule, from the methods of an op class named ``gradient...``."""
     inputs = [name.lstrip("*") for name in cls.inputs]
     outputs = [name.lstrip("*") for name in cls.outputs]
     known = {*inputs, *outputs, *(f"d{output}" for output in outputs)}

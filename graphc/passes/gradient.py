@@ -120,6 +120,7 @@ class _Differentiation:
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
+        """The gradients by each value of `wrt`: forward nodes are differentiated back to front."""
         self.mark_active(wrt)
         if loss in self.active:
             with builder.in_phase("gradient"):

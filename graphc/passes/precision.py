@@ -35,6 +35,8 @@ def to_mixed(graph: Graph, precision: Precision) -> Graph:
 
 
 class _Mixed:
+    """One rewriting of a graph; `flexible` has the values that may be of either precision."""
+
     def __init__(self, graph: Graph, dtype: DType) -> None:
         self.dtype = dtype
         self.rewriter = Rewriter(graph)
@@ -50,10 +52,12 @@ class _Mixed:
         return builder.trace(outputs)
 
     def restored(self, value: Value) -> Value:
+        """What stands for a value, cast to the type that this had."""
         found = self.rewriter.value(value)
         return found if found.type == value.type else cast(found, value.type.dtype)
 
     def convert(self, node: Node) -> None:
+        """Put a node with its operands cast to the type that it computes in."""
         inputs = [*self.rewriter.values(node.inputs)]
         choices = [v for i, v in enumerate(inputs) if self.has_choice(node, i, v)]
         is_flexible = (

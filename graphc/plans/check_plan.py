@@ -53,6 +53,8 @@ def check_plan(plan: MemoryPlan) -> None:
 
 
 class _Replay:
+    """One check of a plan: its statements, then a replay of one step over the cells."""
+
     def __init__(self, plan: MemoryPlan) -> None:
         self.plan = plan
         self.graph: Graph = plan.graph
@@ -117,6 +119,7 @@ class _Replay:
             self.check_alive(state, 0, end + 1, "the next step")
 
     def check_alive(self, value: Value, first: int, last: int, who: str) -> None:
+        """Raise `PlanError` unless steps [first, last) lie in the lifetime of a value's buffer."""
         lifetime = self.plan.buffers[self.plan.placements[value].buffer].lifetime
         if first < lifetime.first or last > lifetime.last:
             name = self.names[value]

@@ -93,6 +93,7 @@ def _svg(height: int, title: str, shapes: Iterable[str]) -> str:
 
 
 def _map(plan: MemoryPlan) -> str:
+    """The picture of the arena: a rectangle of steps by addresses for each buffer."""
     steps, names = len(plan.live_profile), plan.graph.names
     across, up = WIDTH / steps, MAP_HEIGHT / max(1, plan.arena_bytes)
     spans = [(plan.lifetime_end(b) - b.lifetime.first, b) for b in plan.buffers]
@@ -114,6 +115,7 @@ def _map(plan: MemoryPlan) -> str:
 
 
 def _curve(plan: MemoryPlan) -> str:
+    """The picture of the bytes live at each step, under its label."""
     label = f"live bytes, at most {format_bytes(plan.live_bytes)} at node {plan.peak_step}"
     return f"<div>{escape(label)}</div>{_bars(plan.live_profile, label)}"
 

@@ -153,6 +153,7 @@ def peak_rows(plan: MemoryPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def _tenants(plan: MemoryPlan, buffer: Buffer) -> str:
+    """The names of the values in a buffer, at most four, and the node that makes the first."""
     values: list[Value] = plan.residents.get(buffer.index, [])
     if not values:
         return "workspace"

@@ -2,11 +2,12 @@
 computes on the way.
 
 A group is a set of elementwise nodes with one key: one phase, mirror count, user's segment, shape,
-layout and float type to compute in. They run as one kernel at the step of the last member, over
+layout and float type to compute in. They run as one kernel at the step of the last member, in
 registers; only what is read outside of the group is written.
 
 One walk over the nodes in their order. A node begins a group of its own, and takes in the groups
-that make its operands, the latest first, where these are open, small enough and cost no bytes.
+that make its operands, the latest first, where these are open and of its key, and where all
+together are small enough and cost no bytes.
 
 Invariant: a group is open as long as no node outside of it reads one of its values and no state
 that it reads was replaced. The members of an open group can all be moved to a later step, and so

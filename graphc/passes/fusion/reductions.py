@@ -5,7 +5,7 @@ The pass runs behind that of `elementwise.py`. A group is a sum, mean, maximum o
 and at least one of
 
     before  the elementwise node that makes its operand, or of a fused node the member that makes it
-            and the members that only this one needs; the others stay behind as a node of their own
+            and the members that only this one needs; the others are left as a node of their own
     behind  an elementwise or fused node that reads nothing but its result
 
 Nothing else may read the operand, or the result where it is taken in; no value between two of the
@@ -18,8 +18,8 @@ that node did, and whatever was live only until the first step is dead behind it
 Bytes. Where no input dies with the node before, the operand had bytes of its own; no step needs
 more if the result and the workspace of the fused kernel are no larger than the operand. Where
 inputs die there, the operand may have been written over one. They are now live in the reduction,
-which is safe if it ran next, no members stay behind, and they are no larger than the operand. What
-a node behind makes must be no larger than the result that it read. Fusions that are not safe by
+which is safe if it ran next, no members are left, and they are no larger than the operand. What a
+node behind makes must be no larger than the result that it read. Fusions that are not safe by
 these rules are made only if the graph with all of them has no more live bytes at its peak.
 
 Sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to
