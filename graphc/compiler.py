@@ -75,8 +75,9 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """A plan's bytes, what it adds to a step's seconds and flops as parts of it, and bounds: what
-    every plan within these bytes adds to the seconds, and the bytes that every plan needs."""
+    """A plan on the curve of bytes against time: its bytes, and the parts that it adds to a step's
+    seconds and flops. `extra_time_bound` is the least part of the seconds that any plan within
+    these bytes adds, `bound_bytes` the fewest bytes that any plan needs."""
 
     arena_bytes: int
     feature_map_bytes: int
@@ -94,5 +95,5 @@ def _on_this_machine(options: Told) -> Told:
 
 
 def _profile(gpu: Gpu | None) -> str | Device:
-    """What is planned for where a step is to run on a GPU, or on the CPU."""
+    """The device that a plan is made for where steps run on this GPU, or on the CPU for None."""
     return "cpu" if gpu is None else profile_of(gpu)

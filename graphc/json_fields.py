@@ -15,15 +15,15 @@ from typing import Any, NoReturn
 from graphc.errors import GraphcError
 
 LARGEST = 2**60
-"""Beyond any count, offset or size that means something; sums of two still fit 64 bits."""
+"""A bound beyond any count, offset or size that means something; sums of two fit 64 bits."""
 
 LONGEST = 60
-"""Characters of a faulty value in a message."""
+"""The most characters of a faulty value that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Reads files of one kind: the error that a fault in one raises, and how to get a sound one."""
+    """A reader of files of one kind: the error that a fault raises, and how to get a sound file."""
 
     error: type[GraphcError]
     cure: str = ""
@@ -41,7 +41,7 @@ class JsonReader:
         return f"; {self.cure}" if self.cure else ""
 
     def parse(self, text: str | bytes, what: str = "this") -> Any:
-        """What the text holds. Refuses keys that stand twice, NaN and infinity."""
+        """The object in a text of JSON; keys that stand twice, NaN and infinity are refused."""
 
         def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             found = dict(pairs)
@@ -60,7 +60,7 @@ class JsonReader:
             raise self.error(f"{what} is not JSON, or cut short: {error}{self.advice}") from None
 
     def record(self, given: object, keys: Collection[str], where: str) -> dict[str, Any]:
-        """An object with exactly these keys."""
+        """Return what is given if it is an object with exactly these keys."""
         if not isinstance(given, dict):
             self.fail(where, f"an object with the keys {', '.join(keys)} is expected", given)
         missing = [key for key in keys if key not in given]
@@ -72,7 +72,7 @@ class JsonReader:
         return given
 
     def objects(self, given: object, where: str, keys: Collection[str] = ()) -> dict[str, Any]:
-        """An object with at least these keys."""
+        """Return what is given if it is an object with at least these keys."""
         if not isinstance(given, dict):
             self.fail(where, "an object is expected", given)
         missing = [key for key in keys if key not in given]
@@ -81,25 +81,25 @@ class JsonReader:
         return given
 
     def listed(self, given: object, where: str) -> list[Any]:
-        """A list of anything."""
+        """Return what is given if it is a list, of anything."""
         if not isinstance(given, list):
             self.fail(where, "a list is expected", given)
         return given
 
     def text_of(self, given: object, where: str) -> str:
-        """A text."""
+        """Return what is given if it is a text."""
         if not isinstance(given, str):
             self.fail(where, "a text is expected", given)
         return given
 
     def one_of(self, given: object, allowed: Sequence[str], where: str) -> str:
-        """One of some texts."""
+        """Return what is given if it is one of the allowed texts."""
         if not isinstance(given, str) or given not in allowed:
             self.fail(where, f"one of {', '.join(allowed)} is expected", given)
         return given
 
     def whole(self, given: object, where: str, least: int = 0, below: int = LARGEST) -> int:
-        """A whole number in [least, below)."""
+        """Return what is given if it is a whole number in [least, below)."""
         # A bool is an int in Python, and none in JSON.
         if type(given) is not int or not least <= given < below:
             limit = f" and below {below}" if below < LARGEST else ""
@@ -107,20 +107,20 @@ class JsonReader:
         return given
 
     def number(self, given: object, where: str, most: float = LARGEST) -> float:
-        """A finite number from 0 up to `most`."""
+        """Return what is given, as a float, if it is a finite number from 0 up to `most`."""
         if type(given) not in (int, float) or not 0 <= given <= most:  # type: ignore[operator]
             limit = f" to {most}" if most < LARGEST else " up"
             self.fail(where, f"a number from 0{limit} is expected", given)
         return float(given)  # type: ignore[arg-type]
 
     def truth(self, given: object, where: str) -> bool:
-        """True or false."""
+        """Return what is given if it is true or false."""
         if not isinstance(given, bool):
             self.fail(where, "true or false is expected", given)
         return given
 
     def scalar(self, given: object, where: str) -> str | int | float | bool:
-        """A text, a number, or true or false."""
+        """Return what is given if it is a text, a finite number, or true or false."""
         is_finite = isinstance(given, int | float) and math.isfinite(given)
         if not isinstance(given, str | bool) and not is_finite:
             self.fail(where, "a text, a finite number, true or false is expected", given)

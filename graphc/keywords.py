@@ -23,7 +23,7 @@ Told = TypeVar("Told", bound="Options")
 Result = TypeVar("Result")
 
 WIDTH = 96
-"""Columns of a docstring's text."""
+"""The columns that the text of a docstring has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Option(Generic[T]):
             choose(name, cast(str, given), self.choices)
 
     def filled(self, text: str, default: object = None) -> str:
-        """A text about the option with what its braces stand for."""
+        """A text about the option, with its braces filled in."""
         return text.format(choices=", ".join(self.choices), default=default)
 
 
@@ -79,19 +79,19 @@ def option(
     check: Callable[[str, Any], object] | None = None,
     flag: Flag | None = None,
 ) -> T:
-    """A field of `Options`, declared."""
+    """Declare an option: the field of a class derived from `Options`."""
     declaration = Option(default, meaning, tuple(choices), check, flag)
     found: T = field(default=default, metadata={"option": declaration})
     return found
 
 
 def required(meaning: str) -> Mapping[str, Option[Any]]:
-    """Metadata of a field of `Options` that has to be given."""
+    """The metadata of an option that has to be given."""
     return {"option": Option(MISSING, meaning)}
 
 
 def now_required(kind: type[Options], name: str) -> Mapping[str, Option[Any]]:
-    """Metadata of an option of `kind` for a class that wants it to be given."""
+    """The metadata of an option of `kind`, for a class in which it has to be given."""
     return {"option": replace(declared(kind)[name], default=MISSING)}
 
 
@@ -102,7 +102,7 @@ def same(kind: type[Options], name: str) -> Any:
 
 
 class Options:
-    """Base of frozen dataclasses whose fields are made by `option`; checked when they are made."""
+    """The base of frozen dataclasses with fields made by `option`, checked when one is made."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -160,7 +160,7 @@ def _check_known(function: str, name: str, known: Sequence[str]) -> None:
 
 
 def _meanings(known: Mapping[str, Option[Any]]) -> str:
-    """A paragraph for each option."""
+    """The meaning of each option, a paragraph each, for the docstring of a function."""
     return "\n".join(
         textwrap.fill(f"{name}: {each.filled(each.meaning)}", WIDTH, subsequent_indent="    ")
         for name, each in known.items()

@@ -36,7 +36,7 @@ from graphc.target import Target, target_of
 SMALLEST_NORM = 1e-30
 
 AUTO = "auto"
-"""A device's name: the GPU of this machine, or else the CPU."""
+"""The name of a device that is the GPU of this machine, or else its CPU."""
 
 
 def _check_optimizer(name: str, given: object) -> None:
@@ -60,7 +60,7 @@ def _check_fuse(name: str, given: object) -> None:
 
 @dataclass(frozen=True)
 class NetworkOptions(Options):
-    """What a step computes."""
+    """The options that say what a step computes."""
 
     loss: Value | None = option(None, "What is trained; an output named ``loss``.")
     _: KW_ONLY
@@ -79,7 +79,7 @@ class NetworkOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(Options):
-    """How a step computes."""
+    """The options that say how a step computes."""
 
     clip_norm: float | None = option(
         None,
@@ -111,7 +111,7 @@ class StepOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementOptions(Options):
-    """How values are placed, in which order nodes run, and what they are taken to cost."""
+    """The options on how values are placed, the order of nodes, and what nodes are said to cost."""
 
     allocate: Allocate = option(
         "packed",
@@ -161,7 +161,7 @@ class PlacementOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeOptions(Options):
-    """What is computed again instead of kept."""
+    """The options that say what is computed again instead of kept."""
 
     recompute: Recompute = option(
         "none",
@@ -196,7 +196,7 @@ class RecomputeOptions(Options):
     )
 
     def check(self) -> None:
-        """Also that at most one option decides the plan."""
+        """Check each option, and that at most one of them decides the plan."""
         super().check()
         given = self._given_goals
         if len(given) > 1:
@@ -210,7 +210,7 @@ class RecomputeOptions(Options):
 
     @cached_property
     def goal(self) -> Goal | None:
-        """What the plan is asked for; None where all is None."""
+        """What the plan is asked for; None where no option of `GOALS` is given."""
         if self.max_extra_flops is not None:
             return Goal(max_extra_flops=float(self.max_extra_flops))
         for name in self._given_goals:
@@ -219,17 +219,17 @@ class RecomputeOptions(Options):
 
     @property
     def policy(self) -> Recompute:
-        """What decides on recomputation: a goal implies ``optimal``."""
+        """The policy that decides on recomputation: a goal implies ``optimal``."""
         return self.recompute if self.goal is None else "optimal"
 
 
 GOALS = ("budget", "feature_map_budget", "max_extra_flops")
-"""Options by which a user says what a plan has to reach."""
+"""The options by which a user says what a plan has to reach."""
 
 
 @dataclass(frozen=True)
 class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
-    """What all plans of a network are told, whatever they compute again."""
+    """The options of every plan of a network, whatever it computes again."""
 
     _: KW_ONLY
     device: str | Device = option(
@@ -244,7 +244,7 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     )
 
     def check(self) -> None:
-        """Also what training needs, and what a device cannot do; ``auto`` says nothing yet."""
+        """Check what training needs too, and what the device can do unless that is ``auto``."""
         super().check()
         if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
             raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
@@ -262,12 +262,12 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @property
     def goal(self) -> Goal | None:
-        """What the plan is asked for, if anything."""
+        """What the plan is asked for: nothing, unless a subclass has options for it."""
         return None
 
     @property
     def policy(self) -> Recompute:
-        """What decides on recomputation."""
+        """The policy that decides on recomputation, by default a search for the best."""
         return "optimal"
 
     @property
@@ -292,12 +292,12 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @cached_property
     def target(self) -> Target:
-        """What planners are handed."""
+        """The target that planners are handed."""
         return target_of(self.planned_for)
 
     @cached_property
     def cost_model(self) -> CostModel:
-        """Seconds of nodes; raises `OptionError` for costs that cannot be read."""
+        """What nodes cost in seconds; raises `OptionError` for costs that cannot be read."""
         measured = None if self.costs is None else load_costs(self.costs)
         peaks = find_device(self.roofline) if self.roofline else self.planned_for
         return CostModel(peaks, measured)
@@ -309,13 +309,13 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
 
     @property
     def fuses(self) -> bool:
-        """Whether groups of nodes become one."""
+        """Whether groups of elementwise nodes become one node each."""
         return self.target.fuses if self.fuse is None else self.fuse
 
 
 @dataclass(frozen=True)
 class FrontierOptions(PlanningOptions):
-    """What plans for all budgets are told."""
+    """The options of `frontier`: those of plans for all budgets."""
 
     loss: Value = field(metadata=now_required(NetworkOptions, "loss"))
     _: KW_ONLY
@@ -324,7 +324,7 @@ class FrontierOptions(PlanningOptions):
 
 @dataclass(frozen=True)
 class PlanOptions(RecomputeOptions, PlanningOptions):
-    """What one plan is told."""
+    """The options of one plan."""
 
     _: KW_ONLY
     training: bool | None = option(
@@ -339,7 +339,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
     )
 
     def check(self) -> None:
-        """Also that budgets are for training."""
+        """Check all options, and that budgets are for training."""
         super().check()
         if self.goal is not None and self.optimizer is None:
             raise OptionError("budgets are for training steps; give an optimizer")
@@ -352,7 +352,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
-    """How a plan runs."""
+    """The options that say how a plan runs."""
 
     cuda_graph: bool = option(True, "On a GPU, capture a step as a CUDA graph and replay it.")
     streams: int = option(
@@ -384,7 +384,7 @@ class RunOptions(Options):
 
 @dataclass(frozen=True)
 class CompileOptions(RunOptions, PlanOptions):
-    """What a program is told: its plan, and how it runs."""
+    """The options of a program: those of its plan, and how it runs."""
 
     _: KW_ONLY
     device: str = option(

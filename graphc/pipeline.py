@@ -78,19 +78,22 @@ class Compilation:
     _allocation: Allocation | None = None
 
     def allocation(self, graph: Graph) -> Allocation:
-        """The allocation of a graph: the last one, as far as it is worked out, if it is of that."""
+        """The allocation of a graph; the last one, with all worked out so far, if it is of this."""
         if self._allocation is None or self._allocation.graph is not graph:
             options = self.options
             self._allocation = Allocation(graph, options.target, options.alignment)
         return self._allocation
 
     def keep(self, allocation: Allocation) -> Graph:
-        """The graph of an allocation that a later step asks for again."""
+        """Return the graph of an allocation, and keep this for the step that asks for it next."""
         self._allocation = allocation
         return allocation.graph
 
     def stage(self, name: str, make: Callable[[], Made]) -> Made:
-        """What `make` gives, verified; an ill-formed graph names the stage."""
+        """Run `make`, time it, check the graph or plan that it gives, and dump that if asked for.
+
+        Raises `GraphError` that names the stage for a graph that is ill-formed.
+        """
         started = time.perf_counter()
         made = make()
         self.seconds.append((name, time.perf_counter() - started))
@@ -132,7 +135,7 @@ def run(graph: Graph, steps: Sequence[Step], compilation: Compilation) -> Graph:
 
 
 def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> MemoryPlan:
-    """The memory plan of what the options ask for, by `steps` in place of `STEPS`."""
+    """The memory plan of what the options ask for, by `STEPS` or the `steps` given."""
     started = time.perf_counter()
     compilation = Compilation(options, Path(options.dump) if options.dump is not None else None)
     with collection_paused():
@@ -143,7 +146,7 @@ def make_plan(options: PlanOptions, steps: Sequence[Step] | None = None) -> Memo
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Planning makes many lasting objects and hardly a cycle; to search for cycles costs time."""
+    """Pause the search for cyclic garbage: planning makes many lasting objects, hardly a cycle."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -173,7 +176,7 @@ def traced(options: PlanningOptions) -> Graph:
 
 
 def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
-    """Outputs that are states, or views of one, as copies: updates come before the copy out."""
+    """The graph with outputs that show a state as copies: updates come before the copy out."""
     if not (compilation.options.trains and any(map(_shows_a_state, graph.outputs.values()))):
         return graph
     outputs = graph.outputs.items()
@@ -181,6 +184,7 @@ def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _shows_a_state(value: Value) -> bool:
+    """Whether a value is a state or a view of one."""
     return isinstance(value.root, State)
 
 
@@ -211,7 +215,7 @@ def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def planner(graph: Graph, compilation: Compilation) -> OptimalPlanner:
-    """What plans for budgets of bytes or flops, of a training graph without copies."""
+    """The planner for budgets of bytes or flops, of a training graph without copies."""
     options = compilation.options
     order = with_least_peak if options.reorders else None
     return OptimalPlanner(
@@ -299,9 +303,9 @@ STEPS: tuple[Step, ...] = (
         lambda options: options.reorders and options.target.shares_launches,
     ),
 )
-"""Read from top to bottom; after the last one, values are given their places ("plan")."""
+"""The steps in their order; after the last one, values are given their places ("plan")."""
 
 
 def before(name: str) -> tuple[Step, ...]:
-    """Those of `STEPS` that stand before the first one of that name."""
+    """The steps of `STEPS` that stand before the first one of that name."""
     return STEPS[: [step.name for step in STEPS].index(name)]

@@ -19,10 +19,10 @@ from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, outer_axes
 
 MOST_PIECES = 4096
-"""Pieces of memory that a part of a concatenation may consist of where each takes a call."""
+"""The most pieces of memory that a part of a concatenation may lie in, where each takes a call."""
 
 _CLASSES: dict[str, type[Target]] = {}
-"""Kinds of devices, and the class that answers for each."""
+"""Kind of device → the class that answers for it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Target:
     device: Device = CPU
 
     least_alignment: ClassVar[int] = 1
-    """Bytes; the alignment of a plan is a multiple of it."""
+    """The bytes that the alignment of a plan must be a multiple of."""
     prefers_channels_last: ClassVar[bool] = False
     """Whether maps and weights of convolutions had better lie with their channels innermost."""
     fuses: ClassVar[bool] = False
@@ -49,14 +49,14 @@ class Target:
     def takes_strides(
         self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
     ) -> bool:
-        """Whether the node's kernel reads or writes the operand `name` where it lies so.
+        """Whether the node's kernel reads or writes its operand `name` with these byte strides.
 
-        Strides are bytes. Nothing is stored twice where it is written.
+        Of strides that are written to, no two elements share bytes.
         """
         return outer_axes(type, strides) <= node.op.free_axes(node, name)
 
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
-        """Whether kernels stay fast on a tensor that lies so inside a larger one."""
+        """Whether kernels stay fast on a tensor with these strides inside a larger one."""
         return math.prod(type.shape[: outer_axes(type, strides)]) <= MOST_PIECES
 
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
@@ -77,5 +77,5 @@ CPU_TARGET = Target(CPU)
 
 
 def target_of(device: Device) -> Target:
-    """The target that a device is, by its kind."""
+    """The target for a device, of the class that answers for its kind."""
     return _CLASSES[device.kind](device)

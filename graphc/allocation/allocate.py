@@ -8,10 +8,11 @@ each of which reads only what those before it found (V values, E edges, S storag
 2. Layouts (`layout`): which values do not lie row-major, by what the target prefers. O(V + E).
 3. Storages (`inplace`): values that view, replace or may overwrite one another share bytes. An
    operand may be overwritten where its counter is 1, Fig. 2 of the paper. O(V + E).
-4. Parts (`zero_copy`): values that are computed inside the concatenation that reads them, where
-   that lowers the bytes live at one step.
+4. Parts (`zero_copy`): values that are computed inside the concatenation that reads them, chosen
+   on storages in which nothing is overwritten. Step 3 is then done with these parts and without
+   any, and the storages that need fewer bytes at one step are taken.
 5. Places (`placing`): an offset for every storage and workspace, by one of four strategies that see
-   nothing but (first step, last step, bytes). Near linear, but for the search of `packed`.
+   nothing but (first step, last step, bytes) of each. Near linear, but for the search of `packed`.
 
 Invariant: two storages whose lifetimes overlap have no byte in common; within a storage, what an op
 writes lies over what it reads only where the op allows it. `graphc.plans.check_plan` proves both of
@@ -59,7 +60,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Tenants of the arena behind the states, the offset of each from there, and their height."""
+    """The tenants of the arena behind the states, and their offsets and height from there."""
 
     tenants: list[Tenant]
     offsets: list[int]
@@ -83,7 +84,10 @@ class Allocation:
         """What needs a place, by whether anything is overwritten."""
 
     def of(self, graph: Graph) -> Allocation:
-        """The same for another graph, or order; itself for its own."""
+        """The allocation of `graph` for the same target and alignment.
+
+        It is this one, with all that is worked out, if `graph` is the graph of this one.
+        """
         return self if graph is self.graph else Allocation(graph, self.target, self.alignment)
 
     @cached_property
@@ -117,7 +121,7 @@ class Allocation:
 
     @cached_property
     def state_bytes(self) -> int:
-        """The state region at the arena's start."""
+        """The bytes of the state region, which is the start of the arena."""
         return sum(self._aligned(state.type.bytes) for state in self.graph.states)
 
     @cached_property
@@ -127,11 +131,14 @@ class Allocation:
         return self.state_bytes + peak_bytes((t.first, t.last, t.bytes) for t in tenants)
 
     def arena_bytes(self, strategy: Allocate) -> int:
-        """The arena under a strategy."""
+        """The bytes of the whole arena under a strategy."""
         return self.state_bytes + self._placed(strategy).height
 
     def feature_map_bytes(self, strategy: Allocate) -> int:
-        """The paper's measure: neither state, input, output, workspace nor handed to an update."""
+        """The bytes of feature maps under a strategy, by the paper's measure.
+
+        It counts the storages of no state, input, output or workspace, nor of what updates read.
+        """
         storages = self.storages(strategy)
         excluded = {storages.placements[value].buffer for value in self.graph.outputs.values()}
         for node in self.graph.effects:
@@ -176,7 +183,7 @@ class Allocation:
         )
 
     def workspace_bytes(self, node: Node, storages: Storages) -> int:
-        """What a node needs beside its values where they lie as in `storages`."""
+        """The bytes that a node needs beside its values where these lie as in `storages`."""
         types = self.target.workspace(node, storages.strided)
         return sum(self._aligned(type.bytes) for type in types)
 
@@ -190,7 +197,7 @@ class Allocation:
         return self._places[strategy]
 
     def _storage_tenants(self, storages: Storages) -> list[Tenant]:
-        """The storages that are no states, in their order."""
+        """One tenant for each storage that is no state's, in the order of storages."""
         return [
             Tenant(storage.first, storage.last, self._aligned(storage.bytes), storage)
             for storage in storages.storages
@@ -198,7 +205,7 @@ class Allocation:
         ]
 
     def _tenants_under(self, strategy: Allocate) -> list[Tenant]:
-        """All that is no state, in order of first use; a step's outputs before its workspace."""
+        """All tenants but states, by first step; the outputs of a step before its workspace."""
         overwrites = strategy != "none"
         if overwrites not in self._tenants:
             storages = self.storages(strategy)
@@ -213,7 +220,10 @@ class Allocation:
     def _buffers(
         self, storages: Storages, places: _Places
     ) -> tuple[tuple[Buffer, ...], dict[Node, Buffer]]:
-        """Buffers in the order of their storages, then workspaces in the order of their nodes."""
+        """The plan's buffers, and of each node with a workspace the buffer of that.
+
+        Buffers of storages come first, in their order, then workspaces in the order of nodes.
+        """
         offset_of = {
             tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: offset
             for tenant, offset in zip(places.tenants, places.offsets, strict=True)
@@ -243,7 +253,7 @@ class Allocation:
 def _with_origins(
     placements: dict[Value, Placement], buffers: Sequence[Buffer]
 ) -> dict[Value, Placement]:
-    """The placements, those of first values in recycled buffers said to be so."""
+    """The placements, with `reuse` for `new` where a buffer is recycled."""
     recycled = _recycled_buffers(buffers)
     return {
         value: replace(place, how="reuse")
@@ -254,7 +264,7 @@ def _with_origins(
 
 
 def _recycled_buffers(buffers: Sequence[Buffer]) -> set[int]:
-    """Indices of buffers on bytes that an earlier one had."""
+    """The indices of buffers that lie on bytes which an earlier buffer had."""
     ends = [buffer.offset + buffer.bytes for buffer in buffers]
     marks = np.unique([buffer.offset for buffer in buffers] + ends)
     used = np.zeros(len(marks), bool)

@@ -1,7 +1,29 @@
 """Storages: which values share bytes because one views or overwrites the other.
 
-The rule is Fig. 2's: an op may overwrite an operand when it is the only reader left, counter 1.
-Values in one storage have one counter, so a view that is still read protects what it views.
+The rule is that of Fig. 2 in "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016).
+There c(x) counts the operations that still have to read x, and an operation may write over its
+operand x when it is the only one left, c(x) = 1. Values in one storage S have one counter here, so
+a view that is still read protects what it views. At step t the output y of node n is written over
+the operand x in S if and only if
+
+    n's op permits y over x           (`Op.may_overwrite`, best operand first)
+    c(S) = 1                          no step after t reads any value in S
+    shape, bytes and layout of x and y are equal, and x fills S
+    S begins with no input and no state, and no other output of n has taken it
+    n reads nothing else in S         two operands in one storage may lie in different elements
+
+Counters are not counted down: S.last is one past the last reader of all values in S so far, with
+graph outputs read one step past the last node, and c(S) = 1 at step t is S.last = t + 1.
+
+Invariant: at step t, S.last > t + 1 if and only if a later step reads a value of S. What joins S
+after t does so by viewing or overwriting a value in S, so it is made by a reader of S behind t, and
+that read is in S.last already; the storage of a concatenation that holds parts has its lifetime
+from the start. Once y is written over x, the readers of y extend S.last.
+
+An output that replaces a state always has the state's storage; a part of a concatenation, and a
+concatenation that holds parts, have theirs from `zero_copy` and overwrite nothing. O(V + E) for
+V values and E edges. Which storages then share a block of the arena, the figure's recycled tags,
+is another question: see `sharing` and `placing`.
 """
 
 from __future__ import annotations
@@ -58,6 +80,8 @@ def assign_storages(
 
 
 class _Assignment:
+    """Storages and placements so far, in the order in which nodes run."""
+
     def __init__(self, live: Liveness, parts: Parts, own: Mapping[Value, Layout]) -> None:
         self.live = live
         self.parts = parts
@@ -69,7 +93,7 @@ class _Assignment:
         self.placements: dict[Value, Placement] = {}
 
     def open(self, value: Value, how: How) -> None:
-        """A storage of the value's own."""
+        """Give the value a storage of its own."""
         first, last = self.live.born[value], self.live.dies[value] + 1
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
@@ -77,12 +101,13 @@ class _Assignment:
         self.placements[value] = _placement(index, self.own.get(value), how)
 
     def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
+        """Add a storage that is alive on steps [first, last), and return its index."""
         index = len(self.storages)
         self.storages.append(Storage(index, size, first, last, root))
         return index
 
     def place(self, value: Value) -> None:
-        """Live in the storage of a concatenation, as a part of it or as the whole."""
+        """Put a value into the storage of a concatenation, as a part of it or as the whole."""
         part = self.parts.places.get(value)
         whole = part.whole if part else value
         if whole not in self.wholes:
@@ -96,7 +121,7 @@ class _Assignment:
         )
 
     def join(self, value: Value, other: Value, layout: Layout | None, how: How) -> None:
-        """Live in the storage of another value."""
+        """Put a value into the storage of another one, which then lives for its readers too."""
         index = self.placements[other].buffer
         storage = self.storages[index]
         storage.last = max(storage.last, self.live.dies[value] + 1)
@@ -130,6 +155,10 @@ class _Assignment:
         return None
 
     def is_free(self, node: Node, step: int, operand: Value, value: Value, taken: set[int]) -> bool:
+        """Whether `value` may be written over an operand that the op permits: the rule above.
+
+        `taken` holds the storages that other outputs of the node are written over.
+        """
         placement = self.placements[operand]
         storage = self.storages[placement.buffer]
         return (

@@ -72,6 +72,7 @@ def _differs(type: TensorType) -> bool:
 
 
 def _any_channels_last(operands: Iterable[tuple[TensorType, Strides]]) -> bool:
+    """Whether an operand has its channels innermost in memory, and each element only once."""
     return any(
         _differs(type)
         and all(stride for stride, extent in zip(strides, type.shape, strict=True) if extent > 1)

@@ -10,11 +10,11 @@ from graphc.ir.graph import Graph, Value
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Steps count nodes. `born` is the writing step; `dies` is the step of the last reader.
+    """Lifetimes of all values: `born` is the step that writes one, `dies` that of its last reader.
 
-    Sources are born at step 0, before its node runs. Graph outputs die at `end`, one past the last
-    step: they are copied out after it. `counters` is the number of readers: the counter of Fig. 2
-    before anything has run.
+    Steps count nodes. Sources are born at step 0, before its node runs. Graph outputs die at `end`,
+    one past the last step: they are copied out after it. `counters` is the number of readers,
+    copying out included: the counter of Fig. 2 before anything has run.
     """
 
     born: dict[Value, int]
@@ -24,7 +24,7 @@ class Liveness:
 
 
 def liveness(graph: Graph) -> Liveness:
-    """Compute lifetimes of all values of a graph in its order."""
+    """Compute the lifetimes and counters of all values of a graph in its order."""
     end = len(graph.nodes)
     born: dict[Value, int] = dict.fromkeys(graph.sources, 0)
     for step, node in enumerate(graph.nodes):

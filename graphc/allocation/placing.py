@@ -34,19 +34,22 @@ Placer = Callable[[Sequence[Tenant]], tuple[list[int], int]]
 
 
 def _side_by_side(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Every storage apart."""
+    """Offsets where every storage has bytes of its own, one behind another."""
     return _with_common_workspace(tenants, lambda sizes: list(range(len(sizes))))
 
 
 def _recycled(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Storages in the blocks of Fig. 2."""
+    """Offsets where storages share recycled blocks, as in Fig. 2."""
     return _with_common_workspace(tenants, share)
 
 
 def _with_common_workspace(
     tenants: Sequence[Tenant], choose_blocks: Callable[[list[tuple[int, int, int]]], list[int]]
 ) -> tuple[list[int], int]:
-    """Blocks one after another, each as large as its largest tenant, then one workspace for all."""
+    """Offsets of blocks that `choose_blocks` gives storages, and one workspace behind them.
+
+    Each block is as large as its largest tenant, and the workspace as that of the neediest node.
+    """
     values = [t for t in tenants if isinstance(t.owner, Storage)]
     blocks = choose_blocks([(t.first, t.last, t.bytes) for t in values])
     sizes = [0] * (max(blocks, default=-1) + 1)
@@ -63,7 +66,7 @@ def _with_common_workspace(
 
 
 def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
-    """Chosen offsets; never above recycled blocks, which are a packing too."""
+    """Offsets that a search for a low packing chose; never above those of recycled blocks."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
     packing = pack(*columns.T, effort=NORMAL)
     if not packing.is_optimal:

@@ -43,7 +43,7 @@ def share(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def _choose(free: list[FreeBlock], size: int) -> int | None:
-    """Take the best matching block from the free list."""
+    """Take the best matching block from the free list; None where no free block matches."""
     at = bisect.bisect_left(free, (size, -1, -1))
     if at < len(free) and free[at][0] <= size * MATCH_RANGE:
         return free.pop(at)[2]

@@ -1,8 +1,28 @@
 """Concatenations without copies: parts are computed straight into their place.
 
-A part's storage becomes a slice of the concatenation's storage where every kernel that writes or
-reads it there can. The whole is then alive from the first part on, so this is chosen only where it
-lowers the most bytes live at one step of those that it touches, or the bytes summed over them.
+Problem: a concatenation y of x1, ..., xk copies bytes that could have been written into y at once.
+If a part xi lies inside y, its own storage is saved, but the storage of y is then alive from the
+first part on, and until the last reader of a part. Which parts should lie inside?
+
+A part can be placed where it fills its storage, as the value that this was made for or as a
+row-major view of all of that; where the storage is no state's or input's and lies in no other
+concatenation; where y reads it once; and where the kernel that writes it, and all that read it or a
+view of it, take the strides that it has inside y, with its axes in the same order in memory
+(`_Choosing.move`).
+
+The choice is greedy. Concatenations are visited from the last to the first: a concatenation that is
+itself a part has its place before its own parts are looked at, so these lie in the outermost whole,
+and a whole never becomes a part. At each one, all parts that can be placed are tried together, and
+if that does not pay, each alone. Parts are placed where that lowers the most bytes live at one of
+the steps that they or the whole live on; or, with the same most, the sum over these steps.
+
+Invariant: `profile[t]` has the bytes live at step t with the parts chosen so far in their wholes.
+Each choice lowers (most, sum) on the steps it touches and changes no other, so the peak of the
+whole graph never grows. Nothing is overwritten in this model, though, and a part cannot overwrite
+an operand; so `Allocation.merged` compares the storages with parts to those without.
+
+Cost: O(P (N + R)) for P operands of concatenations, N steps, and R readers of an operand's storage;
+the N are additions in NumPy. The paper has no such rule.
 """
 
 from __future__ import annotations
@@ -30,14 +50,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The values that own a slice of a concatenation, and each whole's steps [first, last)."""
+    """The values that lie in a slice of a concatenation, and the steps [first, last) of each whole.
+
+    `places` holds the parts, `lifetimes` the concatenations that hold them.
+    """
 
     places: dict[Value, Part]
     lifetimes: dict[Value, tuple[int, int]]
 
 
 def choose_parts(graph: Graph, separate: Storages, target: Target) -> Parts:
-    """Which values to compute in place, last concatenation first.
+    """Choose the values that are computed inside a concatenation.
 
     `separate` holds the storages of the graph with views merged and nothing overwritten.
     """
@@ -52,7 +75,10 @@ def choose_parts(graph: Graph, separate: Storages, target: Target) -> Parts:
 
 @dataclass(slots=True)
 class _Block:
-    """A storage: its bytes and steps; the value that it was made for, and views of that."""
+    """A storage with its bytes and steps, as far as parts have extended these.
+
+    `residents` are the value that it was made for, and the views of that.
+    """
 
     bytes: int
     first: int
@@ -73,6 +99,8 @@ class _Move:
 
 
 class _Choosing:
+    """The greedy choice: the parts so far, and the bytes live at each step with them in place."""
+
     def __init__(self, graph: Graph, separate: Storages, target: Target) -> None:
         self.graph = graph
         self.separate = separate
@@ -89,10 +117,12 @@ class _Choosing:
         """Bytes live at each step."""
 
     def block_of(self, value: Value) -> _Block:
+        """The block of the value's storage before anything is a part."""
         return self.blocks[self.separate.placements[value].buffer]
 
     def visit(self, node: Node) -> None:
         """Place all parts of a concatenation that can be placed, or each that pays on its own."""
+        # A concatenation that is a part itself lies in `whole`, and so will its parts.
         y = node.output
         outside = self.places.get(y)
         target = outside.layout if outside else self.layout_of(y)
@@ -101,7 +131,7 @@ class _Choosing:
         for value, layout in zip(node.inputs, node.op.gather(node, target), strict=True):
             move = self.move(node, value, layout)
             if move is not None:
-                moves.setdefault(move.block, move)
+                moves.setdefault(move.block, move)  # two views of one block: the first counts
         remaining = list(moves.values())
         for group in (remaining, *([move] for move in remaining)):
             free = [m for m in group if self.blocks[m.block].residents[0] not in self.places]
@@ -137,6 +167,7 @@ class _Choosing:
         return layout or Layout(0, contiguous_strides(value.type))
 
     def may_write(self, value: Value, layout: Layout) -> bool:
+        """Whether the kernel that computes a value can write it where it lies so."""
         name = value.producer.op.output_name(value.index)
         return self.takes(value.producer, name, value, layout)
 
@@ -165,6 +196,7 @@ class _Choosing:
         )
 
     def may_read(self, node: Node, value: Value, layout: Layout) -> bool:
+        """Whether a node can read a value that lies so; a view can, and its readers are asked."""
         if self.separate.placements[node.outputs[0]].how == "view":
             return True
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}
@@ -181,6 +213,7 @@ class _Choosing:
         return (int(after.max()), int(after.sum())) < (int(before.max()), int(before.sum()))
 
     def place(self, move: _Move, part: Part) -> None:
+        """Put a block into its whole: its bytes go, and those of the whole are live for both."""
         outer, inner = self.block_of(part.whole), self.blocks[move.block]
         self.places[inner.residents[0]] = part
         for block in (outer, inner):

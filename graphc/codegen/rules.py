@@ -20,7 +20,7 @@ from graphc.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class ProductOptions:
-    """What a step wants of the products that a BLAS computes."""
+    """The options of a step on the products that a BLAS computes."""
 
     tf32: bool = False
     """Whether float32 products may round their operands to 10 bits of mantissa."""
@@ -76,12 +76,12 @@ def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
 
 
 def stride_rule_of(op: Op) -> StrideRule | None:
-    """The stride rule of the nearest class that has one."""
+    """The stride rule of the nearest class of an op that has one; None where none has."""
     return next((_STRIDE_RULES[key] for key in type(op).__mro__ if key in _STRIDE_RULES), None)
 
 
 def rule_of(op: Op) -> ProductRule | None:
-    """The rule of an op: its own, else that of the nearest class that has one."""
+    """The rule of an op: its own, else that of the nearest class with one; None without any."""
     keys: tuple[Key, ...] = (op.name, *type(op).__mro__)
     return next((_RULES[key] for key in keys if key in _RULES), None)
 

@@ -1,7 +1,8 @@
 """Which strides generated kernels take.
 
-They have strides as constants of their text, and most take any (`Op.any_strides`); what the others
-take is said by a rule beside the rule of their kernels, or else it is what the NumPy kernel takes.
+Generated kernels have strides as constants of their text, and most take any (`Op.any_strides`);
+what the others take is said by a rule beside the rule of their kernels, or else it is what the
+NumPy kernel takes.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from graphc.ir.types import TensorType, outer_axes
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether the node's generated kernel reads or writes the operand `name` where it lies so.
+    """Whether the node's generated kernel reads or writes its operand `name` with these strides.
 
-    Strides are bytes. Nothing is stored twice where it is written.
+    Strides are in bytes. Of strides that are written to, no two elements share bytes.
     """
     if node.op.any_strides:
         return True
@@ -26,7 +27,7 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
 
 
 def copied_first(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """Inputs that lie as the kernel does not take them: they are copied into one piece first."""
+    """The inputs with strides that a kernel does not take: they are copied into one piece first."""
     found = {
         value: None
         for index, value in enumerate(node.inputs)

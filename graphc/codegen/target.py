@@ -1,4 +1,4 @@
-"""A GPU as planners see it."""
+"""The target of plans for a GPU: what planners ask of the kernels that are generated."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from graphc.ir.types import TensorType, pieces
 from graphc.target import Target
 
 MOST_PIECES = 2**19
-"""Pieces of memory that a part of a concatenation may consist of: where maps lie channels-last, a
-part has a piece for each place of the map."""
+"""The most pieces of memory that a part of a concatenation may lie in: where maps lie
+channels-last, a part has a piece for each place of the map."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CudaTarget(Target, kind="cuda"):
     """A GPU: generated kernels, which have strides as constants of their text, and a BLAS."""
 
     least_alignment: ClassVar[int] = 256
-    """What cuBLAS asks of a workspace."""
+    """The alignment that cuBLAS asks of a workspace."""
     prefers_channels_last: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
     has_epilogues: ClassVar[bool] = True

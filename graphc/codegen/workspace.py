@@ -18,14 +18,14 @@ from graphc.ir.types import TensorType, align, uint8
 from graphc.ops.elementwise import Elementwise
 
 PARTS = 16
-"""Most parts that a product's inner extent is worth cutting into: a BLAS does so for small outputs,
-and a large one has blocks enough for a device without."""
+"""The most parts that a product's inner extent is worth cutting into: a BLAS does so for small
+outputs, and a large one has blocks enough for a device without."""
 
 PARTIAL_BYTES = 4
-"""Of a partial sum of 16-bit or float32 operands."""
+"""The bytes of a partial sum of 16-bit or float32 operands."""
 
 LEAST_LIBRARY_BYTES = 64 * 2**10
-"""cuBLAS asks for 16 KiB or more."""
+"""The least room for a BLAS, of which cuBLAS asks for 16 KiB or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Workspace:
 
     @property
     def types(self) -> tuple[TensorType, ...]:
-        """All of it as tensors, in this order."""
+        """The whole workspace as tensors: copies, scratch, then what a library may use."""
         library = (TensorType((self.library_bytes,), uint8),) if self.library_bytes else ()
         return (*(value.type for value in self.copies), *self.scratch, *library)
 
 
 def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
-    """The workspace of a node whose outputs are no views. 16-bit operands need no copies here."""
+    """The workspace of a node whose outputs are no views; 16-bit operands need no copies here."""
     if isinstance(node.op, Elementwise) or not is_generated(node.op):
         return Workspace(copied_first(node, strided), (), 0)
     copies = _copies(node, strided)
@@ -56,7 +56,7 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
 
 
 def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
-    """Inputs that are copied into one piece first."""
+    """The inputs that are copied into one piece before the node's kernels read them."""
     copies = copied_first(node, strided)
     if node.op.name in PRODUCTS:
         return tuple(dict.fromkeys((*copies, *unreadable(node, strided))))
@@ -64,7 +64,7 @@ def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
 
 
 def _needs(node: Node, strided: Strided) -> tuple[tuple[TensorType, ...], int]:
-    """Scratch of a node's calls, and the bytes that a BLAS may want for them."""
+    """The scratch of a node's calls, and the bytes that a BLAS may want for them."""
     values = (*node.inputs, *node.outputs)
     places = {v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values}
     lying = tuple((value.type, places[value].strides) for value in values)
@@ -82,6 +82,6 @@ def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[Tensor
 
 
 def _wanted(product: Gemm) -> int:
-    """Room for partial sums of a product whose inner extent is cut into parts."""
+    """The bytes that a BLAS may want for a product, for partial sums over its inner extent."""
     sums = product.batch * product.m * product.n * max(PARTIAL_BYTES, product.c.dtype.itemsize)
     return LEAST_LIBRARY_BYTES + PARTS * align(sums, ALIGNMENT)

@@ -1,1 +1,1 @@
-"""The symbolic representation: values, nodes, graphs, ops, and the memory plan."""
+"""The symbolic representation: values, nodes, graphs, ops and types."""

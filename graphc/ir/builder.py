@@ -104,7 +104,7 @@ def check_name(name: object) -> str:
 
 
 def keep(value: Value) -> Value:
-    """Never drop this value, whatever the recomputation policy says. Returns it."""
+    """Return the value, marked so that no recomputation policy ever drops it."""
     _kept.add(as_value("keep", value))
     return value
 
@@ -146,13 +146,13 @@ def parameter(
 
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
-    """Anything else that lives across steps; `name` is taken as it is."""
+    """A state that is no parameter, such as a moment or counter; `name` is taken as it is."""
     initial = Initial("constant", value)
     return State(tensor_type(shape, dtype), name=name, initial=initial, role=role, trainable=False)
 
 
 STEP = state("counter/step", (), "int64", 0.0, "counter")
-"""Steps done so far: one state for everything in a graph that counts them."""
+"""The number of steps done so far: one state for everything in a graph that counts them."""
 
 SEED = State(
     tensor_type((2,), "int64"),
@@ -214,7 +214,7 @@ def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
 
 
 def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
-    """A node of `op` in an explicit context."""
+    """Make a node of `op` in an explicit context; raises an error that names the op and scope."""
     types = tuple(value.type for value in inputs)
     expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):

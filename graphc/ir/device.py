@@ -10,7 +10,7 @@ from graphc.errors import OptionError, choose
 HOPPER = 90
 
 ALIGNMENT = 256
-"""Bytes; what vector loads, cuBLAS and cuDNN want of every address."""
+"""The bytes that every address is a multiple of: what vector loads, cuBLAS and cuDNN want."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Device:
     workspace_limit_bytes: int = 64 * 2**20
     kind: Literal["cpu", "cuda"] = "cpu"
     architecture: int = 0
-    """Of a GPU, ten times its compute capability: 90 for 9.0."""
+    """Ten times the compute capability of a GPU, 90 for 9.0; 0 for a CPU."""
 
     @property
     def blas_workspace_bytes(self) -> int:
@@ -83,7 +83,7 @@ def gpu_number(device: str) -> int | None:
 
 
 def planned_device(device: str | Device, roofline: str | None) -> Device:
-    """What a plan for `device` is made for; on a GPU the one that `roofline` names.
+    """The device profile that a plan for `device` is made for; on a GPU the one of `roofline`.
 
     Raises `OptionError` for unknown names, and for the roofline of a CPU with a GPU.
     """

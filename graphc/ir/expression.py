@@ -43,7 +43,7 @@ _COMPARE = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What instruction number `index` computed."""
+    """The result of instruction number `index`, as an operand of a later one."""
 
     index: int
 
@@ -70,7 +70,7 @@ class Expression:
 
     @property
     def names(self) -> frozenset[str]:
-        """Inputs and attributes that the expression reads."""
+        """The inputs and attributes that the expression reads."""
         operands = [o for i in self.instructions for o in i.operands] + [self.value]
         return frozenset(o for o in operands if isinstance(o, str))
 
@@ -116,6 +116,7 @@ class ScalarProgram:
 
 
 def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand:
+    """A function of operands, simpler where it is of numbers alone or a small power."""
     if all(isinstance(operand, float) for operand in operands):
         numbers = [operand for operand in operands if isinstance(operand, float)]
         match function:

@@ -25,5 +25,5 @@ def writes(kind: type, form: str) -> Callable[[F], F]:
 
 
 def written(subject: object, form: str) -> str:
-    """An object in a form, such as ``html``."""
+    """An object written in a form, such as ``html``, by the function that is entered for it."""
     return _WRITERS[type(subject), form](subject)

@@ -79,7 +79,7 @@ class Value(Operators):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Input(Value):
-    """Fed anew at every step; one with a default may be left out."""
+    """A value that is fed anew at every step; one with a default may be left out."""
 
     name: str = ""
     default: float | None = None
@@ -90,7 +90,7 @@ class Input(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class State(Value):
-    """Lives across steps: parameters, optimizer moments, counters."""
+    """A value that lives across steps: a parameter, optimizer moment, statistic or counter."""
 
     name: str = ""
     initial: Initial = Initial("constant", 0.0)
@@ -115,10 +115,10 @@ class Node:
     mirror: int = 0
     """How often the user allows this node to be computed again: the paper's m(v)."""
     segment: str = ""
-    """The user's segment that it belongs to (Alg. 1); empty for none."""
+    """The user's segment that the node belongs to (Alg. 1); empty for none."""
     copy_of: Node | None = None
     level: int = 0
-    """For a mirrored copy: which one, counted from 1."""
+    """The number of a mirrored copy among those of its original, from 1; 0 for other nodes."""
     outputs: tuple[Value, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class Node:
     def reading(self, inputs: tuple[Value, ...], copy_of: Node | None) -> Node:
         """The same node on other values of the same types, and as a copy of another original.
 
-        As `dataclasses.replace`, but fast.
+        It does what `dataclasses.replace` would do, but fast: passes make many nodes.
         """
         return Node(
             self.op,
@@ -155,7 +155,7 @@ class Node:
 
     @property
     def replaced(self) -> dict[Value, Value]:
-        """Of each output that replaces a state, that state (`Op.must_overwrite`)."""
+        """Output → the state that it replaces, for the outputs that do (`Op.must_overwrite`)."""
         op = self.op
         return {
             self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]
@@ -180,7 +180,7 @@ class Node:
 
     @property
     def output(self) -> Value:
-        """The only output."""
+        """The only output of a node that has one."""
         assert len(self.outputs) == 1, f"{self.op.name} has {len(self.outputs)} outputs"
         return self.outputs[0]
 
@@ -215,12 +215,12 @@ class Graph:
 
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
-        """Inputs in order of first use."""
+        """The graph's inputs in order of first use."""
         return tuple(value for value in self.sources if isinstance(value, Input))
 
     @cached_property
     def states(self) -> tuple[State, ...]:
-        """States in order of first use."""
+        """The graph's states in order of first use."""
         return tuple(value for value in self.sources if isinstance(value, State))
 
     @cached_property
@@ -238,7 +238,7 @@ class Graph:
 
     @cached_property
     def roots(self) -> dict[Value, Value]:
-        """Each value, and the one that it views, through any number of views, or itself."""
+        """Value → what it views, through any number of views; itself where it is no view."""
         roots = {value: value for value in self.sources}
         for node in self.nodes:
             viewed = node.viewed
@@ -254,7 +254,7 @@ class Graph:
 
     @cached_property
     def position(self) -> dict[Node, int]:
-        """The step at which each node runs."""
+        """Node → the step at which it runs."""
         return {node: step for step, node in enumerate(self.nodes)}
 
     @cached_property
@@ -270,7 +270,7 @@ class Graph:
 
     @cached_property
     def names(self) -> dict[Value, str]:
-        """What the text form calls each value: ``%x``, ``@layer0/weight``, ``%12``, ``%12.m1``."""
+        """Value → what the text form calls it: ``%x``, ``@layer0/weight``, ``%12``, ``%12.m1``."""
         names: dict[Value, str] = {}
         for source in self.sources:
             if isinstance(source, Input):
@@ -302,7 +302,10 @@ class Graph:
         return written(self, "html")
 
     def to_networkx(self) -> networkx.MultiDiGraph[Node]:
-        """Nodes are `Node` objects with ``op`` and ``scope``; each edge carries its ``value``."""
+        """The graph for networkx, with `Node` objects as its nodes.
+
+        They carry ``op``, ``scope`` and ``phase``; each edge carries its ``value``.
+        """
         import networkx  # slow to import, and nothing else of a graph needs it
 
         graph: networkx.MultiDiGraph[Node] = networkx.MultiDiGraph()

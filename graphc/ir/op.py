@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Strided = Mapping["Value", tuple[int, ...]]
-"""Of each value that does not lie in one piece, row-major, its strides in bytes."""
+"""Value → its strides in bytes, for the values that do not lie in one piece, row-major."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoAttributes:
-    """An op whose inputs say everything."""
+    """The attributes of an op whose inputs say everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GradientRule:
-    """How to differentiate by one input, and the names of the values that this reads."""
+    """The method that differentiates by one input, and the names of the values that it reads."""
 
     method: Callable[..., Any]
     reads: tuple[str, ...]
@@ -74,7 +74,7 @@ ANY_AXES = 64
 
 
 class Op:
-    """Base of all ops; instances carry no state, one per class lives in the registry."""
+    """The base of all ops; instances carry no state, one per class lives in the registry."""
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
@@ -93,7 +93,7 @@ class Op:
     """Whether the kernel takes 16-bit floats itself; otherwise it is run on float32 copies."""
 
     precision: ClassVar[Literal["narrow", "wide", "follow", "lookup"]] = "follow"
-    """What the op does with float32 operands in mixed precision, see passes/precision.py."""
+    """What the op does with float32 operands in mixed precision, see `graphc.passes.precision`."""
     wide_inputs: ClassVar[tuple[str, ...]] = ()
     """Inputs that stay float32 in mixed precision."""
 
@@ -144,7 +144,7 @@ class Op:
         return self.outputs[min(index, len(self.outputs) - 1)].lstrip("*")
 
     def infer_types(self, attributes: Any, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-        """Output types, always as a tuple."""
+        """The output types by `infer`, always as a tuple."""
         inferred = getattr(self, "infer")(attributes, *types)  # noqa: B009 - declared by subclasses
         return inferred if isinstance(inferred, tuple) else (inferred,)
 
@@ -172,7 +172,8 @@ class Op:
         return ()
 
     def index_limit(self, node: Node) -> int | None:
-        """Integer inputs must lie in [0, limit) where they are numbers of rows or classes."""
+        """The limit below which integer inputs must lie, from 0, where they number rows or classes;
+        None where they do not."""
         return None
 
     def widens(self, node: Node) -> bool:
@@ -184,7 +185,10 @@ class Op:
         raise NotImplementedError
 
     def free_axes(self, node: Node, name: str) -> int:
-        """`strided_axes` of an input or output, for an op where it depends on the node."""
+        """How many first axes of an input or output may have strides of their own.
+
+        This is `strided_axes`; an op overrides it where the number depends on the node.
+        """
         takes_any = name not in self.outputs and name not in self.needs_contiguous
         return self.strided_axes.get(name, ANY_AXES if takes_any else 0)
 
@@ -217,13 +221,14 @@ class Op:
         return tuple(_widened(type) for type in (*prepared, *outputs, *scratch))
 
     def cost(self, node: Node) -> Cost:
-        """Work of one node on contiguous operands."""
+        """The work of one node on contiguous operands."""
         read = sum(value.type.bytes for value in node.inputs)
         written = sum(value.type.bytes for value in node.outputs)
         return Cost(self.flops_per_element * node.outputs[0].type.elements, read, written)
 
 
 def _narrow(type: TensorType) -> bool:
+    """Whether elements of a type are 16-bit floats."""
     return type.dtype.kind == "float" and type.dtype.itemsize == 2
 
 
@@ -237,10 +242,11 @@ def is_16_bit(value: Value) -> bool:
 
 
 REGISTRY: dict[str, Op] = {}
+"""Name → the op, for all op classes that were created."""
 
 
 def find_op(name: str) -> Op:
-    """The op of that name; raises `OptionError` that lists near names."""
+    """The op of that name; raises `OptionError` that says how to list those that are known."""
     if name not in REGISTRY:
         raise OptionError(f"unknown op {name!r}; `graphc ops` lists the {len(REGISTRY)} known ones")
     return REGISTRY[name]
@@ -251,6 +257,7 @@ def _fail(cls: type[Op], rule: str) -> None:
 
 
 def _check(cls: type[Op]) -> None:
+    """Raise `GraphError`, with the rule that is broken, for an op class that is not sound."""
     if cls.name in REGISTRY:
         _fail(cls, f"its name is taken by {type(REGISTRY[cls.name]).__qualname__}")
     if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
@@ -278,6 +285,7 @@ def _check(cls: type[Op]) -> None:
 
 
 def _check_kernel(cls: type[Op]) -> None:
+    """Raise `GraphError` unless an op has a kernel whose parameters are its inputs and outputs."""
     kernel = getattr(cls, "kernel", None)
     if kernel is None:
         if cls.views is None:
@@ -294,6 +302,7 @@ def _check_kernel(cls: type[Op]) -> None:
 
 
 def _gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
+    """Input → its gradient rule, from the methods of an op class named ``gradient...``."""
     inputs = [name.lstrip("*") for name in cls.inputs]
     outputs = [name.lstrip("*") for name in cls.outputs]
     known = {*inputs, *outputs, *(f"d{output}" for output in outputs)}

@@ -42,6 +42,8 @@ def parse_graph(text: str) -> Graph:
 
 
 class _Parser:
+    """One reading of a text, line by line; `at` is the line that is read, for messages."""
+
     def __init__(self, text: str) -> None:
         self.lines = text.strip().splitlines()
         self.at = 0
@@ -77,6 +79,7 @@ class _Parser:
         return graph
 
     def find(self, name: str) -> Value:
+        """The value of that name; the error says where it is defined, if that is further down."""
         if name in self.values:
             return self.values[name]
         later = (i for i in range(self.at, len(self.lines)) if f"{name}:" in self.lines[i])
@@ -95,6 +98,7 @@ class _Parser:
             self.fail(str(error))
 
     def declared(self, left: str) -> list[tuple[str, TensorType]]:
+        """The names and types on the left of an equation."""
         found = []
         if not re.fullmatch(rf"{_DECLARED.pattern}(, {_DECLARED.pattern})*", left):
             self.fail(f"{left!r} is not 'name: type, ...'")
@@ -109,6 +113,7 @@ class _Parser:
         return found
 
     def equation(self, match: re.Match[str]) -> None:
+        """Take in a line that defines an input, a state or the outputs of a node."""
         declared = self.declared(match["left"])
         details = self.details(match["attributes"] or "")
         if match["op"] == "input" or match["op"] in ROLES:
@@ -131,7 +136,7 @@ class _Parser:
                 self.kept.add(value)
 
     def details(self, source: str) -> Mapping[str, Any]:
-        """What stands in braces; the nodes of a deep network say the same few things."""
+        """The attributes in braces, read once each: a deep network repeats the same few."""
         if source not in self.known_details:
             self.known_details[source] = self.parsed(source)
         return self.known_details[source]

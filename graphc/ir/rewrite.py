@@ -21,7 +21,9 @@ from graphc.ir.types import TensorType
 
 
 class Rewriter:
-    """What stands for the values and nodes of `graph`; `standing` says so of some beforehand.
+    """A new graph in the making: its nodes, and what stands for the values and nodes of `graph`.
+
+    `standing` says beforehand what stands for some values.
 
     Invariant: `nodes` holds what was put so far, in order, and no node of it reads a value that a
     later call of `stand` or `put` replaces.
@@ -33,7 +35,7 @@ class Rewriter:
         self.graph = graph
         self.standing: dict[Value, Value] = dict(standing)
         self.stand_ins: dict[Node, Node] = {}
-        """Nodes of `graph`, and what was put for each."""
+        """Node of `graph` → the node that was put for it."""
         self.nodes: dict[Node, None] = {}
 
     def value(self, value: Value) -> Value:

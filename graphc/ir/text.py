@@ -10,8 +10,7 @@
 
 Square brackets after the attributes hold what is not the default: the phase, ``mirror=2`` (how
 often the node may be computed again) and ``keep``, or ``keep=1`` where only that output is kept. A
-node can only read what stands above it, so a
-cycle cannot be written.
+node can only read what stands above it, so a cycle cannot be written.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _plain(given: Any) -> Any:
 
 
 def text_window(graph: Graph, node: Node, radius: int = 3) -> str:
-    """The nodes around one, with an arrow: for errors."""
+    """The lines of the nodes around one, with an arrow at it, for messages of errors."""
     step = graph.position[node]
     around: Sequence[Node] = graph.nodes[max(0, step - radius) : step + radius + 1]
     return window([format_node(graph, other) for other in around], around.index(node))

@@ -126,7 +126,7 @@ class Layout:
 
 
 def contiguous_strides(type: TensorType) -> tuple[int, ...]:
-    """Row-major byte strides."""
+    """The byte strides of a tensor in one piece, row-major."""
     strides = []
     step = type.dtype.itemsize
     for extent in reversed(type.shape):
@@ -136,7 +136,7 @@ def contiguous_strides(type: TensorType) -> tuple[int, ...]:
 
 
 def outer_axes(type: TensorType, strides: tuple[int, ...]) -> int:
-    """How many first axes have strides of their own; the rest lies in one piece, row-major."""
+    """How many first axes have strides of their own, so that the rest is one piece, row-major."""
     step = type.dtype.itemsize
     for axis in reversed(range(type.rank)):
         if type.shape[axis] != 1 and strides[axis] != step:
@@ -170,7 +170,7 @@ def same_order(type: TensorType, one: tuple[int, ...], other: tuple[int, ...]) -
 
 
 def pieces(type: TensorType, strides: tuple[int, ...]) -> int:
-    """How many ranges of bytes a tensor lies in that nothing is stored in twice."""
+    """How many separate ranges of bytes a tensor lies in, none of whose elements share bytes."""
     reach, count = type.dtype.itemsize, 1
     for axis in reversed(memory_order(type.shape, strides)):
         if count == 1 and strides[axis] == reach:
@@ -226,7 +226,7 @@ def align(size: int, alignment: int) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """For people: 1536 → "1.50 KiB"."""
+    """A number of bytes as people read it: 1536 → "1.50 KiB"."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:

@@ -1,4 +1,4 @@
-"""Well-formedness of graphs."""
+"""The check that a graph is well-formed: of what every pass makes, and of what is parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal computations run once."""
+"""Common subexpressions: equal computations run once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that nothing needs."""
+"""Dead code: nodes that nothing needs are dropped."""
 
 from __future__ import annotations
 

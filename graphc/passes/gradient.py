@@ -86,7 +86,7 @@ def _check_arguments(loss: Value, wrt: Sequence[Value]) -> None:
 def mirror_counts(
     nodes: Sequence[Node], mirror: MirrorCount, kept: Iterable[Value]
 ) -> dict[Node, int]:
-    """m for each node, 0 for nodes that make a `kept` value and for effects.
+    """Node → its mirror count m, 0 for nodes that make a `kept` value and for effects.
 
     A view follows the node whose bytes it views: it has none of its own.
     """
@@ -110,7 +110,7 @@ def _each(function: Callable[[Value], Any], values: Value | tuple[Value, ...]) -
 
 
 class _Differentiation:
-    """One run of the algorithm: `copies` has v.k by (v, k), `gradients` has g[v] so far."""
+    """One run of Alg. 2: `copies` has v.k by (v, k), `gradients` has g[v] so far."""
 
     def __init__(self, nodes: Sequence[Node], counts: dict[Node, int]) -> None:
         self.nodes = nodes
@@ -120,6 +120,7 @@ class _Differentiation:
         self.active: set[Value] = set()
 
     def run(self, loss: Value, wrt: Sequence[Value]) -> tuple[Value, ...]:
+        """The gradients by each value of `wrt`: forward nodes are differentiated back to front."""
         self.mark_active(wrt)
         if loss in self.active:
             with builder.in_phase("gradient"):
@@ -136,7 +137,7 @@ class _Differentiation:
         return tuple(results)
 
     def mark_active(self, wrt: Sequence[Value]) -> None:
-        """Float values that depend on one of `wrt`: only they carry a gradient."""
+        """Find the float values that depend on one of `wrt`: only they carry a gradient."""
         self.active = set(wrt)
         for node in self.nodes:
             if any(value in self.active for value in node.inputs):
@@ -162,6 +163,10 @@ class _Differentiation:
                     self.accumulate(target, part)
 
     def contribution(self, node: Node, name: str) -> Any:
+        """What a node adds to the gradient of its input `name`: a value, or None for zero.
+
+        Of a variadic input it is a tuple of these.
+        """
         rule = node.op.gradients.get(name)
         if rule is None:
             raise GradientError(
@@ -171,7 +176,7 @@ class _Differentiation:
         return rule.method(node.op, node, **self.arguments(node, rule))
 
     def arguments(self, node: Node, rule: GradientRule) -> dict[str, Any]:
-        """What the rule reads: incoming gradients, and the latest copies of inputs and outputs."""
+        """The arguments of a gradient rule: incoming gradients, and the latest copies of values."""
         inputs, outputs = node.named_inputs(), node.named_outputs()
         for name, value in outputs.items():
             values = value if isinstance(value, tuple) else (value,)
@@ -191,6 +196,7 @@ class _Differentiation:
         return named
 
     def accumulate(self, target: Value, part: Value) -> None:
+        """Add a contribution to the gradient of a value, summed over axes that were broadcast."""
         if part.shape != target.shape:
             part = sum_to(part, target.shape)
         if target.node is not None and casts_a_parameter(target.node):
@@ -236,6 +242,7 @@ class _Differentiation:
         return [(producer, count) for producer, count in levels if count > 0]
 
     def copied_input(self, value: Value, level: int) -> Value:
+        """What copy number `level` of a node reads for an operand: u.min(k, m(u)) of Alg. 2."""
         if value.node is None:
             return value
         count = min(level, self.counts[value.node])

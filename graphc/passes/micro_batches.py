@@ -14,7 +14,7 @@ from graphc.ops.shape import slice_
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A forward graph, and its nodes by those of the graph that it is a copy of."""
+    """A copy of a forward graph on one micro-batch; `nodes` has the copy of each node."""
 
     graph: Graph
     nodes: dict[Node, Node]

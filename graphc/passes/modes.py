@@ -47,7 +47,7 @@ def to_inference(graph: Graph) -> Graph:
 
 
 def training_effects(graph: Graph, batches: Sequence[MicroBatch]) -> list[Node]:
-    """Updates of states that belong to forward nodes, such as running statistics."""
+    """The updates of states that belong to forward nodes, such as running statistics."""
     effects: list[Node] = []
     for node in graph.nodes:
         with builder.in_phase("update", node.scope):
@@ -56,6 +56,6 @@ def training_effects(graph: Graph, batches: Sequence[MicroBatch]) -> list[Node]:
 
 
 def count_step() -> Node:
-    """The step counter goes up."""
+    """The update that counts one step more."""
     with builder.in_phase("update"):
         return builder.apply(Increment, builder.STEP)

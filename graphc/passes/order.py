@@ -31,7 +31,7 @@ from graphc.planning.order import Arc, Precedence, least_order
 from graphc.planning.steps import Steps
 
 SAVED_BY_PARTS = 0.001
-"""Part of the live bytes from which on parts inside concatenations matter to an order."""
+"""The part of the live bytes from which on parts inside concatenations matter to an order."""
 
 
 def reordered(given: Allocation) -> Allocation:
@@ -78,7 +78,7 @@ def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Graph:
 
 
 def _arcs(graph_steps: GraphSteps) -> Iterator[Arc]:
-    """What has to run before what though data does not say so, by steps."""
+    """Pairs of steps, the first of which must run before the second though data does not say so."""
     graph = graph_steps.graph
     readers: dict[int, list[int]] = {}
     for step, inputs in enumerate(graph_steps.steps.inputs):

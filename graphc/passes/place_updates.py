@@ -1,4 +1,4 @@
-"""The order of nodes."""
+"""Updates as early as they can run, so that gradients die early."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def place_updates(graph: Graph) -> Graph:
     Other nodes keep their order.
     """
     readers: dict[Value, list[int]] = {}
-    """Of each state the steps that read it or a view of it."""
+    """State → the steps that read it or a view of it."""
     for value, root in graph.roots.items():
         if isinstance(root, State):
             readers.setdefault(root, []).extend(graph.uses[value])

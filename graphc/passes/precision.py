@@ -35,6 +35,8 @@ def to_mixed(graph: Graph, precision: Precision) -> Graph:
 
 
 class _Mixed:
+    """One rewriting of a graph; `flexible` has the values that may be of either precision."""
+
     def __init__(self, graph: Graph, dtype: DType) -> None:
         self.dtype = dtype
         self.rewriter = Rewriter(graph)
@@ -50,10 +52,12 @@ class _Mixed:
         return builder.trace(outputs)
 
     def restored(self, value: Value) -> Value:
+        """What stands for a value, cast to the type that this had."""
         found = self.rewriter.value(value)
         return found if found.type == value.type else cast(found, value.type.dtype)
 
     def convert(self, node: Node) -> None:
+        """Put a node with its operands cast to the type that it computes in."""
         inputs = [*self.rewriter.values(node.inputs)]
         choices = [v for i, v in enumerate(inputs) if self.has_choice(node, i, v)]
         is_flexible = (
@@ -82,11 +86,12 @@ class _Mixed:
             self.flexible.update(outputs)
 
     def has_choice(self, node: Node, index: int, value: Value) -> bool:
-        """Whether this operand may be of either precision."""
+        """Whether a node takes an operand, number `index`, in either precision."""
         is_wide = node.op.input_name(index) in node.op.wide_inputs
         return not is_wide and value.type.dtype in (float32, self.dtype)
 
     def computed_in(self, node: Node, choices: list[Value]) -> DType:
+        """The float type that a node computes in, by its op and the operands that it can choose."""
         if isinstance(node.op, Cast):
             return node.inputs[0].type.dtype  # the user has chosen what to convert
         if node.op.precision == "narrow":
@@ -96,7 +101,10 @@ class _Mixed:
 
 
 def widen_products(graph: Graph) -> Graph:
-    """Products that are only converted to float32, gradients of weights, come out as float32."""
+    """The graph with products as float32 that are only read to be converted to it.
+
+    Gradients of weights are such products.
+    """
     returned = set(graph.outputs.values())
     widened = {
         source.node.serial

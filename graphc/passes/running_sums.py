@@ -47,7 +47,7 @@ def use_running_sums(graph: Graph) -> Graph:
 
 
 def _added(product: Node, total: Value, addition: Node) -> Node | None:
-    """The product on top of `total`, at the place of the addition; None where it cannot be."""
+    """A node that adds the product to `total`, in place of the addition; None where it cannot."""
     (y,) = product.outputs
     is_batched = product.op.name == "matmul" and y.type.rank != 2
     if is_batched or total is y or not y.type == total.type == addition.output.type:

@@ -1,4 +1,4 @@
-"""Nodes that compute what is already there."""
+"""Identities: nodes that compute what is already there are removed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def simplify(graph: Graph) -> Graph:
 
 
 def _simpler(node: Node) -> Node | Value:
+    """The value that a node is equal to in every bit, or the node itself."""
     match node.op:
         case Scale() if node.attributes.value == 1.0:
             return node.inputs[0]
@@ -29,12 +30,13 @@ def _simpler(node: Node) -> Node | Value:
 
 
 def _is_negative_zero_safe(node: Node) -> bool:
-    """-0.0 + 0.0 is 0.0, so only integers may skip the addition."""
+    """Whether x + 0 is x in every bit: -0.0 + 0.0 is 0.0, so this holds for integers only."""
     return node.output.type.dtype.kind == "int"
 
 
 def _undone(node: Node) -> Node | Value:
-    """The operand of the operand, where the two ops cancel; the operand, where this one is idle."""
+    """What a node's value is already: its operand where the node changes nothing, the operand of
+    its operand where the two ops cancel; else the node itself."""
     source = node.inputs[0]
     if isinstance(node.op, Reshape) and node.output.shape == source.shape:
         return source

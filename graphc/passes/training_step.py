@@ -23,7 +23,7 @@ from graphc.passes.modes import count_step, training_effects
 
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
-"""Steps without overflow after which the loss scale doubles, as usual."""
+"""The steps without overflow after which the loss scale doubles, as usual."""
 
 
 def training_graph(
@@ -71,7 +71,10 @@ def _trained(forward: Graph) -> list[State]:
 def _accumulated(
     forward: Graph, trained: Sequence[State], accumulate: int, scaling: _LossScale | None
 ) -> tuple[list[MicroBatch], list[Value]]:
-    """The micro-batches one after another, each with its gradients, added to those before."""
+    """All micro-batches, and the gradients of `trained` summed over them.
+
+    The nodes of a micro-batch and of its gradients are made before those of the next.
+    """
     batches: list[MicroBatch] = []
     totals: list[Value] = []
     for batch in micro_batches(forward, accumulate):
@@ -94,7 +97,10 @@ def _accumulated(
 def _conditioned(
     gradients: list[Value], wide: DType, clip_norm: float | None, scaling: _LossScale | None
 ) -> tuple[list[Value], Value | None]:
-    """Gradients without the loss scale, their norm at most `clip_norm`; whether all are finite."""
+    """The gradients without the loss scale and with a norm of at most `clip_norm`.
+
+    With a loss scale the second result is whether all are finite, else None.
+    """
     if clip_norm is None and scaling is None:
         return gradients, None
     squares = functools.reduce(add, (cast(square_sum(value), wide) for value in gradients))
@@ -111,7 +117,7 @@ def _conditioned(
 
 
 class _LossScale:
-    """The factor of the loss in float16, and how long it has been good."""
+    """The loss scale of training in float16, and the number of steps that it has been good for."""
 
     def __init__(self) -> None:
         def counter(name: str, value: float) -> State:
@@ -128,7 +134,7 @@ class _LossScale:
 
 
 def _guarded(node: Node, finite: Value) -> Node:
-    """The update, done only where all gradients are finite."""
+    """An update in place of this one that is done only where all gradients are finite."""
     if not isinstance(node.op, Update):
         raise OptionError(
             f"precision='fp16' skips steps that overflow, but {node.label} is no Update, so it "
@@ -139,7 +145,7 @@ def _guarded(node: Node, finite: Value) -> Node:
 
 
 def _joined_outputs(graphs: Sequence[Graph]) -> Mapping[str, Value]:
-    """The loss as the average of the micro-batches', others with a first axis for them."""
+    """The outputs of a step: the loss averaged over micro-batches, others along a first axis."""
     if len(graphs) == 1:
         return graphs[0].outputs
     outputs: dict[str, Value] = {}

@@ -1,9 +1,23 @@
 """Small updates side by side, so that a GPU runs many in one launch.
 
-`place_updates`, and the search for orders behind it, put every update right behind the gradient
-that it reads. That needs the fewest bytes, but parts the updates of hundreds of small parameters
-from each other. Here those that a launch may hold wait for each other. Their gradients live longer,
-within bounds: some bytes at a time, and a small part of the arena.
+Problem: `place_updates`, and the search for orders behind it, put every update right behind the
+gradient that it reads. That needs the fewest bytes, but parts the updates of hundreds of small
+parameters from each other, and a launch each costs more than their work.
+
+One walk over the nodes, which keep their order. An update waits, in a batch with those that may
+share a launch with it (`Target.launch_key`), until one of these:
+
+- a node comes that reads what the batch writes, or writes what it reads,
+- the gradients kept by all batches exceed the bytes allowed: the batch with most goes first,
+- the nodes are at an end.
+
+Invariant: no node that overtook a waiting update reads what this writes, nor writes what it reads;
+so the update computes the same bits later, and so does the node. Gradients live longer by waiting,
+so the order is taken only if its packed arena and its feature maps stay within bounds, see
+`updates_together`; otherwise it is made again with less room for waiting.
+
+Cost: O(V B) for V nodes and B batches at one time, and one packing for the order given and for each
+that is tried. The paper has no such pass.
 """
 
 from __future__ import annotations
@@ -17,10 +31,10 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.plans.goal import Goal
 
 GROWTH = 0.001
-"""Part of the live bytes that waiting gradients may have, and of the arena that it may grow by."""
+"""The part of the live bytes that waiting gradients may have, and by which the arena may grow."""
 
 LESS = (1.0, 0.1)
-"""Parts of those bytes that are tried, until the arena stays within its bound."""
+"""The parts of that room for gradients that are tried, until the arena stays within its bound."""
 
 
 def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
@@ -51,7 +65,7 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
 
 
 def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
-    """What a plan may need that needs `sizes` in the order given."""
+    """The most that a plan may need after the pass, if it needs `sizes` in the order given."""
     arena, maps = int((1 + GROWTH) * sizes.arena_bytes), sizes.feature_map_bytes
     if goal is None:
         return Sizes(arena, arena)
@@ -62,7 +76,7 @@ def _most(sizes: Sizes, goal: Goal | None) -> Sizes:
 
 @dataclass
 class _Batch:
-    """Updates of one launch, as far as they are known."""
+    """Updates that wait for each other, what they read and write, and the bytes kept for them."""
 
     nodes: list[Node] = field(default_factory=list)
     read: set[Value] = field(default_factory=set)
@@ -70,7 +84,7 @@ class _Batch:
     kept_bytes: int = 0
 
     def add(self, node: Node) -> None:
-        """One more that waits, and keeps its gradient."""
+        """Let another update wait, which keeps its gradient alive."""
         reads = node.reads
         self.nodes.append(node)
         self.kept_bytes += sum(v.type.bytes for v in reads if not isinstance(v, State))
@@ -78,12 +92,15 @@ class _Batch:
         self.written |= node.writes
 
     def comes_before(self, node: Node) -> bool:
-        """Whether a later node reads what is written here, or writes what is read."""
+        """Whether the batch has to run before a node, which reads or replaces what it works on."""
         return not (node.reads.isdisjoint(self.written) and node.writes.isdisjoint(self.read))
 
 
 def _order(graph: Graph, known: Mapping[Node, Hashable], room: int) -> Iterator[Node]:
-    """All nodes; updates wait for the others of their launch, until one of them has to run."""
+    """All nodes of a graph, with updates put off to run with others of the same key in `known`.
+
+    Gradients of updates that wait have at most `room` bytes.
+    """
     counts = Counter(known.values())
     waiting: dict[Hashable, _Batch] = {}
     for node in graph.nodes:

@@ -80,13 +80,13 @@ def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
 
 
 def _end(value: Value, placement: Placement) -> int:
-    """The end of a value in its buffer."""
+    """The end of a value's last element, counted from the start of its buffer."""
     strides = placement.strides or contiguous_strides(value.type)
     return placement.offset + span_bytes(value.type, Layout(placement.offset, strides))
 
 
 def _check_origins(plan: MemoryPlan) -> None:
-    """How each value came to its place."""
+    """Placements say truly how each value came to its place, and what it lies over."""
     recycled = _recycled(plan.buffers)
     for value, placement in plan.placements.items():
         name = plan.graph.names[value]
@@ -137,7 +137,7 @@ def _wholes(plan: MemoryPlan, value: Value) -> list[Value]:
 
 
 def _recycled(buffers: Sequence[Buffer]) -> set[int]:
-    """Buffers on bytes that an earlier one had, by first step, then number."""
+    """The indices of buffers on bytes that another had before, by first step, then number."""
     edges = {edge for b in buffers for edge in (b.offset, b.offset + b.bytes)}
     cell = {edge: index for index, edge in enumerate(sorted(edges))}
     touched = np.zeros(len(cell), bool)
@@ -151,7 +151,7 @@ def _recycled(buffers: Sequence[Buffer]) -> set[int]:
 
 
 def _check_sizes(plan: MemoryPlan) -> None:
-    """Bytes of the arena, exactly; what else it could have been, by bounds."""
+    """The stated bytes of arena and workspaces are exact; other sizes lie within their bounds."""
     ends = (b.offset + align(b.bytes, plan.alignment) for b in plan.buffers)
     _stated("the arena's size", plan.arena_bytes, max(ends, default=0))
     for node, buffer in plan.workspaces.items():

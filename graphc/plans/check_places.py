@@ -1,6 +1,19 @@
 """Where a plan puts values, by NumPy's own rules: bytes, pieces, views, parts.
 
 It belongs to the checker of plans and shares no code with the planners.
+
+A value is one piece of memory, or several where it is written between bytes of others: a part of a
+concatenation along an inner axis, say. A cell is a range of bytes between two neighbouring edges of
+pieces and workspaces. So pieces are unions of cells, and two values have a byte in common if and
+only if they have a cell in common. Values are cut into pieces only in buffers in which something is
+computed with gaps; elsewhere a value stands for all bytes from its first to its last.
+
+With C edges a value's cells are found by searching its own among them: a slice for one piece,
+O(log C), else an ascending index, O(pieces log C + cells). Values that lie alike share a pattern of
+pieces, and neighbours their edges: that keeps C small where many parts lie in one concatenation.
+
+Views are compared with what NumPy makes of an array with the same strides on 16 bytes that are
+never touched: its address and strides say where each element would lie.
 """
 
 from __future__ import annotations
@@ -36,10 +49,10 @@ VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
     "slice": lambda node, x: [x[node.attributes.index()]],
     "split": lambda node, x: _parts(node.attributes.sizes, node.attributes.axis, x),
 }
-"""The outputs of each view op, as NumPy makes them."""
+"""View op → its outputs as NumPy makes them, from an array in place of the operand."""
 
 GATHERED: dict[str, Callable[[Node, Any], list[Any]]] = {"concat": _concatenated}
-"""Where each part of an output that is put together lies, by NumPy."""
+"""Gathering op → where each of its operands lies in the output, as NumPy slices that."""
 
 
 def _row_major(value: Value) -> tuple[int, ...]:
@@ -48,21 +61,23 @@ def _row_major(value: Value) -> tuple[int, ...]:
 
 
 def numbers(cells: Any) -> Any:
-    """An index of cells as their numbers."""
+    """The numbers of the cells that an index of cells, a slice or an array, stands for."""
     return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Where ranges of bytes of one size start, counted from the first, ascending."""
+    """Pieces of one size: where they start, counted from the first, ascending."""
 
     offsets: Any
     bytes: int
 
 
 def _run(size: int, axes: Sequence[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Bytes without a gap from an element on, and the strides and extents that repeat them; axes
-    come innermost first."""
+    """The bytes of one piece of an array, and the (stride, extent) axes that repeat it.
+
+    `size` is that of an element; `axes` come innermost first.
+    """
     inner = 0
     while inner < len(axes) and axes[inner][0] in (0, size):
         size *= axes[inner][1] if axes[inner][0] else 1
@@ -84,7 +99,8 @@ ONE_PIECE = np.zeros(1, np.int64)
 class Places:
     """The bytes of all values of a plan, and the cells that these bytes are cut into.
 
-    A cell is a range of bytes between two neighbouring edges of values or workspaces.
+    A cell is a range of bytes between two neighbouring edges of pieces or workspaces: cell i
+    reaches from `marks[i]` to `marks[i + 1]`.
     """
 
     def __init__(self, plan: MemoryPlan) -> None:
@@ -109,7 +125,7 @@ class Places:
         self.count = len(self.marks)
 
     def edges(self) -> Any:
-        """All edges of pieces and workspaces, ascending."""
+        """The edges of all pieces and workspaces, ascending, each once."""
         found: dict[tuple[int, int], Any] = {(0, 0): np.zeros(1, np.int64)}
         for value, pattern in self.patterns.items():
             start = self.spans[value][0]
@@ -122,7 +138,7 @@ class Places:
         return marks[np.diff(marks, prepend=-1) > 0]
 
     def span(self, value: Value) -> tuple[int, int]:
-        """First byte and end of a value in the arena."""
+        """The first byte of a value in the arena, and the end of its last element."""
         placement = self.plan.placements[value]
         buffer = self.plan.buffers[placement.buffer]
         start = buffer.offset + placement.offset
@@ -149,7 +165,7 @@ class Places:
         return end - start != value.type.bytes
 
     def pattern_of(self, value: Value) -> Pattern:
-        """The pieces of a value; one where nothing is written in between."""
+        """The pieces of a value; one for all where nothing is written in between."""
         placement, (start, end) = self.plan.placements[value], self.spans[value]
         if placement.strides is None or placement.buffer not in self.scattered:
             return Pattern(ONE_PIECE, end - start)
@@ -161,13 +177,15 @@ class Places:
         return Pattern(self.known[outer], size)
 
     def cell_range(self, start: int, end: int) -> slice:
+        """The cells between two edges."""
         return slice(*np.searchsorted(self.marks, (start, end)).tolist())
 
     def cells_of(self, value: Value) -> Any:
-        """Index of a value's cells, ascending."""
+        """The index of a value's cells, ascending: a slice for one piece, else an array."""
         (start, _), pattern = self.spans[value], self.patterns[value]
         if len(pattern.offsets) == 1:
             return self.cell_range(start, start + pattern.bytes)
+        # The ranges [first, last) of all pieces, one behind the other.
         edges = (start, start + pattern.bytes)
         first, last = (np.searchsorted(self.marks, edge + pattern.offsets) for edge in edges)
         counts = last - first
@@ -192,7 +210,7 @@ class Places:
         return array, array.__array_interface__["data"][0] - place.offset
 
     def viewed(self, node: Node) -> Value | None:
-        """The operand that the outputs are views of; None where they are copies, or no views."""
+        """The operand that a node's outputs are placed as views of; None for computed outputs."""
         source = node.viewed
         if source is None:
             return None
@@ -205,7 +223,7 @@ class Places:
         return source if are_views else None
 
     def is_writable(self, value: Value) -> bool:
-        """Whether a value has strides only where its kernel takes them, and nothing twice."""
+        """Whether a value has strides that its kernel takes, with no element over another."""
         strides, node = self.plan.placements[value].strides, value.node
         if strides is None:
             return True

@@ -1,8 +1,28 @@
 """An independent checker of memory plans. It shares no code with the planners.
 
-It replays the graph over a model of the arena in which each byte knows the value that it holds, and
-recomputes every lifetime. A plan passes if every read finds the value it asks for, every write is
-allowed by the op, and the plan's own statements about lifetimes and sizes hold.
+Problem: many values have the same bytes at different steps. Does each read find what was written
+for it? The checker does not compare lifetimes, which a planner may have got wrong; it replays one
+step of the graph over a model of the arena, and looks who wrote last.
+
+The arena is cut into cells (`check_places`): at every edge of a value or workspace there is a cut,
+so each of them covers whole cells, and all bytes of a cell always have one writer. Every write has
+a number, its content; `owners` says of each cell which content it holds. A view has the content of
+what it views, after NumPy's own rules have placed it there. A concatenation holds the contents of
+the parts that lie in it, and its own in the cells that it copies to: one number a cell.
+
+Invariant: before step t, `owners` has for each cell the content written there last by the sources
+and steps 0, ..., t - 1. A value may be read if and only if all its cells hold its content. So two
+values may lie over each other as they please, unless one is written between the write and a read of
+the other; this is just what a lifetime stands for, and needs none.
+
+The replay does not see what happens while a kernel runs, nor after the step. So an output may lie
+over an operand only where the op says so and exactly over it; outputs and workspace of a node lie
+apart; and a state is written by nothing but its own update, since the next step reads it. Apart
+from the replay, stated lifetimes must cover all readers and writers, since a program may be told to
+poison bytes that are free.
+
+Cost: for every operand and output as many cells as it covers, at most all C of them: O(E C), as
+operations of NumPy on slices. A value is seldom cut into more than a few.
 """
 
 from __future__ import annotations
@@ -19,6 +39,7 @@ from graphc.plans.check_places import GATHERED, Places, numbers
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
+"""The content of cells that hold no value: nothing was written there, or a workspace was."""
 
 
 def check_plan(plan: MemoryPlan) -> None:
@@ -32,23 +53,30 @@ def check_plan(plan: MemoryPlan) -> None:
 
 
 class _Replay:
+    """One check of a plan: its statements, then a replay of one step over the cells."""
+
     def __init__(self, plan: MemoryPlan) -> None:
         self.plan = plan
         self.graph: Graph = plan.graph
         self.names = self.graph.names
         self.owner_of: dict[Value, Any] = {}
-        """Identity of a value's content: a number, or one a cell where parts keep theirs. A view
-        has the content of what is viewed."""
+        """The content that a value must be read as: a number, or one for each of its cells where
+        parts of a concatenation keep theirs. A view has the content of what it views."""
         self.contents: list[Value] = []
+        """Content → the value written, or the state that this replaces."""
         self.writers: list[Value] = []
+        """Content → the value written."""
         self.root: dict[Value, Value] = {}
+        """The output of an update → the state that it replaces."""
         self.places = Places(plan)
         self.owners = np.full(self.places.count, NOBODY, np.int64)
+        """Cell → the content that was written there last."""
         self.is_state = np.zeros(self.places.count, bool)
         for state in self.graph.states:
             self.is_state[self.places.cells_of(state)] = True
 
     def run(self) -> None:
+        """Check what the plan states, then replay one step; raises `PlanError`."""
         self.check_buffers()
         self.check_lifetimes()
         for source in self.graph.sources:
@@ -65,6 +93,7 @@ class _Replay:
     # --- static statements ---
 
     def check_buffers(self) -> None:
+        """Every buffer is aligned and lies in the arena."""
         for buffer in (*self.plan.buffers, *self.plan.workspaces.values()):
             who = f"buffer {buffer.index}"
             if buffer.offset % self.plan.alignment:
@@ -90,6 +119,7 @@ class _Replay:
             self.check_alive(state, 0, end + 1, "the next step")
 
     def check_alive(self, value: Value, first: int, last: int, who: str) -> None:
+        """Raise `PlanError` unless steps [first, last) lie in the lifetime of a value's buffer."""
         lifetime = self.plan.buffers[self.plan.placements[value].buffer].lifetime
         if first < lifetime.first or last > lifetime.last:
             name = self.names[value]
@@ -102,6 +132,7 @@ class _Replay:
     # --- replay ---
 
     def write(self, value: Value, who: str) -> None:
+        """Give the cells of a value a new content; raises `PlanError` if a state would be lost."""
         cells = self.places.cells_of(value)
         self.spare_states(cells, who, self.names[value], self.root.get(value, value))
         self.owner_of[value] = len(self.contents)
@@ -113,6 +144,7 @@ class _Replay:
         self.expect(value, f"step {step} ({node.label}) reads it", node)
 
     def expect(self, value: Value, use: str, node: Node | None = None) -> None:
+        """Raise `PlanError` unless all cells of a value hold its content; `use` says who reads."""
         name = self.names.get(value, repr(value))
         if value not in self.owner_of:
             raise PlanError(
@@ -135,6 +167,7 @@ class _Replay:
         return "\n" + text_window(self.graph, node)
 
     def execute(self, node: Node, step: int, updated: dict[Value, str]) -> None:
+        """Replay what a node writes; `updated` has the states replaced so far, and by what."""
         outputs = set(node.outputs)
         viewed = self.places.viewed(node)
         if viewed is not None:
@@ -155,7 +188,7 @@ class _Replay:
                 self.check_apart(node, value, region)
             cells = self.places.cell_range(*region)
             self.spare_states(cells, f"the workspace of {node.label}", "workspace", None)
-            self.owners[cells] = NOBODY
+            self.owners[cells] = NOBODY  # a kernel leaves anything in its workspace
         replaced = node.replaced
         for value in node.outputs:
             if value in replaced:
@@ -171,8 +204,8 @@ class _Replay:
             self.write(value, f"step {step} ({node.label})")
 
     def check_piece(self, value: Value) -> None:
-        """What is no view is computed, at addresses that its elements can have, with strides that
-        its kernel can write."""
+        """A value that is computed lies at addresses that its elements can have, with strides that
+        its kernel can write, and is not stated to be a view."""
         placement, name = self.plan.placements[value], self.names[value]
         if placement.how == "view" or not self.places.is_writable(value):
             raise PlanError(
@@ -188,7 +221,7 @@ class _Replay:
             )
 
     def check_workspace(self, node: Node, room: Buffer | None) -> None:
-        """A kernel has the scratch that it asks for."""
+        """A node's workspace has at least the bytes that its kernel asks for."""
         types = self.plan.target.workspace(node, self.plan.strided)
         needed = sum(align(type.bytes, self.plan.alignment) for type in types)
         has = 0 if room is None else room.bytes
@@ -199,7 +232,7 @@ class _Replay:
             )
 
     def content_of_view(self, value: Value, source: Value) -> Any:
-        """The content of a view."""
+        """The content of a view: that of `source`, in the cells of the view."""
         content = self.owner_of[source]
         if isinstance(content, int):
             return content
@@ -217,6 +250,7 @@ class _Replay:
             return False
         held = [(self.places.cells_of(value), self.owner_of[value]) for value in inside]
         self.write(y, f"step {step} ({node.label})")
+        # Writing y gave all its cells one content; those of parts in place were not touched.
         for cells, content in held:
             self.owners[cells] = content
         self.owner_of[y] = self.owners[self.places.cells_of(y)].copy()
@@ -256,6 +290,7 @@ class _Replay:
                 )
 
     def check_apart(self, node: Node, value: Value, region: tuple[int, int]) -> None:
+        """A node's workspace, the bytes of `region`, overlaps no operand or output."""
         low, high = self.places.spans[value]
         if low < region[1] and region[0] < high:
             names = [self.names[value], f"workspace of {node.label}"]

@@ -15,7 +15,7 @@ from graphc.plans.memory_plan import Recomputation
 
 
 def seconds(node: Node, device: Device) -> float:
-    """The larger of computing time and moving time; a view takes none."""
+    """The seconds of a node by the roofline, the longer of computing and moving; 0 for a view."""
     viewed = node.viewed
     if viewed is not None:
         in_one_piece = Layout(0, contiguous_strides(viewed.type))
@@ -66,7 +66,7 @@ class CostModel:
 
     @cached_property
     def _ratio(self) -> float:
-        """Over all ops, without views: that they take no time says nothing about kernels."""
+        """The median over all ops but views: that these take no time says nothing of kernels."""
         ratios = [ratio for found in self._ratios.values() for ratio in found if ratio]
         return median(ratios) if ratios else 1.0
 
@@ -80,7 +80,7 @@ class CostModel:
 
 
 def recomputation(graph: Graph, costs: CostModel) -> Recomputation:
-    """What the mirrored copies of a graph add to the step without them."""
+    """The work that mirrored copies of a graph add, as parts of that of the step without them."""
     flops = extra_flops = 0
     total_seconds = extra_seconds = 0.0
     copies = 0

@@ -5,7 +5,7 @@
      "measured": [{"key": "tanh(f32[64,10]) -> f32[64,10]", "op": "tanh", "seconds": 1.2e-05,
                    "count": 3, "flops": 6400, "bytes": 5120}, ...]}
 
-`runtime.profile` measures, `plans.cost_model` says what nodes cost by what was measured.
+`graphc.runtime.profile` measures, `graphc.plans.cost_model` says what nodes cost by that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READER = JsonReader(OptionError, CURE)
 
 
 def node_key(node: Node) -> str:
-    """What decides the time of a node's kernel: op, attributes, types; not its scope or phase."""
+    """The key of nodes whose kernels take equally long: op, attributes and types."""
     inputs = ", ".join(str(value.type) for value in node.inputs)
     outputs = ", ".join(str(type) for type in node.output_types)
     items = [
@@ -53,7 +53,7 @@ class Measurement:
     count: int
     flops: int
     bytes: int
-    """Read and written."""
+    """The bytes that one node reads and writes."""
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,17 @@ COLOURS: dict[Kind, str] = {
     "mirror": "#009e73",
     "workspace": "#cc79a7",
 }
-"""Of Okabe and Ito, told apart by colour-blind readers; all pictures of plans have them."""
+"""The colours of kinds in all pictures of plans: those of Okabe and Ito, which colour-blind readers
+tell apart."""
 
 WIDTH, MAP_HEIGHT, CURVE_HEIGHT = 720, 260, 70
-"""Of the picture, in CSS pixels."""
+"""The sizes of the picture, in CSS pixels."""
 
 RECTANGLES = 1500
-"""The largest are drawn; a cell of a notebook should stay small."""
+"""The most rectangles that are drawn, the largest: a cell of a notebook should stay small."""
 
 OPS = 8
-"""Ops that the summary of a graph lists."""
+"""The number of ops that the summary of a graph lists."""
 
 
 @writes(MemoryPlan, "html")
@@ -92,6 +93,7 @@ def _svg(height: int, title: str, shapes: Iterable[str]) -> str:
 
 
 def _map(plan: MemoryPlan) -> str:
+    """The picture of the arena: a rectangle of steps by addresses for each buffer."""
     steps, names = len(plan.live_profile), plan.graph.names
     across, up = WIDTH / steps, MAP_HEIGHT / max(1, plan.arena_bytes)
     spans = [(plan.lifetime_end(b) - b.lifetime.first, b) for b in plan.buffers]
@@ -113,12 +115,13 @@ def _map(plan: MemoryPlan) -> str:
 
 
 def _curve(plan: MemoryPlan) -> str:
+    """The picture of the bytes live at each step, under its label."""
     label = f"live bytes, at most {format_bytes(plan.live_bytes)} at node {plan.peak_step}"
     return f"<div>{escape(label)}</div>{_bars(plan.live_profile, label)}"
 
 
 def _bars(sizes: Sequence[int], title: str) -> str:
-    """One bar a pixel: the largest of the sizes that fall on it."""
+    """A chart of sizes with one bar a pixel, the largest of those that fall on it."""
     columns = min(len(sizes), WIDTH)
     most = max(sizes, default=0) or 1
     path = []

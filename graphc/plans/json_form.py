@@ -36,14 +36,14 @@ from graphc.plans.memory_plan import (
 
 FORMAT = "graphc.plan"
 VERSION = 1
-"""Of the schema; a reader takes no other."""
+"""The version of the schema; a reader takes no other."""
 
 CURE = "`graphc plan MODEL --output FILE` writes a file that can be read"
 
 READER = JsonReader(PlanFileError, CURE)
 
 UNSEALED = ("sha256", "planning_seconds")
-"""What the checksum leaves out: itself, and the one figure that differs from run to run."""
+"""The keys that the checksum leaves out: itself, and the one figure that differs between runs."""
 
 KEYS = (
     "format", "version", "recompute", "allocate", "alignment", "device", "settings", "certificate",
@@ -54,7 +54,7 @@ BUFFER_KEYS = ("kind", "offset", "bytes", "lifetime")
 PLACEMENT_KEYS = ("buffer", "offset", "strides", "how", "over")
 
 MOST_AXES = 64
-"""NumPy's limit."""
+"""The most axes of a tensor, NumPy's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def plan_to_json(plan: MemoryPlan) -> str:
 
 
 def _laid_out(entry: Any) -> str:
-    """JSON with one line an element where there may be many."""
+    """An entry as JSON, with one line an element where there may be many."""
     if isinstance(entry, list) and entry:
         return "[\n " + ",\n ".join(json.dumps(part) for part in entry) + "\n]"
     if isinstance(entry, dict) and any(isinstance(part, dict) for part in entry.values()):
@@ -304,7 +304,7 @@ def _strides(given: object, value: Value, where: str) -> tuple[int, ...] | None:
 
 
 def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tuple[int, int]]:
-    """(step, buffer), each once."""
+    """The workspaces of a file as (step, buffer), with no step or buffer twice."""
     steps: set[int] = set()
     taken: set[int] = set()
     for at, entry in enumerate(entries):

@@ -33,7 +33,7 @@ ALLOCATE: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
 PRECISIONS: dict[Precision, str] = {
     "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"
 }  # fmt: skip
-"""The dtype that feature maps are kept in."""
+"""Precision → the dtype that feature maps are kept in."""
 
 
 def check_alignment(alignment: object) -> int:
@@ -85,7 +85,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """What a plan computes again: nodes, and the part of the step's flops and seconds they add."""
+    """The nodes that a plan computes again, and the parts of a step's flops and time they add."""
 
     nodes: int
     extra_flops_fraction: float
@@ -134,12 +134,12 @@ class MemoryPlan:
 
     @property
     def bound_bytes(self) -> int | None:
-        """No schedule of this graph takes a smaller arena; None where nothing was proven."""
+        """The bytes that every schedule of this graph needs; None where nothing was proven."""
         return self.certificate.bound_bytes if self.certificate else None
 
     @cached_property
     def target(self) -> Target:
-        """What the plan is made for, as planners see it."""
+        """The target that the plan is made for, which its planners were handed."""
         return target_of(self.device)
 
     @cached_property
@@ -149,12 +149,12 @@ class MemoryPlan:
 
     @cached_property
     def state_bytes(self) -> int:
-        """The state region at the arena's start."""
+        """The bytes of the state region, which is the start of the arena."""
         return self._total("state")
 
     @cached_property
     def workspace_bytes(self) -> int:
-        """The largest workspace of any node."""
+        """The bytes of the largest workspace of a node."""
         return max((buffer.bytes for buffer in self.workspaces.values()), default=0)
 
     @cached_property
@@ -265,13 +265,13 @@ class MemoryPlan:
 
 
 def strided(placements: Mapping[Value, Placement]) -> dict[Value, tuple[int, ...]]:
-    """Values that do not lie in one piece, row-major, and their strides in bytes."""
+    """Value → its strides in bytes, for placements that are not in one piece, row-major."""
     found = {v: place.strides for v, place in placements.items() if place.strides is not None}
     return {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
 
 
 def kind_of(value: Value) -> Kind:
-    """What the bytes of a value count as."""
+    """The kind that the bytes of a value count as."""
     if isinstance(value, State):
         return "state"
     if isinstance(value, Input) or value.node is None:

@@ -10,10 +10,10 @@ from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 STEP_LIMIT = 200
-"""Most steps that `str(plan)` lists; of longer plans it shows the steps around the peak."""
+"""The most steps that `str(plan)` lists; of longer plans it shows the steps around the peak."""
 
 LARGEST = 6
-"""Values listed at the peak."""
+"""The number of values that are listed at the peak."""
 
 
 @writes(MemoryPlan, "text")
@@ -153,6 +153,7 @@ def peak_rows(plan: MemoryPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def _tenants(plan: MemoryPlan, buffer: Buffer) -> str:
+    """The names of the values in a buffer, at most four, and the node that makes the first."""
     values: list[Value] = plan.residents.get(buffer.index, [])
     if not values:
         return "workspace"

@@ -25,9 +25,9 @@ from graphc.passes.dead_code import remove_dead_code
 
 
 def inline_constants(graph: Graph) -> Graph:
-    """The graph with constants in place of inputs of groups, without what only made these."""
+    """The graph with constants written into groups, without the nodes that only made these."""
     originals = {node.copy_of for node in graph.nodes if node.copy_of is not None}
-    """What has mirrored copies; they name it, so it stays."""
+    """Nodes that have mirrored copies: these name them, so they stay."""
     numbers: dict[Value, float] = {}
     for node in graph.nodes:
         number = _number(node, numbers)
@@ -49,7 +49,7 @@ def inline_constants(graph: Graph) -> Graph:
 
 
 def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
-    """The number that a node's outputs are full of, if they are floats of which it is one."""
+    """The number that a node's outputs are full of; None if there is none, or not exactly."""
     if (viewed := node.viewed) is not None:
         return numbers.get(viewed)
     if not isinstance(node.op, Full) or node.output.type.dtype.kind != "float":
@@ -64,12 +64,13 @@ def _number(node: Node, numbers: Mapping[Value, float]) -> float | None:
 
 
 def _inlined(node: Node, numbers: Mapping[Value, float]) -> Node:
-    """The node with those of its inputs as constants that may be."""
+    """A group's node with its inputs from `numbers` as constants, wherever this changes no bit."""
     if not _group(node).members:
         return node
     members = members_of(_group(node))
     known = types_in(members, [value.type for value in node.inputs])
     constants = {f"x{i}": numbers[v] for i, v in enumerate(node.inputs) if v in numbers}
+    # What one member cannot take stays an input of all, so the others are asked again.
     is_settled = False
     while constants and not is_settled:
         wrong = {
@@ -121,7 +122,7 @@ def _may_be_put_in(
 
 
 def _computes_of_constants(expression: Expression, constants: Mapping[str, float]) -> bool:
-    """Whether a part is made of constants alone, or is a power, which compilers rewrite."""
+    """Whether an instruction reads constants alone, or is a power with one, often rewritten."""
 
     def is_constant(operand: Operand) -> bool:
         if isinstance(operand, str):

@@ -1,10 +1,29 @@
 """Groups of elementwise nodes become one node each: fewer kernels, and no bytes for what a group
 computes on the way.
 
-One walk over the nodes in their order. A node joins the groups that make its operands where this
-is sound and costs no bytes. A group runs where its last member stood, so it stops to grow once
-anything else reads one of its values or replaces a state that it reads. The bits stay the same, see
-`graphc.ops.fused`.
+A group is a set of elementwise nodes with one key: one phase, mirror count, user's segment, shape,
+layout and float type to compute in. They run as one kernel at the step of the last member, in
+registers; only what is read outside of the group is written.
+
+One walk over the nodes in their order. A node begins a group of its own, and takes in the groups
+that make its operands, the latest first, where these are open and of its key, and where all
+together are small enough and cost no bytes.
+
+Invariant: a group is open as long as no node outside of it reads one of its values and no state
+that it reads was replaced. The members of an open group can all be moved to a later step, and so
+they are when it is joined: what they read is there and unchanged, and nobody waits for what they
+make. A group is closed by its first reader that does not take it in, whatever the reason, so all
+readers outside stand behind the last member, and no cycle can arise.
+
+Bytes (`_Grouping.saves`). Apart, members hold what they make until it is read; together, they hold
+what they read until the last member runs. So two things are asked. Wherever another kernel runs
+between two members, the inputs that would be dead by then are no larger than the members' values
+that would be waiting. And at the step of the group, its inputs, and those outputs that cannot be
+written over a dying input, are no larger than what was live of inputs and members' values while
+some member ran alone. Values of other nodes are not looked at.
+
+The bits stay the same, see `graphc.ops.fused`. Cost: O(V + E), with the limits on the size of a
+group as a factor.
 """
 
 from __future__ import annotations
@@ -43,7 +62,7 @@ def fuse(graph: Graph, target: Target, recomputes: bool = False) -> Graph:
 
 @dataclass(eq=False, slots=True)
 class _Group:
-    """Steps of members, ascending, and what all members have in common."""
+    """A group so far: the steps of its members, ascending, and the key that they share."""
 
     steps: list[int]
     key: Hashable
@@ -52,15 +71,15 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Bytes that a group reads, or that a member makes."""
+    """The bytes of a value that a group reads, or that a member makes, and how long they last."""
 
     bytes: int
     shape: tuple[int, ...]
     born: int
     last: int
-    """The last step that reads them."""
+    """The last step that reads these bytes."""
     is_reusable: bool
-    """Whether a result may be written over them once nothing else reads them."""
+    """Whether a result may be written over these bytes once nothing else reads them."""
 
 
 class Lasting:
@@ -68,18 +87,20 @@ class Lasting:
 
     def __init__(self, graph: Graph) -> None:
         self.last: dict[Value, int] = {}
-        """The last step that reads a root or a view of it."""
+        """Root → the last step that reads it or a view of it; one past all for visible values."""
         for value, root in graph.roots.items():
             end = len(graph.nodes) if value in graph.visible or isinstance(root, State) else -1
             read = graph.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
-        """Of every step how many nodes before it run a kernel."""
+        """Step → how many nodes before it run a kernel, so a difference says what is between."""
         for node in graph.nodes:
             self.others.append(self.others[-1] + (node.op.views is None))
 
 
 class _Grouping:
+    """The walk over the nodes of a graph that finds its groups."""
+
     def __init__(self, graph: Graph, target: Target, recomputes: bool) -> None:
         self.graph = graph
         self.recomputes = recomputes
@@ -93,9 +114,9 @@ class _Grouping:
         self.strides = layouts(graph, target)
 
     def run(self) -> list[_Group]:
-        """All groups, also those of one member, by their first members."""
+        """Find all groups, those of one member too, in the order of their first members."""
         readers: dict[Value, list[Node]] = {}
-        """Of each state the nodes that may join a group."""
+        """State → the members of groups that read it, as long as it is not replaced."""
         for step, node in enumerate(self.graph.nodes):
             sources = (self.group_of.get(v.node) for v in node.inputs if v.node is not None)
             makers = [group for group in dict.fromkeys(sources) if group and group.is_open]
@@ -107,12 +128,14 @@ class _Grouping:
                 for value in node.inputs:
                     if isinstance(self.roots[value], State):
                         readers.setdefault(self.roots[value], []).append(node)
+            # What this node does not take in, it reads from outside: those groups stop to grow.
             for group in makers:
                 if joined is None or group.key != key or not self.join(joined, group):
                     group.is_open = False
             if joined is not None:
                 for member in joined.steps:
                     self.group_of[self.graph.nodes[member]] = joined
+            # Members that read a replaced state must not move behind this node.
             for state in node.replaced.values():
                 for reader in readers.pop(state, ()):
                     self.group_of[reader].is_open = False
@@ -144,7 +167,7 @@ class _Grouping:
         members = [self.graph.nodes[step] for step in steps]
         made = dict.fromkeys(member.outputs[0] for member in members)
         first: dict[Value, int] = {}
-        """Of each input the first member that reads it."""
+        """Input of the group → the step of the first member that reads it."""
         for step, member in zip(steps, members, strict=True):
             for value in member.inputs:
                 if value not in made:
@@ -170,18 +193,23 @@ class _Grouping:
         first: Mapping[Value, int],
         outputs: Sequence[Value],
     ) -> bool:
-        """Whether no more bytes are live at any step than with the members apart."""
+        """Whether the group needs no more bytes for its inputs and values than its members apart.
+
+        `first` has of each input the first step that reads it; `outputs` are read outside.
+        """
         needed: dict[Value, int] = {}
         for value, step in first.items():
             needed.setdefault(self.roots[value], step)
         read = [self.extent(root, step, root in first) for root, step in needed.items()]
         made = [self.extent(member.outputs[0], -1, True) for member in members]
+        # Where another kernel runs between two members: inputs held on, for values not yet made.
         for before, behind in itertools.pairwise(steps):
             if self.others[behind] != self.others[before + 1]:
                 held = sum(x.bytes for x in read if x.last < behind)
                 carried = sum(x.bytes for x in made if x.born <= before and behind <= x.last)
                 if held > carried:
                     return False
+        # At the group's own step: inputs, and outputs that lie over none of them.
         together = sum(x.bytes for x in read)
         over = [x for x in read if x.is_reusable and x.last <= steps[-1]]
         for value in outputs:
@@ -195,7 +223,10 @@ class _Grouping:
         return any(_live(x, extents) >= together for x in made)
 
     def extent(self, root: Value, needed: int, is_read_whole: bool) -> _Extent:
-        """Bytes from where they are made, or, if they can be made again, `needed` first."""
+        """The bytes of a root, live from where it is made.
+
+        Where it can be computed again, it counts only from the step `needed` that reads it first.
+        """
         found = self.extents.get(root)
         if found is None:
             born = -1 if root.node is None else self.graph.position[root.node]
@@ -208,7 +239,10 @@ class _Grouping:
 
 
 def _live(made: _Extent, extents: Sequence[_Extent]) -> int:
-    """Bytes live while a member runs on its own; it overwrites what dies with it."""
+    """Bytes of `extents` live while the member that makes `made` runs on its own.
+
+    The member's result lies over what dies with it, where that has the same size and shape.
+    """
     step, live, is_over = made.born, 0, False
     for x in extents:
         if x.born <= step <= x.last or x is made:
@@ -234,7 +268,10 @@ def _rebuilt(graph: Graph, groups: Sequence[_Group]) -> Graph:
 
 
 def _fused(graph: Graph, members: Sequence[Node], rewriter: Rewriter) -> tuple[Node, list[Value]]:
-    """The node of a group, on values of the new graph, and the old values that it computes."""
+    """The node that stands for a group's members, and the values of the old graph that it computes.
+
+    It reads values of the new graph.
+    """
     returned = set(graph.outputs.values())
     names: dict[Value, str] = {}
     inputs: list[Value] = []

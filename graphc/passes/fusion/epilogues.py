@@ -45,7 +45,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
 
 
 def _product(graph: Graph, activation: Node) -> Node | None:
-    """The linear node that can take an activation; None where there is none."""
+    """The linear node that can take `activation` as its epilogue; None where there is none."""
     for value in _sources(activation):
         if value in graph.visible or len(graph.uses[value]) > 1 or value.node is None:
             return None
@@ -55,7 +55,7 @@ def _product(graph: Graph, activation: Node) -> Node | None:
 
 
 def _sources(activation: Node) -> Iterator[Value]:
-    """What is activated, and what that is in other shapes."""
+    """The operand of an activation, then what that is a reshape of, and so on."""
     value = activation.inputs[0]
     yield value
     while value.node is not None and isinstance(value.node.op, Reshape):
@@ -64,6 +64,7 @@ def _sources(activation: Node) -> Iterator[Value]:
 
 
 def _fits(product: Node, activation: Node) -> bool:
+    """Whether a linear node has no activation yet, and both nodes are recomputed alike."""
     return (
         product.attributes.activation == "none"
         and product.copy_of is None

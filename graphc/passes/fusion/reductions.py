@@ -1,13 +1,30 @@
 """Reductions take what computes their operand, and what follows: on a GPU, one kernel in place of
 two or three, and the operand needs no bytes.
 
-The pass runs behind that of `elementwise.py`. A sum, mean, maximum or sum of squares takes the
-elementwise node that makes its operand, or those members of a group that nothing else needs; and
-a node or a group that reads nothing but its result, if nothing else reads that. The fused node
-stands where the first of them stood, so nothing is read later than before.
+The pass runs behind that of `elementwise.py`. A group is a sum, mean, maximum or sum of squares,
+and at least one of
 
-Its sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to
-store it: plans for a CPU do without this pass.
+    before  the elementwise node that makes its operand, or of a fused node the member that makes it
+            and the members that only this one needs; the others are left as a node of their own
+    behind  an elementwise or fused node that reads nothing but its result
+
+Nothing else may read the operand, or the result where it is taken in; no value between two of the
+nodes is an output or kept; and all have one phase, mirror count and segment. A group does not grow
+further, and a node is in one group at most.
+
+Invariant: the fused node stands where the first of its nodes stood, so it reads nothing later than
+that node did, and whatever was live only until the first step is dead behind it as before.
+
+Bytes. Where no input dies with the node before, the operand had bytes of its own; no step needs
+more if the result and the workspace of the fused kernel are no larger than the operand. Where
+inputs die there, the operand may have been written over one. They are now live in the reduction,
+which is safe if it ran next, no members are left, and they are no larger than the operand. What a
+node behind makes must be no larger than the result that it read. Fusions that are not safe by
+these rules are made only if the graph with all of them has no more live bytes at its peak.
+
+Sums are ordered as if the operand were stored, so the bits stay the same. NumPy would have to
+store it: plans for a CPU do without this pass. Cost: O(V + E) for the search, and the storages of
+two graphs where a fusion is not safe.
 """
 
 from __future__ import annotations
@@ -35,8 +52,8 @@ from graphc.passes.precision import casts_a_parameter
 def fuse_reductions(given: Allocation, recomputes: bool = False) -> Graph:
     """The graph with reductions that compute their operands on the way, where this costs no bytes.
 
-    Most cannot cost any. All are fused if the graph needs no more bytes at its peak; not so
-    for a plan that `recomputes`, which has another one.
+    Those that are safe are always fused, the others if the graph with all of them has no more live
+    bytes at its peak. For a plan that `recomputes` they stay apart, since its peak is another one.
     """
     graph = given.graph
     found = _Search(given, recomputes).run()
@@ -50,14 +67,17 @@ def fuse_reductions(given: Allocation, recomputes: bool = False) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Members, and the values that they call x0, x1, ..."""
+    """The members of a group, the values that they call x0, x1, ..., and the members it returns."""
 
     members: tuple[Member, ...]
     inputs: tuple[Value, ...]
     results: tuple[int, ...]
 
     def part(self, numbers: Sequence[int], outputs: Mapping[int, Value]) -> _Group:
-        """Some members as a group of their own, which reads `outputs` of others."""
+        """The members of these numbers as a group of their own.
+
+        It reads `outputs`, by member, where it needs what members outside of it compute.
+        """
         inputs: dict[Value, str] = {}
 
         def renamed(name: str) -> str:
@@ -83,15 +103,15 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Fusion:
-    """Nodes that become one, in their order; what stands for them; and what is left of a group."""
+    """Nodes that become one, in their order; what stands for them; the rest of a split group."""
 
     nodes: tuple[Node, ...]
     fused: Node
     operand: Value | None
-    """What is stored no longer."""
+    """The reduction's operand, where it is stored no longer."""
     rest: Node | None
     is_safe: bool
-    """Whether it costs no bytes, whatever the rest of the graph is like."""
+    """Whether the fusion costs no bytes, whatever the rest of the graph is like."""
 
 
 class _Search:
@@ -106,7 +126,7 @@ class _Search:
         self.lasting = Lasting(graph)
 
     def run(self) -> list[_Fusion]:
-        """All of them, no two of one node."""
+        """Find all fusions, front to back; a node is in one of them at most."""
         found: list[_Fusion] = []
         taken: set[Node] = set()
         for node in self.graph.nodes:
@@ -119,7 +139,7 @@ class _Search:
         return found
 
     def fusion(self, reduction: Node, taken: set[Node]) -> _Fusion | None:
-        """What stands for a reduction and its neighbours; None if it has none that may join."""
+        """The fusion of a reduction and its neighbours; None if it has none that may join."""
         maker = reduction.inputs[0].node
         if maker is None or maker in taken or not self.may_join(reduction, maker):
             maker = None
@@ -158,7 +178,7 @@ class _Search:
         )
 
     def behind(self, reduction: Node) -> Node | None:
-        """The node that makes something of a reduction's result, and of nothing else."""
+        """The elementwise node that alone reads a reduction's result, and nothing else, if any."""
         result = reduction.output
         if result.type.dtype.kind != "float" or not self.graph.uses[result]:
             return None
@@ -178,9 +198,9 @@ class _Search:
         return node.phase != "mirror" and node.copy_of is None and node not in self.originals
 
     def parts(self, maker: Node, reduction: Node) -> tuple[_Group | None, Node | None]:
-        """The members that go to the reduction, and the others as a node.
+        """The members of `maker` that go to the reduction, and a node of the others, if any stay.
 
-        None go if a value inside of a group would have to be stored.
+        No member goes if a value that is not stored now would have to be, or if too much is read.
         """
         group, operand = _group_of(maker), reduction.inputs[0]
         number = group.results[operand.index]
@@ -198,7 +218,7 @@ class _Search:
         return (part, rest) if len(part.inputs) <= MOST_INPUTS else (None, None)
 
     def fused(self, reduction: Node, part: _Group | None, behind: Node | None) -> Node:
-        """The node that stands for all."""
+        """The node that stands for a reduction, members that it takes, and the node behind it."""
         operand, given = reduction.inputs[0], reduction.attributes
         last = reduction if behind is None else behind
         strides = self.strides.get(operand, contiguous_strides(operand.type))
@@ -216,7 +236,7 @@ class _Search:
     def rest(
         self, maker: Node, group: _Group, left: Sequence[int]
     ) -> tuple[Node | None, dict[int, Value]]:
-        """The members that are left as a node, and of each its output."""
+        """A node of the members that are left, and by member the output that it has there."""
         if not left:
             return None, {}
         part = group.part(left, {})
@@ -236,7 +256,7 @@ class _Search:
         return align(value.type.bytes, self.alignment)
 
     def is_safe(self, reduction: Node, maker: Node, fused: Node, rest: Node | None) -> bool:
-        """Whether no step has more bytes live than with both apart."""
+        """Whether no step has more bytes live than with reduction and maker apart."""
         step, operand = self.graph.position[maker], self.bytes(reduction.inputs[0])
         scratch = self.target.workspace(fused, {})
         own = self.bytes(fused.output) + sum(align(s.bytes, self.alignment) for s in scratch)
@@ -250,9 +270,9 @@ class _Search:
         return rest is None and is_next and sum(dying) <= operand
 
     def dying(self, maker: Node, fused: Node) -> list[int]:
-        """Bytes of what the fused node reads, and maybe nothing behind the maker.
+        """Sizes of the roots that the fused node reads, and maybe nothing behind the maker.
 
-        Values of the forward pass that can be made again may die at any reader.
+        In a plan that recomputes, any value may have its last reader here.
         """
         roots = {self.graph.roots[v]: None for v in fused.inputs if v in self.graph.roots}
         step = len(self.graph.nodes) if self.recomputes else self.graph.position[maker]
@@ -270,11 +290,12 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def _place(node: Node) -> tuple[str, int, str]:
+    """What nodes must have in common to be recomputed alike: phase, mirror count and segment."""
     return node.phase, node.mirror, node.segment
 
 
 def _group_of(maker: Node) -> _Group:
-    """A group, or a node as a group of one."""
+    """The group of a fused node, or an elementwise node as a group of one."""
     if isinstance(maker.op, Fused):
         members = members_of(maker.attributes)
         return _Group(members, maker.inputs, maker.attributes.results)
@@ -284,7 +305,7 @@ def _group_of(maker: Node) -> _Group:
 
 
 def _taken(group: _Group, number: int) -> list[int]:
-    """A member and those that only it needs, ascending."""
+    """The numbers of a member and of those that only it needs, ascending."""
     taken = {number}
     for earlier in reversed(range(number)):
         readers = [i for i, m in enumerate(group.members) if f"m{earlier}" in m.operands]
