@@ -36,7 +36,8 @@ def compile(options: CompileOptions) -> Program:
     memory.
     """
     gpu = find(options.device)
-    planned = PlanOptions(**{**options.shared(PlanOptions), "device": _profile(gpu)})
+    once_read = {"device": _profile(gpu), "costs": options.cost_model.measured}
+    planned = PlanOptions(**{**options.shared(PlanOptions), **once_read})
     running = options.shared(RunOptions)
     if gpu is None and options.device == AUTO:
         running |= {"streams": 1, "cudnn": False}  # only a GPU has them
@@ -50,6 +51,20 @@ def plan(options: PlanOptions) -> MemoryPlan:
     Raises what `compile` does but for `ArenaError`.
     """
     return make_plan(_on_this_machine(options))
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """A plan on the curve of bytes against time: its bytes, and the parts that it adds to a step's
+    seconds and flops. `extra_time_bound` is the least part of the seconds that any plan within
+    these bytes adds, `bound_bytes` the fewest bytes that any plan needs."""
+
+    arena_bytes: int
+    feature_map_bytes: int
+    extra_time_fraction: float
+    extra_flops_fraction: float
+    extra_time_bound: float
+    bound_bytes: int
 
 
 @takes(FrontierOptions)
@@ -71,20 +86,6 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
             )
             for point in plans.frontier()
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class FrontierPoint:
-    """A plan on the curve of bytes against time: its bytes, and the parts that it adds to a step's
-    seconds and flops. `extra_time_bound` is the least part of the seconds that any plan within
-    these bytes adds, `bound_bytes` the fewest bytes that any plan needs."""
-
-    arena_bytes: int
-    feature_map_bytes: int
-    extra_time_fraction: float
-    extra_flops_fraction: float
-    extra_time_bound: float
-    bound_bytes: int
 
 
 def _on_this_machine(options: Told) -> Told:

@@ -13,7 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
 from graphc.errors import OptionError, choose
 
@@ -141,10 +141,15 @@ def takes(
         def call(*given: P.args, **named: P.kwargs) -> Result:
             for name in named:
                 _check_known(function.__name__, name, tuple(known))
-            signature.bind(*given, **named)
+            try:
+                signature.bind(*given, **named)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}(): {error}") from None
             return function(kind(*given, **named))
 
         call.__signature__ = signature  # type: ignore[attr-defined]
+        hints = {**get_type_hints(kind), "return": get_type_hints(function)["return"]}
+        call.__annotations__ = {name: hints[name] for name in (*known, "return")}
         call.__doc__ = f"{inspect.getdoc(function)}\n\n{_meanings(known)}\n"
         return call
 

@@ -184,6 +184,21 @@ class Op:
         """Layouts of the gathered inputs inside the output, which lies at `target`."""
         raise NotImplementedError
 
+    def numpy_views(self, node: Node, x: Array) -> Sequence[Array]:
+        """The outputs as NumPy's own functions make them of the viewed input.
+
+        The checker of plans compares every view with it, so it shares nothing with `view`. Raises
+        `ValueError` where NumPy would have to copy.
+        """
+        raise NotImplementedError
+
+    def numpy_parts(self, node: Node, y: Array) -> Sequence[Array]:
+        """The places of the gathered inputs as NumPy slices them out of the output.
+
+        The checker of plans compares every part with it, so it shares nothing with `gather`.
+        """
+        raise NotImplementedError
+
     def free_axes(self, node: Node, name: str) -> int:
         """How many first axes of an input or output may have strides of their own.
 
@@ -272,6 +287,9 @@ def _check(cls: type[Op]) -> None:
     for relation in ("views", "gathers"):
         if (source := getattr(cls, relation)) is not None and source not in inputs:
             _fail(cls, f"`{relation}` names {source!r}, which is no input")
+    for relation, oracle in (("views", "numpy_views"), ("gathers", "numpy_parts")):
+        if getattr(cls, relation) is not None and getattr(cls, oracle) is getattr(Op, oracle):
+            _fail(cls, f"it has `{relation}` and no `{oracle}`, with which plans are checked")
     if unknown := set(cls.strided_axes) - {*inputs, *outputs}:
         _fail(cls, f"`strided_axes` names {sorted(unknown)}: no inputs or outputs")
     relations = [(o, i) for o, taken in cls.may_overwrite.items() for i in taken]

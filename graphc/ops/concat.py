@@ -49,6 +49,10 @@ class Concat(Op):
         sizes = [value.shape[node.attributes.axis] for value in node.inputs]
         return _along(sizes, node.attributes.axis, target)
 
+    def numpy_parts(self, node: Node, y: Array) -> list[Array]:
+        axis = node.attributes.axis
+        return _cut(y, [value.shape[axis] for value in node.inputs], axis)
+
     def kernel(self, record: Recorder, node: Node, *parts: Array, y: Array) -> None:
         axis, start = node.attributes.axis, 0
         for part in parts:
@@ -102,12 +106,20 @@ class Split(Op):
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
         return _along(node.attributes.sizes, node.attributes.axis, source)
 
+    def numpy_views(self, node: Node, x: Array) -> list[Array]:
+        return _cut(x, node.attributes.sizes, node.attributes.axis)
+
     def gradient(self, node: Node, dparts: tuple[Value | None, ...]) -> Value:
         filled = [
             full(value.shape, 0.0, value.type.dtype) if part is None else part
             for part, value in zip(dparts, node.outputs, strict=True)
         ]
         return concat(filled, node.attributes.axis)
+
+
+def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
+    """Consecutive slices of these extents along an axis."""
+    return np.split(array, np.cumsum(sizes)[:-1], axis)
 
 
 # --- functions ---

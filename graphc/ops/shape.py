@@ -82,6 +82,9 @@ class Reshape(Op):
             return None
         return (Layout(source.offset, strides),)
 
+    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
+        return (np.reshape(x, node.attributes.shape, copy=False),)
+
     def gradient(self, node: Node, dy: Value) -> Value:
         return reshape(dy, node.inputs[0].shape)
 
@@ -131,6 +134,9 @@ class Transpose(Op):
         strides = tuple(source.strides[axis] for axis in node.attributes.permutation)
         return (Layout(source.offset, strides),)
 
+    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
+        return (np.transpose(x, node.attributes.permutation),)
+
     def gradient(self, node: Node, dy: Value) -> Value:
         return transpose(dy, np.argsort(node.attributes.permutation).tolist())
 
@@ -151,6 +157,9 @@ class BroadcastTo(Op):
         shape, target = node.inputs[0].shape, node.attributes.shape
         kept = [0 if n == 1 else s for n, s in zip(shape, source.strides, strict=True)]
         return (Layout(source.offset, (0,) * (len(target) - len(shape)) + tuple(kept)),)
+
+    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
+        return (np.broadcast_to(x, node.attributes.shape),)
 
     def gradient(self, node: Node, dy: Value) -> Value:
         return dy  # the gradient pass sums it to the input's shape
@@ -192,6 +201,9 @@ class Slice(Op):
         offset = sum(start * stride for start, stride in zip(a.starts, source.strides, strict=True))
         strides = tuple(step * stride for step, stride in zip(a.steps, source.strides, strict=True))
         return (Layout(source.offset + offset, strides),)
+
+    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
+        return (x[node.attributes.index()],)
 
     def gradient(self, node: Node, dy: Value) -> Value:
         attributes = PadSliceAttributes(node.inputs[0].shape, *_fields(node.attributes))

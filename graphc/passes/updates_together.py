@@ -91,9 +91,9 @@ class _Batch:
         self.read |= reads
         self.written |= node.writes
 
-    def comes_before(self, node: Node) -> bool:
-        """Whether the batch has to run before a node, which reads or replaces what it works on."""
-        return not (node.reads.isdisjoint(self.written) and node.writes.isdisjoint(self.read))
+    def comes_before(self, reads: set[Value], writes: set[Value]) -> bool:
+        """Whether the batch has to run before a node that reads and writes these."""
+        return not (reads.isdisjoint(self.written) and writes.isdisjoint(self.read))
 
 
 def _order(graph: Graph, known: Mapping[Node, Hashable], room: int) -> Iterator[Node]:
@@ -104,8 +104,9 @@ def _order(graph: Graph, known: Mapping[Node, Hashable], room: int) -> Iterator[
     counts = Counter(known.values())
     waiting: dict[Hashable, _Batch] = {}
     for node in graph.nodes:
+        reads, writes = node.reads, node.writes
         for own, batch in list(waiting.items()):
-            if batch.comes_before(node):
+            if batch.comes_before(reads, writes):
                 yield from waiting.pop(own).nodes
         if node not in known or counts[known[node]] == 1:
             yield node

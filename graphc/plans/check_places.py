@@ -18,7 +18,7 @@ never touched: its address and strides say where each element would lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,29 +30,6 @@ from graphc.plans.memory_plan import MemoryPlan
 
 OUTLINE = bytearray(16)
 """Memory for arrays whose elements are never touched, only their addresses."""
-
-
-def _parts(sizes: Sequence[int], axis: int, array: Any) -> list[Any]:
-    before = (slice(None),) * axis
-    return [array[(*before, slice(sum(sizes[:i]), sum(sizes[: i + 1])))] for i in range(len(sizes))]
-
-
-def _concatenated(node: Node, y: Any) -> list[Any]:
-    axis = node.attributes.axis
-    return _parts([value.shape[axis] for value in node.inputs], axis, y)
-
-
-VIEWS: dict[str, Callable[[Node, Any], list[Any]]] = {
-    "reshape": lambda node, x: [np.reshape(x, node.attributes.shape, copy=False)],
-    "transpose": lambda node, x: [np.transpose(x, node.attributes.permutation)],
-    "broadcast_to": lambda node, x: [np.broadcast_to(x, node.attributes.shape)],
-    "slice": lambda node, x: [x[node.attributes.index()]],
-    "split": lambda node, x: _parts(node.attributes.sizes, node.attributes.axis, x),
-}
-"""View op → its outputs as NumPy makes them, from an array in place of the operand."""
-
-GATHERED: dict[str, Callable[[Node, Any], list[Any]]] = {"concat": _concatenated}
-"""Gathering op → where each of its operands lies in the output, as NumPy slices that."""
 
 
 def _row_major(value: Value) -> tuple[int, ...]:
@@ -242,7 +219,7 @@ class Places:
         """A view lies where NumPy's own rules put it inside what is viewed."""
         array, start = self.outline(source)
         try:
-            parts = VIEWS[node.op.name](node, array)
+            parts = node.op.numpy_views(node, array)
         except ValueError:  # NumPy would have to copy
             names = [self.names[node.outputs[0]], self.names[source]]
             raise PlanError(f"{names[0]} cannot be a view of {names[1]}", names) from None
@@ -264,7 +241,7 @@ class Places:
         (y,) = node.outputs
         array, start = self.outline(y)
         found: list[Value] = []
-        for value, part in zip(node.inputs, GATHERED[node.op.name](node, array), strict=True):
+        for value, part in zip(node.inputs, node.op.numpy_parts(node, array), strict=True):
             stated = self.plan.placements[value]
             offset = part.__array_interface__["data"][0] - start
             steps = zip(value.shape, stated.strides or _row_major(value), part.strides, strict=True)

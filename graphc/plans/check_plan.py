@@ -35,7 +35,7 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 from graphc.ir.types import align
-from graphc.plans.check_places import GATHERED, Places, numbers
+from graphc.plans.check_places import Places, numbers
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
@@ -175,7 +175,7 @@ class _Replay:
             for value in node.outputs:
                 self.owner_of[value] = self.content_of_view(value, viewed)
             return
-        if node.op.name in GATHERED and self.gather(node, step):
+        if node.op.gathers is not None and self.gather(node, step):
             return
         for value in node.outputs:
             self.check_piece(value)
@@ -248,6 +248,7 @@ class _Replay:
         inside = self.places.inside(node)
         if not inside:
             return False
+        self.check_piece(y)
         held = [(self.places.cells_of(value), self.owner_of[value]) for value in inside]
         self.write(y, f"step {step} ({node.label})")
         # Writing y gave all its cells one content; those of parts in place were not touched.
