@@ -203,22 +203,3 @@ def test_the_checker_finds_a_whole_that_is_overwritten():
     buffers[other.index] = replace(other, offset=whole.offset)
     with pytest.raises(PlanError):
         check_plan(replace(plan, buffers=tuple(buffers)))
-
-
-def test_the_checker_finds_a_whole_between_two_elements():
-    """Parts and whole moved together by half an element, in a buffer that has the room."""
-    _, _, _, loss = two_branches()
-    plan = g.plan(loss, optimizer=g.optim.SGD(0.1))
-    whole = next(
-        n for n in plan.graph.nodes if n.op.name == "concat" and n.phase == "forward"
-    ).output
-    index = plan.placements[whole].buffer
-    buffers = list(plan.buffers)
-    buffers[index] = replace(buffers[index], bytes=buffers[index].bytes + 2)
-    moved = {
-        value: replace(place, offset=place.offset + 2) if place.buffer == index else place
-        for value, place in plan.placements.items()
-    }
-    arena = plan.arena_bytes + plan.alignment
-    with pytest.raises(PlanError, match="no multiple of its elements' 4 bytes"):
-        check_plan(replace(plan, buffers=tuple(buffers), placements=moved, arena_bytes=arena))
