@@ -44,7 +44,7 @@ class Optimizer(Protocol):
 
 
 LARGEST = 1e6
-"""Of any rate."""
+"""The most that a learning rate, a weight decay or an epsilon may be."""
 
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -209,4 +209,4 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
 }
-"""By the names of the command line."""
+"""The optimizers by their names on the command line."""

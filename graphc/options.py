@@ -196,7 +196,7 @@ class RecomputeOptions(Options):
     )
 
     def check(self) -> None:
-        """Also that at most one option decides the plan."""
+        """Check the options, and that at most one of them decides the plan."""
         super().check()
         given = self._given_goals
         if len(given) > 1:
@@ -244,7 +244,10 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     )
 
     def check(self) -> None:
-        """Also what training needs, and what a device cannot do; ``auto`` says nothing yet."""
+        """Check the options, what training needs, and what a device cannot do.
+
+        The device ``auto`` says nothing yet.
+        """
         super().check()
         if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
             raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
@@ -339,7 +342,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
     )
 
     def check(self) -> None:
-        """Also that budgets are for training."""
+        """Check the options, and that budgets are for training."""
         super().check()
         if self.goal is not None and self.optimizer is None:
             raise OptionError("budgets are for training steps; give an optimizer")

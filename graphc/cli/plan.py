@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 DEFAULT = Recipe(optimizer="sgd")
 
 SUFFIX = ".json"
-"""Of a MODEL that is a plan."""
+"""The suffix of a MODEL that is a plan."""
 
 PICTURE = ".png"
-"""Of an output that is a chart."""
+"""The suffix of an output that is a chart."""
 
 FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
 """What is written, by how the file's name ends."""
@@ -146,7 +146,7 @@ def check_suffix(path: str, suffix: str) -> None:
 
 
 def check_pictures() -> None:
-    """Before the work is done: raise `DependencyError` where matplotlib is missing."""
+    """Raise `DependencyError` where matplotlib is missing, before the work is done."""
     importlib.import_module("graphc.view.picture")
 
 

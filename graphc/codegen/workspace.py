@@ -22,7 +22,7 @@ PARTS = 16
 and a large one has blocks enough for a device without."""
 
 PARTIAL_BYTES = 4
-"""Of a partial sum of 16-bit or float32 operands."""
+"""The size of a partial sum of 16-bit or float32 operands."""
 
 LEAST_LIBRARY_BYTES = 64 * 2**10
 """cuBLAS asks for 16 KiB or more."""

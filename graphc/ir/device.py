@@ -23,7 +23,7 @@ class Device:
     workspace_limit_bytes: int = 64 * 2**20
     kind: Literal["cpu", "cuda"] = "cpu"
     architecture: int = 0
-    """Of a GPU, ten times its compute capability: 90 for 9.0."""
+    """Ten times a GPU's compute capability: 90 for 9.0."""
 
     @property
     def blas_workspace_bytes(self) -> int:

@@ -118,7 +118,7 @@ class Node:
     """The user's segment that it belongs to (Alg. 1); empty for none."""
     copy_of: Node | None = None
     level: int = 0
-    """For a mirrored copy: which one, counted from 1."""
+    """The number of a mirrored copy, counted from 1; 0 for what is no copy."""
     outputs: tuple[Value, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class Node:
 
     @property
     def replaced(self) -> dict[Value, Value]:
-        """Of each output that replaces a state, that state (`Op.must_overwrite`)."""
+        """The states that outputs replace, by the output (`Op.must_overwrite`)."""
         op = self.op
         return {
             self.outputs[op.outputs.index(output)]: self.inputs[op.inputs.index(state)]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Strided = Mapping["Value", tuple[int, ...]]
-"""Of each value that does not lie in one piece, row-major, its strides in bytes."""
+"""The strides, in bytes, of each value that does not lie in one piece, row-major."""
 
 
 @dataclass(frozen=True, slots=True)

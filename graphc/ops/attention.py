@@ -59,7 +59,7 @@ class TiledAttention(Op):
 
     attributes = AttentionAttributes
     products: int
-    """Of (rows x columns) elements: how many a node computes."""
+    """How many products of (rows x columns) elements a node computes."""
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
         """The operands q, k and v."""

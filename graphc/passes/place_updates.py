@@ -14,7 +14,7 @@ def place_updates(graph: Graph) -> Graph:
     Other nodes keep their order.
     """
     readers: dict[Value, list[int]] = {}
-    """Of each state the steps that read it or a view of it."""
+    """The steps that read each state or a view of it."""
     for value, root in graph.roots.items():
         if isinstance(root, State):
             readers.setdefault(root, []).extend(graph.uses[value])

@@ -24,10 +24,10 @@ COLOURS: dict[Kind, str] = {
     "mirror": "#009e73",
     "workspace": "#cc79a7",
 }
-"""Of Okabe and Ito, told apart by colour-blind readers; all pictures of plans have them."""
+"""Colours of Okabe and Ito, told apart by colour-blind readers, in all pictures of plans."""
 
 WIDTH, MAP_HEIGHT, CURVE_HEIGHT = 720, 260, 70
-"""Of the picture, in CSS pixels."""
+"""The extents of the picture, in CSS pixels."""
 
 RECTANGLES = 1500
 """The largest are drawn; a cell of a notebook should stay small."""

@@ -36,7 +36,7 @@ from graphc.plans.memory_plan import (
 
 FORMAT = "graphc.plan"
 VERSION = 1
-"""Of the schema; a reader takes no other."""
+"""The version of the schema; a reader takes no other."""
 
 CURE = "`graphc plan MODEL --output FILE` writes a file that can be read"
 

@@ -74,7 +74,7 @@ class Lasting:
             read = graph.uses[value]
             self.last[root] = max(self.last.get(root, -1), end, read[-1] if read else -1)
         self.others = [0]
-        """Of every step how many nodes before it run a kernel."""
+        """How many nodes before each step run a kernel."""
         for node in graph.nodes:
             self.others.append(self.others[-1] + (node.op.views is None))
 
@@ -95,7 +95,7 @@ class _Grouping:
     def run(self) -> list[_Group]:
         """All groups, also those of one member, by their first members."""
         readers: dict[Value, list[Node]] = {}
-        """Of each state the nodes that may join a group."""
+        """The nodes that may join a group, for each state."""
         for step, node in enumerate(self.graph.nodes):
             sources = (self.group_of.get(v.node) for v in node.inputs if v.node is not None)
             makers = [group for group in dict.fromkeys(sources) if group and group.is_open]
@@ -144,7 +144,7 @@ class _Grouping:
         members = [self.graph.nodes[step] for step in steps]
         made = dict.fromkeys(member.outputs[0] for member in members)
         first: dict[Value, int] = {}
-        """Of each input the first member that reads it."""
+        """The first member that reads each input."""
         for step, member in zip(steps, members, strict=True):
             for value in member.inputs:
                 if value not in made:

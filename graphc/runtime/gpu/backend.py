@@ -116,8 +116,8 @@ class GpuBackend:
             return self._staging.outputs(fetched)
 
     def _feed(self, feed: Feed) -> None:
-        """On the copy stream, between the step before and this one: inputs share their bytes with
-        other values of a step."""
+        """Upload inputs on the copy stream, between the step before and this one: they share their
+        bytes with other values of a step."""
         accelerator = self._accelerator
         accelerator.wait(self._copies, accelerator.record(self.stream))
         self._staging.upload(feed, self._copies)
