@@ -16,7 +16,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import DType, compute_dtype
 from graphc.ops.elementwise import scale, shift
-from graphc.ops.learning_rate import FORMS, LearningRate, LearningRateAttributes
+from graphc.ops.learning_rate import LEARNING_RATE_FORMS, LearningRate, LearningRateAttributes
 from graphc.ops.update import (
     AdamAttributes,
     AdamCorrection,
@@ -65,7 +65,7 @@ class Schedule:
     form: str = "cosine"
 
     def __post_init__(self) -> None:
-        choose("schedule form", self.form, FORMS)
+        choose("schedule form", self.form, LEARNING_RATE_FORMS)
         peak = number_between("peak", self.peak, 0, LARGEST)
         number_between("floor", self.floor, 0, peak)
         steps, warmup = whole_number("steps", self.steps), whole_number("warmup", self.warmup, 0)

@@ -56,7 +56,7 @@ SUFFIX = ".json"
 PICTURE = ".png"
 """The suffix of an output that is a chart."""
 
-FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
+WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
 """What is written, by how the file's name ends."""
 
 MARKED = ("none", "cheap", "sublinear", "recursive")
@@ -140,7 +140,7 @@ def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryP
 def check_suffix(path: str, suffix: str) -> None:
     """Raise `OptionError` where a file's name does not say what will be in it."""
     if not path.endswith(suffix):
-        raise OptionError(f"{path!r} would hold {FORMS[suffix]}; end its name in {suffix}")
+        raise OptionError(f"{path!r} would hold {WRITTEN_FORMS[suffix]}; end its name in {suffix}")
     if suffix == PICTURE:
         check_pictures()
 

@@ -15,7 +15,7 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 from graphc.ir.types import align
-from graphc.plans.check_places import GATHERED, Places, numbers
+from graphc.plans.check_places import GATHERED, PlacedValues, numbers
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
@@ -42,7 +42,7 @@ class _Replay:
         self.contents: list[Value] = []
         self.writers: list[Value] = []
         self.root: dict[Value, Value] = {}
-        self.places = Places(plan)
+        self.places = PlacedValues(plan)
         self.owners = np.full(self.places.count, NOBODY, np.int64)
         self.is_state = np.zeros(self.places.count, bool)
         for state in self.graph.states:
