@@ -16,7 +16,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import DType, compute_dtype
 from graphc.ops.elementwise import scale, shift
-from graphc.ops.learning_rate import FORMS, LearningRate, LearningRateAttributes
+from graphc.ops.learning_rate import LEARNING_RATE_FORMS, LearningRate, LearningRateAttributes
 from graphc.ops.update import (
     AdamAttributes,
     AdamCorrection,
@@ -44,7 +44,7 @@ class Optimizer(Protocol):
 
 
 LARGEST = 1e6
-"""Of any rate."""
+"""The most that a learning rate, a weight decay or an epsilon may be."""
 
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -65,7 +65,7 @@ class Schedule:
     form: str = "cosine"
 
     def __post_init__(self) -> None:
-        choose("schedule form", self.form, FORMS)
+        choose("schedule form", self.form, LEARNING_RATE_FORMS)
         peak = number_between("peak", self.peak, 0, LARGEST)
         number_between("floor", self.floor, 0, peak)
         steps, warmup = whole_number("steps", self.steps), whole_number("warmup", self.warmup, 0)
@@ -209,4 +209,4 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
 }
-"""By the names of the command line."""
+"""The optimizers by their names on the command line."""

@@ -70,7 +70,7 @@ def assign_storages(
                 assignment.join(value, replaced[value], own.get(value), "state")
                 continue
             name = node.op.output_name(position)
-            found = assignment.target(node, step, value, name, taken) if overwrite else None
+            found = assignment.overwritten(node, step, value, name, taken) if overwrite else None
             if found is not None:
                 taken.add(assignment.placements[found].buffer)
                 assignment.join(value, found, assignment.placements[found].layout, "over")
@@ -141,7 +141,7 @@ class _Assignment:
             self.join(value, viewed, None if trivial else inner, "view")
         return True
 
-    def target(
+    def overwritten(
         self, node: Node, step: int, value: Value, name: str, taken: set[int]
     ) -> Value | None:
         """The operand whose bytes `value` may take, if any."""

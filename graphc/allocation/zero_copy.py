@@ -125,10 +125,10 @@ class _Choosing:
         # A concatenation that is a part itself lies in `whole`, and so will its parts.
         y = node.output
         outside = self.places.get(y)
-        target = outside.layout if outside else self.layout_of(y)
+        whole_layout = outside.layout if outside else self.layout_of(y)
         whole = outside.whole if outside else y
         moves: dict[int, _Move] = {}
-        for value, layout in zip(node.inputs, node.op.gather(node, target), strict=True):
+        for value, layout in zip(node.inputs, node.op.gather(node, whole_layout), strict=True):
             move = self.move(node, value, layout)
             if move is not None:
                 moves.setdefault(move.block, move)  # two views of one block: the first counts

@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 DEFAULT = Recipe(optimizer="sgd")
 
 SUFFIX = ".json"
-"""Of a MODEL that is a plan."""
+"""The suffix of a MODEL that is a plan."""
 
 PICTURE = ".png"
-"""Of an output that is a chart."""
+"""The suffix of an output that is a chart."""
 
-FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
+WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
 """What is written, by how the file's name ends."""
 
 MARKED = ("none", "cheap", "sublinear", "recursive")
@@ -140,13 +140,13 @@ def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryP
 def check_suffix(path: str, suffix: str) -> None:
     """Raise `OptionError` where a file's name does not say what will be in it."""
     if not path.endswith(suffix):
-        raise OptionError(f"{path!r} would hold {FORMS[suffix]}; end its name in {suffix}")
+        raise OptionError(f"{path!r} would hold {WRITTEN_FORMS[suffix]}; end its name in {suffix}")
     if suffix == PICTURE:
         check_pictures()
 
 
 def check_pictures() -> None:
-    """Before the work is done: raise `DependencyError` where matplotlib is missing."""
+    """Raise `DependencyError` where matplotlib is missing, before the work is done."""
     importlib.import_module("graphc.view.picture")
 
 

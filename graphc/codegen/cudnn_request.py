@@ -13,12 +13,12 @@ from typing import Literal
 
 from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.node_calls import Launch
-from graphc.codegen.text.operands import ALIGNMENT, Place, Places, on_frame, operand
+from graphc.codegen.text.operands import VECTOR_BYTES, Place, Places, on_frame, operand
 from graphc.ir.expression import parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.types import DType, float32
-from graphc.ops.conv import Convolution as ConvolutionOp
+from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Pair
 
 
@@ -36,7 +36,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class ConvolutionRequest:
     """One of the three products of y = x * w, without a bias and without a running sum.
 
     The tensors are x (n, c, h, w), w (k, c / groups, r, s) and y (n, k, p, q) in any order in
@@ -66,7 +66,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionRequest:
     """softmax(scale · q · kᵀ) · v with the logarithms of its sums, or the gradient of it.
 
     All tensors are (batch, heads, positions, width), stats (batch, heads, positions, 1). The
@@ -97,7 +97,7 @@ class Attention:
         return ("y", "stats") if self.kind == "forward" else ("dq", "dk", "dv")
 
 
-Request = Convolution | Attention
+Request = ConvolutionRequest | AttentionRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class LibraryCall:
 
 def library_call(node: Node, places: Places, tf32: bool = False) -> LibraryCall | None:
     """What cuDNN may be asked for in place of a node's generated kernels; None where nothing is."""
-    if isinstance(node.op, ConvolutionOp):
+    if isinstance(node.op, Convolution):
         return _convolution(node, places, tf32)
     if node.op.name in ("attention", "attention_gradient"):
         return _attention(node, places)
@@ -137,7 +137,7 @@ def _convolution(node: Node, places: Places, tf32: bool) -> LibraryCall | None:
         return None
     tensors = {role: _tensor(value, places[value]) for role, value in values.items()}
     a = node.attributes
-    request = Convolution(
+    request = ConvolutionRequest(
         kind, tensors["x"], tensors["w"], tensors["y"], a.stride, a.padding, a.dilation, a.groups,
         tf32 and tensors["x"].dtype == float32,
     )  # fmt: skip
@@ -175,7 +175,7 @@ def _attention(node: Node, places: Places) -> LibraryCall | None:
     tensors = {role: _tensor(value, places[value]) for role, value in values.items()}
     stats = tensors["stats"]
     stats = Tensor((*stats.shape, 1), (*stats.strides, 1), stats.dtype)
-    request = Attention(
+    request = AttentionRequest(
         "forward" if is_forward else "backward",
         tensors["q"], tensors["k"], tensors["v"], tensors["y"], stats,
         node.attributes.scale,
@@ -191,7 +191,7 @@ def _has_packed_rows(value: Value, place: Place) -> bool:
     return (
         value.shape[-1] % WIDTH_MULTIPLE == 0
         and inner == size
-        and all(stride % ALIGNMENT == 0 for stride in outer)
+        and all(stride % VECTOR_BYTES == 0 for stride in outer)
     )
 
 
@@ -205,7 +205,7 @@ def _is_readable(value: Value, place: Place) -> bool:
     otherwise.
     """
     spread = zip(value.shape, place.strides, strict=True)
-    return place.address % ALIGNMENT == 0 and all(n == 1 or stride > 0 for n, stride in spread)
+    return place.address % VECTOR_BYTES == 0 and all(n == 1 or stride > 0 for n, stride in spread)
 
 
 def _tensor(value: Value, place: Place) -> Tensor:

@@ -10,7 +10,7 @@ from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Buffer, NodeCalls, Slot
 from graphc.codegen.products import ops as products
 from graphc.codegen.rules import ProductOptions, rule_of
-from graphc.codegen.text.operands import ALIGNMENT, Places
+from graphc.codegen.text.operands import VECTOR_BYTES, Places
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
@@ -55,7 +55,7 @@ def _address(node: Node, value: Value, places: Places) -> tuple[int, int]:
     that may be under it or in it."""
     own, output = places[value].address, places[node.outputs[0]].address
     is_near = own == output or node.op.gathers is not None
-    return own % ALIGNMENT, own - output if is_near else FAR
+    return own % VECTOR_BYTES, own - output if is_near else FAR
 
 
 def _lowered(node: Node, places: Places, options: ProductOptions) -> NodeCalls:

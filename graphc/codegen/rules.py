@@ -69,7 +69,10 @@ def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
     """
 
     def register(rule: StrideRule) -> StrideRule:
-        _STRIDE_RULES.update(dict.fromkeys(ops, rule))
+        for op in ops:
+            if op in _STRIDE_RULES:
+                raise OptionError(f"{op.__name__} has a rule for its strides already")
+            _STRIDE_RULES[op] = rule
         return rule
 
     return register

@@ -14,7 +14,7 @@ from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, pieces
 from graphc.target import Target
 
-MOST_PIECES = 2**19
+MOST_PIECES_ON_A_GPU = 2**19
 """The most pieces of memory that a part of a concatenation may lie in: where maps lie
 channels-last, a part has a piece for each place of the map."""
 
@@ -36,7 +36,7 @@ class CudaTarget(Target, kind="cuda"):
         return takes_strides(node, name, type, strides)
 
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
-        return pieces(type, strides) <= MOST_PIECES
+        return pieces(type, strides) <= MOST_PIECES_ON_A_GPU
 
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         return gpu_workspace(node, self.device, strided).types

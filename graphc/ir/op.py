@@ -180,8 +180,8 @@ class Op:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))
 
-    def gather(self, node: Node, target: Layout) -> tuple[Layout, ...]:
-        """Layouts of the gathered inputs inside the output, which lies at `target`."""
+    def gather(self, node: Node, whole: Layout) -> tuple[Layout, ...]:
+        """Layouts of the gathered inputs inside the output, which lies at `whole`."""
         raise NotImplementedError
 
     def numpy_views(self, node: Node, x: Array) -> Sequence[Array]:

@@ -27,7 +27,7 @@ UNITS = {
 """Units of the four stages by nominal depth; the depth is 3 · units + 2, or near it."""
 
 
-FORMS = ("baseline", "common")
+RESNET_FORMS = ("baseline", "common")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def resnet(
             f"resnet: depth is one of {', '.join(map(str, UNITS))}, or units=(a,b,c,d) gives the "
             f"units of four stages; got depth={depth!r}, units={units!r}"
         )
-    common = choose("resnet: form", form, FORMS) == "common"
+    common = choose("resnet: form", form, RESNET_FORMS) == "common"
     style = _Form(common)
     h: Value = input("x", (batch, 3, image, image), dtype)
     with scope("stem"):

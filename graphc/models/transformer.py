@@ -16,7 +16,7 @@ from graphc.ops.norm import layer_norm
 from graphc.ops.random import dropout
 
 DEVIATION = 0.02
-"""Of initial weights, as in GPT-2 and BERT."""
+"""The standard deviation of initial weights, as in GPT-2 and BERT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Block:
     epsilon: float = 1e-5
     project_deviation: float = DEVIATION
     attention: str = "composed"
-    """Or "fused", which takes no dropout."""
+    """The form of attention: "composed", or "fused", which takes no dropout."""
 
     def attend(self, x: Value) -> Value:
         """Self-attention, projected."""

@@ -27,7 +27,7 @@ from graphc.ops.random import dropout
 from graphc.ops.shape import reshape, transpose
 from graphc.ops.softmax import causal_softmax, softmax
 
-FORMS = ("composed", "fused")
+ATTENTION_FORMS = ("composed", "fused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TiledAttention(Op):
 
     attributes = AttentionAttributes
     products: int
-    """Of (rows x columns) elements: how many a node computes."""
+    """How many products of (rows x columns) elements a node computes."""
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
         """The operands q, k and v."""
@@ -216,7 +216,7 @@ def attention(
         if as_value("attention", value).type.rank < 2:
             raise ShapeError(f"attention: {name} is (..., positions, channels), got {value.type}")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else _factor(scale)
-    if choose("attention: form", form, FORMS) == "fused":
+    if choose("attention: form", form, ATTENTION_FORMS) == "fused":
         if drop:
             raise OptionError(
                 "fused attention has no dropout of its weights; set drop=0, or use the form "

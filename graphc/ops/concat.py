@@ -45,9 +45,9 @@ class Concat(Op):
         axis = node.attributes.axis
         return split(dy, [value.shape[axis] for value in node.inputs], axis)
 
-    def gather(self, node: Node, target: Layout) -> tuple[Layout, ...]:
+    def gather(self, node: Node, whole: Layout) -> tuple[Layout, ...]:
         sizes = [value.shape[node.attributes.axis] for value in node.inputs]
-        return _along(sizes, node.attributes.axis, target)
+        return _along(sizes, node.attributes.axis, whole)
 
     def numpy_parts(self, node: Node, y: Array) -> list[Array]:
         axis = node.attributes.axis

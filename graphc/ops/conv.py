@@ -1,7 +1,7 @@
 """Two-dimensional convolution on (batch, channels, height, width), and its two gradients.
 
 All three are linear in both operands, so each is differentiated by the other two. Their arithmetic
-is in unfold.py.
+on the CPU is in cpu/convolution.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, compute_dtype
 from graphc.ops.accumulation import check_sum, start_sum
 from graphc.ops.choice import cast
-from graphc.ops.cpu.convolution import convolve, convolve_back, correlate
+from graphc.ops.cpu.convolution import columns_shape, convolve, convolve_back, correlate
 from graphc.ops.elementwise import add, float_dtype
 from graphc.ops.geometry import Conv2dAttributes, Geometry, Pair, geometry_of
 from graphc.ops.reduce import sum
@@ -46,7 +46,7 @@ class Convolution(Op):
         geometry = self.geometry(node)
         if geometry.is_pointwise:
             return ()
-        return (TensorType(geometry.columns_shape(device), node.output.type.dtype),)
+        return (TensorType(columns_shape(geometry, device), node.output.type.dtype),)
 
 
 class Conv2d(Convolution):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +31,3 @@ class Frame:
     def count(self) -> int:
         """Elements of one statistic."""
         return math.prod(self.shape[axis] for axis in self.statistic_axes)
-
-    def tile(self, across: bool) -> tuple[int | None, tuple[int, ...]]:
-        """The axis to cut and a tile's shape; `across` cuts any axis, else none of a statistic."""
-        axes = [i for i in range(len(self.shape)) if across or i not in self.statistic_axes]
-        cut = max(axes, key=lambda i: (self.shape[i], -i), default=None)
-        if cut is None:
-            return None, self.shape
-        rest = math.prod(self.shape) // self.shape[cut]
-        size = min(self.shape[cut], max(1, TILE_ELEMENTS // rest))
-        return cut, tuple(size if i == cut else n for i, n in enumerate(self.shape))
-
-    def parts(self, across: bool) -> Iterator[tuple[slice, ...]]:
-        """Index of each tile."""
-        cut, shape = self.tile(across)
-        if cut is None:
-            yield ()
-            return
-        for start in range(0, self.shape[cut], shape[cut]):
-            yield (*(slice(None),) * cut, slice(start, min(start + shape[cut], self.shape[cut])))

@@ -1,19 +1,14 @@
-"""The geometry of convolutions and windows: shapes, strides, padding, tiles of unfolded input."""
+"""The geometry of convolutions and windows: shapes, strides, padding."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from graphc.ir.device import Device
 from graphc.ir.types import TensorType
 
 Pair = tuple[int, int]
-
-TILE_BYTES = 8 * 2**20
-"""Bytes of unfolded input to work on at a time, if the device allows as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ def window(
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Shapes of a convolution x * w = y, and how it is cut into tiles."""
+    """Shapes of a convolution x * w = y."""
 
     attributes: Conv2dAttributes
     x: tuple[int, int, int, int]
@@ -88,27 +83,6 @@ class Geometry:
             and self.attributes.stride == (1, 1)
             and (self.attributes.padding == (0, 0))
         )
-
-    def tile(self, device: Device) -> tuple[int, int]:
-        """(images, output rows) of a tile: as many as fit, at least one row of one image."""
-        row = self.attributes.groups * self.depth * self.y[3] * self.itemsize
-        room = min(TILE_BYTES, device.workspace_limit_bytes)
-        image = row * self.y[2]
-        if image <= room:
-            return min(self.y[0], room // image), self.y[2]
-        return 1, max(1, room // row)
-
-    def columns_shape(self, device: Device) -> tuple[int, ...]:
-        """A tile of unfolded input: (images, groups, depth, rows · columns)."""
-        images, rows = self.tile(device)
-        return images, self.attributes.groups, self.depth, rows * self.y[3]
-
-    def tiles(self, images: int, rows: int) -> Iterator[tuple[slice, range]]:
-        """All (images, output rows) in order."""
-        for start in range(0, self.y[0], images):
-            for top in range(0, self.y[2], rows):
-                stop = min(start + images, self.y[0])
-                yield slice(start, stop), range(top, min(top + rows, self.y[2]))
 
 
 def geometry_of(attributes: Any, x: TensorType, w: TensorType, y: TensorType) -> Geometry:

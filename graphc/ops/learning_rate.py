@@ -11,7 +11,7 @@ from graphc.ir.graph import Node
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype
 
-FORMS = ("constant", "linear", "cosine", "exponential")
+LEARNING_RATE_FORMS = ("constant", "linear", "cosine", "exponential")
 
 
 @dataclass(frozen=True, slots=True)

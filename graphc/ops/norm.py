@@ -28,6 +28,7 @@ from graphc.ops.cpu.norm import (
     normalise_back,
     root_mean_square,
     scale_back,
+    tile_shape,
 )
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 from graphc.ops.elementwise import (
@@ -102,7 +103,7 @@ class Norm(Op):
         """A tile of squares, and a correction a statistic."""
         frame, x = self.frame(node), node.inputs[0].type
         statistic = x.with_shape(frame.statistic_shape)
-        return x.with_shape(frame.tile(across=False)[1]), statistic
+        return x.with_shape(tile_shape(frame, across=False)), statistic
 
     def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
         x, scale, bias = inputs[:3]
@@ -158,7 +159,7 @@ class NormInputGradient(NormGradient):
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Two tiles, and two numbers a statistic."""
         frame, dy = node.attributes.frame(), node.inputs[0].type
-        tile = dy.with_shape(frame.tile(across=False)[1])
+        tile = dy.with_shape(tile_shape(frame, across=False))
         statistic = dy.with_shape(frame.statistic_shape)
         return tile, tile, statistic, statistic
 
@@ -207,7 +208,7 @@ class NormScaleGradient(NormParameterGradient):
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """A tile of products, and their sum."""
         frame, dy = node.attributes.frame(), node.inputs[0].type
-        return dy.with_shape(frame.tile(across=True)[1]), dy.with_shape(frame.parameter_shape)
+        return dy.with_shape(tile_shape(frame, across=True)), dy.with_shape(frame.parameter_shape)
 
     def kernel(
         self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,

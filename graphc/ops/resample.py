@@ -33,7 +33,7 @@ def _share(index: int, parts: int, extent: int) -> slice:
 
 
 def _cells(x: Array, y: Array) -> Iterator[tuple[Array, Array, int]]:
-    """For each output element: what it averages, itself, and how many that are."""
+    """What each output element averages, the element, and how many it averages."""
     for i in range(y.shape[2]):
         rows = _share(i, y.shape[2], x.shape[2])
         for j in range(y.shape[3]):

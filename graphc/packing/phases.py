@@ -47,7 +47,7 @@ CALL = 20_000
 """Units of work for what stands around a kernel."""
 
 SEARCHES_FOR_LESS = 4
-"""Of so many searches one looks for something between the best height and the bound."""
+"""One search in so many looks for something between the best height and the bound."""
 
 
 PARTS = (2, 4, 8, 16)

@@ -46,7 +46,7 @@ MOST_SPANNED = 400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SpanOption:
     """One way to take a span: what is kept from its forward steps to its region, and what it takes.
 
     `saved` counts what is kept and what crosses the cut behind the span. `forward_cost` is the cost
@@ -86,7 +86,7 @@ class Chain:
             self._find_units()
         self._find_regions()
         self.others = self._others()
-        self._measured: dict[object, list[tuple[tuple[int, ...], Option]]] = {}
+        self._measured: dict[object, list[tuple[tuple[int, ...], SpanOption]]] = {}
 
     def __len__(self) -> int:
         return len(self.units)
@@ -264,7 +264,7 @@ class Chain:
         peak = max(self.steps.profile(sequence, after, earlier), default=0)
         return peak + untouched, self.steps.cost_of(sequence) - self.steps.cost_of(region)
 
-    def options(self, first: int, stop: int) -> list[Option]:
+    def options(self, first: int, stop: int) -> list[SpanOption]:
         """Ways to take units [first, stop), measured once for equal spans."""
         key, own, shift = self._shape(first, stop)
         if key not in self._measured:
@@ -274,7 +274,7 @@ class Chain:
                 for option in self._options(first, stop)
             ]
         return [
-            Option(
+            SpanOption(
                 frozenset(own[index] for index in kept),
                 option.saved,
                 option.forward_peak,
@@ -285,7 +285,7 @@ class Chain:
             for kept, option in self._measured[key]
         ]
 
-    def _options(self, first: int, stop: int) -> list[Option]:
+    def _options(self, first: int, stop: int) -> list[SpanOption]:
         own = list(self.made(first, stop))
         leaving = self.crossing[stop] - self.crossing[first]
         forward = range(self.units[first].start, self.units[stop - 1].stop)
@@ -294,13 +294,13 @@ class Chain:
             self.steps, forward, self.wanted.intersection(own), leaving | made - set(own)
         )
         shift = self.others[first]
-        found: list[Option] = []
+        found: list[SpanOption] = []
         for keep_set in choice.hull(max(FEW, MOST // (stop - first))):
             kept = keep_set.values | leaving
             peak, cost = self.backward(first, stop, kept)
             again = self.needed(kept, self.crossing[first])
             found.append(
-                Option(
+                SpanOption(
                     keep_set.values,
                     self.steps.total(kept),
                     self.forward_peak(first, stop, keep_set.values),

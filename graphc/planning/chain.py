@@ -51,7 +51,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from graphc.planning.blocks import MOST_SPANNED, SPANS, Chain, Option
+from graphc.planning.blocks import MOST_SPANNED, SPANS, Chain, SpanOption
 
 COARSE, FINE = 256, 8192
 """Numbers of free bytes that are told apart where sizes have no large common divisor."""
@@ -67,7 +67,7 @@ class Take:
 
     first: int
     stop: int
-    option: Option
+    option: SpanOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Spans:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         count = len(chain)
-        self.options: list[list[tuple[int, Option]]] = [[] for _ in range(count)]
+        self.options: list[list[tuple[int, SpanOption]]] = [[] for _ in range(count)]
         for width in SPANS:
             if width > count or (width > 1 and len(chain.steps) * width > MOST_SPANNED):
                 break
@@ -217,7 +217,7 @@ class Reruns:
                     behind = table[cut, lasts, need - held : levels - held] + before[need:]
                     np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
 
-    def _take_need(self, option: Option, others: int) -> int:
+    def _take_need(self, option: SpanOption, others: int) -> int:
         return self.scale.need(max(option.forward_peak + others, option.region_peak))
 
     def actions(self, first: int, last: int, free: int) -> list[Action]:
@@ -295,7 +295,7 @@ class FirstPass:
     def _cuts(self, first: int) -> range:
         return range(first + 1, len(self.chain) if self.reruns is not None else 0)
 
-    def _take(self, stop: int, option: Option) -> tuple[int, int]:
+    def _take(self, stop: int, option: SpanOption) -> tuple[int, int]:
         """Levels that a span's option holds, and that it needs."""
         others = self.chain.others[-1]
         # Behind the last unit comes its region at once, whose peak has counted what is saved.

@@ -69,7 +69,7 @@ def _check_buffers(plan: MemoryPlan) -> None:
 
 
 def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
-    """From the step that writes a value to behind its last reader."""
+    """The steps from the one that writes a value to behind its last reader."""
     end = len(graph.nodes) + 1
     if isinstance(value, State):
         return Lifetime(0, end)

@@ -73,7 +73,7 @@ def _starts(axes: Sequence[tuple[int, int]]) -> Any:
 ONE_PIECE = np.zeros(1, np.int64)
 
 
-class Places:
+class PlacedValues:
     """The bytes of all values of a plan, and the cells that these bytes are cut into.
 
     A cell is a range of bytes between two neighbouring edges of pieces or workspaces: cell i

@@ -35,7 +35,7 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 from graphc.ir.types import align
-from graphc.plans.check_places import Places, numbers
+from graphc.plans.check_places import PlacedValues, numbers
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
@@ -68,7 +68,7 @@ class _Replay:
         """Content → the value written."""
         self.root: dict[Value, Value] = {}
         """The output of an update → the state that it replaces."""
-        self.places = Places(plan)
+        self.places = PlacedValues(plan)
         self.owners = np.full(self.places.count, NOBODY, np.int64)
         """Cell → the content that was written there last."""
         self.is_state = np.zeros(self.places.count, bool)

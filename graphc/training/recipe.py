@@ -9,7 +9,7 @@ from typing import Any
 
 from graphc.errors import choose, number_between, whole_number
 from graphc.keywords import Flag, declared, option, same
-from graphc.ops.learning_rate import FORMS
+from graphc.ops.learning_rate import LEARNING_RATE_FORMS
 from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
 from graphc.options import (
     CompileOptions,
@@ -45,7 +45,7 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
         "constant",
         "One of {choices}; others than ``constant`` end at 0, or at a hundredth of the rate where "
         "they are exponential.",
-        choices=FORMS,
+        choices=LEARNING_RATE_FORMS,
         flag=Flag("{choices} (default: {default})", metavar="S"),
     )
     warmup: int = option(

@@ -11,7 +11,7 @@ from graphc.allocation.allocate import Allocation
 from graphc.errors import PlanError
 from graphc.models import densenet121, unet
 from graphc.plans.check_plan import check_plan
-from graphc.runtime.cpu.bind import calls_of
+from graphc.runtime.cpu.bind import numpy_calls
 
 X = (2, 4, 16, 16)
 
@@ -38,7 +38,7 @@ def test_parts_lie_inside_and_nothing_is_copied(axis):
         assert plan.placements[value].how == "part"
         assert plan.placements[value].over is node.output
         assert start <= plan.address(value) < start + node.output.type.bytes
-    assert calls_of(node, plan, program._backend._arena, program._backend._arrays) == []
+    assert numpy_calls(node, plan, program._backend._arena, program._backend._arrays) == []
     assert joined.shape == node.output.shape
 
 

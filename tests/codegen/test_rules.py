@@ -1,5 +1,6 @@
 """Ops from outside the package: their rules enter the registry where the ops are written."""
 
+import contextlib
 from unittest import mock
 
 import numpy as np
@@ -10,7 +11,7 @@ import graphc as g
 from graphc.codegen import rules
 from graphc.codegen.lowering import is_generated
 from graphc.codegen.node_calls import NodeCalls
-from graphc.codegen.rules import kernels_of
+from graphc.codegen.rules import kernels_of, strides_of
 from graphc.codegen.text.access import parameters
 from graphc.codegen.text.grid import grid_kernel, over_grid
 from graphc.codegen.text.operands import index_type, operand
@@ -23,7 +24,10 @@ from graphc.ops.norm import Norm
 
 @pytest.fixture(autouse=True)
 def clean_registries():
-    with mock.patch.dict(rules._RULES), mock.patch.dict(REGISTRY):
+    registries = rules._RULES, rules._STRIDE_RULES, REGISTRY
+    with contextlib.ExitStack() as stack:
+        for registry in registries:
+            stack.enter_context(mock.patch.dict(registry))
         yield
 
 
@@ -95,3 +99,15 @@ def test_an_own_rule_goes_before_that_of_a_class():
 def test_a_second_rule_is_refused():
     with pytest.raises(OptionError, match="softmax has a rule for its kernels already"):
         kernels_of("softmax")(turned)
+
+
+def test_a_second_stride_rule_is_refused():
+    op = made()
+    strides_of(op)(takes_all)
+    with pytest.raises(OptionError, match="Turned has a rule for its strides already"):
+        strides_of(op)(takes_all)
+
+
+def takes_all(node, name, type, strides):
+    """Whatever the strides."""
+    return True

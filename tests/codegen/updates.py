@@ -51,7 +51,7 @@ UPDATES = [
             ),
             ((),), None, dtypes=("int64",), int_limit=9, label=f" {form} {warmup}",
         )
-        for form in learning_rate.FORMS
+        for form in learning_rate.LEARNING_RATE_FORMS
         for warmup in (0, 8)
     ),
     sample(

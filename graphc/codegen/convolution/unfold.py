@@ -18,7 +18,7 @@ from graphc.codegen.text.access import indented, parameters
 from graphc.codegen.text.grid import grid_kernel, over_grid
 from graphc.codegen.text.kernel import Kernel
 from graphc.codegen.text.operands import (
-    ALIGNMENT,
+    VECTOR_BYTES,
     Operand,
     decompose,
     offset,
@@ -95,12 +95,12 @@ def fold(
 
 def _anonymous(x: Operand) -> Operand:
     """An operand with nothing but what a kernel's text depends on."""
-    return Operand("x", x.dtype, x.strides, Scratch(0), x.address % ALIGNMENT)
+    return Operand("x", x.dtype, x.strides, Scratch(0), x.address % VECTOR_BYTES)
 
 
 def _width(columns: Columns, x: Operand) -> int:
     """How many elements a pack along the matrix's last axis has."""
-    width, extent = ALIGNMENT // x.dtype.itemsize, list(columns.extents.values())[-1]
+    width, extent = VECTOR_BYTES // x.dtype.itemsize, list(columns.extents.values())[-1]
     while extent % width:
         width //= 2
     return width
@@ -192,7 +192,7 @@ def _fold_kernel(columns: Columns, dx: Operand, height: int) -> tuple[Kernel, in
 
 def _fold_width(columns: Columns, dx: Operand) -> int:
     """How many channels of dx a thread sums: a pack where they lie in one piece, else one."""
-    width = ALIGNMENT // dx.dtype.itemsize
+    width = VECTOR_BYTES // dx.dtype.itemsize
     while width > 1 and (columns.geometry.w[1] % width or not _channels_packed(columns, dx, width)):
         width //= 2
     return width

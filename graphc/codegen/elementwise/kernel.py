@@ -14,7 +14,7 @@ from graphc.codegen.text.access import WIDEST, Access, accesses, indented, param
 from graphc.codegen.text.grid import BLOCK, GRID_LIMIT
 from graphc.codegen.text.kernel import ENTRY, named
 from graphc.codegen.text.operands import (
-    ALIGNMENT,
+    VECTOR_BYTES,
     Operand,
     collapse,
     decompose,
@@ -72,8 +72,8 @@ def pack_width(
 ) -> int:
     """How many elements a pack has: 16 bytes of the narrowest operand that can be packed, if all
     outputs can be written by such packs."""
-    tensors = [o for o in (*sources, *targets) if packs(o, ALIGNMENT // o.dtype.itemsize)]
-    width = max((min(WIDEST, ALIGNMENT // o.dtype.itemsize) for o in tensors), default=1)
+    tensors = [o for o in (*sources, *targets) if packs(o, VECTOR_BYTES // o.dtype.itemsize)]
+    width = max((min(WIDEST, VECTOR_BYTES // o.dtype.itemsize) for o in tensors), default=1)
     while width > 1:
         whole = extents[-1] % width == 0 or (len(extents) == 1 and extents[0] >= width)
         if whole and all(packs(target, width) for target in targets):

@@ -27,7 +27,7 @@ from graphc.codegen.node_calls import Launch
 from graphc.codegen.text.access import indented
 from graphc.codegen.text.grid import BLOCK
 from graphc.codegen.text.kernel import ENTRY, named
-from graphc.codegen.text.operands import ALIGNMENT, Operand, Place, Places, collapse, operand
+from graphc.codegen.text.operands import VECTOR_BYTES, Operand, Place, Places, collapse, operand
 from graphc.codegen.text.scalar import C_TYPES
 from graphc.ir.expression import ScalarProgram
 from graphc.ir.graph import Node, Value
@@ -269,7 +269,7 @@ def _columns(nodes: Sequence[Node], places: Places) -> list[_Column]:
 
 def _operand(name: str, values: Sequence[Value], places: Places, stride: int) -> Operand:
     """The values of a column as one operand, as well aligned as the worst of them."""
-    address = functools.reduce(operator.or_, (places[v].address % ALIGNMENT for v in values))
+    address = functools.reduce(operator.or_, (places[v].address % VECTOR_BYTES for v in values))
     return Operand(name, values[0].type.dtype, (stride,), values[0], address)
 
 

@@ -16,7 +16,7 @@ from graphc.codegen.text.access import Access, indented, parameters
 from graphc.codegen.text.grid import BLOCK, WARP, grid_kernel, over_grid
 from graphc.codegen.text.kernel import ENTRY, named
 from graphc.codegen.text.operands import (
-    ALIGNMENT,
+    VECTOR_BYTES,
     Operand,
     Places,
     collapse,
@@ -47,7 +47,7 @@ def _gather(node: Node, places: Places) -> NodeCalls:
     extents, (index,) = collapse(
         numbers.shape, [operand("numbers", numbers, places[numbers], numbers.shape)]
     )
-    width = ALIGNMENT // source.dtype.itemsize
+    width = VECTOR_BYTES // source.dtype.itemsize
     while width > 1 and (columns % width or not (packs(source, width) and packs(target, width))):
         width //= 2
     split, indices = decompose("lookup", extents, "i")

@@ -12,15 +12,14 @@ from graphc.codegen.families.maps import each_element, element, own_operands
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import Rule, kernels_of
 from graphc.codegen.text.access import indented
-from graphc.codegen.text.operands import (
-    Places,
-)
+from graphc.codegen.text.operands import Places
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
+from graphc.codegen.text.window import input_place, skip_outside, window_over
 from graphc.ir.graph import Node
 
-LOOPS = (("i", "h", "row", "down"), ("j", "w", "column", "across"))
-"""Names along rows and along columns: the loop's counter, the thread's own place, the place that
-the loop meets, and that place before it is divided by the stride."""
+LOOPS = (("i", "h", "down"), ("j", "w", "across"))
+"""Names along rows and along columns: the loop's counter, the thread's own place, and the place
+that the loop meets before it is divided by the stride."""
 
 Axis = Callable[[Node, int], list[str]]
 """Statements that find the place which a loop meets along an axis, and skip those outside."""
@@ -29,22 +28,16 @@ Axis = Callable[[Node, int], list[str]]
 def _place_of_window(node: Node, axis: int) -> list[str]:
     """Statements for an element of the thread's window, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
-    counter, own, place, _ = LOOPS[axis]
-    return [
-        f"const int {place} = int({own}) * {a.stride[axis]} + {counter} - {a.padding[axis]};",
-        f"if ({place} < 0 || {place} >= {extent}) continue;",
-    ]
+    counter, own, _ = LOOPS[axis]
+    return [input_place(a, axis, own, counter), skip_outside(axis, extent)]
 
 
 def _window_of_place(node: Node, axis: int) -> list[str]:
     """Statements for a window that holds the thread's element, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
-    counter, own, place, far = LOOPS[axis]
-    return [
-        f"const int {far} = int({own}) + {a.padding[axis]} - {counter},"
-        f" {place} = {far} / {a.stride[axis]};",
-        f"if ({far} < 0 || {far} % {a.stride[axis]} || {place} >= {extent}) continue;",
-    ]
+    counter, own, far = LOOPS[axis]
+    *found, skip = window_over(a, axis, own, counter, extent, far)
+    return [f"const int {', '.join(found)};", skip]
 
 
 def _over_window(node: Node, find: Axis, body: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from graphc.codegen.text.access import WIDEST, Access, indented, lanes, paramete
 from graphc.codegen.text.grid import WARP
 from graphc.codegen.text.kernel import ENTRY, named
 from graphc.codegen.text.operands import (
-    ALIGNMENT,
+    VECTOR_BYTES,
     Operand,
     collapse,
     decompose,
@@ -271,7 +271,7 @@ def _group(program: Lines) -> int:
     """How many elements of a line a thread takes at a time, by shape and dtype alone."""
     if not program.by_rows:
         return 1
-    group = min(WIDEST, ALIGNMENT // program.dtype.itemsize)
+    group = min(WIDEST, VECTOR_BYTES // program.dtype.itemsize)
     while program.length % group:
         group //= 2
     return group

@@ -15,8 +15,8 @@ from graphc.codegen.node_calls import Buffer
 from graphc.ir.graph import Value
 from graphc.ir.types import DType, TensorType, axes_in_memory, contiguous_strides
 
-ALIGNMENT = 16
-"""Bytes of the widest access."""
+VECTOR_BYTES = 16
+"""Bytes of the widest access of a thread."""
 
 INDEX_LIMIT = 2**31
 """Offsets below this are computed in 32 bits."""
@@ -158,7 +158,7 @@ def widest_index(spans: Iterable[tuple[tuple[int, ...], Operand]]) -> str:
 
 def pack_bytes(operand: Operand, width: int) -> int:
     """Alignment that a pack of `width` elements needs."""
-    return min(ALIGNMENT, operand.dtype.itemsize * width)
+    return min(VECTOR_BYTES, operand.dtype.itemsize * width)
 
 
 def packs(operand: Operand, width: int) -> bool:

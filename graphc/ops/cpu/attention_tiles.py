@@ -129,7 +129,7 @@ def _add_product(a: Array, b: Array, result: Array, room: Array) -> None:
 
 
 def _part(tile: Array, block: Block) -> Array:
-    """As much of a tile as a block needs, in one piece."""
+    """The part of a tile that a block needs, in one piece."""
     shape = (block.last - block.first, block.seen)
     flat: Array = tile.reshape(-1)[: shape[0] * shape[1]]
     return flat.reshape(shape)

@@ -12,8 +12,36 @@ from typing import Any
 
 import numpy as np
 
+from graphc.ir.device import Device
 from graphc.ir.op import Array
 from graphc.ops.geometry import Geometry, window
+
+TILE_BYTES = 8 * 2**20
+"""Bytes of unfolded input to work on at a time, if the device allows as much."""
+
+
+def columns_shape(geometry: Geometry, device: Device) -> tuple[int, ...]:
+    """A tile of unfolded input: (images, groups, depth, rows · columns)."""
+    images, rows = _tile(geometry, device)
+    return images, geometry.attributes.groups, geometry.depth, rows * geometry.y[3]
+
+
+def _tile(geometry: Geometry, device: Device) -> tuple[int, int]:
+    """(images, output rows) of a tile: as many as fit, at least one row of one image."""
+    row = geometry.attributes.groups * geometry.depth * geometry.y[3] * geometry.itemsize
+    room = min(TILE_BYTES, device.workspace_limit_bytes)
+    image = row * geometry.y[2]
+    if image <= room:
+        return min(geometry.y[0], room // image), geometry.y[2]
+    return 1, max(1, room // row)
+
+
+def _tiles(geometry: Geometry, images: int, rows: int) -> Iterator[tuple[slice, range]]:
+    """All (images, output rows) in order."""
+    for start in range(0, geometry.y[0], images):
+        for top in range(0, geometry.y[2], rows):
+            stop = min(start + images, geometry.y[0])
+            yield slice(start, stop), range(top, min(top + rows, geometry.y[2]))
 
 
 def _unfold(geometry: Geometry, x: Array, rows: range, columns: Array) -> None:
@@ -89,7 +117,7 @@ def convolve(
         np.matmul(filters, _flat_rows(_grouped(x, groups), whole), out=_flat_rows(out, whole))
     else:
         images, _, _, elements = scratch[0].shape
-        for part, rows in geometry.tiles(images, elements // geometry.y[3]):
+        for part, rows in _tiles(geometry, images, elements // geometry.y[3]):
             count = part.stop - part.start
             depth = (groups, geometry.depth)
             columns = _columns(scratch[0], count, depth, len(rows) * geometry.y[3])
@@ -113,7 +141,7 @@ def convolve_back(
         return
     dx.fill(0)
     images, _, _, elements = scratch[0].shape
-    for part, rows in geometry.tiles(images, elements // geometry.y[3]):
+    for part, rows in _tiles(geometry, images, elements // geometry.y[3]):
         count = part.stop - part.start
         depth = (groups, geometry.depth)
         columns = _columns(scratch[0], count, depth, len(rows) * geometry.y[3])
@@ -141,7 +169,7 @@ def correlate(
 
 def _unfolded(geometry: Geometry, x: Array, buffer: Array) -> Iterator[tuple[slice, range, Array]]:
     images, groups, depth, elements = buffer.shape
-    for part, rows in geometry.tiles(images, elements // geometry.y[3]):
+    for part, rows in _tiles(geometry, images, elements // geometry.y[3]):
         count = part.stop - part.start
         columns = _columns(buffer, count, (groups, depth), len(rows) * geometry.y[3])
         _unfold(geometry, x[part], rows, columns)

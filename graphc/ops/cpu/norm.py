@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 
 from graphc.ir.op import Array
+from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 from graphc.ops.frame import Frame
+
+
+def tile_shape(frame: Frame, across: bool) -> tuple[int, ...]:
+    """The shape of a tile; `across` cuts any axis, else none of a statistic."""
+    return _cut(frame, across)[1]
+
+
+def _cut(frame: Frame, across: bool) -> tuple[int | None, tuple[int, ...]]:
+    """The axis to cut, if any, and a tile's shape."""
+    axes = [i for i in range(len(frame.shape)) if across or i not in frame.statistic_axes]
+    cut = max(axes, key=lambda i: (frame.shape[i], -i), default=None)
+    if cut is None:
+        return None, frame.shape
+    rest = math.prod(frame.shape) // frame.shape[cut]
+    size = min(frame.shape[cut], max(1, TILE_ELEMENTS // rest))
+    return cut, tuple(size if i == cut else n for i, n in enumerate(frame.shape))
+
+
+def _tiles(frame: Frame, across: bool) -> Iterator[tuple[slice, ...]]:
+    """The index of each tile."""
+    cut, shape = _cut(frame, across)
+    if cut is None:
+        yield ()
+        return
+    extent, size = frame.shape[cut], shape[cut]
+    for start in range(0, extent, size):
+        yield (*(slice(None),) * cut, slice(start, min(start + size, extent)))
 
 
 def _at(array: Array, part: tuple[slice, ...]) -> Array:
@@ -16,7 +47,7 @@ def _at(array: Array, part: tuple[slice, ...]) -> Array:
 
 
 def _room(tile: Array, part: tuple[slice, ...]) -> Array:
-    """As much of a scratch tile as this part needs."""
+    """The piece of a scratch tile that this part needs."""
     if not part:
         return tile
     length = part[-1].stop - part[-1].start
@@ -34,7 +65,7 @@ def normalise(
 ) -> None:  # fmt: skip
     """y, the means and the inverse deviations."""
     axes, count = frame.statistic_axes, float(frame.count)
-    for part in frame.parts(across=False):
+    for part in _tiles(frame, across=False):
         source, out, m = x[part], y[part], _at(mean, part)
         square, left, v = _room(tile, part), _at(correction, part), _at(inverse, part)
         np.add.reduce(source, axes, out=m, keepdims=True)
@@ -61,7 +92,7 @@ def normalise_back(
 ) -> None:  # fmt: skip
     """dx from dy, x and the statistics; dx may lie over x or dy."""
     axes, count = frame.statistic_axes, float(frame.count)
-    for part in frame.parts(across=False):
+    for part in _tiles(frame, across=False):
         v = _at(inverse, part)
         unit, g = _room(first, part), _room(second, part)
         a, b = _at(plain, part), _at(weighted, part)
@@ -86,7 +117,7 @@ def scale_back(
 ) -> None:  # fmt: skip
     """The sum of dy times the normalised x."""
     total.fill(0)
-    for part in frame.parts(across=True):
+    for part in _tiles(frame, across=True):
         product, target, share = _room(tile, part), _at(total, part), _at(partial, part)
         np.subtract(x[part], _at(mean, part), out=product)
         np.multiply(product, _at(inverse, part), out=product)

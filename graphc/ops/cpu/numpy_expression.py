@@ -36,7 +36,7 @@ Slot = int | float | np.generic
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UfuncCall:
     """`function(*operands)` into `target`; slots number inputs, then outputs, then registers."""
 
     function: Callable[..., Any]
@@ -46,9 +46,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """An expression list as steps over slots: inputs, outputs, registers, in this order."""
+    """An expression list as calls over slots: inputs, outputs, registers, in this order."""
 
-    steps: tuple[Step, ...]
+    calls: tuple[UfuncCall, ...]
     registers: tuple[DType, ...]
 
 
@@ -97,7 +97,7 @@ class _Lowerer:
         self.slots = {name: slot for slot, name in enumerate(self.dtypes)}
         self.registers: list[DType] = []
         self.free: dict[DType, list[int]] = {}
-        self.steps: list[Step] = []
+        self.calls: list[UfuncCall] = []
         floats = [dtype for dtype in self.dtypes.values() if dtype.kind == "float"]
         self.float = compute_dtype(floats[0]) if floats else None
 
@@ -121,14 +121,14 @@ class _Lowerer:
                 self.expression(name, expression)
             for read in [read for read in self.defined if last.get(read, -1) <= at]:
                 self.release(self.defined.pop(read))
-        return Lowering(tuple(self.steps), tuple(self.registers))
+        return Lowering(tuple(self.calls), tuple(self.registers))
 
     def expression(self, output: str, expression: Expression) -> None:
         target, dtype = self.slots[output], self.dtypes[output]
         narrow = compute_dtype(dtype) != dtype
         source, held = self.computed(expression, dtype, None if narrow else target)
         if not isinstance(source, int) or source != target:
-            self.steps.append(Step(_assign, (source,), target))
+            self.calls.append(UfuncCall(_assign, (source,), target))
         for register in held:
             self.release(register)
 
@@ -140,10 +140,13 @@ class _Lowerer:
             register = source
         else:
             register = self.acquire(compute_dtype(dtype))
-            self.steps.append(Step(_assign, (source,), register))
+            self.calls.append(UfuncCall(_assign, (source,), register))
         if compute_dtype(dtype) != dtype:
             narrow = self.acquire(dtype)
-            self.steps += [Step(_assign, (register,), narrow), Step(_assign, (narrow,), register)]
+            self.calls += [
+                UfuncCall(_assign, (register,), narrow),
+                UfuncCall(_assign, (narrow,), register),
+            ]
             self.release(narrow)
         for other in held:
             self.release(other)
@@ -200,7 +203,7 @@ class _Lowerer:
 
     def load(self, slot: int, dtype: DType) -> int:
         register = self.acquire(compute_dtype(dtype))
-        self.steps.append(Step(_assign, (slot,), register))
+        self.calls.append(UfuncCall(_assign, (slot,), register))
         return register
 
     def dtype(self, operands: tuple[Slot, ...]) -> DType:
@@ -214,12 +217,12 @@ class _Lowerer:
 
     def emit(self, function: str, operands: tuple[Slot, ...], target: int) -> None:
         if function != "where":
-            self.steps.append(Step(UFUNCS[function], operands, target))
+            self.calls.append(UfuncCall(UFUNCS[function], operands, target))
             return
         dtype = (list(self.dtypes.values()) + self.registers)[target]
         bits = DType("bits", "bits", "int", dtype.itemsize, np.dtype(f"i{dtype.itemsize}"))
         mask, flip = self.acquire(bits), self.acquire(bits)
-        self.steps.append(Step(select, (*operands, mask, flip), target))
+        self.calls.append(UfuncCall(select, (*operands, mask, flip), target))
         self.release(mask)
         self.release(flip)
 
@@ -252,11 +255,11 @@ def evaluate(
 ) -> Callable[[], None]:
     """Bind a lowering to arrays: a call that fills `outputs`. All outputs have one shape."""
     shape = outputs[0].shape
-    if len(lowering.steps) == 1 and not registers:
-        step = lowering.steps[0]
+    if len(lowering.calls) == 1 and not registers:
+        call = lowering.calls[0]
         arrays = [*inputs, *outputs]
-        operands = [arrays[o] if isinstance(o, int) else o for o in step.operands]
-        return functools.partial(step.function, *operands, out=arrays[step.target])
+        operands = [arrays[o] if isinstance(o, int) else o for o in call.operands]
+        return functools.partial(call.function, *operands, out=arrays[call.target])
     arrays = [*inputs, *outputs]
     if all(
         array.size == 1 or (array.shape == shape and array.flags.c_contiguous) for array in arrays
@@ -265,23 +268,23 @@ def evaluate(
         flat += [array.reshape(-1) for array in outputs]
         scratch = [register.reshape(-1) for register in registers]
         tile = scratch[0].size if scratch else TILE_ELEMENTS
-        return functools.partial(_run_tiles, lowering.steps, flat, scratch, tile)
+        return functools.partial(_run_tiles, lowering.calls, flat, scratch, tile)
     axis = _longest_axis(shape)
     tile = registers[0].shape[axis] if registers and shape else max(shape, default=1)
     full = [np.broadcast_to(array, shape) for array in inputs] + list(outputs)
     moved = [array[None] if not shape else np.moveaxis(array, axis, 0) for array in full]
     scratch = [r[None] if not shape else np.moveaxis(r, axis, 0) for r in registers]
-    return functools.partial(_run_tiles, lowering.steps, moved, scratch, tile)
+    return functools.partial(_run_tiles, lowering.calls, moved, scratch, tile)
 
 
 def _run_tiles(
-    steps: Sequence[Step], arrays: Sequence[Array], registers: Sequence[Array], tile: int
+    calls: Sequence[UfuncCall], arrays: Sequence[Array], registers: Sequence[Array], tile: int
 ) -> None:
     length = arrays[-1].shape[0]
     for start in range(0, length, tile):
         stop = min(start + tile, length)
         slots = [array[start:stop] for array in arrays]
         slots += [register[: stop - start] for register in registers]
-        for step in steps:
-            operands = [slots[o] if type(o) is int else o for o in step.operands]
-            step.function(*operands, out=slots[step.target])
+        for call in calls:
+            operands = [slots[o] if type(o) is int else o for o in call.operands]
+            call.function(*operands, out=slots[call.target])

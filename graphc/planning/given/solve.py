@@ -33,7 +33,7 @@ from graphc.planning.polish import keep_more
 from graphc.planning.sequence_planner import SequencePlanner
 
 SECONDS = 10.0
-"""For how long a plan is improved, unless told."""
+"""How long a plan is improved, unless told."""
 
 PORTFOLIO = tuple(
     Weights(cost=cost, distance=distance)

@@ -139,7 +139,7 @@ class _Forwards(_ListSchedule):
         for value in self.steps.held:
             self.unread[value] += 1
         self.last_reader = [sum(readers) for readers in problem.readers]
-        """By value, the sum of its unread readers' numbers: one reader's, in the end."""
+        """The sum of the numbers of each value's unread readers: one reader's, in the end."""
 
     def measure(self, step: int) -> tuple[int, int]:
         dying = [value for value in self.problem.sized[step] if self.unread[value] == 1]

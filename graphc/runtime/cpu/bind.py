@@ -85,7 +85,7 @@ def bind(
     calls: list[Call] = [fill(span) for span in empty_at_start(plan)] if poison else []
     freed = freed_after(plan) if poison else {}
     for step, node in enumerate(plan.graph.nodes):
-        calls += calls_of(node, plan, arena, arrays)
+        calls += numpy_calls(node, plan, arena, arrays)
         if check_finite:
             calls += [
                 functools.partial(_require_finite, node, plan.graph, value, arrays[value])
@@ -103,7 +103,7 @@ def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:
     }
 
 
-def calls_of(
+def numpy_calls(
     node: Node, plan: MemoryPlan, arena: Arena, arrays: Mapping[Value, Array]
 ) -> list[Call]:
     """What a step calls for one node; nothing where its outputs are views."""

@@ -18,7 +18,7 @@ from graphc.runtime.gpu.bind import Work, bind
 from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.places import places_of_plan
 from graphc.runtime.gpu.staging import Feed, Staging, arranged
-from graphc.runtime.gpu.streams import Slot, assign_streams
+from graphc.runtime.gpu.streams import StreamSlot, assign_streams
 from graphc.runtime.poison import POISON, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -116,8 +116,8 @@ class GpuBackend:
             return self._staging.outputs(fetched)
 
     def _feed(self, feed: Feed) -> None:
-        """On the copy stream, between the step before and this one: inputs share their bytes with
-        other values of a step."""
+        """Upload inputs on the copy stream, between the step before and this one: they share their
+        bytes with other values of a step."""
         accelerator = self._accelerator
         accelerator.wait(self._copies, accelerator.record(self.stream))
         self._staging.upload(feed, self._copies)
@@ -154,7 +154,7 @@ class GpuBackend:
         for end in ends:
             accelerator.wait(self.stream, end)
 
-    def _work(self, work: Work, slot: Slot, events: Mapping[int, Event]) -> None:
+    def _work(self, work: Work, slot: StreamSlot, events: Mapping[int, Event]) -> None:
         stream = self._streams[slot.stream]
         for other in slot.waits:
             self._accelerator.wait(stream, events[other])
@@ -169,7 +169,7 @@ class GpuBackend:
         works = {work.step: work for work in self._works}
         for step in range(len(self.plan.graph.nodes)):
             if step in works:
-                self._work(works[step], Slot(0, ()), {})
+                self._work(works[step], StreamSlot(0, ()), {})
                 if self._check_finite:
                     self._require_finite(works[step], kept)
             self._fill(freed.get(step, ()))

@@ -33,7 +33,7 @@ REDUCTION_IN_COMPUTE_TYPE = 2
 """Parts of a long inner axis may be summed apart, but only in the workspace, unrounded, and in a
 step of its own: the other schemes round, or leave the order of the parts to a counter."""
 
-ALIGNMENT = 16
+PROMISED_ALIGNMENT = 16
 """What is promised of operands at most: the widest access. Which algorithm is chosen, and so the
 bits of the result, then do not depend on where in its arena a plan puts them."""
 
@@ -233,8 +233,8 @@ class LtProduct:
 
 
 def _aligned(address: int) -> int:
-    """The power of two that divides an address, at most `ALIGNMENT`."""
-    return min(ALIGNMENT, address & -address) or ALIGNMENT
+    """The power of two that divides an address, at most `PROMISED_ALIGNMENT`."""
+    return min(PROMISED_ALIGNMENT, address & -address) or PROMISED_ALIGNMENT
 
 
 def _shown(call: Gemm) -> str:

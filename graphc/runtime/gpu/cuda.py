@@ -143,7 +143,7 @@ class CudaDevice:
         event.synchronize()
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """In thread-local mode, so that an allocation while it is captured is an error."""
+        """Capture what is enqueued, in thread-local mode: allocating meanwhile is an error."""
         with stream, _collection_paused():
             stream.begin_capture(mode=self._runtime.streamCaptureModeThreadLocal)
             try:

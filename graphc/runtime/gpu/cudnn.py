@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphc.codegen.cudnn_request import Attention, Convolution, Request
+from graphc.codegen.cudnn_request import AttentionRequest, ConvolutionRequest, Request
 from graphc.errors import DependencyError, GraphcError
 from graphc.files import write_atomically
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
@@ -196,7 +196,7 @@ class Cudnn:
     def _restrict(self, graph: Any, request: Request, workspace_bytes: int) -> None:
         notes = self._library.numerical_note
         refused = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
-        convolution = request if isinstance(request, Convolution) else None
+        convolution = request if isinstance(request, ConvolutionRequest) else None
         if convolution is None or not convolution.tf32:
             refused.append(notes.DOWN_CONVERT_INPUTS)
             if convolution is not None and convolution.x.dtype == float32:
@@ -223,7 +223,7 @@ class Cudnn:
 def signature(request: Request, workspace_bytes: int) -> str:
     """A text for a request and the room for it, equal for equal ones only."""
     tensors = " ".join(f"{role}={tensor}" for role, tensor in request.tensors.items())
-    if isinstance(request, Convolution):
+    if isinstance(request, ConvolutionRequest):
         pairs = (request.stride, request.padding, request.dilation)
         numbers = " ".join(
             f"{name}={rows}x{columns}"
@@ -243,7 +243,7 @@ def _numbers(request: Request) -> dict[str, int]:
 
 
 def _graph_of(library: Any, handle: Any, request: Request) -> Any:
-    dtype = request.x.dtype if isinstance(request, Convolution) else request.q.dtype
+    dtype = request.x.dtype if isinstance(request, ConvolutionRequest) else request.q.dtype
     wide = _data_type(library, float64 if dtype == float64 else float32)
     graph = library.pygraph(
         handle=handle,
@@ -262,7 +262,7 @@ def _graph_of(library: Any, handle: Any, request: Request) -> Any:
         for role, tensor in request.tensors.items()
         if role not in request.written
     }
-    if isinstance(request, Convolution):
+    if isinstance(request, ConvolutionRequest):
         results = _convolution(graph, request, read)
     else:
         results = _attention(library, graph, request, read)
@@ -274,7 +274,7 @@ def _graph_of(library: Any, handle: Any, request: Request) -> Any:
     return graph
 
 
-def _convolution(graph: Any, request: Convolution, read: Mapping[str, Any]) -> list[Any]:
+def _convolution(graph: Any, request: ConvolutionRequest, read: Mapping[str, Any]) -> list[Any]:
     """Add a convolution, whose number of groups cuDNN takes from the channels of x and w."""
     geometry = {
         "pre_padding": list(request.padding),
@@ -289,7 +289,9 @@ def _convolution(graph: Any, request: Convolution, read: Mapping[str, Any]) -> l
     return [graph.conv_wgrad(image=read["x"], loss=read["y"], **geometry)]
 
 
-def _attention(library: Any, graph: Any, request: Attention, read: Mapping[str, Any]) -> list[Any]:
+def _attention(
+    library: Any, graph: Any, request: AttentionRequest, read: Mapping[str, Any]
+) -> list[Any]:
     """Add attention, whose causal mask ends at the last row and the last column."""
     options: dict[str, Any] = {"attn_scale": request.scale}
     if request.causal:

@@ -24,7 +24,7 @@ LEAST_SECONDS = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class StreamSlot:
     """Where one work runs, and the earlier works on other streams that it waits for."""
 
     stream: int
@@ -127,14 +127,14 @@ class _Tracker:
         return self.roots[value]
 
 
-def assign_streams(plan: MemoryPlan, works: Sequence[Work], count: int) -> list[Slot]:
+def assign_streams(plan: MemoryPlan, works: Sequence[Work], count: int) -> list[StreamSlot]:
     """Slots on `count` streams: each work where it can start first, by estimated seconds."""
     free = [0.0] * count
     done = [0.0] * len(works)
     known = [[-1] * count for _ in range(count)]
     """The last work of every stream that a stream has waited for, for each stream."""
     seen = [[-1] * count for _ in range(len(works))]
-    slots: list[Slot] = []
+    slots: list[StreamSlot] = []
     for number, needed in enumerate(hazards(plan, works)):
         ready = max((done[other] for other in needed), default=0.0)
         latest = max(needed, key=lambda other: done[other], default=None)
@@ -149,7 +149,7 @@ def assign_streams(plan: MemoryPlan, works: Sequence[Work], count: int) -> list[
         known[stream][stream] = number
         seen[number] = list(known[stream])
         done[number] = free[stream] = max(free[stream], ready) + _seconds(plan, works[number])
-        slots.append(Slot(stream, tuple(waits)))
+        slots.append(StreamSlot(stream, tuple(waits)))
     return slots
 
 
