@@ -1,9 +1,10 @@
 """Where the search of search.py branches next, and into what.
 
 A decision takes one outermost section of a valley: one of the buffers that may rest on its floor
-does, or all of them leave it for something that ends higher. The words are those of search.py. Numba
-keeps the machine code of `search` by the date of search.py alone, which has to be touched where
-something changes here.
+does, or all of them leave it for something that ends higher. The words are those of search.py.
+
+Numba keeps the machine code of `search` by the date of search.py alone, which has to be touched
+where something changes here.
 """
 
 from __future__ import annotations
