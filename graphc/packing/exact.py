@@ -16,6 +16,16 @@ import numpy as np
 
 from graphc.packing.orders import ranks
 from graphc.packing.problem import Integers, PackingProblem
+from graphc.packing.tables import (
+    FIRST,
+    LAST,
+    MEMBERS,
+    NEIGHBOURS,
+    OFFSET,
+    PINS,
+    RANK,
+    SIZE,
+)
 
 DECISIONS = 1000
 """Decisions of the shortest search."""
@@ -42,8 +52,6 @@ class ExactSearch:
     """Searches for packings of one problem; a pinned buffer bounds all that live with it."""
 
     def __init__(self, problem: PackingProblem) -> None:
-        from graphc.packing.search import FIRST, LAST, MEMBERS, NEIGHBOURS, PINS, SIZE
-
         self.problem = problem
         self.free = np.flatnonzero(~problem.is_pinned)
         first, last = problem.first[self.free], problem.last[self.free]
@@ -60,6 +68,7 @@ class ExactSearch:
             ]
         )
         pinned = np.flatnonzero(problem.is_pinned)
+        # By offset, so that a buffer settles among its pins in one walk over them.
         pinned = pinned[np.argsort(problem.offset[pinned], kind="stable")]
         pins = _Lists(
             [
@@ -79,7 +88,7 @@ class ExactSearch:
 
     def search(self, order: Integers, capacity: int, number: int) -> Found:
         """Look for a height of at most `capacity`; the restart's `number` gives its limit."""
-        from graphc.packing.search import OFFSET, RANK, search
+        from graphc.packing.search import search
 
         problem, free = self.problem, self.free
         self._buffers[:-1, RANK] = ranks(order)[free]
@@ -90,6 +99,7 @@ class ExactSearch:
             self._members,
             self._pins,
             capacity,
+            # With fewer decisions than buffers no search could place all of them.
             max(DECISIONS, 2 * len(free)) * luby(number + 1),
         )
         found = problem.offset.copy()
@@ -110,6 +120,7 @@ def luby(number: int) -> int:
     """The sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ... of Luby, Sinclair and Zuckerman (1993)."""
     power = number.bit_length()
     while number != 2**power - 1:
+        # Between two of its new powers the sequence repeats itself from the beginning.
         number -= 2 ** (power - 1) - 1
         power = number.bit_length()
     return int(2 ** (power - 1))

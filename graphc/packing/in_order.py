@@ -26,12 +26,15 @@ def _gap(placed: Integers, count: int, first: int, last: int, size: int, tightes
     """
     floor, best, room_there, found = 0, 0, 0, False
     for row in range(count):
+        # Who shares no section may overlap in bytes, and is passed over.
         if placed[row, 0] < last and first < placed[row, 1]:
             room = placed[row, 2] - floor
+            # Of gaps equally tight the lowest, as the walk goes up.
             if room >= size and (not found or room < room_there):
                 best, room_there, found = floor, room, True
                 if not tightest:
                     return best
+            # Not the last end: who starts lower may end higher.
             floor = max(floor, placed[row, 3])
     return best if found else floor
 
@@ -59,6 +62,7 @@ def place_in_order(
             offsets[index] = _gap(placed, count, first[index], last[index], size[index], tightest)
         offset = offsets[index]
         row = count
+        # The list stays sorted, which costs no more than the walk for the gap did.
         while row > 0 and placed[row - 1, 2] > offset:
             for column in range(4):
                 placed[row, column] = placed[row - 1, column]

@@ -33,6 +33,7 @@ def columns_of(problem: PackingProblem) -> dict[str, Integers]:
         "duration": duration,
         "area": problem.size * duration,
         "crowd": problem.crowd,
+        # Keys are taken from large to small, births from early to late.
         "birth": -problem.first,
     }
 
@@ -55,12 +56,14 @@ def disturbed_orders(problem: PackingProblem) -> Iterator[Integers]:
             for keys in KEYS:
                 number += 1
                 factor = 1 + noise * random_numbers(len(problem), number)
+                # The first key only: the others break its ties, of which noise leaves few.
                 key, *others = (columns[name] for name in keys)
                 yield order_by([key * factor, *others])
 
 
 def order_by(keys: list[np.ndarray[tuple[int, ...], np.dtype[np.number]]]) -> Integers:
     """Buffers by falling keys, the first before the others; equal ones as they are given."""
+    # lexsort has its first key last.
     return np.lexsort([-key for key in reversed(keys)])
 
 
@@ -79,4 +82,5 @@ def random_numbers(count: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     state ^= state >> np.uint64(31)
+    # The upper 53 bits, which a float64 holds exactly.
     return (state >> np.uint64(11)).astype(np.float64) / 2**52 - 1.0

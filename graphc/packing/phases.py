@@ -87,6 +87,7 @@ class Packer:
     def _steps(self, target: int, wanted: int) -> Iterator[None]:
         yield
         may_search = len(self.problem) <= SEARCH_LIMIT
+        # The skyline of `fill_valleys` starts flat, so it knows no pins.
         if not self._pinned:
             for order in basic_orders(self.problem):
                 self._keep(*self._in_valleys(order))
@@ -101,11 +102,13 @@ class Packer:
 
     def _squeak(self, target: int, rounds: int | None) -> Iterator[None]:
         """What ends too high goes to the front by a random part of the way."""
+        # Each round would be quadratic.
         if self._pinned and len(self.problem) > ORDER_LIMIT:
             return
         orders = disturbed_orders(self.problem)
         done = 0
         while rounds is None or done < rounds:
+            # A fresh order after so many rounds: blame may go round in circles.
             place = ranks(next(orders)).astype(np.float64)
             for _ in range(SQUEAKS):
                 done += 1
@@ -122,13 +125,16 @@ class Packer:
         """Restarted searches for the target, and now and then other ways to any progress."""
         exact, squeaks = ExactSearch(self.problem), self._squeak(target, None)
         for number, order in enumerate(disturbed_orders(self.problem)):
+            # The bound may have risen since, by a search that ended without a packing.
             least = max(target, self.bound)
+            # Most searches ask for all at once; as that may be too hard, one in four asks for less.
             capacity = least
             if number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1:
                 for _ in itertools.islice(squeaks, SQUEAKS):
                     yield
                 part = number // SEARCHES_FOR_LESS % len(PARTS)
                 capacity = self.height - max(1, (self.height - least) // PARTS[part])
+                # What the caller wants is asked for before anything in between.
                 if wanted < self.height:
                     capacity = max(wanted, least)
             found = exact.search(order, capacity, number)
@@ -136,6 +142,7 @@ class Packer:
             if found.outcome is Outcome.FOUND:
                 self._keep(found.offsets, int((found.offsets + self.problem.size).max()))
             elif found.outcome is Outcome.NONE_EXISTS:
+                # The whole tree was searched: no packing ends at or below this capacity.
                 self.bound = max(self.bound, capacity + 1)
             yield
 
@@ -165,6 +172,8 @@ class Packer:
 
         problem = self.problem
         offsets = problem.offset.copy()
+        # Pinned ones first, since they cannot give way; a stable sort keeps the order of the
+        # others.
         order = order[np.argsort(~problem.is_pinned[order], kind="stable")]
         height = place_in_order(
             problem.first,

@@ -39,29 +39,31 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphc.packing.branching import list_choices, lowest_support, most_constrained
 from graphc.packing.compiled import compiled
 from graphc.packing.problem import Integers
-
-Table = Integers
-"""Whole numbers in rows and columns."""
-
-FAR = 1 << 62
-"""Above every offset."""
+from graphc.packing.tables import (
+    FAR,
+    FIRST,
+    LAST,
+    LEAST,
+    LEVEL,
+    MEMBERS,
+    NEIGHBOURS,
+    OFFSET,
+    PINS,
+    PLACED,
+    REST,
+    SIZE,
+    SOLID,
+    Table,
+)
 
 FOUND, NONE_EXISTS, LIMIT_REACHED = 1, 0, -1
 """How a search ends."""
 
 DEPTH = 8
 """Decisions on one path, for each buffer."""
-
-FIRST, LAST, SIZE, RANK, NEIGHBOURS, PINS, PLACED, OFFSET, LEAST, SOLID = range(10)
-"""Columns of buffers: sections [first, last), size, rank; where the lists of whom it lives with and
-of the bytes taken for it begin; and, changed by a search, whether and where it is placed, least and
-solid."""
-
-MEMBERS, REST, LEVEL = range(3)
-"""Columns of sections: where the list of their buffers begins; and, changed by a search, rest and
-level. Both tables have one row more, where the last lists end."""
 
 SECTION, NEXT, END, TRIED, LIFTS, RAISES = range(6)
 """Columns of the path, a row a decision: its section; where in the list of choices the next one and
@@ -72,84 +74,10 @@ the end are; the buffer that is tried, or -1; how long the two trails were befor
 def _settle(offset: int, size: int, pins: Table, start: int, stop: int) -> int:
     """The lowest offset from `offset` up at which `size` fits between pins [start, stop)."""
     for pin in range(start, stop):
+        # Pins ascend, so what was passed lies below for good and one walk is enough.
         if offset < pins[pin, 1] and pins[pin, 0] < offset + size:
             offset = pins[pin, 1]
     return offset
-
-
-@compiled
-def _choices(section: int, floor: int, buffers: Table, sections: Table, members: Integers) -> int:
-    """How many buffers of a section can rest on its floor."""
-    count = 0
-    for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
-        buffer = members[entry]
-        is_low = buffers[buffer, LEAST] == floor and buffers[buffer, SOLID] == floor
-        if is_low and not buffers[buffer, PLACED]:
-            count += 1
-    return count
-
-
-@compiled
-def _most_constrained(capacity: int, buffers: Table, sections: Table, members: Integers) -> int:
-    """The outermost section of a valley with the fewest choices, then with the least to spare."""
-    count = len(sections) - 1
-    fewest, least_spare, chosen = FAR, FAR, 0
-    wall, begin = FAR, 0
-    while begin < count:
-        floor, end = sections[begin, LEVEL], begin + 1
-        while end < count and sections[end, LEVEL] == floor:
-            end += 1
-        if floor < wall and (end == count or floor < sections[end, LEVEL]):
-            for section in range(begin, end, max(1, end - 1 - begin)):  # the first and the last
-                spare = capacity - sections[section, REST] - floor
-                choices = _choices(section, floor, buffers, sections, members)
-                if spare > 0:
-                    choices += 1
-                if choices < fewest or (choices == fewest and spare < least_spare):
-                    fewest, least_spare, chosen = choices, spare, section
-        wall, begin = floor, end
-    return chosen
-
-
-@compiled
-def _list_choices(
-    section: int, buffers: Table, sections: Table, members: Integers, choices: Integers, begin: int
-) -> int:
-    """Write what can rest on the floor into `choices` from `begin`, by rank; returns the end."""
-    end, floor = begin, sections[section, LEVEL]
-    for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
-        buffer = members[entry]
-        is_low = buffers[buffer, LEAST] == floor and buffers[buffer, SOLID] == floor
-        if is_low and not buffers[buffer, PLACED]:
-            place = end
-            while place > begin and buffers[choices[place - 1], RANK] > buffers[buffer, RANK]:
-                choices[place] = choices[place - 1]
-                place -= 1
-            choices[place] = buffer
-            end += 1
-    return end
-
-
-@compiled
-def _lowest_support(
-    section: int, buffers: Table, sections: Table, neighbours: Integers, members: Integers
-) -> int:
-    """The lowest end of what may lie under the buffers that leave the floor of a section.
-
-    Under the lowest of them lies none of them: it either misses the section or lies higher.
-    """
-    lowest, floor = FAR, sections[section, LEVEL]
-    for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
-        buffer = members[entry]
-        if buffers[buffer, PLACED] or buffers[buffer, LEAST] != floor:
-            continue
-        for edge in range(buffers[buffer, NEIGHBOURS], buffers[buffer + 1, NEIGHBOURS]):
-            other = neighbours[edge]
-            is_here = buffers[other, FIRST] <= section < buffers[other, LAST]
-            leaves_too = buffers[other, LEAST] == floor and is_here
-            if not buffers[other, PLACED] and not leaves_too:
-                lowest = min(lowest, buffers[other, LEAST] + buffers[other, SIZE])
-    return lowest
 
 
 @compiled
@@ -159,9 +87,12 @@ def _lift(
     """Raise the least offset of a buffer, keeping what it was; returns the length of the trail."""
     start, stop = buffers[buffer, PINS], buffers[buffer + 1, PINS]
     offset = _settle(offset, buffers[buffer, SIZE], pins, start, stop)
+    # Taken back from the end of the trail, so a buffer that is lifted twice gets its oldest values.
     least, solid = buffers[buffer, LEAST], buffers[buffer, SOLID]
     lifted[lifts, 0], lifted[lifts, 1], lifted[lifts, 2] = buffer, least, solid
     buffers[buffer, LEAST] = max(least, offset)
+    # A buffer that leaves has nothing under it yet: solid stays below least, and until something
+    # does lie there it may not rest.
     if is_solid:
         buffers[buffer, SOLID] = max(solid, offset)
     return lifts + 1
@@ -185,6 +116,7 @@ def _fits(
             buffer = members[entry]
             if not buffers[buffer, PLACED] and buffers[buffer, LEAST] < floor:
                 floor = buffers[buffer, LEAST]
+        # A section whose floor is as it was cannot have come to overflow: rest only falls.
         if floor != sections[section, LEVEL]:
             raised[raises, 0], raised[raises, 1] = section, sections[section, LEVEL]
             raises += 1
@@ -209,6 +141,7 @@ def _rest(
 
     Returns whether its neighbours fit, which sections [begin, end) changed, and the trail's length.
     """
+    # On the floor, where least and solid are the same: it rests on something.
     top = buffers[buffer, LEAST] + buffers[buffer, SIZE]
     buffers[buffer, PLACED], buffers[buffer, OFFSET] = 1, buffers[buffer, LEAST]
     begin, end = buffers[buffer, FIRST], buffers[buffer, LAST]
@@ -219,6 +152,7 @@ def _rest(
         if not buffers[other, PLACED] and buffers[other, SOLID] < top:
             lifts = _lift(other, top, True, buffers, pins, lifted, lifts)
             begin, end = min(begin, buffers[other, FIRST]), max(end, buffers[other, LAST])
+            # The rest stays as it is: the decision is taken back as far as its trail goes.
             if buffers[other, LEAST] + buffers[other, SIZE] > capacity:
                 return False, begin, end, lifts
     return True, begin, end, lifts
@@ -239,9 +173,10 @@ def _leave(
     """Lift all buffers off the floor of a section; returns the same as `_rest`."""
     floor, begin, end = sections[section, LEVEL], section, section + 1
     spare = capacity - sections[section, REST] - floor
+    # Nothing may rest on the floor then, so at least one unit of this section would be lost.
     if spare <= 0:
         return False, begin, end, lifts
-    support = _lowest_support(section, buffers, sections, neighbours, members)
+    support = lowest_support(section, buffers, sections, neighbours, members)
     if support - floor > spare:
         return False, begin, end, lifts
     for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
@@ -265,9 +200,9 @@ def _decide(
     choices: Integers,
 ) -> None:
     """Begin a decision: choose its section and list what can rest there, from `begin` on."""
-    section = _most_constrained(capacity, buffers, sections, members)
+    section = most_constrained(capacity, buffers, sections, members)
     decision[SECTION], decision[NEXT], decision[TRIED] = section, begin, -1
-    decision[END] = _list_choices(section, buffers, sections, members, choices, begin)
+    decision[END] = list_choices(section, buffers, sections, members, choices, begin)
 
 
 @compiled
@@ -377,6 +312,7 @@ def search(
             if depth < 0:
                 return (NONE_EXISTS if is_complete else LIMIT_REACHED), decisions, work
             continue
+        # Choices first, `leave` last: NEXT is at END then, and behind it when all is done.
         decisions += 1
         if decisions > limit:
             return LIMIT_REACHED, decisions, work
@@ -386,6 +322,7 @@ def search(
         fits, begin, end, lifts = _try(
             decision, capacity, buffers, sections, neighbours, members, pins, lifted, lifts
         )
+        # The members of all sections that changed, which is what a decision's time goes by.
         work += sections[end, MEMBERS] - sections[begin, MEMBERS]
         if fits:
             fits, raises = _fits(begin, end, capacity, buffers, sections, members, raised, raises)

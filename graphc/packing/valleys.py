@@ -58,6 +58,8 @@ def _best_inside(
 ) -> tuple[int, int]:
     """Leaf of the best rank at positions [start, stop) that ends by `wall`, or 0; nodes visited."""
     leaves = len(ranks) // 2
+    # The few nodes that together cover just these leaves: from both ends up, each whose parent
+    # would cover more.
     low, high, waiting = start + leaves, stop + leaves, 0
     while low < high:
         if low & 1:
@@ -75,6 +77,7 @@ def _best_inside(
         waiting -= 1
         node = stack[waiting]
         visited += 1
+        # Nothing below it is better, or nothing below it ends in time.
         if ranks[node] >= best or lasts[node] > wall:
             continue
         if node >= leaves:
@@ -82,6 +85,8 @@ def _best_inside(
             continue
         left = 2 * node
         better = left if ranks[left] < ranks[left + 1] else left + 1
+        # Its sibling waits below it: the better one is looked at first, and may rule the other out.
+        # The numbers of two siblings add up to 4 node + 1.
         stack[waiting] = 4 * node + 1 - better
         stack[waiting + 1] = better
         waiting += 2
@@ -93,8 +98,10 @@ def _raise_floor(
     start: int, left: int, right: int, end_of: Integers, before: Integers, level: Integers
 ) -> int:
     """Raise a valley to its lower wall and join the run there; returns where that starts."""
+    # The lower wall is finite: between both ends of time any buffer would have fitted.
     end = end_of[start]
     level[start] = min(left, right)
+    # Walls of one height both join the run, hence two questions and no `else`.
     if right <= left:
         end_of[start] = end_of[end]
         before[end_of[end]] = start
@@ -134,6 +141,7 @@ def fill_valleys(
         left = level[before[start]] if start > 0 else FAR
         right = level[end] if end < sections else FAR
         # Walk downhill: what is no valley has a lower neighbour.
+        # Each step is strictly lower, so the walk ends; if the left one is lower it is taken first.
         if left < floor:
             start = before[start]
             continue
@@ -142,11 +150,13 @@ def fill_valleys(
             continue
         leaf, visited = _best_inside(ranks, lasts, births[start], births[end], end, stack)
         work += visited
+        # No leaf has the number 0, for the root is 1.
         if leaf == 0:
             start = _raise_floor(start, left, right, end_of, before, level)
             continue
         index = by_birth[leaf - leaves]
         for tree in (ranks, lasts):
+            # Placed: out of every later search.
             tree[leaf] = FAR
             _smaller_children(tree, leaf)
         placed += 1

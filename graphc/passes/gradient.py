@@ -91,11 +91,13 @@ def mirror_counts(
     A view follows the node whose bytes it views: it has none of its own.
     """
     fixed = {value.node for value in kept}
+    # Backwards, so that a view of a view passes it on in the same walk.
     for node in reversed(nodes):
         if node in fixed and (viewed := node.viewed) is not None:
             fixed.add(viewed.node)
     counts: dict[Node, int] = {}
     for node in nodes:
+        # Forwards again: what is viewed has its count before its views ask for it.
         if node in fixed or node.op.has_effect:
             counts[node] = 0
         elif (viewed := node.viewed) is not None:
@@ -126,6 +128,8 @@ class _Differentiation:
             with builder.in_phase("gradient"):
                 self.gradients[loss] = full((), 1.0, loss.type.dtype)
             for node in reversed(self.nodes):
+                # In reverse, all readers of a node come before it, so its gradient is complete by
+                # now.
                 if any(value in self.gradients for value in node.outputs):
                     with builder.in_phase("gradient", node.scope, node.segment):
                         self.differentiate(node)
@@ -133,6 +137,8 @@ class _Differentiation:
         for value in wrt:
             found = self.gradients.get(value)
             with builder.in_phase("gradient"):
+                # Independent of the loss, and still a value that can be differentiated and updated
+                # with.
                 results.append(zeros_like(value) if found is None else found)
         return tuple(results)
 
@@ -180,6 +186,7 @@ class _Differentiation:
         inputs, outputs = node.named_inputs(), node.named_outputs()
         for name, value in outputs.items():
             values = value if isinstance(value, tuple) else (value,)
+            # A rule that names no d-output of a value that has a gradient would drop it in silence.
             flows = any(v in self.gradients for v in values)
             if flows and rule.reads and f"d{name}" not in rule.reads:
                 raise GradientError(
@@ -208,10 +215,12 @@ class _Differentiation:
                 f"a gradient of {target!r} has the type {part.type}; an op's gradient rule is wrong"
             )
         earlier = self.gradients.get(target)
+        # The order of contributions fixes the order of the sum, and so its bits.
         self.gradients[target] = part if earlier is None else add(earlier, part)
 
     def latest(self, value: Value) -> Value:
         """The last mirrored copy of a value: a[v] of Alg. 2."""
+        # Inputs and states are there anyway; a count of 0 says that v.0 is kept.
         if value.node is None or not self.counts.get(value.node):
             return value
         return self.copy(value.node, self.counts[value.node]).outputs[value.index]
@@ -224,10 +233,12 @@ class _Differentiation:
         pending = [(node, level)]
         while pending:
             key = pending.pop()
+            # What an earlier gradient asked for stands already: it is read, not made again.
             if key in needed or key in self.copies:
                 continue
             needed.add(key)
             pending.extend(self.sources(*key))
+        # By serial, that is in the order of the forward graph: what a copy reads is made before it.
         for original, count in sorted(needed, key=lambda key: (key[0].serial, key[1])):
             inputs = [self.copied_input(value, count) for value in original.inputs]
             self.copies[original, count] = builder.copy(

@@ -65,7 +65,9 @@ def with_least_peak(given: Allocation) -> Allocation:
     copied = graph_steps.steps.peak(range(len(graph_steps.steps)))
     models = [graph_steps.steps]
     if copied - given.live_bytes > SAVED_BY_PARTS * copied:
+        # Neither model is right for all: each proposes an order, and the allocator judges both.
         models.append(graph_steps.bounding_steps())
+    # The order given comes first, so it stays where others only equal it.
     return min([given, *map(found, models)], key=lambda order: order.live_bytes)
 
 
@@ -88,9 +90,12 @@ def _arcs(graph_steps: GraphSteps) -> Iterator[Arc]:
         node = graph.nodes[position]
         for state in node.replaced.values():
             for reader in readers[graph_steps.numbers[state]]:
+                # The update itself reads the state too.
                 if reader != step:
                     yield reader, step
         if node.copy_of is not None:
             original = graph_steps.place.get(graph.position.get(node.copy_of, -1))
+            # Where the copy stood first, the arc would forbid the order given, which has to stay
+            # legal.
             if original is not None and original < step:
                 yield original, step

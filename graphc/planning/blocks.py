@@ -72,6 +72,8 @@ class Chain:
     def __init__(self, steps: Steps, run: Run) -> None:
         self.steps, self.run = steps, run
         self.forward = range(run.start, run.turn)
+        # What a later run or the end still reads stays live throughout, so it is no choice of this
+        # run.
         self.droppable: set[int] = {
             value
             for step in self.forward
@@ -101,9 +103,11 @@ class Chain:
             if value in self.droppable
         }
         self.useful = self.steps.missing(self.wanted, self.fixed)
+        # The last place, behind all that is wanted, is left out: the turn is a cut in any case.
         widths = [(size, len(crossing)) for _, size, crossing in self._boundaries()][:-1]
         chosen = set(thinned(narrow(widths), widths))
         cuts = [
+            # Copied, for the walk goes on with the same dict.
             (step, frozenset(crossing))
             for index, (step, _, crossing) in enumerate(self._boundaries())
             if index in chosen
@@ -142,11 +146,14 @@ class Chain:
         for first in range(len(self.units)):
             made = [value for value in self.made(first, first + 1) if value in self.wanted]
             made.sort(key=lambda value: -self.steps.last_read[value])
+            # From the last read on, as many values as make a hundredth of the bytes: to hold these
+            # is cheap.
             spare = self.steps.total(made) // 100
             for value, following in pairwise(made):
                 spare -= self.steps.bytes[value]
                 if spare < 0:
                     break
+                # Only a gap tells stragglers from a unit that is simply read over a long time.
                 if self.steps.last_read[value] - self.steps.last_read[following] > far:
                     found.update(made[: made.index(following)])
         return found
@@ -169,6 +176,7 @@ class Chain:
                 stop += 1
             self.regions[index] = range(start, stop)
             start = stop
+        # Nothing lies in front of the first unit, so its region takes all that is left of the run.
         self.regions[0] = range(self.regions[0].start, self.run.stop)
 
     def _others(self) -> list[int]:
@@ -179,6 +187,8 @@ class Chain:
             if value not in self.droppable:
                 end = len(steps) if value in steps.held else steps.last_read[value]
                 if end > steps.maker[value]:
+                    # By the place in front of a step: live from behind its maker to in front of its
+                    # last reader.
                     change[steps.maker[value] + 1] += size
                     change[end + 1] -= size
         live = list(accumulate(change))
@@ -214,6 +224,7 @@ class Chain:
         for step in region:
             lost = [v for v in inputs[step] if v in droppable and v not in available]
             if lost:
+                # As late as can be, and then it stays: its later readers in the region find it.
                 again = self.needed(lost, available)
                 sequence += again
                 for repeated in again:
@@ -229,12 +240,15 @@ class Chain:
         after = self.crossing[stop]
         before = self.crossing[first]
         again = self.needed(after, before)
+        # What is never dropped counts in `others`, not here.
         counted = self.droppable
         levels = self.steps.profile(again, after, AllBut(counted))
         return max(levels, default=0), self.steps.cost_of(again)
 
     def forward_peak(self, first: int, stop: int, kept: frozenset[int]) -> int:
         """The most bytes of their own values that units [first, stop) have live."""
+        # What comes from other units is counted where those are, so only the span's own counts
+        # here.
         own = set(self.made(first, stop))
         forward = range(self.units[first].start, self.units[stop - 1].stop)
         after = (kept | self.crossing[stop]) & own
@@ -245,6 +259,8 @@ class Chain:
         available = set(kept) | self.crossing[first]
         region = self.region(first, stop)
         sequence = self.lazily(region, available)
+        # What earlier units made is counted in front of the span already, for as long as it is
+        # kept.
         earlier = {
             value for step in sequence for value in self.steps.inputs[step]
             if self.unit_of.get(value, first) < first
@@ -260,12 +276,15 @@ class Chain:
             for value in touched
             if value in self.steps.held or self.steps.last_read[value] >= region.stop
         }
+        # What is not dropped and not touched here is live all through the region: a constant.
         untouched = self.others[first] - self.steps.total(after)
         peak = max(self.steps.profile(sequence, after, earlier), default=0)
         return peak + untouched, self.steps.cost_of(sequence) - self.steps.cost_of(region)
 
     def options(self, first: int, stop: int) -> list[SpanOption]:
         """Ways to take units [first, stop), measured once for equal spans."""
+        # A kept set is noted by places among the span's own values, so that an equal span can read
+        # it; peaks are noted less what is live beside the span, which is where equal spans differ.
         key, own, shift = self._shape(first, stop)
         if key not in self._measured:
             number = {value: index for index, value in enumerate(own)}
@@ -289,12 +308,15 @@ class Chain:
         own = list(self.made(first, stop))
         leaving = self.crossing[stop] - self.crossing[first]
         forward = range(self.units[first].start, self.units[stop - 1].stop)
+        # What crosses behind the span is kept whatever the option, and what is not droppable
+        # anyway: neither is a choice.
         made = {value for step in forward for value in self.steps.outputs[step]}
         choice = Choice(
             self.steps, forward, self.wanted.intersection(own), leaving | made - set(own)
         )
         shift = self.others[first]
         found: list[SpanOption] = []
+        # A cut takes longer the longer the span is, so long spans have fewer.
         for keep_set in choice.hull(max(FEW, MOST // (stop - first))):
             kept = keep_set.values | leaving
             peak, cost = self.backward(first, stop, kept)
@@ -327,6 +349,8 @@ class Chain:
                     coded.append(-1)
                     continue
                 if value not in numbers:
+                    # Numbered at its first appearance, so that names do not matter; whether it
+                    # outlives the region decides what is live at its end.
                     numbers[value] = len(numbers)
                     coded.append(-2 - (steps.last_read[value] >= region.stop))
                 coded += (numbers[value], steps.bytes[value])

@@ -47,6 +47,8 @@ def least_bytes(steps: Steps) -> int:
     """Bytes that the widest step needs: what it reads and makes, and what must outlast it."""
     widest = sorted(range(len(steps)), key=lambda step: (-_working_bytes(steps, step), step))
     at_end = steps.total(steps.held)
+    # Any one step gives a bound; what outlasts it takes a walk over all, so only the widest are
+    # tried.
     needs = (_working_bytes(steps, step) + _outlasting(steps, step) for step in widest[:PLACES])
     return steps.fixed_bytes + max([at_end, *needs])
 
@@ -59,12 +61,15 @@ def _working_bytes(steps: Steps, step: int) -> int:
 
 def _shared(steps: Steps, step: int) -> int:
     """The most bytes that outputs can take over from operands."""
+    # Each output counts once, as if its operand died: at most too much is subtracted, never too
+    # little.
     return steps.total({output for output, _ in steps.overwrites[step]})
 
 
 def _outlasting(steps: Steps, step: int) -> int:
     """Bytes from outside that something behind the step reads, and the step itself does not."""
     read = {v for later in _behind(steps, step) for v in steps.inputs[later] if steps.maker[v] < 0}
+    # What a step made before may be dropped and made again; only what has no maker has to stay.
     return steps.total(read - set(steps.inputs[step]))
 
 
@@ -85,6 +90,7 @@ def _places(steps: Steps) -> list[int]:
         backward = range(run.turn, run.stop)
         reading = (step for step in backward if not made.isdisjoint(steps.inputs[step]))
         chosen += itertools.islice(reading, 1)
+    # Steps side by side have much the same live bytes, so their bounds would be much the same too.
     apart = len(steps) // (4 * PLACES)
     for step in sorted(range(len(steps)), key=lambda step: (-levels[step], step)):
         if len(chosen) >= PLACES:
@@ -100,9 +106,11 @@ def _at(steps: Steps, w: int, budget: int) -> float:
     made = {value for step in ancestors for value in steps.outputs[step]}
     behind = _behind(steps, w)
     read = {value for step in behind for value in steps.inputs[step]} | steps.held
+    # What no step makes cannot be dropped: it is no choice, and takes its bytes from the room.
     outside = {v for v in (*read, *steps.inputs[w]) if steps.maker[v] < 0}
     taken = steps.total({*steps.outputs[w], *outside}) - _shared(steps, w) + steps.workspace[w]
     room = budget - steps.fixed_bytes - taken
+    # A room below 0 says that nothing fits; 0 is a bound then, too.
     return _best(Choice(steps, ancestors, read & made, ()), room) if room >= 0 else 0.0
 
 
@@ -111,6 +119,8 @@ def _best(choice: Choice, room: int) -> float:
     more, less = choice.cheapest(choice.least_price), choice.cheapest(choice.highest_price)
     bound = 0.0
     for _ in range(PRICES):
+        # `more` stays above the room and `less` within it; where all fits, or nothing does, no
+        # price has its tangent there. Any bound found so far holds.
         if more.bytes <= room or less.bytes > room or less.cost <= more.cost:
             break
         price = (less.cost - more.cost) / (more.bytes - less.bytes)
@@ -119,6 +129,7 @@ def _best(choice: Choice, room: int) -> float:
         # Capacities are whole numbers: each may have been rounded by one.
         slack = len(choice.costs) * choice.total(price) / CAPACITY
         bound = max(bound, value - slack)
+        # No corner lies below their line: g has its highest value at this price.
         if between.bytes in (more.bytes, less.bytes):
             break
         if between.bytes > room:

@@ -38,12 +38,16 @@ class _Emission:
                 if isinstance(action, Take):
                     leaving = self.chain.crossing[action.stop]
                     self.forward(first, action.stop, action.option.kept | leaving)
+                    # A region runs when all behind the span is done: gradients come from the last
+                    # unit on.
                     stack.append(("back", first, action.stop))
                     if action.stop < stop:
                         stack.append(("range", action.stop, stop))
                 elif isinstance(action, Split):
                     self.forward(first, action.cut, self.chain.crossing[action.cut])
                     stack.append(("range", first, action.cut))
+                    # The program counts the front range from what crosses before it alone, so
+                    # nothing else of it may be there when it begins.
                     stack.append(("drop", first, action.cut))
                     stack.append(("range", action.cut, stop))
                 else:
@@ -54,6 +58,8 @@ class _Emission:
         """Run units: all steps for the first time, later only what `kept` takes."""
         end = self.chain.units[stop - 1].stop
         if end > self.reached:
+            # For the first time every step runs, wanted again or not; but what it reads from before
+            # may have been dropped.
             again = self.chain.needed(self.chain.crossing[first], self.available)
             self.sequence += again
             self.sequence += range(self.reached, end)
@@ -61,6 +67,7 @@ class _Emission:
         else:
             self.sequence += self.chain.needed(kept, self.available)
         own = set(self.chain.made(first, stop))
+        # All that was made and is not kept counts as dropped: liveness then frees it.
         self.available -= own - kept
         self.available |= own & kept
 

@@ -64,6 +64,7 @@ class Choice:
         # Only what a wanted value may have to be made from is in the network.
         wanted = sorted(set(wanted) - set(free))
         lost = {value for step in chosen for value in steps.outputs[step]} - set(free)
+        # What other steps make counts as there, as if it were kept already.
         chosen = steps.missing(wanted, AllBut(lost))
         made = [value for step in chosen for value in steps.outputs[step] if value not in free]
         self.step_node = {step: 2 + index for index, step in enumerate(chosen)}
@@ -79,6 +80,7 @@ class Choice:
             for value in steps.inputs[step]:
                 if value in self.value_node:
                     rows.append((self.value_node[value], node, FORBIDDEN, 0))
+        # Not to be cut: whoever wants the value has it, kept or made again.
         rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in wanted]
         self.count = first + len(made)
         self.starts = np.array([row[0] for row in rows], np.int32)
@@ -102,17 +104,21 @@ class Choice:
 
     def cheapest(self, price: float) -> KeepSet:
         """The keep set of least cost plus `price` times bytes."""
+        # Nothing costs anything to make again, so nothing is worth a byte.
         if not len(self.starts) or not self.costs.max() > 0:
             return KeepSet(frozenset(), 0, 0.0)
         capacity = np.maximum(self.costs, 0) + price * self.bytes
         scale = CAPACITY / max(capacity.sum(), 1e-300)
         # What is rounded to zero would be cut for free, so it is rounded up.
+        # Infinite is as much as all finite capacities together, which no least cut costs.
         whole = np.where(self.costs < 0, CAPACITY, np.ceil(capacity * scale)).astype(np.int32)
         network = csr_array((whole, (self.starts, self.ends)), shape=(self.count, self.count))
         flow = maximum_flow(network, SOURCE, SINK).flow
+        # SciPy's flow is negative on reverse edges, so this is the residual with both directions.
         residual = network - flow
         residual.eliminate_zeros()
         # What reaches the sink has to be made again, or is wanted; the rest is made once.
+        # Of equal cuts this is the one nearest the sink, which makes the fewest steps run again.
         reaching = np.zeros(self.count, bool)
         reaching[breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)] = True
         again = [step for step, node in self.step_node.items() if reaching[node]]
@@ -131,6 +137,7 @@ class Choice:
         found = {low.bytes: low, high.bytes: high}
         pending = [(low, high)]
         while pending and len(found) < most:
+            # The oldest pair first: where `most` ends this early, the corners found are spread out.
             more, less = pending.pop(0)
             if more.bytes <= less.bytes or less.cost <= more.cost:
                 continue
@@ -138,6 +145,7 @@ class Choice:
             price = (less.cost - more.cost) / (more.bytes - less.bytes)
             between = self.cheapest(price)
             level = more.cost + price * more.bytes
+            # Less by rounding alone is no new corner: capacities are whole numbers.
             if between.cost + price * between.bytes < level * (1 - 1e-6) - 1e-12:
                 found[between.bytes] = between
                 pending += [(more, between), (between, less)]

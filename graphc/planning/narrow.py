@@ -22,10 +22,12 @@ def boundaries(
 ) -> Iterator[tuple[int, int, Collection[V]]]:
     """(step, bytes, values) that cross the place behind each step, from what ran to what will."""
     last_use = {value: step for step in sequence for value in reads(step)}
+    # One dict for the whole walk, as copies would take quadratic time: who keeps it copies it.
     crossing: dict[V, None] = {}
     ending: dict[int, list[V]] = {}
     total = 0
     for step in sequence:
+        # What this step reads last does not cross the place behind it.
         for value in ending.pop(step, ()):
             del crossing[value]
             total -= size(value)
@@ -55,6 +57,8 @@ def thinned(places: list[int], widths: Sequence[tuple[int, int]]) -> list[int]:
     wide = sum(widths[place][1] > 1 for place in places)
     most = MOST_WIDE if 2 * wide > len(places) else MOST_UNITS
     while len(places) >= most:
+        # One of each pair, rather than the narrowest of all, so that the cuts stay spread over the
+        # pass.
         pairs = [places[index : index + 2] for index in range(0, len(places), 2)]
         places = [min(pair, key=lambda place: widths[place][0]) for pair in pairs]
     return places

@@ -41,6 +41,7 @@ def _one_pass(steps: Steps, sequence: list[int], limit: int) -> list[int]:
     levels = np.array(steps.profile(sequence, steps.held), np.int64) + steps.fixed_bytes
     previous, ends = _appearances(steps, sequence)
     size = steps.bytes
+    # Only repeats are tried, never first appearances, so every step stays in the sequence.
     again = [position for position, before in enumerate(previous) if before >= 0]
     worth = {
         position: steps.cost[sequence[position]]
@@ -51,25 +52,31 @@ def _one_pass(steps: Steps, sequence: list[int], limit: int) -> list[int]:
     gone: set[int] = set()
     for position in again:
         step, start = sequence[position], previous[position]
+        # If the appearance before is gone too, its results come from the one before that.
         while start in gone:
             start = previous[start]
         read = [v for v in steps.outputs[step] if ends[position, v] > position]
+        # Each result has to live on from where it would have died; what nobody reads any more does
+        # not.
         stretches = [(_free_from(steps, sequence, ends[start, v], v), v) for v in read]
         first = min((end for end, _ in stretches), default=position)
         added = np.zeros(position - first, np.int64)
         for end, value in stretches:
             added[end - first :] += size[value]
+        # Where nothing is added a level may be above the limit: that is not this repeat's doing.
         if np.any((levels[first:position] + added > limit) & (added > 0)):
             continue
         levels[first:position] += added
         gone.add(position)
         for value in read:
+            # From now on the earlier appearance is what these readers read.
             ends[start, value] = ends[position, value]
     return [step for position, step in enumerate(sequence) if position not in gone]
 
 
 def _free_from(steps: Steps, sequence: list[int], end: int, value: int) -> int:
     """The position from which on a value has no bytes, if position `end` reads it last."""
+    # What was overwritten there took no bytes beside the output; to hold it undoes that at `end`.
     overwritten = (operand for _, operand in steps.overwrites[sequence[end]])
     return end if value in overwritten else end + 1
 
@@ -87,6 +94,7 @@ def _appearances(
             if maker[value] >= 0:
                 ends[latest[maker[value]], value] = position
         previous.append(latest.get(step, -1))
+        # Set behind the reads: a step reads what ran before it.
         latest[step] = position
         for value in steps.outputs[step]:
             ends[position, value] = position

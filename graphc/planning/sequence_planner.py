@@ -80,6 +80,7 @@ class SequencePlanner:
 
     def least(self) -> SequencePlan:
         """The plan of the fewest bytes found."""
+        # The smallest table that has a plan first: its levels are the finest where it matters.
         for most in reversed(list(self._mosts())):
             tables = [self._table(number, most, True) for number in range(len(self.spans))]
             if not tables or any(math.isinf(table.cost(table.scale.count - 1)) for table in tables):
@@ -89,6 +90,8 @@ class SequencePlanner:
                 found = self.plan(limit)
                 if found is not None:
                     return found
+                # A table counts in levels and may promise a little too much, so the limit goes up
+                # to a plan.
                 limit = int(limit * FINER) + 1
         return self.once
 
@@ -97,6 +100,8 @@ class SequencePlanner:
         high = self.once.peak_bytes
         # The tables say between which halves the limit lies, the plans say where exactly.
         for reruns in (False, True):
+            # Reruns go on from where tables without them stopped: they reach fewer bytes at the
+            # same cost.
             low = self._floor
             for most in self._mosts():
                 if most >= high:
@@ -111,6 +116,8 @@ class SequencePlanner:
             found = self.plan(limit)
             if found is not None and found.extra_cost <= cost:
                 best = min(best, found, key=lambda plan: plan.peak_bytes)
+                # A plan may leave some of its limit, and then the next limit is below the plan,
+                # too.
                 high = min(limit, found.peak_bytes)
             else:
                 low = limit
@@ -120,6 +127,7 @@ class SequencePlanner:
         """(bytes, extra cost) estimated without running ranges anew, from many bytes to few."""
         points = [(self.once.peak_bytes, 0.0)]
         for most in self._mosts():
+            # Below half of its bytes the next table has the finer levels.
             for sample in range(SAMPLES, SAMPLES // 2, -1):
                 limit = most * sample // SAMPLES
                 cost = self._cost(limit, False)
@@ -149,12 +157,15 @@ class SequencePlanner:
             sequence = self._sequence(limit, room)
             if sequence is None:
                 return None
+            # Tables round to levels, so the sequence is measured before anybody relies on it.
             peak = self.steps.peak(sequence)
             if peak <= limit:
                 sequence = keep_more(self.steps, sequence, limit)
                 return SequencePlan(
                     sequence, self.steps.extra_cost(sequence), self.steps.peak(sequence)
                 )
+            # By the overshoot, and at least by about a level of a coarse table, or the same plan
+            # comes back.
             room -= max(peak - limit, room / 200)
         return None
 
@@ -167,6 +178,7 @@ class SequencePlanner:
             if math.isinf(table.cost(level)):
                 return None
             run = spans.chain.run
+            # What lies between runs is in no chain: it runs once, in order.
             sequence += range(reached, run.start)
             sequence += emit(spans.chain, table.actions(level))
             reached = run.stop

@@ -22,14 +22,14 @@ on the steps in which concatenations take the fewest bytes: it holds for every o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from graphc.allocation.allocate import Allocation, Sizes
+from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError
 from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
+from graphc.passes.recompute.points import Point, undominated
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel, recomputation
@@ -56,20 +56,6 @@ POINTS = 16
 
 OTHERS = ("none", "mirror", "segments", "cheap", "sublinear", "recursive")
 """Policies that are compared with."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A plan's graph, its sizes, and the part of a step's seconds and flops that it adds."""
-
-    graph: Graph
-    sizes: Sizes
-    extra_time: float
-    extra_flops: float
-
-    def bytes(self, maps_only: bool) -> int:
-        """The arena's bytes, or those of the feature maps."""
-        return self.sizes.feature_map_bytes if maps_only else self.sizes.arena_bytes
 
 
 class OptimalPlanner:
@@ -120,6 +106,7 @@ class OptimalPlanner:
     def within(self, budget: int, maps_only: bool) -> Point:
         """The least extra time found with at most `budget` bytes; raises `BudgetError`."""
         best = self._within(budget, maps_only)
+        # Nothing is cheaper than no recomputation, whatever the order.
         if not maps_only and (best is None or best.extra_time > 0):
             best = self._in_better_orders(budget, best)
         for other in self._cheaper(best, budget, maps_only):
@@ -144,6 +131,7 @@ class OptimalPlanner:
             if plan is None:
                 break
             point = self._point(plan, maps_only, by_flops=False)
+            # Orders are slow to find, so only the plan nearest to the budget is reordered here.
             if attempt == 0 and not maps_only and point.bytes(maps_only) > budget:
                 point = self._ordered(point)
             # `limit` falls until a plan fits; then it lies between `fitted` and `too_much`.
@@ -174,8 +162,10 @@ class OptimalPlanner:
         if self._reordered(self.graph) is self.graph:
             return best
         once = self._planner(maps_only=False, by_flops=False).once.peak_bytes
+        # As if an order saved the same part with recomputation as without.
         most = budget * once // max(self._other("none", maps_only=False).bytes(False), 1)
         misses = 0
+        # From the budget up: larger limits cost less time, but less often fit.
         for limit in sorted(int(once * LIMIT_STEP**power) for power in range(LIMITS)):
             if budget < limit <= most and misses < 2:
                 point = self._reordered_within(limit)
@@ -208,6 +198,7 @@ class OptimalPlanner:
         best = self._ordered(self._point(plan, maps_only=False, by_flops=True))
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
+            # By the steps first, which takes no graph: most policies drop out here.
             if cost <= allowed and (self._saves or peak < best.bytes(False)):
                 best = min(best, self._other(name, False), key=lambda point: point.bytes(False))
         if self.order is not None:  # which may save more where nothing is computed again
@@ -224,6 +215,7 @@ class OptimalPlanner:
         if not curve:
             return plain
         most, (least, cost) = min(whole[0][0], plain.bytes(False)), curve[-1]
+        # The distance from the chord between both ends, times the chord's length.
         limit, _ = max(
             curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least)
         )
@@ -262,6 +254,7 @@ class OptimalPlanner:
         """The part of a step's seconds that every schedule within the budget adds at least."""
         graph_steps = self._graph_steps_for(maps_only, by_flops=False)
         step_cost = graph_steps.steps.cost_of(range(len(graph_steps.steps)))
+        # Costs of bounding steps are no higher, so what they give as a bound holds for the graph's.
         return extra_cost(graph_steps.bounding_steps(), budget) / (step_cost or 1.0)
 
     def _planner(self, maps_only: bool, by_flops: bool) -> SequencePlanner:
@@ -294,6 +287,7 @@ class OptimalPlanner:
         if graph is point.graph:
             return point
         found = self._measured(graph)
+        # An order may have fewer live bytes and still pack worse, under another strategy too.
         return found if found.sizes.arena_bytes < point.sizes.arena_bytes else point
 
     def _reordered(self, graph: Graph) -> Graph:
@@ -383,12 +377,3 @@ class OptimalPlanner:
 
 def _flops(node: Node) -> float:
     return float(node.op.cost(node).flops)
-
-
-def undominated(points: list[Point]) -> list[Point]:
-    """Points by bytes, without those that another one beats in bytes and in time."""
-    chosen: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.sizes.arena_bytes, p.extra_time)):
-        if not chosen or point.extra_time < chosen[-1].extra_time:
-            chosen.append(point)
-    return chosen

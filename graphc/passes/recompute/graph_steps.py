@@ -44,6 +44,8 @@ class GraphSteps:
             root = self.root(value)
             if root not in self.numbers:
                 self.numbers[root] = len(sizes)
+                # States lie in their own region for good: they are in `fixed_bytes`, not among what
+                # lives.
                 is_state = self.storages.placements[root].how == "state"
                 is_free = is_state or root in uncounted
                 sizes.append(0 if is_free else align(root.type.bytes, alignment))
@@ -83,6 +85,8 @@ class GraphSteps:
         for node in self.graph.nodes:
             if node.op.gathers is not None:
                 whole = self.numbers[node.output]
+                # States and inputs lie elsewhere, and what shows a part of a value cannot stand
+                # for all of it.
                 inside = [value for value in node.inputs if self._may_lie_inside(value)]
                 parts[whole] = self._distinct(inside)
                 sizes[whole] = max(0, sizes[whole] - self.steps.total(parts[whole]))
@@ -105,6 +109,8 @@ class GraphSteps:
             inputs=tuple(map(opened, self.steps.inputs)),
             held=frozenset(opened(self.steps.held)),
             cost=tuple(
+                # Where its parts lie inside already there is nothing to copy, so a bound counts no
+                # cost.
                 0.0 if self.graph.nodes[position].op.gathers is not None else cost
                 for position, cost in zip(self.positions, self.steps.cost, strict=True)
             ),
@@ -168,6 +174,7 @@ class GraphSteps:
             and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
             and placement.layout == self.storages.placements[value].layout
             and not isinstance(self.root(operand), State | Input)
+            # Another operand that lies in the same bytes would be overwritten while it is read.
             and all(v is operand or self.root(v) is not self.root(operand) for v in node.inputs)
         )
 
@@ -178,6 +185,7 @@ class GraphSteps:
             inside = self.without_views(forward_pass.steps)
             if inside:
                 edges.append((inside[0], inside[-1] + 1))
+        # A run lasts until the next forward pass begins; the first one takes what lies before it.
         starts = [0, *(start for start, _ in edges[1:]), len(self.positions)]
         return tuple(
             Run(starts[index], turn, starts[index + 1]) for index, (_, turn) in enumerate(edges)
@@ -200,7 +208,10 @@ class GraphSteps:
             while node is not None and self._is_view(node):
                 views.append(node)
                 node = None if node.viewed is None else node.viewed.node
+            # -1 for what was always there, and -2 below for a view that does not stand yet, so that
+            # it is put in even then.
             made = -1 if node is None else latest.get(node.outputs[0], -1)
+            # From what is viewed outwards: a renewed view makes the views of it old.
             for view in reversed(views):
                 if latest.get(view.outputs[0], -2) < made:
                     latest.update(dict.fromkeys(view.outputs, len(result)))
@@ -214,8 +225,10 @@ class GraphSteps:
             latest.update(dict.fromkeys(node.outputs, len(result)))
             result.append(self.positions[step])
         for node in graph.nodes:
+            # Nobody reads these, but the sequence has to have every node.
             if self._is_view(node) and node.outputs[0] not in latest:
                 renew(node.outputs[0])
+        # An output that is a view shows the latest appearance, which is the one that stays live.
         for value in graph.outputs.values():
             renew(value)
         return result

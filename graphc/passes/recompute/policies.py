@@ -59,6 +59,7 @@ def segments(graph: Graph) -> Counts:
     for node in graph.nodes:
         if node.phase == "forward" and node.op.views is None:
             for value in node.inputs:
+                # Through views: the bytes that leave are those of what is viewed.
                 source = value.root.node
                 if source is not None and source.segment != node.segment:
                     leaving.add(source)
@@ -87,6 +88,7 @@ def with_budget(
     stage = between = largest = 0
     for step in forward_pass.steps:
         stage += sum(v.type.bytes for v in graph.nodes[step].outputs if _owns(v))
+        # What follows the last cut is no stage: it stays, so it counts in neither x nor y.
         if step in at and stage > budget:
             between += at[step].bytes
             largest = max(largest, stage)
@@ -119,6 +121,7 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
     Where the best of the six budgets is the first or the last, the grid goes on beyond it.
     """
     passes = [(forward_pass, cuts(graph, forward_pass)) for forward_pass in forward_passes(graph)]
+    # A budget of 0 ends a stage at every cut, which gives x and y.
     first = [with_budget(graph, forward_pass, places, 0) for forward_pass, places in passes]
     between, largest = sum(s.between for s in first), max((s.largest for s in first), default=0)
     centre = math.sqrt(between * largest)
@@ -132,6 +135,7 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
             (forward_pass, with_budget(graph, forward_pass, places, budget))
             for forward_pass, places in passes
         ]
+        # Neighbouring budgets often choose the same cuts: these are judged once.
         key = tuple(cut.step for _, stage in stages for cut in stage.cuts)
         if key not in plans:
             plans[key] = stages_again(graph, stages)
@@ -143,10 +147,12 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
         exponent, worse = edge, 0
         while worse < PATIENCE and abs(exponent - edge) < WALK:
             best = min(bytes_of.values())
+            # The best lies elsewhere: beyond this end nothing better is expected.
             if exponent == edge and bytes_of[grid[edge]] > best:
                 break
             exponent += direction
             worse = 0 if bytes_of[plan(exponent)] < best else worse + 1
+    # Of plans with equal bytes one by its cuts, so that the choice is always the same.
     return plans[min(plans, key=lambda key: (bytes_of[key], key))]
 
 
@@ -174,12 +180,14 @@ def _nested(
         if parts == 1:
             level_of_part[first] = level
             continue
+        # No more checkpoints than there are cuts between these parts.
         pieces = min(per_level, parts - 1) + 1
         edges = [first + parts * i // pieces for i in range(pieces + 1)]
         for edge in edges[1:-1]:
             # Kept at this level: copies of deeper levels read it, and do not make it again.
             for value in places[edge - 1].crossing:
                 assert value.node is not None, "inputs and states do not cross"
+                # What crosses several cuts is kept from the first level that wants it.
                 kept[value.node] = min(level, kept.get(value.node, level))
         pending += [(start, end, level + 1) for start, end in itertools.pairwise(edges)]
     counts: dict[Node, int] = {}

@@ -38,6 +38,7 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
             raise GraphError(f"the sequence names step {step} of {len(graph.nodes)}")
         node = graph.nodes[step]
         for value in node.inputs:
+            # Any appearance so far will do: the stand-in is the latest one, which is a[v].
             if value.node is not None and value.node not in rewriter.stand_ins:
                 raise GraphError(f"the sequence runs {node.label} before {value.node.label}")
         if step not in first:
@@ -45,6 +46,7 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
         elif node.op.has_effect:
             raise GraphError(f"the sequence runs {node.label} twice, but it replaces a state")
         else:
+            # All copies name the first appearance as their original, so that no copy is of a copy.
             inputs, level = rewriter.values(node.inputs), count[step]
             again = builder.copy(
                 node, inputs, phase="mirror", mirror=0, copy_of=first[step], level=level
@@ -75,6 +77,7 @@ def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:
         pending = [(node, level)]
         while pending:
             key = pending.pop()
+            # Made for an earlier gradient, and still the latest of its level.
             if key in needed or key in made:
                 continue
             needed.add(key)
@@ -82,6 +85,7 @@ def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:
                 count = min(key[1], counts.get(value.node, 0)) if value.node is not None else 0
                 if value.node is not None and count:
                     pending.append((value.node, count))
+        # In the order of the forward graph, so that each stands behind what it reads.
         order = sorted(needed, key=lambda key: (graph.position[key[0]], key[1]))
         sequence.extend(graph.position[original] for original, _ in order)
         made.update(needed)

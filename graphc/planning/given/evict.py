@@ -58,6 +58,7 @@ class _Greedy:
         self.readers: list[list[int]] = [[] for _ in range(count)]
         self.uses: list[list[int]] = [[] for _ in range(count)]
         for time, node in enumerate(self.order):
+            # In the order of time, so that each list of uses is sorted for bisection.
             for source in set(problem.inputs[node]):
                 self.uses[source].append(time)
                 self.readers[source].append(node)
@@ -115,9 +116,11 @@ class _Greedy:
             for reader in self.readers[node]:
                 self.again[reader] -= self.dropped_cost[node]
             self.dropped_cost[node] = 0.0
+            # What the target needs is read at this very time, the target itself only later.
             self.forward_use(node, self.time + (node == target))
             for source in set(self.problem.inputs[node]):
                 self.locked[source] -= 1
+                # What the target reads is looked at when its time is over, by `run`.
                 if node != target:
                     self.drop_if_dead(source)
             if node != target:
@@ -150,6 +153,7 @@ class _Greedy:
     def drop(self, node: int) -> None:
         self.live[node] = False
         self.used -= self.problem.bytes[node]
+        # Noted as it is now, so that readers lose just as much when it is made again.
         self.dropped_cost[node] = self.again[node]
         for reader in self.readers[node]:
             self.again[reader] += self.again[node]
@@ -159,6 +163,8 @@ class _Greedy:
         excess = self.used + size - self.budget
         if excess <= 0:
             return True
+        # Outputs and pinned values, and what the chain under way is still going to read, are no
+        # choice.
         nodes = np.flatnonzero(self.live & ~self.held & (self.locked == 0))
         if not len(nodes):
             return False
@@ -168,9 +174,11 @@ class _Greedy:
             excess += self.budget // 200
         for index in np.argsort(score, kind="stable"):
             node = int(nodes[index])
+            # To drop what has no bytes makes no room, and costs if it is read.
             if self.problem.bytes[node]:
                 self.drop(node)
                 excess -= self.problem.bytes[node]
                 if excess <= 0:
                     return True
+        # All is dropped; where more than needed was asked for, there may be enough all the same.
         return self.used + size <= self.budget

@@ -33,15 +33,18 @@ def cheapest(problem: Problem, budget: int) -> list[int] | None:
     best: dict[int, float] = {0: 0.0}
     before: dict[int, tuple[int, int | None]] = {}
     heap = [(0.0, 0, 0)]
+    # Bytes follow from the set alone, whatever path led to it.
     size = {0: problem.fixed_bytes}
     while heap:
         cost, _, live = heapq.heappop(heap)
         if cost > best[live]:
             continue
+        # Whatever else is live does no harm: it fits.
         if live & goal == goal:
             return _path(before, live)
         for node in nodes:
             if live & bit[node]:  # drop
+                # It may not be computed again, so it may not be lost.
                 if bit[node] & pinned:
                     continue
                 fresh, total, step = live & ~bit[node], cost, None
@@ -55,6 +58,7 @@ def cheapest(problem: Problem, budget: int) -> list[int] | None:
             if total < best.get(fresh, float("inf")):
                 best[fresh] = total
                 before[fresh] = (live, step)
+                # Drops cost nothing, so many states cost the same: the fullest is nearest the goal.
                 heapq.heappush(heap, (total, -fresh.bit_count(), fresh))
     return None
 

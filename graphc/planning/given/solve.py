@@ -86,6 +86,7 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
             raise _does_not_fit(problem, limit, _fewest_bytes(problem, None))
         return _solution(problem, cheapest, replay(problem, cheapest).cost, started)
     planner = SequencePlanner(problem.steps)
+    # Told apart early: no search can help, and the message says what would.
     if problem.bound_bytes > limit:
         raise _does_not_fit(problem, limit, _fewest_bytes(problem, planner))
     bound = sum(problem.cost[node] for node in once) + extra_cost(problem.steps, limit)
@@ -94,6 +95,8 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
     for number, (weights, part) in enumerate(_attempts()):
         if best is not None and best[0] <= bound * (1 + PRECISION):
             break
+        # Time alone ends this only where the chain has a plan; otherwise slow machines, too, make
+        # a number of attempts, and twice as many while nothing fits.
         is_late = time.perf_counter() - started > seconds
         if is_late and (from_chain or (number >= enough and (best or number >= 2 * enough))):
             break
@@ -102,6 +105,7 @@ def solve(problem: Problem, budget: int | None = None, seconds: float = SECONDS)
             best = found
     if best is None:
         fewest = _fewest_bytes(problem, planner)
+        # The bisection looks harder for few bytes than the attempts did, and may meet the budget.
         if replay(problem, fewest).peak_bytes > limit:
             raise _does_not_fit(problem, limit, fewest)
         return _solution(problem, fewest, bound, started)
@@ -112,6 +116,7 @@ def _along_a_chain(
     problem: Problem, budget: int, planner: SequencePlanner
 ) -> tuple[float, list[int]] | None:
     """The plan of a chain's dynamic program, where the problem is a forward and a backward pass."""
+    # The least plan is looked for otherwise than that of a limit, so it may fit where that fails.
     found = planner.plan(budget) or planner.least()
     if found.peak_bytes > budget:
         return None
@@ -125,6 +130,7 @@ def _attempts() -> Iterator[tuple[Weights, float]]:
     for seed in itertools.count(1):
         for index, weights in enumerate(PORTFOLIO):
             noise, part = NOISE[seed % len(NOISE)], TIGHTER[(seed + index) % len(TIGHTER)]
+            # To drop outputs is seldom better, but at times the only way to fit.
             drops = seed % 4 == 3
             yield replace(weights, noise=noise, seed=seed, drops_outputs=drops), part
 
@@ -132,6 +138,7 @@ def _attempts() -> Iterator[tuple[Weights, float]]:
 def _attempt(
     problem: Problem, budget: int, weights: Weights, part: float
 ) -> tuple[float, list[int]] | None:
+    # Below that the greedy cannot succeed.
     room = max(problem.bound_bytes, int(budget * part))
     sequence = run_within(problem, room, weights)
     if sequence is None:
@@ -169,6 +176,7 @@ def _fewest_bytes(problem: Problem, planner: SequencePlanner | None) -> list[int
             best = min(found, key=lambda run: replay(problem, run).peak_bytes)
             least = min(least, replay(problem, best).peak_bytes)
         else:
+            # The greedy may still meet fewer bytes than it missed; this only steers the bisection.
             low = middle + 1
     return best
 

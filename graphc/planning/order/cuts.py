@@ -54,6 +54,7 @@ class Cuts:
         sized = [
             value
             for value, size in enumerate(steps.bytes)
+            # What nobody reads is live at its maker only, where `at` counts it.
             if size and (problem.readers[value] or value in steps.held)
         ]
         sizes = [steps.bytes[value] for value in sized]
@@ -66,9 +67,11 @@ class Cuts:
             maker = steps.maker[value]
             start = self.source if maker < 0 else maker
             rows.append((start, node, steps.bytes[value] // self.unit))
+            # By way of one node a value: it is cut once, however many readers lie behind the cut.
             rows += [(node, reader, UNCUTTABLE) for reader in problem.readers[value]]
             if value in steps.held:
                 rows.append((node, self.sink, UNCUTTABLE))
+        # Against the order: a step on the source's side has run, and draws all it waits for there.
         rows += [(s, first, UNCUTTABLE) for s in range(count) for first in problem.before[s]]
         self.rows = np.array(rows, np.int32).reshape(-1, 3)
 
@@ -82,9 +85,11 @@ class Cuts:
         result = maximum_flow(network, self.source, self.sink)
         residual = network - result.flow
         residual.eliminate_zeros()
+        # Of equal cuts the one nearest the source: no more has to run before the step than must.
         reached = breadth_first_order(residual, self.source, return_predecessors=False)
         before = frozenset(int(node) for node in reached if node < len(problem))
         during = problem.needed[step]
         if steps.overwrites[step]:
+            # As if all operands died, which no order can better: a bound stays one.
             during -= steps.overwritten(step, steps.inputs[step])
         return StepCut(problem.base + result.flow_value * self.unit + during, before)

@@ -38,6 +38,7 @@ def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[i
         return None
     best = {0: peak}
     came: dict[int, tuple[int, int]] = {}
+    # Live bytes follow from the set alone, so they travel with it and are no part of its distance.
     queue = [(peak, 0, 0, live)]
     while queue:
         peak, _, done, live = heapq.heappop(queue)
@@ -51,6 +52,7 @@ def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[i
         candidates = []
         for step in sets.ready(done):
             during, after = sets.run(step, done, live)
+            # No order is better for running it later (see above), so the others need not be tried.
             if after <= live and during <= peak:
                 candidates = [(step, during, after)]
                 break
@@ -62,6 +64,8 @@ def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[i
             if reached < min(below, best.get(more, below)):
                 best[more] = reached
                 came[more] = (done, step)
+                # Of equal peaks the fullest set first: peaks are often equal, and this one is
+                # nearest the end.
                 heapq.heappush(queue, (reached, -more.bit_count(), more, after))
     return None
 
@@ -101,6 +105,8 @@ class _Sets:
 
     def run(self, step: int, done: int, live: int) -> tuple[int, int]:
         """Bytes live during the step and after it."""
+        # The steps that are still to run when this one has: an operand that none of them reads
+        # dies.
         left = ~done ^ 1 << step
         dying = {value: size for value, readers, size in self.mortal[step] if not readers & left}
         during = live + self.needed[step]

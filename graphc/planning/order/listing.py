@@ -101,6 +101,8 @@ class _ListSchedule(ABC):
         self.is_ready[step] = False
         self.live += self.growth[step]
         for other in self.take(step):
+            # Measured and queued again; the older entry is passed over once the step has been
+            # taken.
             if self.is_ready[other]:
                 self._enter(other)
         for other in self.waiting[step]:
@@ -114,10 +116,12 @@ class _ListSchedule(ABC):
 
     def _next(self) -> int | None:
         room = self.limit - self.live
+        # By reach, as only room can free them; those that fit again go back to where rank decides.
         while self.blocked and self.blocked[0][0] <= room:
             _, step = heapq.heappop(self.blocked)
             if self.is_ready[step]:
                 self._queue(step)
+        # What leaves no more bytes first, whatever its rank: that loses nothing (see above).
         for queue in (self.shrinking, self.growing):
             while queue:
                 _, step = heapq.heappop(queue)
@@ -125,6 +129,8 @@ class _ListSchedule(ABC):
                     continue
                 if self.reach[step] <= room:
                     return step
+                # A reach only falls, and a fall queues the step again, so nothing waits here too
+                # long.
                 heapq.heappush(self.blocked, (self.reach[step], step))
         return None
 
@@ -137,6 +143,7 @@ class _Forwards(_ListSchedule):
         super().__init__(problem, sequence, limit, awaited, waiting, problem.first_bytes)
         self.unread = [len(readers) for readers in problem.readers]
         for value in self.steps.held:
+            # One reader more than there are, who never comes: a held value dies with nobody.
             self.unread[value] += 1
         self.last_reader = [sum(readers) for readers in problem.readers]
         """The sum of the numbers of each value's unread readers: one reader's, in the end."""
@@ -171,6 +178,8 @@ class _Backwards(_ListSchedule):
     def measure(self, step: int) -> tuple[int, int]:
         fresh = [value for value in self.problem.sized[step] if not self.is_live[value]]
         taken, lasting = self.steps.total(fresh), self.problem.lasting[step]
+        # Outputs that somebody reads are live already, as their readers have been taken; what comes
+        # on top is what it reads afresh, its workspace, and outputs for nobody.
         reach = taken + self.problem.needed[step] - lasting
         if fresh and self.steps.overwrites[step]:
             reach -= self.steps.overwritten(step, fresh)
@@ -181,5 +190,6 @@ class _Backwards(_ListSchedule):
         for value in self.problem.sized[step]:
             if not self.is_live[value]:
                 self.is_live[value] = True
+                # It is live now, so whoever else reads it brings less with it: all of its readers.
                 others.update(dict.fromkeys(self.problem.readers[value]))
         return others

@@ -83,6 +83,7 @@ class Precedence:
         """The bytes that each step leaves behind for others, before operands die."""
         steps, readers = self.steps, self.readers
         return tuple(
+            # What nobody reads dies at once: it counts while the step runs, not behind it.
             sum(steps.bytes[v] for v in outputs if readers[v] or v in steps.held)
             for outputs in steps.outputs
         )
@@ -139,6 +140,7 @@ class Precedence:
             return tuple(number[value] for value in values)
 
         inner = Steps(
+            # Orders are compared by bytes alone, so costs, repeats and runs play no part.
             cost=(0.0,) * len(chosen),
             workspace=tuple(steps.workspace[step] for step in chosen),
             inputs=tuple(renamed(steps.inputs[step]) for step in chosen),
@@ -151,6 +153,7 @@ class Precedence:
             held=frozenset(number[value] for value in beyond if value in number),
             runs=(),
         )
+        # All of `before`: what data says is in there twice, which changes nothing.
         arcs = tuple(
             (place[first], place[step])
             for step in chosen

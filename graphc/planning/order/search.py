@@ -63,6 +63,8 @@ def least_order(problem: Precedence) -> list[int]:
     if len(problem) <= EXACT_STEPS:
         peak = max(problem.profile(given))
         found = least_peak_order(problem, peak, EXACT_EXPANSIONS)
+        # None says that the given order is the least, or that the search gave up: both go on below,
+        # where the first ends with the order given.
         if found is not None:
             return found
     return _Search(problem, given).run()
@@ -114,6 +116,7 @@ class _Search:
     def cut(self) -> None:
         """Run what lies before a least cut first, and the rest behind it."""
         for distance in CUT_DISTANCES:
+            # Looked for anew each time, for the cut before may have moved the peak.
             place = self.profile.index(self.peak) + int(distance * len(self.order))
             if not self.cuts_left or place >= len(self.order):
                 return
@@ -122,13 +125,17 @@ class _Search:
             self.floor = max(self.floor, cut.bytes)
             if self.is_least:
                 return
+            # Legal: with each step the set has all that it waits for. Inside either part the order
+            # stays.
             first = [step for step in self.order if step in cut.before]
             self.offer(first + [step for step in self.order if step not in cut.before])
 
     def list(self) -> None:
         """Bisect the limit of bytes under which a list schedule is found, in both directions."""
+        # Both directions rank by the same order; what one finds is only a limit to the other.
         given = self.order
         for backwards in (False, True):
+            # First whether this direction finds anything lower at all, since often it does not.
             low, limit = self.floor, self.peak - 1
             for _ in range(min(TRIALS, self.lists_left)):
                 self.lists_left -= 1
@@ -138,6 +145,7 @@ class _Search:
                 elif limit == self.peak - 1:
                     break
                 else:
+                    # No proof that nothing fits this limit, only that lists do not: it is no floor.
                     low = limit + 1
                 if self.peak - low <= TOLERANCE * self.peak:
                     break

@@ -34,14 +34,18 @@ def improve_windows(problem: Precedence, sequence: list[int]) -> list[int]:
     tries = WINDOWS
     while tries > 0:
         peak = max(profile, default=0)
+        # The first place of the peak; others as high are looked for once this one is lower.
         at = profile.index(peak)
         for start, stop in _around(at, len(sequence)):
             tries -= 1
             window = sequence[start:stop]
             inner = _window(problem, sequence, start, stop, profile[start])
+            # What does not get below the peak of the whole order is never looked at.
             order = least_peak_order(inner, peak, EXPANSIONS)
             if order is not None:
                 sequence[start:stop] = [window[index] for index in order]
+                # What lives across the window is the same as before, so the rest of the profile
+                # stands.
                 profile[start:stop] = inner.profile(order)
                 break
         else:
@@ -51,6 +55,7 @@ def improve_windows(problem: Precedence, sequence: list[int]) -> list[int]:
 
 def _around(at: int, count: int) -> list[tuple[int, int]]:
     """Windows with the peak in the middle, then near their ends."""
+    # Near the ends of an order, or in a short one, several of them are the same.
     found: dict[tuple[int, int], None] = {}
     for width in WIDTHS:
         for ahead in (width // 2, width // 4, 3 * width // 4):
