@@ -207,7 +207,7 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _fused(graph: Graph, compilation: Compilation) -> Graph:
-    return fuse(graph, compilation.options.target, compilation.options.recomputes)
+    return compilation.keep(fuse(compilation.allocation(graph), compilation.options.recomputes))
 
 
 def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:

@@ -177,7 +177,16 @@ def _leave(
     if spare <= 0:
         return False, begin, end, lifts
     support = lowest_support(section, buffers, sections, neighbours, members)
-    if support - floor > spare:
+    # The next buffer of the section rests on the support; or, where pins have lifted some, it lies
+    # above the floor already. Without pins the search has not been seen to err, and plans rely on
+    # the work that it counts.
+    lowest = support
+    if len(pins) > 0:
+        for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
+            other = members[entry]
+            if not buffers[other, PLACED] and buffers[other, LEAST] > floor:
+                lowest = min(lowest, buffers[other, LEAST])
+    if lowest - floor > spare:
         return False, begin, end, lifts
     for entry in range(sections[section, MEMBERS], sections[section + 1, MEMBERS]):
         other = members[entry]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from properties.lifetimes import overlaps
 
 from graphc.packing import pack
-from graphc.packing.exact import luby
+from graphc.packing.exact import ExactSearch, Outcome, luby
 from graphc.packing.in_order import place_in_order
 from graphc.packing.orders import random_numbers, ranks
 from graphc.packing.problem import PackingProblem
@@ -167,3 +167,45 @@ def test_random_numbers_are_spread_evenly():
     assert abs(numbers.mean()) < 0.01
     assert abs(np.corrcoef(numbers, random_numbers(100_000, 8))[0, 1]) < 0.01
     assert (random_numbers(3, 1) == random_numbers(5, 1)[:3]).all()
+
+
+def fits(problem, capacity):
+    """Whether any offsets of the free buffers fit, by trying all."""
+    placed = {i: int(problem.offset[i]) for i in np.flatnonzero(problem.is_pinned)}
+    size, first, last = problem.size, problem.first, problem.last
+
+    def is_free(i, at):
+        return not any(
+            first[i] < last[j] and first[j] < last[i] and at < off + size[j] and off < at + size[i]
+            for j, off in placed.items()
+        )
+
+    def place(free):
+        if not free:
+            return True
+        for at in range(capacity - int(size[free[0]]) + 1):
+            if is_free(free[0], at):
+                placed[free[0]] = at
+                if place(free[1:]):
+                    return True
+                del placed[free[0]]
+        return False
+
+    return place(np.flatnonzero(~problem.is_pinned).tolist())
+
+
+PINNED = [
+    # first, last, size, pin (-1: none); the least packing is 8 high
+    [(0, 1, 5, -1), (1, 2, 5, 3), (1, 2, 2, 0), (0, 2, 1, -1)],
+    [(0, 1, 4, -1), (0, 3, 3, -1), (3, 5, 2, 3), (2, 4, 4, -1), (0, 5, 1, -1), (2, 5, 2, -1)],
+]
+
+
+@pytest.mark.parametrize(("rows", "capacity"), [(PINNED[0], 8), (PINNED[1], 10)])
+def test_no_packing_is_overlooked_beside_pins(rows, capacity):
+    first, last, size, pin = np.array(rows, np.int64).T
+    problem = PackingProblem.of(first, last, size, pin >= 0, np.maximum(pin, 0))
+    assert fits(problem, capacity)
+    for order in itertools.permutations(range(len(rows))):
+        found = ExactSearch(problem).search(np.array(order), capacity, 1000)
+        assert found.outcome is Outcome.FOUND

@@ -20,7 +20,8 @@ what they read until the last member runs. So two things are asked. Wherever ano
 between two members, the inputs that would be dead by then are no larger than the members' values
 that would be waiting. And at the step of the group, its inputs, and those outputs that cannot be
 written over a dying input, are no larger than what was live of inputs and members' values while
-some member ran alone. Values of other nodes are not looked at.
+some member ran alone. Values of other nodes are not looked at, so a group whose members are far
+apart may still raise the peak of the graph: where it does, only members side by side are fused.
 
 The bits stay the same, see `graphc.ops.fused`. Cost: O(V + E), with the limits on the size of a
 group as a factor.
@@ -32,13 +33,12 @@ import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphc.allocation.layout import layouts
+from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import compute_dtype
 from graphc.ops.fused import Fused, FusedAttributes, Member, is_fusible, share_arithmetic
 from graphc.passes.precision import casts_a_parameter
-from graphc.target import Target
 
 MOST_MEMBERS = 16
 MOST_INPUTS = 10
@@ -46,7 +46,7 @@ MOST_OUTPUTS = 6
 """Beyond these, threads run out of registers."""
 
 
-def fuse(graph: Graph, target: Target, recomputes: bool = False) -> Graph:
+def fuse(given: Allocation, recomputes: bool = False) -> Allocation:
     """The graph with groups of elementwise nodes as one node each, the others in their order.
 
     Members of a group have one shape, one layout and one float type to compute in, and
@@ -56,8 +56,17 @@ def fuse(graph: Graph, target: Target, recomputes: bool = False) -> Graph:
     made together cannot be kept or dropped apart, and where one value would cut the network in two,
     two would have to.
     """
-    groups = [group for group in _Grouping(graph, target, recomputes).run() if len(group.steps) > 1]
-    return _rebuilt(graph, groups) if groups else graph
+    graph = given.graph
+    groups = [group for group in _Grouping(given, recomputes).run() if len(group.steps) > 1]
+    if not groups:
+        return given
+    fused = given.of(_rebuilt(graph, groups))
+    # A plan that recomputes has another peak, which its planner keeps to what was asked for.
+    if recomputes or fused.live_bytes <= given.live_bytes:
+        return fused
+    in_a_row = [group for group in groups if group.steps[-1] - group.steps[0] < len(group.steps)]
+    fused = given.of(_rebuilt(graph, in_a_row))
+    return fused if fused.live_bytes <= given.live_bytes else given
 
 
 @dataclass(eq=False, slots=True)
@@ -101,7 +110,8 @@ class Lasting:
 class _Grouping:
     """The walk over the nodes of a graph that finds its groups."""
 
-    def __init__(self, graph: Graph, target: Target, recomputes: bool) -> None:
+    def __init__(self, given: Allocation, recomputes: bool) -> None:
+        graph = given.graph
         self.graph = graph
         self.recomputes = recomputes
         self.uses = graph.uses
@@ -111,7 +121,7 @@ class _Grouping:
         lasting = Lasting(graph)
         self.roots = graph.roots
         self.last, self.others = lasting.last, lasting.others
-        self.strides = layouts(graph, target)
+        self.strides = given.strides
 
     def run(self) -> list[_Group]:
         """Find all groups, those of one member too, in the order of their first members."""

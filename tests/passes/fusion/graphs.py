@@ -29,7 +29,7 @@ GPU = target_of(find_device("h200"))
 
 def fuse(graph, recomputes=False):
     """Elementwise groups as a plan for a GPU has them."""
-    return fusion.fuse(graph, GPU, recomputes)
+    return fusion.fuse(Allocation(graph, GPU), recomputes).graph
 
 
 def fuse_reductions(graph, recomputes=False):

@@ -2,9 +2,10 @@
 
 import pytest
 from models.test_zoo import SMALL
-from passes.fusion.graphs import ROW, X, Y, calls, fuse, fused_nodes, made, traced
+from passes.fusion.graphs import GPU, ROW, X, Y, calls, fuse, fused_nodes, made, traced
 
 import graphc as g
+from graphc.allocation.allocate import Allocation
 from graphc.errors import OptionError
 from graphc.ir.verify import verify
 from graphc.passes.fusion.elementwise import MOST_INPUTS, MOST_MEMBERS, MOST_OUTPUTS
@@ -257,3 +258,19 @@ def test_a_hundred_thousand_nodes():
     found = fuse(graph)
     verify(found)
     assert len(found.nodes) < len(graph.nodes) / 2
+
+
+def test_groups_far_apart_may_not_raise_the_peak():
+    """The input would be held for the last member, while more and more outputs are there."""
+
+    def chosen(value):
+        return g.where(g.less(value, value), value, value)
+
+    x = g.input("x", (5, 7))
+    first, other = chosen(x), g.relu(x)
+    last = g.relu(first)
+    small = [chosen(g.input("row", (7,))), chosen(g.input("column", (5, 1)))]
+    graph = traced(other, *small, g.relu(g.input("one", ())), chosen(other), chosen(last))
+    found = fuse(graph)
+    assert Allocation(found, GPU).live_bytes <= Allocation(graph, GPU).live_bytes
+    assert len(fused_nodes(found)) > 0
