@@ -266,11 +266,11 @@ def test_groups_far_apart_may_not_raise_the_peak():
     def chosen(value):
         return g.where(g.less(value, value), value, value)
 
-    x = g.input("x", (5, 7))
+    x = g.input("x", (5, 7), "float64")
     first, other = chosen(x), g.relu(x)
     last = g.relu(first)
-    small = [chosen(g.input("row", (7,))), chosen(g.input("column", (5, 1)))]
-    graph = traced(other, *small, g.relu(g.input("one", ())), chosen(other), chosen(last))
+    small = [chosen(g.input(f"small{i}", (7,), "float64")) for i in range(2)]
+    graph = traced(other, *small, chosen(other), chosen(last))
     found = fuse(graph)
     assert Allocation(found, GPU).live_bytes <= Allocation(graph, GPU).live_bytes
     assert len(fused_nodes(found)) > 0
