@@ -22,7 +22,7 @@ test: $(VENV)/.installed-$(EXTRAS)
 	$(PARALLEL) -m "not slow and not peers and not gpu and not browser and not perfetto"
 
 # Then the runs whose products are large enough for several threads of BLAS: they change no bit.
-nightly: $(VENV)/.installed-$(EXTRAS),cudnn,peers,$(PAGES) chromium
+nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
 
