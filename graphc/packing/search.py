@@ -297,7 +297,6 @@ def search(
     """
     left, floors = len(buffers) - 1, len(sections) - 1
     deepest, entries = DEPTH * left, DEPTH * len(members)
-    # What each decision changed, to take it back.
     lifted = np.empty((len(neighbours) + entries + left, 3), np.int64)
     raised = np.empty((2 * entries + 2 * floors, 2), np.int64)
     choices, path = np.empty(entries + left, np.int64), np.zeros((deepest + 2, 6), np.int64)
@@ -316,12 +315,11 @@ def search(
         else:
             left += _take_back(decision, buffers, sections, lifted, lifts, raised, raises)
             lifts, raises = decision[LIFTS], decision[RAISES]
-        if decision[NEXT] > decision[END]:  # all choices have been tried, and `leave`
+        if decision[NEXT] > decision[END]:  # `leave`, which is tried last at END, has been too
             depth, is_new = depth - 1, False
             if depth < 0:
                 return (NONE_EXISTS if is_complete else LIMIT_REACHED), decisions, work
             continue
-        # Choices first, `leave` last: NEXT is at END then, and behind it when all is done.
         decisions += 1
         if decisions > limit:
             return LIMIT_REACHED, decisions, work

@@ -140,8 +140,7 @@ def fill_valleys(
         end, floor = end_of[start], level[start]
         left = level[before[start]] if start > 0 else FAR
         right = level[end] if end < sections else FAR
-        # Walk downhill: what is no valley has a lower neighbour.
-        # Each step is strictly lower, so the walk ends; if the left one is lower it is taken first.
+        # Walk downhill, and strictly so: what is no valley has a lower neighbour.
         if left < floor:
             start = before[start]
             continue
@@ -150,13 +149,11 @@ def fill_valleys(
             continue
         leaf, visited = _best_inside(ranks, lasts, births[start], births[end], end, stack)
         work += visited
-        # No leaf has the number 0, for the root is 1.
-        if leaf == 0:
+        if leaf == 0:  # which is no leaf, as the root is 1
             start = _raise_floor(start, left, right, end_of, before, level)
             continue
         index = by_birth[leaf - leaves]
         for tree in (ranks, lasts):
-            # Placed: out of every later search.
             tree[leaf] = FAR
             _smaller_children(tree, leaf)
         placed += 1
