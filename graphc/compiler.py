@@ -36,8 +36,7 @@ def compile(options: CompileOptions) -> Program:
     memory.
     """
     gpu = find(options.device)
-    once_read = {"device": _profile(gpu), "costs": options.cost_model.measured}
-    planned = PlanOptions(**{**options.shared(PlanOptions), **once_read})
+    planned = PlanOptions(**{**options.shared(PlanOptions), "device": _profile(gpu)})
     running = options.shared(RunOptions)
     if gpu is None and options.device == AUTO:
         running |= {"streams": 1, "cudnn": False}  # only a GPU has them

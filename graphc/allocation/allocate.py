@@ -127,7 +127,7 @@ class Allocation:
     @cached_property
     def live_bytes(self) -> int:
         """The most bytes live at one node where everything that may share bytes does."""
-        tenants = self._tenants_under("packed")
+        tenants = self.tenants("packed")
         return self.state_bytes + peak_bytes((t.first, t.last, t.bytes) for t in tenants)
 
     def arena_bytes(self, strategy: Allocate) -> int:
@@ -192,7 +192,7 @@ class Allocation:
 
     def _placed(self, strategy: Allocate) -> _Places:
         if strategy not in self._places:
-            tenants = self._tenants_under(strategy)
+            tenants = self.tenants(strategy)
             self._places[strategy] = _Places(tenants, *PLACERS[strategy](tenants))
         return self._places[strategy]
 
@@ -204,7 +204,7 @@ class Allocation:
             if not isinstance(storage.root, State)
         ]
 
-    def _tenants_under(self, strategy: Allocate) -> list[Tenant]:
+    def tenants(self, strategy: Allocate) -> list[Tenant]:
         """All tenants but states, by first step; the outputs of a step before its workspace."""
         overwrites = strategy != "none"
         if overwrites not in self._tenants:

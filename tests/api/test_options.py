@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -123,7 +124,8 @@ def test_a_type_checker_sees_the_keywords(tmp_path):
         "g.frontier(x)\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    source = {**os.environ, "MYPYPATH": str(Path(g.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=source)
     lines = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines()[:-1]})
     assert lines == [5, 6, 7, 8], done.stdout + done.stderr
 

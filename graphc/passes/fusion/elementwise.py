@@ -34,6 +34,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphc.allocation.allocate import Allocation
+from graphc.allocation.liveness import peak_bytes
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
 from graphc.ir.types import compute_dtype
@@ -62,11 +63,21 @@ def fuse(given: Allocation, recomputes: bool = False) -> Allocation:
         return given
     fused = given.of(_rebuilt(graph, groups))
     # A plan that recomputes has another peak, which its planner keeps to what was asked for.
-    if recomputes or fused.live_bytes <= given.live_bytes:
+    most = _peak_bytes(given)
+    if recomputes or _peak_bytes(fused) <= most:
         return fused
     in_a_row = [group for group in groups if group.steps[-1] - group.steps[0] < len(group.steps)]
     fused = given.of(_rebuilt(graph, in_a_row))
-    return fused if fused.live_bytes <= given.live_bytes else given
+    return fused if _peak_bytes(fused) <= most else given
+
+
+def _peak_bytes(given: Allocation) -> int:
+    """The most bytes live at one node, but for a CPU's registers of groups: they are asked for."""
+    return peak_bytes(
+        (tenant.first, tenant.last, tenant.bytes)
+        for tenant in given.tenants("packed")
+        if not (isinstance(tenant.owner, Node) and isinstance(tenant.owner.op, Fused))
+    )
 
 
 @dataclass(eq=False, slots=True)
