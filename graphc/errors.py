@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
 
@@ -165,5 +166,19 @@ def check_seed(given: object) -> int:
 def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
     """Return `given` if it is allowed, else raise `OptionError` that lists what is."""
     if given not in allowed:
-        raise OptionError(f"unknown {kind} {given!r}; choose one of: {', '.join(allowed)}")
+        near = did_you_mean(given, allowed, before="; ")
+        raise OptionError(f"unknown {kind} {given!r}; choose one of: {', '.join(allowed)}{near}")
     return given
+
+
+def did_you_mean(given: object, choices: Iterable[str], before: str = "") -> str:
+    """The question whether one of the nearest choices was meant, after `before`; empty for none.
+
+    Upper and lower case count as alike.
+    """
+    folded: dict[str, list[str]] = {}
+    for choice in choices:
+        folded.setdefault(choice.casefold(), []).append(choice)
+    alike = difflib.get_close_matches(str(given).casefold(), folded)
+    near = [choice for key in alike for choice in folded[key]]
+    return f"{before}did you mean {' or '.join(near)}?" if near else ""

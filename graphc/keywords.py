@@ -7,7 +7,6 @@ signature and the docstring say of it all follow from the fields.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import textwrap
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
-from graphc.errors import OptionError, choose
+from graphc.errors import OptionError, choose, did_you_mean
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,8 +158,7 @@ def takes(
 def _check_known(function: str, name: str, known: Sequence[str]) -> None:
     """Raise `OptionError` with the names nearest to an unknown one."""
     if name not in known:
-        near = difflib.get_close_matches(name, known)
-        cure = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(known)}"
+        cure = did_you_mean(name, known) or f"it takes {', '.join(known)}"
         raise OptionError(f"{function} has no option {name!r}; {cure}")
 
 
