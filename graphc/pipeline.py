@@ -42,6 +42,7 @@ from graphc.plans.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
+from graphc.progress import report
 
 Pass = Callable[[Graph], Graph]
 Made = TypeVar("Made", Graph, MemoryPlan)
@@ -94,6 +95,7 @@ class Compilation:
 
         Raises `GraphError` that names the stage for a graph that is ill-formed.
         """
+        report(f"planning: {name}")
         started = time.perf_counter()
         made = make()
         self.seconds.append((name, time.perf_counter() - started))

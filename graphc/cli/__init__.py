@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from graphc.cli import compare, devices, explain, ops, pack, plan, profile, remat, train, view
+from graphc.cli.progress import progress_shown
 from graphc.errors import GraphcError
 
 
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         options.settings += rest
     try:
-        options.run(options)
+        with progress_shown():
+            options.run(options)
     except GraphcError as error:
         print(f"graphc: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,156 @@
+"""Progress on a real pseudo-terminal: there while a command works, gone when its answer comes."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+
+import pytest
+from cli.running import run
+
+from graphc.cli import progress
+from graphc.progress import heard_by
+
+SLOW_MODEL = """
+import pathlib, threading
+import graphc
+from graphc.progress import report
+
+def build(go="", seconds=60):
+    report("looking for the [bold] needle")
+    waited = threading.Event()
+    for _ in range(seconds * 20):  # until the reader of the terminal has seen the line
+        if pathlib.Path(go).exists():
+            break
+        waited.wait(0.05)
+    return graphc.mean(graphc.relu(graphc.input("x", (4, 4))))
+"""
+QUICK = ["--optimizer", "none", "--json"]
+
+
+def screen_after(written):
+    """What stands on a terminal in the end, line by line, by the few controls that are used."""
+    lines, row, column = [""], 0, 0
+    for text in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|\r\n|\r|\n|[^\x1b\r\n]+", written):
+        if text == "\r":
+            column = 0
+        elif text in ("\r\n", "\n"):
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif not text.startswith("\x1b"):
+            line = lines[row].ljust(column)
+            lines[row] = line[:column] + text + line[column + len(text) :]
+            column += len(text)
+        elif text == "\x1b[2K":
+            lines[row] = ""
+        elif re.fullmatch(r"\x1b\[\d*A", text):
+            row -= int(text[2:-1] or 1)
+            assert row >= 0
+        else:
+            assert text[-1] in "mlh", f"unknown control {text!r}"
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+class Terminal:
+    """A pseudo-terminal and all that is written to it."""
+
+    def __init__(self):
+        self.reader, self.writer = pty.openpty()
+        self.written = ""
+
+    def read_until(self, wanted, seconds=60):
+        """Read until `wanted` has been written, or all has; returns whether it was seen."""
+        while wanted is None or wanted not in self.written:
+            if not select.select([self.reader], [], [], seconds)[0]:
+                return False
+            try:
+                part = os.read(self.reader, 65536)
+            except OSError:  # Linux's end of a terminal that nobody writes to any more
+                return False
+            if not part:
+                return False
+            self.written += part.decode()
+        return True
+
+
+@pytest.fixture
+def terminal():
+    opened = Terminal()
+    yield opened
+    os.close(opened.reader)
+
+
+@pytest.fixture
+def slow_model(tmp_path):
+    (tmp_path / "net.py").write_text(SLOW_MODEL)
+    return [f"{tmp_path}/net.py:build", f"go={tmp_path}/go"], tmp_path / "go"
+
+
+def start(arguments, stdout, stderr):
+    command = [sys.executable, "-m", "graphc", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+
+
+def test_what_takes_long_is_shown_on_a_terminal_and_gone_when_the_answer_comes(
+    slow_model, terminal
+):
+    """Both streams on one terminal: the answer stands alone on it in the end."""
+    model, go = slow_model
+    with start(["plan", *model, *QUICK], terminal.writer, terminal.writer) as started:
+        os.close(terminal.writer)
+        assert terminal.read_until("looking for the [bold] needle")
+        go.touch()
+        terminal.read_until(None)
+    assert started.returncode == 0
+    (answer,) = screen_after(terminal.written)
+    assert answer.startswith('{"model": ')
+
+
+def test_progress_is_on_standard_error_alone(slow_model, terminal):
+    model, go = slow_model
+    with start(["plan", *model, *QUICK], subprocess.PIPE, terminal.writer) as started:
+        os.close(terminal.writer)
+        assert terminal.read_until("needle")
+        go.touch()
+        out = started.stdout.read()
+    terminal.read_until(None)
+    assert started.returncode == 0
+    assert out.startswith(b'{"model": ')
+    assert b"needle" not in out
+    assert screen_after(terminal.written) == []
+
+
+def test_nothing_is_shown_where_standard_error_is_no_terminal(slow_model, capsys, monkeypatch):
+    model, _ = slow_model
+    monkeypatch.setattr(progress, "DELAY_SECONDS", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, out, err = run(capsys, "plan", *model, "seconds=1", *QUICK)
+    assert (code, err) == (0, "")
+    assert "needle" not in out
+
+
+def test_a_command_is_silent_for_the_first_seconds(slow_model, terminal):
+    """A command that ends before the delay has written nothing at all."""
+    model, go = slow_model
+    go.touch()
+    main = "from graphc.cli import main, progress; progress.DELAY_SECONDS = 60; main()"
+    started = subprocess.Popen(
+        [sys.executable, "-c", main, "plan", *model, *QUICK],
+        stdout=subprocess.PIPE, stderr=terminal.writer,
+    )  # fmt: skip
+    os.close(terminal.writer)
+    assert started.communicate()[0].startswith(b'{"model": ')
+    terminal.read_until(None)
+    assert terminal.written == ""
+
+
+def test_stages_of_planning_are_reported(capsys):
+    heard = []
+    with heard_by(heard.append):
+        code, _, _ = run(capsys, "plan", "mlp", "layers=2", "hidden=8", "inputs=8", "--json")
+    assert code == 0
+    assert "planning: training-step" in heard
+    assert heard.index("planning: training-step") < heard.index("planning: order")
