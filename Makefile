@@ -9,7 +9,7 @@ PAGES := view,browser,perfetto
 PARALLEL := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly gpu browser chromium lint benchmarks figures clean
+.PHONY: demo test nightly gpu browser chromium lint benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -51,10 +51,17 @@ benchmarks: $(VENV)/.installed-$(EXTRAS)
 figures: $(VENV)/.installed-view
 	$(BIN)/python benchmarks/figures.py
 
-$(VENV)/.installed-%: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+# A source distribution, and a wheel that is built from it.
+wheel: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2'
+	$(BIN)/python -m build
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

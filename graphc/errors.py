@@ -108,7 +108,12 @@ class GpuUnavailable(GraphcError):  # noqa: N818 - a state of the machine, no mi
 
 
 class DependencyError(GraphcError):
-    """An optional package is missing; the message names the extra that brings it."""
+    """An optional package is missing; the message names it, and the extra that brings it."""
+
+
+def to_install(packages: str, extra: str) -> str:
+    """How packages that are missing are installed: by their own names, or by an extra's."""
+    return f"pip install {packages}, or pip install '.[{extra}]' in a checkout of graphc"
 
 
 def window(lines: Sequence[str], at: int, radius: int = 3) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphc.compiler import compile
-from graphc.errors import DependencyError, OptionError, choose
+from graphc.errors import DependencyError, OptionError, choose, to_install
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
 from graphc.models.heads import classified
@@ -75,9 +75,8 @@ def load_digits() -> Digits:
     try:
         from sklearn import datasets
     except ImportError:
-        raise DependencyError(
-            "the digits data set comes with scikit-learn; install it with: pip install graphc[demo]"
-        ) from None
+        cure = to_install("scikit-learn", "demo")
+        raise DependencyError(f"the digits data set comes with scikit-learn; {cure}") from None
     x, labels = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(x))
     x, labels = (x[order] / 16).astype(np.float32), labels[order].astype(np.int32)

@@ -15,11 +15,10 @@ try:
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 except ImportError as error:
-    from graphc.errors import DependencyError
+    from graphc.errors import DependencyError, to_install
 
-    raise DependencyError(
-        "pictures need matplotlib, which the extra `view` brings: pip install 'graphc[view]'"
-    ) from error
+    cure = to_install("matplotlib", "view")
+    raise DependencyError(f"pictures need matplotlib; {cure}") from error
 
 from graphc.ir.types import format_bytes
 from graphc.plans.html_form import COLOURS

@@ -75,7 +75,7 @@ def test_a_missing_matplotlib_is_told_before_anything_is_planned(command):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'graphc[view]'" in done.stderr
+    assert "pip install matplotlib, or pip install '.[view]' in a checkout" in done.stderr
 
 
 @pytest.mark.parametrize("plan", every_plan(), ids=repr)

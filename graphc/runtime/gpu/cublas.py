@@ -13,7 +13,7 @@ from typing import Any
 
 from graphc.codegen.node_calls import Buffer, Gemm, Matrix
 from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
-from graphc.errors import DependencyError, GraphcError
+from graphc.errors import DependencyError, GraphcError, to_install
 
 DEFAULT_ALGORITHM = -1
 
@@ -43,7 +43,8 @@ def load_cublas(name: str = "cublas") -> ctypes.CDLL:
 
         return ctypes.CDLL(str(load_nvidia_dynamic_lib(name).abs_path))
     except (ImportError, RuntimeError, OSError):
-        raise DependencyError("cuBLAS was not found; pip install 'graphc[gpu]'") from None
+        cure = to_install("nvidia-cublas cuda-pathfinder", "gpu")
+        raise DependencyError(f"cuBLAS was not found; {cure}") from None
 
 
 def version(library: ctypes.CDLL) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from graphc.codegen.cudnn_request import AttentionRequest, ConvolutionRequest, Request
-from graphc.errors import DependencyError, GraphcError
+from graphc.errors import DependencyError, GraphcError, to_install
 from graphc.files import write_atomically
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
 
@@ -38,9 +38,9 @@ def load_cudnn() -> Any:
         library = importlib.import_module("cudnn")
         library.backend_version()
     except (ImportError, RuntimeError, OSError) as error:
+        cure = to_install("nvidia-cudnn-frontend nvidia-cudnn-cu13 cuda-bindings", "cudnn")
         raise DependencyError(
-            f"cuDNN cannot be used ({error}); pip install 'graphc[cudnn]', or let the generated "
-            "kernels do its work"
+            f"cuDNN cannot be used ({error}); {cure}; or let the generated kernels do its work"
         ) from None
     return library
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from graphc.errors import GpuUnavailable
+from graphc.errors import GpuUnavailable, to_install
 from graphc.ir.device import DEVICES, Device
 
 CORES_OF_A_MULTIPROCESSOR = 128
@@ -36,7 +36,8 @@ def load_cupy() -> Any:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         reason = f"CuPy cannot be imported ({error})"
-        raise GpuUnavailable(reason, f"pip install 'graphc[gpu]', or {USE_CPU}") from None
+        cure = to_install("cupy-cuda13x", "gpu")
+        raise GpuUnavailable(reason, f"{cure}; {USE_CPU}") from None
     runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()

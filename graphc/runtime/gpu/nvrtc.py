@@ -10,7 +10,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 
-from graphc.errors import DependencyError, GraphcError
+from graphc.errors import DependencyError, GraphcError, to_install
 
 OPTIONS = ("--std=c++17", "--fmad=false")
 """Products and sums are not contracted, so that bits do not depend on how a kernel is laid out."""
@@ -27,7 +27,8 @@ def _library() -> ctypes.CDLL:
 
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except (ImportError, RuntimeError):
-        raise DependencyError("NVRTC was not found; pip install 'graphc[nvrtc]'") from None
+        cure = to_install("nvidia-cuda-nvrtc cuda-pathfinder", "nvrtc")
+        raise DependencyError(f"NVRTC was not found; {cure}") from None
     return ctypes.CDLL(str(path))
 
 

@@ -15,7 +15,7 @@ def test_without_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(GpuUnavailable, match="CuPy cannot be imported") as caught:
         find_gpus()
-    assert "pip install 'graphc[gpu]'" in str(caught.value)
+    assert "pip install cupy-cuda13x, or pip install '.[gpu]' in a checkout" in str(caught.value)
     assert 'device="cpu"' in str(caught.value)
     assert isinstance(caught.value, GraphcError)
 

@@ -1,0 +1,123 @@
+"""What is installed, under which name, and what errors say of packages that are missing."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import graphc
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+SOURCES = sorted((ROOT / "graphc").rglob("*.py"))
+UNTRACKED = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "__pycache__")
+
+
+def name_of(requirement):
+    return re.match(r"[\w.-]+", requirement)[0]
+
+
+def brought_by(extra):
+    """The names of the packages of an extra and of those it refers to."""
+    found = set()
+    for requirement in EXTRAS[extra]:
+        if name_of(requirement) != PROJECT["name"]:
+            found.add(name_of(requirement))
+        else:
+            (others,) = re.findall(r"\[(.*)\]", requirement)
+            found.update(*map(brought_by, others.split(",")))
+    return found
+
+
+def test_extras_refer_to_this_distribution_only():
+    assert PROJECT["name"] == "graphc-compiler"
+    assert "graphc" not in {name_of(r) for extra in EXTRAS.values() for r in extra}
+    assert brought_by("gpu") > brought_by("nvrtc") > set()
+
+
+def test_nothing_tells_to_install_the_package_of_another_project():
+    texts = [*SOURCES, *(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "Makefile"]
+    assert len(texts) > 100
+    for path in texts:
+        assert not re.search(r"graphc\[|pip install '?graphc\b(?!-)", path.read_text()), path
+
+
+def test_errors_name_packages_that_the_extra_they_name_brings():
+    told = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "to_install":
+                packages, extra = (argument.value for argument in node.args)
+                assert set(packages.split()) <= brought_by(extra), path
+                told.append(extra)
+    assert {"gpu", "cudnn", "nvrtc", "demo", "view"} <= set(told)
+
+
+def run(*command, cwd):
+    """Run a command that finds nothing of this checkout."""
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """What `make wheel` leaves in dist: the source distribution and the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, folder / "checkout", ignore=UNTRACKED)
+    run("make", "wheel", f"PYTHON={sys.executable}", f"VENV={folder / 'make'}",
+        cwd=folder / "checkout")  # fmt: skip
+    stem = f"graphc_compiler-{graphc.__version__}"
+    dist = folder / "checkout" / "dist"
+    sdist, wheel = dist / f"{stem}.tar.gz", dist / f"{stem}-py3-none-any.whl"
+    assert sorted(dist.iterdir()) == sorted([sdist, wheel])
+    return sdist, wheel
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_all_of_the_package_and_the_sdist_all_of_the_checkout(built):
+    sdist, wheel = built
+
+    def below(folder):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+        return {str(p.relative_to(ROOT)) for p in files if "__pycache__" not in p.parts}
+
+    package = below("graphc")
+    assert {".py", ".cuh", ".html", ".js", ".css", ".typed"} <= {
+        Path(name).suffix or Path(name).name[2:] for name in package
+    }
+    with zipfile.ZipFile(wheel) as opened:
+        held = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert held == package
+    with tarfile.open(sdist) as opened:
+        held = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
+    folders = ("graphc", "tests", "docs", "examples", "benchmarks")
+    wanted = set().union(*map(below, folders)) | {"pyproject.toml", "README.md", "LICENSE"}
+    assert wanted <= held
+
+
+@pytest.mark.slow
+def test_the_wheel_plans_views_and_trains_in_a_new_environment(built, tmp_path):
+    _, wheel = built
+    run(sys.executable, "-m", "venv", "new", cwd=tmp_path)
+    binaries = tmp_path / "new" / "bin"
+    run(binaries / "python", "-m", "pip", "install", f"{wheel}[demo]", cwd=tmp_path)
+    where = run(binaries / "python", "-c", "import graphc; print(graphc.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(tmp_path / "new")
+
+    planned = run(binaries / "graphc", "plan", "mlp", "--device", "cuda", "--json", cwd=tmp_path)
+    assert '"arena_bytes"' in planned
+    run(binaries / "graphc", "view", "mlp", "-o", "plan.html", cwd=tmp_path)
+    assert "<script" in (tmp_path / "plan.html").read_text()
+    told = run(binaries / "graphc", "train", "digits", "--epochs", "1", cwd=tmp_path)
+    assert "accuracy" in told
