@@ -95,7 +95,7 @@ class Compilation:
 
         Raises `GraphError` that names the stage for a graph that is ill-formed.
         """
-        report(f"planning: {name}")
+        report(f"planning {self.options.policy}, {self.options.allocate}: {name}")
         started = time.perf_counter()
         made = make()
         self.seconds.append((name, time.perf_counter() - started))

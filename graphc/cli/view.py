@@ -29,6 +29,7 @@ from graphc.files import write_atomically
 from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.plans.plan_file import load_plan
+from graphc.progress import report
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.difference import differences
 from graphc.view.page import page
@@ -93,6 +94,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         notes = differences(*plans.values())
         print("\n".join(notes))
     if write is not None:
+        report(f"making {output}")
         content = write(plans, options, notes)
         write_atomically(output, content, OptionError)
         print(f"written to {output}")

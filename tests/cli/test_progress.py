@@ -152,5 +152,7 @@ def test_stages_of_planning_are_reported(capsys):
     with heard_by(heard.append):
         code, _, _ = run(capsys, "plan", "mlp", "layers=2", "hidden=8", "inputs=8", "--json")
     assert code == 0
-    assert "planning: training-step" in heard
-    assert heard.index("planning: training-step") < heard.index("planning: order")
+    assert "planning none, packed: training-step" in heard
+    assert heard.index("planning none, packed: training-step") < heard.index(
+        "planning none, packed: order"
+    )

@@ -30,6 +30,7 @@ from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.points import Point, undominated
+from graphc.passes.recompute.trials import Trials
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel, recomputation
@@ -81,17 +82,22 @@ class OptimalPlanner:
         self._graphs: dict[str, Graph] = {}
         self._orders: dict[Graph, Graph] = {}
         self._limits: dict[int, Point | None] = {}
+        self._trials = Trials("the fewest bytes")
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
         """Whether plans may need fewer bytes than the steps say: parts inside concatenations."""
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """The graph with its copies and what is proven of it; raises `BudgetError`."""
+        least = self.bound_bytes()
+        self._trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
-            point = self.within(goal.budget, maps_only=False)
             bound = self.extra_time_bound(goal.budget, maps_only=False)
+            self._trials.time_bound = bound
+            point = self.within(goal.budget, maps_only=False)
         elif goal.feature_map_budget is not None:
-            point = self.within(goal.feature_map_budget, maps_only=True)
             bound = self.extra_time_bound(goal.feature_map_budget, maps_only=True)
+            self._trials = Trials(str(goal), goal.feature_map_budget, True, time_bound=bound)
+            point = self.within(goal.feature_map_budget, maps_only=True)
             ordered = self._ordered(point)
             if ordered.sizes.feature_map_bytes <= goal.feature_map_budget:
                 point = ordered
@@ -101,7 +107,7 @@ class OptimalPlanner:
             else:
                 point = self.knee()
             bound = self.extra_time_bound(point.sizes.arena_bytes, maps_only=False)
-        return point.graph, Certificate(str(goal), self.bound_bytes(), bound)
+        return point.graph, Certificate(str(goal), least, bound)
 
     def within(self, budget: int, maps_only: bool) -> Point:
         """The least extra time found with at most `budget` bytes; raises `BudgetError`."""
@@ -243,6 +249,8 @@ class OptimalPlanner:
             # Half the distance in bytes, half in their logarithm: tight budgets are the steep part.
             part = index / (POINTS - 1)
             budget = (low + (high - low) * part + low * (high / max(low, 1)) ** part) / 2
+            asked = f"point {index + 2} of {POINTS}, within {format_bytes(int(budget))}"
+            self._trials = Trials(asked, int(budget))
             points.append(self.within(int(budget), maps_only=False))
         return undominated(points)
 
@@ -279,7 +287,9 @@ class OptimalPlanner:
     def _measured(self, graph: Graph) -> Point:
         sizes = self.allocation.of(graph).sizes(self.strategy)
         again = recomputation(graph, self.costs)
-        return Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
+        point = Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
+        self._trials.tell(point)
+        return point
 
     def _ordered(self, point: Point) -> Point:
         """The same nodes in an order with a smaller arena, where one is looked for and found."""
