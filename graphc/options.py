@@ -238,7 +238,8 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         "profile. No GPU is needed to plan for one: ``cuda`` is the GPU that `roofline` names, by "
         "default an H200.",
         flag=Flag(
-            "cpu, or cuda: the GPU that --roofline names, h200 if none (default: {default})",
+            "cpu, cuda (the GPU that --roofline names, h200 if none), or auto: a GPU where there "
+            "is one (default: {default})",
             metavar="D",
         ),
     )

@@ -11,7 +11,7 @@ from graphc.errors import DTypeError, FeedError, OptionError, ShapeError
 from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
-from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype, int64
 from graphc.ops.accumulation import check_sum, start_sum
 
@@ -30,6 +30,11 @@ def check_range(indices: Array, limit: int, what: str) -> None:
             f"{what} reach from {low} to {high}, but must lie in 0 to {limit - 1}; check the fed "
             "integers"
         )
+
+
+def _rows_bytes(table: TensorType, rows: TensorType) -> int:
+    """Bytes of a table in as many different rows as may be looked up."""
+    return min(table.bytes, rows.bytes)
 
 
 class Gather(Op):
@@ -52,6 +57,12 @@ class Gather(Op):
 
     def index_limit(self, node: Node) -> int:
         return node.inputs[0].shape[0]
+
+    def cost(self, node: Node) -> Cost:
+        """The rows that are read, each once: no more of the table than there are indices."""
+        table, indices = node.inputs
+        rows = _rows_bytes(table.type, node.output.type)
+        return Cost(0, rows + indices.type.bytes, node.output.type.bytes)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """The indices in the integer type that NumPy looks up with."""
@@ -81,7 +92,6 @@ class GatherGradient(Op):
     may_overwrite = {"dtable": ("sum",)}
     needs_contiguous = ("dy", "indices")
     attributes = RowsAttributes
-    flops_per_element = 1
 
     def infer(
         self,
@@ -100,6 +110,18 @@ class GatherGradient(Op):
 
     def gradient_sum(self, node: Node, ddtable: Value) -> tuple[Value, ...]:
         return (ddtable,) if node.attributes.accumulate else ()
+
+    def cost(self, node: Node) -> Cost:
+        """Of a running sum, which is overwritten, only the rows that are added to.
+
+        Without one the whole table is written, since it begins with zeros.
+        """
+        dy, indices, *sums = node.inputs
+        dtable, read = node.output.type, dy.type.bytes + indices.type.bytes
+        if not sums:
+            return Cost(dy.type.elements, read, dtable.bytes)
+        rows = _rows_bytes(dtable, dy.type)
+        return Cost(dy.type.elements, read + rows, rows)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """The indices in the integer type that NumPy looks up with."""

@@ -133,6 +133,31 @@ def test_the_table_of_orders(network):
                 assert cell == " → ".join(f"{getattr(p, name) / MIB:.1f}" for p in plans)
 
 
+def test_the_gradient_of_a_tied_embedding_waits_for_all_layers():
+    """What docs/ordering.md says gains: 147 MiB, made when the last layer has run backward."""
+    text = (ROOT / "docs" / "ordering.md").read_text()
+    assert "The gradient of a tied embedding takes 147 MiB in GPT-2 small" in text
+    assert "wait until all layers have run backward" in text
+    made = []
+    for reorder in (False, True):
+        nodes = g.plan(gpt2(), optimizer=g.optim.SGD(), reorder=reorder).graph.nodes
+        (tied,) = (
+            step
+            for step, node in enumerate(nodes)
+            if node.op.name == "matmul" and node.output.type.shape == (50257, 768)
+        )
+        assert round(nodes[tied].output.type.bytes / MIB) == 147
+        backward = [
+            step
+            for step, node in enumerate(nodes)
+            if node.phase == "gradient" and node.label.startswith("layer")
+        ]
+        made.append((tied, backward))
+    (given, backward), (found, reordered) = made
+    assert given < backward[0]
+    assert found > reordered[-1]
+
+
 def test_packing_prints_what_its_document_shows(capsys, tmp_path, monkeypatch):
     text = (ROOT / "docs" / "packing.md").read_text()
     blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)

@@ -44,6 +44,34 @@ def test_without_measurements_it_is_the_roofline(device):
     assert CostModel().seconds(product) == max(flops / 1e11, moved / 2e10)
 
 
+@pytest.mark.parametrize(("rows", "lookups", "read"), [(50_000, 24, 24), (8, 24, 8)])
+def test_a_lookup_is_charged_for_the_rows_it_reads(rows, lookups, read):
+    """Each row once, so no more than there are: a table of 50,000 rows costs what 24 of them do."""
+    table = g.parameter("table", (rows, 16))
+    numbers = g.input("numbers", (lookups // 4, 4), "int32")
+    cost = g.gather(table, numbers).node.op.cost(g.gather(table, numbers).node)
+    assert cost.bytes_read == 4 * 16 * read + 4 * lookups
+    assert (cost.flops, cost.bytes_written) == (0, 4 * 16 * lookups)
+
+
+@pytest.mark.parametrize(("rows", "lookups", "touched"), [(50_000, 24, 24), (8, 24, 8)])
+def test_adding_rows_is_charged_for_the_rows_it_touches(rows, lookups, touched):
+    """The first gradient of a table fills it with zeros; one that goes on from it adds to rows."""
+    table = g.parameter("table", (rows, 16))
+    loss = sum(
+        g.mean(g.gather(table, g.input(f"numbers{part}", (lookups,), "int32"))) for part in range(2)
+    )
+    nodes = g.plan(loss, optimizer=g.optim.SGD()).graph.nodes
+    first, second = (node for node in nodes if node.op.name == "gather_gradient")
+    row = 4 * 16
+    for node, read, written in (
+        (first, row * lookups + 4 * lookups, row * rows),
+        (second, row * lookups + 4 * lookups + row * touched, row * touched),
+    ):
+        cost = node.op.cost(node)
+        assert (cost.flops, cost.bytes_read, cost.bytes_written) == (16 * lookups, read, written)
+
+
 def test_a_measured_key_has_its_seconds_on_every_roofline():
     costs = measured((tanh(8), 0.25))
     for device in (CPU, H200):

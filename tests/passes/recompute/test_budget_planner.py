@@ -130,6 +130,12 @@ def test_the_paper_networks_at_the_memory_of_mxnets_plan(build, mebibytes, flops
     assert found.recomputation.extra_flops_fraction <= flops
 
 
+def largest_at_peak(found):
+    """The node at a plan's peak, and the bytes of the largest values there."""
+    live = [b.bytes for b in found.live_at(found.peak_step) if b.kind != "workspace"]
+    return found.graph.nodes[found.peak_step].label, live
+
+
 def test_an_infeasible_budget_says_what_would_do():
     with pytest.raises(BudgetError) as caught:
         plan("preact_resnet", budget="1MiB")
@@ -137,13 +143,29 @@ def test_an_infeasible_budget_says_what_would_do():
     found = plan("preact_resnet", budget=error.least_bytes)
     assert found.arena_bytes == error.least_bytes
     assert error.bound_bytes == found.bound_bytes
-    assert error.node == found.graph.nodes[found.peak_step].label
-    largest = [b.bytes for b in found.live_at(found.peak_step) if b.kind != "workspace"]
+    node, largest = largest_at_peak(found)
+    assert error.node == node
     assert [size for _, size in error.values] == largest[: len(error.values)]
     for part in (str(error.least_bytes), str(error.bound_bytes), error.node, error.values[0][0]):
         assert part in str(error)
     with pytest.raises(BudgetError, match="feature maps fit"):
         plan("preact_resnet", feature_map_budget=1)
+
+
+@pytest.mark.parametrize("name", ["preact_resnet", "unet"])
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"alignment": 8192}])
+def test_an_infeasible_budget_names_values_of_the_device_and_alignment_asked_for(name, options):
+    """Those at the peak of that very plan, where the CPU's own would name others."""
+    with pytest.raises(BudgetError) as caught:
+        plan(name, budget=1, **options)
+    error = caught.value
+    found = plan(name, budget=error.least_bytes, **options)
+    assert found.arena_bytes == error.least_bytes
+    node, largest = largest_at_peak(found)
+    named = [size for _, size in error.values]
+    assert (error.node, named) == (node, largest[: len(named)])
+    on_cpu, others = largest_at_peak(Allocation(found.graph).plan("packed"))
+    assert (error.node, named) != (on_cpu, others[: len(named)])
 
 
 def test_the_bound_is_the_widest_steps_bytes():

@@ -191,3 +191,32 @@ def test_marked_segments_are_the_candidates_of_sublinear():
     assert all(graph.nodes[cut.step + 1].segment != f"part{i}" for i, cut in enumerate(found))
     again = plan(segmented(5, 3), "sublinear")
     assert 0 < again.feature_map_bytes < plan(segmented(5, 3), "none").feature_map_bytes
+
+
+def test_sublinear_is_judged_at_the_alignment_asked_for():
+    """Judge of what it tries: an allocator with that alignment, which does not know the policy.
+
+    At 4 KiB a small map takes as much as a large one, so other cuts are the best.
+    """
+    differing = 0
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        h = g.input("x", (16, 8))
+        for number, width in enumerate(rng.choice([1, 2, 4, 16, 64], 20).tolist()):
+            with g.scope(f"layer{number}"):
+                h = g.tanh(g.linear(h, width))
+        asked = {"optimizer": g.optim.SGD(), "reorder": False}
+        graph = g.plan(g.mean(h), **asked).graph
+
+        def live_bytes(counts, alignment, graph=graph):
+            sequence = mirrored_sequence(graph, lambda node: counts.get(node, 0))
+            return Allocation(with_sequence(graph, sequence), alignment=alignment).live_bytes
+
+        best, other = (
+            policies.sublinear(graph, lambda counts, a=alignment: live_bytes(counts, a))
+            for alignment in (4096, 256)
+        )
+        found = g.plan(g.mean(h), recompute="sublinear", alignment=4096, **asked)
+        assert found.live_bytes == live_bytes(best, 4096)
+        differing += live_bytes(other, 4096) > found.live_bytes
+    assert differing >= 2
