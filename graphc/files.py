@@ -1,49 +1,253 @@
-"""Files that are complete or not there: what every writer of graphc goes through."""
+"""Files that are complete or not there: what every writer of graphc goes through.
+
+A regular file is written under a name of its own beside the target, then renamed over it. Whoever
+writes holds a lock on that file until it has its name, and the kernel drops the lock when the
+process ends in whatever way. So a file under such a name that nobody has locked is what a killed
+writer has left, also where processes of several machines or containers share the folder.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import tempfile
+import secrets
+import stat
+import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from graphc.errors import GraphcError
+
+PREFIX, SUFFIX = ".graphc-", ".part"
+"""What names of unfinished files begin and end with. They are short, so that a target's name may be
+as long as the file system lets it."""
+
+LINKS = 40
+"""Symbolic links that are followed, as many as Linux does."""
+
+UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+"""Why a folder cannot be synced though nothing is wrong: its file system or its mode forbids it."""
 
 
 def write_atomically(
     path: str | os.PathLike[str], content: bytes, error: type[GraphcError]
 ) -> None:
-    """Write under a temporary name beside `path`, then rename it over `path`.
+    """Write a file so that a reader, or a kill at any time, finds the old one or the new one.
 
-    A reader, or a kill at any time, finds the old file or the new one. Raises `error` where the
-    file cannot be written; nothing is left then.
+    Symbolic links are followed, and a file that was there keeps its mode. What is no regular file,
+    such as a pipe or /dev/stdout, is written straight into. Raises `error` where that cannot be; of
+    a regular file nothing is written then, and nothing is left.
     """
+    target = _path(path, error)
+    replaced = True
     try:
-        target = Path(path)
-    except TypeError:
-        raise error(f"a path is a string or path object, got {path!r}") from None
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-        os.replace(temporary, target)
+        replaced = _is_regular(target)
+        if replaced:
+            _replace(Path(os.path.realpath(target)), content)
+        else:
+            _write_into(target, content)
     except (OSError, ValueError) as failure:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        reason = getattr(failure, "strerror", None) or str(failure)
+        rest = (
+            "nothing was written; choose a place that exists, is writable and has room"
+            if replaced
+            else "it is no regular file, and what went into it may be cut short"
+        )
+        raise error(f"cannot write {str(target)!r}: {_reason(failure)}; {rest}") from None
+    if replaced:
+        _sync_folder(target, error)
+
+
+def check_writable(path: str | os.PathLike[str], error: type[GraphcError]) -> None:
+    """Raise `error` where a file cannot be written at `path`, before the work for it is done."""
+    target = _path(path, error)
+    try:
+        needed = Path(os.path.realpath(target)).parent if _is_regular(target) else target
+        if not os.access(needed, os.W_OK):
+            missing = errno.EACCES if needed.exists() else errno.ENOENT
+            raise OSError(missing, os.strerror(missing))
+    except (OSError, ValueError) as failure:
         raise error(
-            f"cannot write {str(target)!r}: {reason}; nothing was written, choose a folder that "
-            "exists and is writable"
+            f"cannot save to {str(target)!r}: {_reason(failure)}; choose a place that exists and "
+            "is writable"
         ) from None
 
 
-def _umask() -> int:
-    """The process's mask for new files; it can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def is_standard_output(path: str | os.PathLike[str]) -> bool:
+    """Whether a path, such as /dev/stdout, stands for the standard output of this process."""
+    return _own_descriptor(os.fspath(path)) == 1
+
+
+def is_regular(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file is at a path, or would be made there: no pipe, device or folder."""
+    try:
+        return _is_regular(Path(path))
+    except OSError:
+        return False
+
+
+def _path(path: str | os.PathLike[str], error: type[GraphcError]) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise error(f"a path is a string or path object, got {path!r}") from None
+
+
+def _reason(failure: OSError | ValueError) -> str:
+    return getattr(failure, "strerror", None) or str(failure)
+
+
+def _is_regular(target: Path) -> bool:
+    """Whether a regular file is there, or will be; raises `OSError` for a folder."""
+    if _own_descriptor(str(target)) is not None:
+        return False
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return True
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return stat.S_ISREG(mode)
+
+
+def _own_descriptor(path: str) -> int | None:
+    """The descriptor of this process that a path stands for, as /dev/stdout does.
+
+    Opening such a path anew would begin at the start of a file that standard output goes to.
+    """
+    own = os.path.realpath("/proc/self/fd")
+    for _ in range(LINKS):
+        folder, name = os.path.split(path)
+        if name.isdecimal() and os.path.realpath(folder) == own:
+            return int(name)
+        if not os.path.islink(path):
+            return None
+        path = os.path.join(folder, os.readlink(path))
+    return None
+
+
+def _write_into(target: Path, content: bytes) -> None:
+    """Write into what is no regular file, behind what this process has printed there."""
+    own = _own_descriptor(str(target))
+    if own is not None:
+        for stream in (sys.stdout, sys.stderr):
+            if stream:
+                stream.flush()
+        _write_all(own, content)
+        return
+    # Neither created nor cut: it is there, and is not to become a file in between.
+    descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY)
+    try:
+        _write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Write beside a regular file, or where none is yet, and rename."""
+    _remove_left(target.parent)
+    try:
+        old = os.stat(target)
+    except FileNotFoundError:
+        old = None
+    while True:
+        part = target.with_name(f"{PREFIX}{secrets.token_hex(8)}{SUFFIX}")
+        try:
+            # What replaces a private file is private from its first byte on.
+            with _open_new(part, 0o666 if old is None else 0o600) as file:
+                if not _lock(file, part):
+                    continue
+                if old is not None:
+                    _make_like(file, old)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(part, target)
+                break
+        except BaseException:  # Ctrl-C, too, leaves nothing
+            part.unlink(missing_ok=True)
+            raise
+
+
+def _open_new(part: Path, mode: int) -> IO[bytes]:
+    """A new file whose mode is `mode` without what the process's mask takes, which only the kernel
+    can read without changing it for other threads."""
+    return open(part, "xb", opener=partial(os.open, mode=mode))
+
+
+def _lock(file: IO[bytes], part: Path) -> bool:
+    """Lock a new file; False where another writer has taken it for one that was left."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks, where nobody can lock and so nobody removes
+        return True
+    return _is_at(file.fileno(), part)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one that is at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _make_like(file: IO[bytes], old: os.stat_result) -> None:
+    """Give a file the owner, as far as this user may, and the mode of the one it replaces."""
+    made = os.fstat(file.fileno())
+    for owner, group, differs in (
+        (-1, old.st_gid, made.st_gid != old.st_gid),
+        (old.st_uid, -1, made.st_uid != old.st_uid),
+    ):
+        if differs:
+            with suppress(PermissionError):
+                os.fchown(file.fileno(), owner, group)
+    os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove what writers that are dead have left in a folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
+                with suppress(OSError):
+                    _remove_if_left(Path(entry.path))
+
+
+def _remove_if_left(part: Path) -> None:
+    """Remove an unfinished file unless its writer lives, which holds its lock."""
+    # Some network file systems lock only what is open for writing.
+    access = os.O_RDWR if os.access(part, os.W_OK) else os.O_RDONLY
+    descriptor = os.open(part, access | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and _is_at(descriptor, part):
+            part.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(target: Path, error: type[GraphcError]) -> None:
+    """Make the new name outlast a loss of power."""
+    try:
+        descriptor = os.open(Path(os.path.realpath(target)).parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as failure:
+        if failure.errno not in UNSUPPORTED:
+            raise error(
+                f"{str(target)!r} was written, but its folder cannot be synced: "
+                f"{_reason(failure)}; a loss of power may bring back what was there before"
+            ) from None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 
 from graphc.cli import compare, devices, explain, ops, pack, plan, profile, remat, train, view
 from graphc.cli.progress import progress_shown
 from graphc.errors import GraphcError
+from graphc.files import is_standard_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         options.settings += rest
     try:
-        with progress_shown():
+        with _printout_apart(options), progress_shown():
             options.run(options)
     except GraphcError as error:
         print(f"graphc: {error}", file=sys.stderr)
@@ -31,6 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"graphc: cannot write the output: {error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+def _printout_apart(options: argparse.Namespace) -> AbstractContextManager[object]:
+    """Print to standard error where the command's file goes to standard output."""
+    paths = (getattr(options, name, None) for name in ("output", "save"))
+    if any(path is not None and is_standard_output(path) for path in paths):
+        return redirect_stdout(sys.stderr)
+    return nullcontext()
 
 
 def _may_follow(entry: str, options: argparse.Namespace) -> bool:

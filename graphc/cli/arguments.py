@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from graphc import files
 from graphc.errors import OptionError
 from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
@@ -74,10 +73,7 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
 
 def check_writable(path: str) -> None:
     """Raise `OptionError` where a file cannot be written at `path`, before the work is done."""
-    if Path(path).is_dir() or not os.access(Path(path).resolve().parent, os.W_OK):
-        raise OptionError(
-            f"cannot save to {path!r}: it is a folder, or its folder is missing or not writable"
-        )
+    files.check_writable(path, OptionError)
 
 
 def add_recipe(

@@ -26,7 +26,7 @@ from graphc.cli.arguments import (
 from graphc.cli.models import add_model, build
 from graphc.compiler import FrontierPoint, frontier, plan
 from graphc.errors import OptionError, whole_number
-from graphc.files import write_atomically
+from graphc.files import is_regular, write_atomically
 from graphc.ir.device import find_device
 from graphc.ir.types import format_bytes
 from graphc.keywords import declared
@@ -139,7 +139,7 @@ def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryP
 
 def check_suffix(path: str, suffix: str) -> None:
     """Raise `OptionError` where a file's name does not say what will be in it."""
-    if not path.endswith(suffix):
+    if is_regular(path) and not path.endswith(suffix):
         raise OptionError(f"{path!r} would hold {WRITTEN_FORMS[suffix]}; end its name in {suffix}")
     if suffix == PICTURE:
         check_pictures()

@@ -90,5 +90,10 @@ class _Answer:
         self._display.end()
         return self._file.write(text)
 
+    def flush(self) -> None:
+        """Flush, with the display ended: the file behind this one is about to be written to."""
+        self._display.end()
+        self._file.flush()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

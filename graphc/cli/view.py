@@ -25,7 +25,7 @@ from graphc.cli.plan import (
     plan_from_arguments,
 )
 from graphc.errors import OptionError, choose, whole_number
-from graphc.files import write_atomically
+from graphc.files import is_regular, write_atomically
 from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.plans.plan_file import load_plan
@@ -179,6 +179,8 @@ def _writer(output: str) -> Writer:
     for suffix, write in WRITERS.items():
         if output.endswith(suffix):
             return write
+    if not is_regular(output):  # a pipe, for example
+        return _page
     raise OptionError(f"cannot tell what {output!r} is; end it in one of: {', '.join(WRITERS)}")
 
 

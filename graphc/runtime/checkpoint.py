@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
-from typing import Any
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -16,62 +21,141 @@ from graphc.ir.types import TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+MARK = {"format": "graphc"}
+"""The entry of a file's metadata that says who wrote it."""
+
+RESERVED = re.compile(r"(note:)*format")
+"""Notes of these names have a `note:` before them in a file, so that the mark keeps its place."""
+
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""NumPy's names for what safetensors calls the dtypes of states; other dtypes no state has."""
+
+
+class _Header(NamedTuple):
+    """What a file says of one tensor."""
+
+    dtype: str
+    shape: list[int]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{self.shape}"
+
 
 def save_states(
     path: str | os.PathLike[str], states: Mapping[str, Array], notes: Mapping[str, str]
 ) -> None:
     """Write all states, completely or not at all; raises `CheckpointError`."""
-    for name, note in notes.items():
-        if not isinstance(name, str) or not isinstance(note, str):
-            raise CheckpointError(f"notes are strings by name, got {name!r}: {note!r}")
-    content = save(dict(states), {"format": "graphc", **notes})
+    metadata = {**MARK, **_metadata(notes)}
+    if "__metadata__" in states:
+        raise CheckpointError(
+            "no state can be saved as '__metadata__', the name that safetensors files keep their "
+            "notes under; give the parameter another name"
+        )
+    try:
+        content = save(dict(states), metadata)
+    except (SafetensorError, UnicodeError) as error:
+        raise CheckpointError(
+            f"the states cannot be saved to {str(path)!r}: {error}; names and notes are text in "
+            "Unicode of at most 100 MB together. Nothing was written"
+        ) from None
     write_atomically(path, content, CheckpointError)
 
 
 def load_states(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -> dict[str, Array]:
     """All states from a file, checked against the types that they must have."""
-    found, _ = _read(path, with_states=True)
-    _check_fit(str(path), found, types)
-    return found
+    with _opened(path) as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        found = {
+            name: _Header(DTYPES.get(told.get_dtype(), told.get_dtype()), told.get_shape())
+            for name, told in slices.items()
+        }
+        _check_fit(str(path), found, types)
+        # Only now, as NumPy has no arrays for some dtypes of the format.
+        return {name: file.get_tensor(name) for name in types}
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, str]:
     """The notes that a file was saved with."""
-    return _read(path, with_states=False)[1]
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+    return {
+        name.removeprefix("note:") if RESERVED.fullmatch(name) else name: note
+        for name, note in metadata.items()
+        if (name, note) not in MARK.items()
+    }
 
 
-def _read(
-    path: str | os.PathLike[str], with_states: bool
-) -> tuple[dict[str, Array], dict[str, str]]:
+def _metadata(notes: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(notes, Mapping):
+        raise CheckpointError(f"notes are a mapping from names to strings, got {notes!r}")
+    for name, note in notes.items():
+        if not isinstance(name, str) or not isinstance(note, str):
+            raise CheckpointError(f"notes are strings by name, got {name!r}: {note!r}")
+    return {
+        f"note:{name}" if RESERVED.fullmatch(name) else name: note for name, note in notes.items()
+    }
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """An open safetensors file; raises `CheckpointError` with the cause where it is none."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            names = list(file.keys()) if with_states else []
-            notes = {k: v for k, v in (file.metadata() or {}).items() if k != "format"}
-            return {name: file.get_tensor(name) for name in names}, notes
+        name = str(Path(path))
     except TypeError:
         raise CheckpointError(f"a path is a string or path object, got {path!r}") from None
+    try:
+        _check_readable(name)
+        with safe_open(name, framework="numpy") as file:
+            yield file
     except FileNotFoundError:
-        raise CheckpointError(f"there is no file {str(path)!r}") from None
-    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"there is no file {name!r}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"{str(path)!r} cannot be read as a safetensors file: {error}; it may be cut short or "
+            f"{name!r} cannot be read: {reason}. The program is unchanged"
+        ) from None
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{name!r} cannot be read as a safetensors file: {error}; it may be cut short or "
             "of another format. The program is unchanged"
         ) from None
 
 
-def _check_fit(path: str, found: Mapping[str, Array], states: Mapping[str, TensorType]) -> None:
+def _check_readable(path: str) -> None:
+    """Raise `OSError` with the cause where a file cannot be opened.
+
+    `safe_open` says of every such file that there is none.
+    """
+    # At once, also where it is a pipe that nobody writes to.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def _check_fit(path: str, found: Mapping[str, _Header], states: Mapping[str, TensorType]) -> None:
     missing = [name for name in states if name not in found]
     extra = [name for name in found if name not in states]
     problems = [f"missing {_some(missing)}"] if missing else []
     problems += [f"unknown {_some(extra)}"] if extra else []
     for name in (name for name in states if name in found):
-        have, want = found[name], states[name]
-        dtype = want.dtype.numpy
-        if have.shape != want.shape or have.dtype != dtype:
-            problems.append(
-                f"{name} is {have.dtype}{list(have.shape)}, this network has "
-                f"{dtype}{list(want.shape)}"
-            )
+        want = _Header(states[name].dtype.name, list(states[name].shape))
+        if found[name] != want:
+            problems.append(f"{name} is {found[name]}, this network has {want}")
     if problems:
         raise CheckpointError(
             f"{path!r} belongs to another network or optimizer: {'; '.join(problems[:4])}. "

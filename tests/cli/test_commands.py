@@ -108,7 +108,7 @@ def test_a_model_from_a_file(capsys, tmp_path):
         (["train", "digits", "--resume", "gone"], "there is no file 'gone'"),
         (["train", "text", "--file", "gone.txt"], "cannot read the text 'gone.txt'"),
         (["train", "text", "--steps", "0"], "--steps"),
-        (["train", "digits", "--save", "/"], "it is a folder"),
+        (["train", "digits", "--save", "/"], "cannot save to '/': Is a directory"),
         (["plan", "mlp", "--warmup", "-5"], "warmup is a whole number from 0 up"),
         (["plan", "mlp", "--steps", "0"], "--steps is a whole number"),
         (["plan", "mlp", "--optimizer", "none", "--schedule", "up"], "unknown schedule 'up'"),

@@ -1,0 +1,110 @@
+"""Where a command's file goes: through symbolic links, into pipes, to standard output."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+from cli.running import run
+
+from graphc import load_plan
+from graphc.packing.csv_file import read_buffers
+
+SMALL = ["mlp", "batch=4", "hidden=8"]
+CSV = "id,lower,upper,size\na,0,3,4\nb,3,9,4\n"
+COMMANDS = {
+    "plan": (["plan", *SMALL, "-o"], ".json", b"{"),
+    "frontier": (["plan", *SMALL, "--frontier", "-o"], ".png", b"\x89PNG"),
+    "view": (["view", *SMALL, "-o"], ".html", b"<!doctype html>"),
+    "compare": (["compare", *SMALL, "-o"], ".png", b"\x89PNG"),
+    "profile": (["profile", *SMALL, "--repeat", "1", "--output"], ".json", b"{"),
+    "pack": (["pack", "in.csv", "-o"], ".csv", b"id,"),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.csv").write_text(CSV)
+    return tmp_path
+
+
+def arguments_of(name):
+    arguments, suffix, begin = COMMANDS[name]
+    if suffix == ".png":
+        pytest.importorskip("matplotlib")
+    return arguments, suffix, begin
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_writes_through_a_symlink(capsys, folder, name):
+    arguments, suffix, begin = arguments_of(name)
+    (folder / "disk").mkdir()
+    (folder / "disk" / "old").touch(mode=0o600)
+    link = folder / f"latest{suffix}"
+    link.symlink_to("disk/old")
+    code, _, error = run(capsys, *arguments, link.name)
+    assert (code, error) == (0, "")
+    assert os.readlink(link) == "disk/old"
+    assert (folder / "disk" / "old").read_bytes().startswith(begin)
+    assert [path.name for path in (folder / "disk").iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_writes_into_a_fifo_of_any_name(capsys, folder, name):
+    arguments, _, begin = arguments_of(name)
+    fifo, read = folder / "fifo", []
+    os.mkfifo(fifo)
+    reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()), daemon=True)
+    reader.start()
+    code, _, error = run(capsys, *arguments, "fifo")
+    assert (code, error) == (0, "")
+    reader.join()
+    assert read[0].startswith(begin)
+    assert stat.S_ISFIFO(fifo.lstat().st_mode)
+
+
+@pytest.fixture
+def stdout(folder):
+    """As /dev/stdout is, which a root who runs faulty code would lose."""
+    (folder / "stdout").symlink_to("/proc/self/fd/1")
+    return "stdout"
+
+
+def command(*arguments, **options):
+    line = "import sys; from graphc.cli import main; sys.exit(main())"
+    return subprocess.run([sys.executable, "-c", line, *arguments], check=True, **options)
+
+
+def test_a_plan_on_standard_output_is_all_that_a_pipe_gets(folder, stdout):
+    done = command("plan", *SMALL, "-o", stdout, capture_output=True)
+    (folder / "plan.json").write_bytes(done.stdout)
+    assert load_plan(folder / "plan.json").arena_bytes > 0
+    assert "arena" in done.stderr.decode()  # the printout
+
+
+def test_a_plan_on_standard_output_goes_behind_what_a_file_holds(folder, stdout):
+    with open(folder / "out", "w") as out:
+        out.write('"before"\n')
+        out.flush()
+        command("plan", *SMALL, "--json", "-o", stdout, stdout=out, stderr=subprocess.PIPE)
+    before, plan = (folder / "out").read_text().split("\n", 1)
+    assert before == '"before"'
+    assert json.loads(plan)["format"] == "graphc.plan"
+
+
+def test_offsets_on_standard_output_can_be_read_again(folder, stdout):
+    done = command("pack", "in.csv", "-o", stdout, capture_output=True)
+    (folder / "out.csv").write_bytes(done.stdout)
+    assert set(read_buffers("out.csv").pinned) == {0, 1}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(capsys, folder, name):
+    arguments, suffix, _ = arguments_of(name)
+    code, text, error = run(capsys, *arguments, f"missing/out{suffix}")
+    assert (code, text) == (2, "")
+    assert f"cannot save to 'missing/out{suffix}': No such file or directory" in error
