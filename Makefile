@@ -9,7 +9,7 @@ PAGES := view,browser,perfetto
 PARALLEL := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly gpu browser chromium lint benchmarks figures wheel clean
+.PHONY: demo test nightly mutants gpu browser chromium lint benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -25,6 +25,10 @@ test: $(VENV)/.installed-$(EXTRAS)
 nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
+
+# Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
+mutants: $(VENV)/.installed-$(EXTRAS)
+	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python -m mutants $(GROUPS)
 
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
 	$(BIN)/python -m pytest tests/on_gpu -m gpu

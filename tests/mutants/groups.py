@@ -1,0 +1,74 @@
+"""The core in groups of modules, and for each the tests that belong to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules, by patterns of their paths, and the files and folders of their tests.
+
+    Kernels of a group without `compiled` run as plain Python: a fault in them is not compiled
+    first, and it is seen which test calls which of them.
+    """
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    compiled: bool = True
+
+
+GROUPS = {
+    "checker": Group(
+        ("graphc/plans/check_*.py",),
+        (
+            "tests/plans/test_check_plan.py",
+            "tests/plans/test_tampered_files.py",
+            "tests/allocation",
+            "tests/properties",
+        ),
+    ),
+    "allocation": Group(
+        ("graphc/allocation/*.py",),
+        ("tests/allocation", "tests/properties", "tests/plans"),
+    ),
+    "gradient": Group(
+        (
+            "graphc/passes/gradient.py",
+            "graphc/passes/training_step.py",
+            "graphc/passes/running_sums.py",
+        ),
+        (
+            "tests/passes/test_gradient.py",
+            "tests/passes/test_training_step.py",
+            "tests/passes/test_running_sums.py",
+            "tests/properties",
+        ),
+    ),
+    "recompute": Group(
+        ("graphc/passes/recompute/*.py",),
+        ("tests/passes/recompute", "tests/properties", "tests/plans/test_growth.py"),
+    ),
+    "planning": Group(
+        ("graphc/planning/**/*.py",),
+        ("tests/planning", "tests/passes/recompute", "tests/passes/test_order.py"),
+    ),
+    "packing": Group(
+        ("graphc/packing/*.py",),
+        ("tests/packing", "tests/cli/test_pack.py"),
+        compiled=False,
+    ),
+    "files": Group(
+        (
+            "graphc/files.py",
+            "graphc/json_fields.py",
+            "graphc/plans/json_form.py",
+            "graphc/plans/plan_file.py",
+        ),
+        ("tests/test_files.py", "tests/plans", "tests/runtime/test_checkpoint.py"),
+    ),
+    "checkpoint": Group(
+        ("graphc/runtime/checkpoint.py",),
+        ("tests/runtime/test_checkpoint.py", "tests/runtime/test_program.py"),
+    ),
+}

@@ -1,0 +1,121 @@
+"""Plugins of pytest: one records what each test calls, one runs a choice of tests by that."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import hypothesis
+import pytest
+
+
+class Recorder:
+    """Writes down the functions of the given files that every test calls, and its seconds.
+
+    What a fixture calls counts for all tests that use it, though it may be made once for many.
+    """
+
+    def __init__(self, root: Path, paths: list[str], report: Path) -> None:
+        self.ours = {str(root / path): path for path in paths}
+        self.report = report
+        self.called: set[str] = set()
+        self.known: dict[CodeType, str | None] = {}
+        self.fixtures: defaultdict[str, set[str]] = defaultdict(set)
+        self.tests: list[dict[str, Any]] = []
+
+    def call(self, frame: FrameType, event: str, _: object) -> None:
+        """Told by the interpreter of every call."""
+        code = frame.f_code
+        if code not in self.known:
+            path = self.ours.get(code.co_filename)
+            names = [name for name in code.co_qualname.split(".") if name[0] != "<"]
+            self.known[code] = None if path is None else ".".join([Path(path).stem, *names])
+        if (function := self.known[code]) is not None and event == "call":
+            self.called.add(function)
+
+    @contextmanager
+    def recorded(self) -> Iterator[set[str]]:
+        """The functions called in here."""
+        outer, self.called = self.called, set()
+        sys.setprofile(self.call)
+        try:
+            yield self.called
+        finally:
+            sys.setprofile(None)
+            self.called = outer
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Any:
+        with self.recorded() as called:
+            result = yield
+        self.fixtures[fixturedef.argname] |= called
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Any:
+        with self.recorded() as called:
+            result = yield
+        self.in_call = called
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self.in_call: set[str] = set()
+        start = time.perf_counter()
+        result = yield
+        seconds = time.perf_counter() - start
+        names = getattr(item, "fixturenames", ())
+        calls = sorted(self.in_call.union(*(self.fixtures[name] for name in names)))
+        self.tests.append({"id": item.nodeid, "seconds": seconds, "calls": calls})
+        return result
+
+    def pytest_sessionfinish(self) -> None:
+        self.report.write_text(json.dumps(self.tests))
+
+
+class Chosen:
+    """Runs the given tests in the given order, and shrinks no example."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self.place = {test: number for number, test in enumerate(tests)}
+
+    def pytest_collection(self) -> None:
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        profile = hypothesis.settings.get_profile("graphc")
+        hypothesis.settings.register_profile("mutants", profile, phases=phases)
+        hypothesis.settings.load_profile("mutants")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen = [item for item in items if item.nodeid in self.place]
+        items[:] = sorted(chosen, key=lambda item: self.place[item.nodeid])
+
+
+def choice_for(function: str, tests: list[dict[str, Any]], seconds: float) -> list[str]:
+    """The tests that call a function, the quickest first, then the others, for so many seconds.
+
+    Code outside functions runs when it is imported: then those that call anything of its module.
+    """
+    called = {name for test in tests for name in test["calls"]}
+    while function not in called and "." in function:
+        if any(name.startswith(f"{function}.") for name in called):
+            break
+        function = function.rpartition(".")[0]
+
+    def calls(test: dict[str, Any]) -> bool:
+        return any(name == function or name.startswith(f"{function}.") for name in test["calls"])
+
+    chosen, spent = [], 0.0
+    for test in sorted(tests, key=lambda test: (not calls(test), test["seconds"])):
+        spent += test["seconds"]
+        if chosen and spent > seconds:
+            break
+        chosen.append(test["id"])
+    return chosen
