@@ -1,9 +1,12 @@
 """graphc: a computation-graph compiler that plans every byte of a training step before it runs."""
 
+from typing import TYPE_CHECKING
+
 from graphc import optim
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError
+from graphc.errors import no_attribute as _no_attribute
 from graphc.ir.builder import input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
@@ -151,3 +154,8 @@ __all__ = [
     "upsample2d",
     "where",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows the names, and would take this for all others
+
+    def __getattr__(name: str) -> object:
+        raise _no_attribute(__name__, name, __all__)

@@ -5,25 +5,60 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
+from types import TracebackType
 
 
 class GraphcError(Exception):
     """Base of every error that graphc raises on purpose."""
 
 
-class ShapeError(GraphcError):
+class PlacedError(GraphcError):
+    """Base of errors about what a program says; the message begins with its file and line.
+
+    `scope` is the `graphc.scope` in which the error was raised, `message` what went wrong alone.
+    """
+
+    scope = ""
+
+    @property
+    def message(self) -> str:
+        """What went wrong, without where."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        scope = f"in scope {self.scope!r}" if self.scope else ""
+        place = " ".join(filter(None, (_caller(self.__traceback__), scope)))
+        return f"{place}: {self.message}" if place else self.message
+
+
+def _caller(raised: TracebackType | None) -> str:
+    """File and line of the innermost frame outside graphc that an error has passed."""
+    found = ""
+    while raised is not None:
+        module = str(raised.tb_frame.f_globals.get("__name__"))
+        if module.partition(".")[0] not in _PASSED_THROUGH:
+            found = f"{raised.tb_frame.f_code.co_filename}:{raised.tb_lineno}"
+        raised = raised.tb_next
+    return found
+
+
+_PASSED_THROUGH = ("graphc", "contextlib")
+"""Packages whose lines are not where a program calls graphc."""
+
+
+class ShapeError(PlacedError):
     """Shapes do not fit an op's rule."""
 
 
-class DTypeError(GraphcError):
+class DTypeError(PlacedError):
     """A dtype does not fit an op's rule."""
 
 
-class OptionError(GraphcError):
+class OptionError(PlacedError):
     """An option, name or argument has a value outside its allowed set."""
 
 
-class GraphError(GraphcError):
+class GraphError(PlacedError):
     """A graph is not well formed: single assignment, order, types or effects are violated."""
 
 
@@ -31,7 +66,7 @@ class TextError(GraphError):
     """A graph's text form cannot be read."""
 
 
-class GradientError(GraphcError):
+class GradientError(PlacedError):
     """A derivative was asked for that does not exist."""
 
 
@@ -176,14 +211,31 @@ def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
     return given
 
 
+def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """What a module raises for a name that it does not have, with the nearest that it has."""
+    near = did_you_mean(name, known, before="; ")
+    return AttributeError(f"module {module!r} has no attribute {name!r}{near}")
+
+
 def did_you_mean(given: object, choices: Iterable[str], before: str = "") -> str:
     """The question whether one of the nearest choices was meant, after `before`; empty for none.
 
-    Upper and lower case count as alike.
+    Upper and lower case count as alike; choices that are much less near than the nearest are left
+    out.
     """
-    folded: dict[str, list[str]] = {}
+    asked, folded = str(given).casefold(), dict[str, list[str]]()
     for choice in choices:
         folded.setdefault(choice.casefold(), []).append(choice)
-    alike = difflib.get_close_matches(str(given).casefold(), folded)
-    near = [choice for key in alike for choice in folded[key]]
+    alike = difflib.get_close_matches(asked, folded)
+    nearness = [difflib.SequenceMatcher(None, key, asked).ratio() for key in alike]
+    near = [
+        choice
+        for key, ratio in zip(alike, nearness, strict=True)
+        if ratio > nearness[0] - MUCH_LESS
+        for choice in folded[key]
+    ]
     return f"{before}did you mean {' or '.join(near)}?" if near else ""
+
+
+MUCH_LESS = 0.1
+"""Of difflib's ratio, from 0 to 1: for names of ten letters, one letter."""

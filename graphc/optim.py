@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from graphc.errors import OptionError, choose, number_between, whole_number
+from graphc.errors import OptionError, choose, no_attribute, number_between, whole_number
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import DType, compute_dtype
@@ -210,3 +210,10 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": AdamW,
 }
 """The optimizers by their names on the command line."""
+
+
+if not TYPE_CHECKING:  # a type checker knows the names, and would take this for all others
+
+    def __getattr__(name: str) -> object:
+        known = [kind.__name__ for kind in (Schedule, *OPTIMIZERS.values())]
+        raise no_attribute(__name__, name, known)

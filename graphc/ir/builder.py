@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from graphc.errors import DTypeError, GraphcError, GraphError, OptionError
+from graphc.errors import DTypeError, GraphError, OptionError, PlacedError
 from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.types import DType, tensor_type
@@ -45,6 +45,9 @@ def _within(context: Context) -> Iterator[None]:
     token = _context.set(context)
     try:
         yield
+    except PlacedError as error:
+        error.scope = error.scope or context.scope
+        raise
     finally:
         _context.reset(token)
 
@@ -214,17 +217,18 @@ def apply(op: type[Op], *inputs: Value, attributes: Any = None) -> Node:
 
 
 def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -> Node:
-    """Make a node of `op` in an explicit context; raises an error that names the op and scope."""
+    """Make a node of `op` in an explicit context; what its rules raise names the op and scope."""
     types = tuple(value.type for value in inputs)
     expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):
         raise GraphError(f"{op.name} takes {expected} operands, got {len(types)}")
     try:
         output_types = op.infer_types(attributes, types)
-    except GraphcError as error:
-        place = f" in scope {context.scope!r}" if context.scope else ""
+    except PlacedError as error:
         listed = ", ".join(map(str, types))
-        raise type(error)(f"{op.name}({listed}){place}: {error}") from None
+        told = type(error)(f"{op.name}({listed}): {error.message}")
+        told.scope = context.scope
+        raise told from None
     return Node(
         op=op,
         inputs=tuple(inputs),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, GraphcError, NonFiniteError
+from graphc.errors import FeedError, GraphcError, NonFiniteError, did_you_mean
 from graphc.ir.builder import number_of
 from graphc.ir.graph import Graph, Input, Value
 
@@ -29,9 +29,11 @@ class Feeds:
         """
         unknown = [name for name in feeds if name not in self._inputs]
         if unknown:
+            missing = [name for name in self._inputs if name not in feeds]
+            near = did_you_mean(unknown[0], missing, before="; ")
             raise FeedError(
                 f"the program has no input {', '.join(map(repr, unknown))}; its inputs are "
-                f"{', '.join(map(repr, self._inputs)) or 'none'}"
+                f"{', '.join(map(repr, self._inputs)) or 'none'}{near}"
             )
         return {source: self._checked(source, feeds) for source in self._inputs.values()}
 

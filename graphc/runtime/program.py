@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, OptionError, check_seed
+from graphc.errors import FeedError, OptionError, check_seed, did_you_mean
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.backend import Backend, Staged
@@ -168,5 +168,6 @@ class _States(MutableMapping[str, Array]):
 
     def _require(self, name: str) -> None:
         if name not in self._states:
-            known = ", ".join(list(self._states)[:6])
-            raise OptionError(f"there is no {name!r}; some that there are: {known}")
+            some = f"some that there are: {', '.join(list(self._states)[:6])}"
+            cure = did_you_mean(name, self._states) or some
+            raise OptionError(f"there is no {name!r}; {cure}")

@@ -122,12 +122,14 @@ def test_a_type_checker_sees_the_keywords(tmp_path):
         "g.plan(x, recompute='some')\n"
         "g.compile(x, seed='one')\n"
         "g.frontier(x)\n"
+        "g.rellu(x)\n"
+        "g.optim.Adma()\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)]
     source = {**os.environ, "MYPYPATH": str(Path(g.__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=source)
     lines = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines()[:-1]})
-    assert lines == [5, 6, 7, 8], done.stdout + done.stderr
+    assert lines == [5, 6, 7, 8, 9, 10], done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
