@@ -14,6 +14,7 @@ from graphc.ir.forms import writes
 from graphc.ir.graph import Graph
 from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import Kind, MemoryPlan
+from graphc.plans.names import buffer_name, spans
 from graphc.plans.printout import summary_rows
 
 COLOURS: dict[Kind, str] = {
@@ -76,7 +77,8 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _legend(plan: MemoryPlan) -> str:
-    present = [kind for kind in COLOURS if any(b.kind == kind for b in plan.buffers)]
+    there = {span.kind for buffer in plan.buffers for span in spans(plan, buffer)}
+    present = [kind for kind in COLOURS if kind in there]
     return "".join(
         f'<span style="margin-right:1em"><span style="background:{COLOURS[kind]}">&emsp;</span> '
         f"{kind}</span>"
@@ -93,23 +95,19 @@ def _svg(height: int, title: str, shapes: Iterable[str]) -> str:
 
 
 def _map(plan: MemoryPlan) -> str:
-    """The picture of the arena: a rectangle of steps by addresses for each buffer."""
-    steps, names = len(plan.live_profile), plan.graph.names
-    across, up = WIDTH / steps, MAP_HEIGHT / max(1, plan.arena_bytes)
-    spans = [(plan.lifetime_end(b) - b.lifetime.first, b) for b in plan.buffers]
-    spans.sort(key=lambda entry: (-entry[0] * entry[1].bytes, entry[1].index))
+    """The picture of the arena: a rectangle of nodes by addresses for each kind of a buffer."""
+    across, up = WIDTH / len(plan.live_profile), MAP_HEIGHT / max(1, plan.arena_bytes)
+    parts = [(span, buffer) for buffer in plan.buffers for span in spans(plan, buffer)]
+    parts.sort(key=lambda part: -(part[0].last - part[0].first) * part[1].bytes)
     shapes = []
-    for span, buffer in spans[:RECTANGLES]:
-        values = plan.residents.get(buffer.index, [])
-        name = names[values[0]] if values else "workspace"
-        origin = values[0].node.label if values and values[0].node is not None else ""
+    for span, buffer in parts[:RECTANGLES]:
         top = MAP_HEIGHT - (buffer.offset + buffer.bytes) * up
         shapes.append(
-            f'<rect x="{buffer.lifetime.first * across:.2f}" y="{top:.2f}" '
-            f'width="{span * across:.2f}" height="{buffer.bytes * up:.2f}" '
-            f'fill="{COLOURS[buffer.kind]}">'
-            f"<title>{escape(f'{name} {origin}'.rstrip())}, {format_bytes(buffer.bytes)}</title>"
-            "</rect>"
+            f'<rect x="{span.first * across:.2f}" y="{top:.2f}" '
+            f'width="{(span.last - span.first) * across:.2f}" height="{buffer.bytes * up:.2f}" '
+            f'fill="{COLOURS[span.kind]}"><title>'
+            f"{escape(buffer_name(plan, buffer, span.first))}, {format_bytes(buffer.bytes)}"
+            "</title></rect>"
         )
     return _svg(MAP_HEIGHT, f"arena address against node, {plan.arena_bytes} bytes", shapes)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphc.ir.forms import writes
-from graphc.ir.graph import Node, Value
+from graphc.ir.graph import Node
 from graphc.ir.types import format_bytes
-from graphc.plans.memory_plan import Buffer, MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.names import buffer_name, kind_at
 
 STEP_LIMIT = 200
 """The most steps that `str(plan)` lists; of longer plans it shows the steps around the peak."""
@@ -143,21 +144,15 @@ def _peak(plan: MemoryPlan) -> list[str]:
 
 
 def peak_rows(plan: MemoryPlan) -> Iterator[tuple[str, str, str]]:
-    """(bytes, kind, values) of the largest buffers alive at the peak."""
-    alive = plan.live_at(plan.peak_step)
+    """(bytes, kind, value) of the largest buffers alive at the peak."""
+    peak = plan.peak_step
+    alive = plan.live_at(peak)
     for buffer in alive[:LARGEST]:
-        yield format_bytes(buffer.bytes), buffer.kind, _tenants(plan, buffer)
+        yield (
+            format_bytes(buffer.bytes),
+            kind_at(plan, buffer, peak),
+            buffer_name(plan, buffer, peak),
+        )
     if len(alive) > LARGEST:
         rest = sum(buffer.bytes for buffer in alive[LARGEST:])
         yield format_bytes(rest), "", f"in {len(alive) - LARGEST} smaller buffers"
-
-
-def _tenants(plan: MemoryPlan, buffer: Buffer) -> str:
-    """The names of the values in a buffer, at most four, and the node that makes the first."""
-    values: list[Value] = plan.residents.get(buffer.index, [])
-    if not values:
-        return "workspace"
-    names = [plan.graph.names[value] for value in values]
-    origin = values[0].node.label if values[0].node is not None else ""
-    listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    return f"{listed}  ({origin})" if origin else listed

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from graphc.ir.graph import Value
 from graphc.ir.types import format_bytes
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.names import called, count, node_at, node_label
 from graphc.view.aliases import Aliases
 from graphc.view.matching import pairs
-from graphc.view.names import called, count, node_at, node_label
 from graphc.view.page_model import live_by_kind
 
 LARGEST = 5

@@ -8,8 +8,8 @@ from graphc.ir.graph import Input, Node, State, Value
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.names import called, count, listed, node_at, node_of
 from graphc.view.aliases import Aliases, Reader, is_forward
-from graphc.view.names import called, count, listed, node_at, node_of
 
 READERS = 6
 """Readers that are listed; of more, the first ones and the last."""

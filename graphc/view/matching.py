@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from graphc.errors import OptionError
 from graphc.ir.graph import Graph, Node, Value
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.view.names import called, listed, origin
+from graphc.plans.names import called, listed, origin
 from graphc.view.page_model import Table
 
 LISTED = 8

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, get_args
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.types import align
 from graphc.plans.memory_plan import Buffer, How, Kind, MemoryPlan
+from graphc.plans.names import spans
 from graphc.plans.printout import summary_rows
 from graphc.view.clock import Clock, estimated
 
@@ -67,14 +68,24 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
     }
 
 
-def _buffers(plan: MemoryPlan) -> dict[str, list[int]]:
+def _buffers(plan: MemoryPlan) -> dict[str, Any]:
+    """Columns of all buffers. `kind` is that at `first`; `turns` has later ones, by buffer.
+
+    A turn is a node, and the kind that the buffer is of from there on.
+    """
     kinds = {kind: number for number, kind in enumerate(KINDS)}
+    by_kind = [spans(plan, buffer) for buffer in plan.buffers]
     return {
         "offset": [buffer.offset for buffer in plan.buffers],
         "bytes": [buffer.bytes for buffer in plan.buffers],
         "first": [buffer.lifetime.first for buffer in plan.buffers],
         "last": [plan.lifetime_end(buffer) for buffer in plan.buffers],
-        "kind": [kinds[buffer.kind] for buffer in plan.buffers],
+        "kind": [kinds[found[0].kind] for found in by_kind],
+        "turns": {
+            index: [(span.first, kinds[span.kind]) for span in found[1:]]
+            for index, found in enumerate(by_kind)
+            if len(found) > 1
+        },
     }
 
 
@@ -141,11 +152,12 @@ def live_by_kind(plan: MemoryPlan) -> list[dict[Kind, int]]:
     changes: list[dict[Kind, int]] = [{} for _ in range(len(plan.live_profile) + 1)]
     for buffer in plan.buffers:
         size = aligned_bytes(plan, buffer)
-        for step, sign in (buffer.lifetime.first, 1), (plan.lifetime_end(buffer), -1):
-            changes[step][buffer.kind] = changes[step].get(buffer.kind, 0) + sign * size
+        for first, last, kind in spans(plan, buffer):
+            for step, change in (first, size), (last, -size):
+                changes[step][kind] = changes[step].get(kind, 0) + change
     live: dict[Kind, int] = dict.fromkeys(KINDS, 0)
     found = []
-    for change in changes[:-1]:
-        live = {kind: size + change.get(kind, 0) for kind, size in live.items()}
+    for at_node in changes[:-1]:
+        live = {kind: size + at_node.get(kind, 0) for kind, size in live.items()}
         found.append(live)
     return found

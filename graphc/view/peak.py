@@ -9,9 +9,9 @@ from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import Buffer, MemoryPlan
+from graphc.plans.names import born, buffer_name, called, count, held_at, kind_at, node_at
 from graphc.view.aliases import Aliases, is_forward
 from graphc.view.explain import BEHIND
-from graphc.view.names import called, count, node_at
 from graphc.view.page_model import live_by_kind
 
 KEPT = 40
@@ -57,7 +57,7 @@ def _together(plan: MemoryPlan, kept: Mapping[Value, Sequence[int]]) -> str:
     total = sum(value.type.bytes for value in kept)
     change = [0] * (len(plan.live_profile) + 1)
     for value, steps in kept.items():
-        change[max(0, _born(plan, value))] += value.type.bytes
+        change[max(0, born(plan, value))] += value.type.bytes
         change[max(steps) + 1] -= value.type.bytes
     most = max(accumulate(change))
     if most == total:
@@ -89,12 +89,10 @@ def _largest(plan: MemoryPlan, step: int) -> Iterator[str]:
     """What is live at a step but the states, which no plan can drop."""
     alive = [buffer for buffer in plan.live_at(step) if buffer.kind != "state"]
     for buffer in alive[:AT_PEAK]:
-        value = resident_at(plan, buffer.index, step)
-        if value is None:
-            yield f"{format_bytes(buffer.bytes)}, workspace of the node"
-        else:
-            held = _held(plan, buffer.index, step, value)
-            yield f"{format_bytes(buffer.bytes)}, {buffer.kind}, {called(plan, value)}: {held}"
+        size, kind = format_bytes(buffer.bytes), kind_at(plan, buffer, step)
+        line = f"{size}, {kind}, {buffer_name(plan, buffer, step)}"
+        value = held_at(plan, buffer, step)
+        yield line if value is None else f"{line}: {_held(plan, buffer.index, step, value)}"
     if len(alive) > AT_PEAK:
         rest = sum(buffer.bytes for buffer in alive[AT_PEAK:])
         yield f"{format_bytes(rest)} in {count(len(alive) - AT_PEAK, 'smaller buffer')}"
@@ -105,7 +103,7 @@ def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
 
     Values that are yet to be written into the buffer hold it, too, but not for what it has now.
     """
-    written = [v for v in plan.residents[buffer] if _born(plan, v) <= step]
+    written = [v for v in plan.residents[buffer] if born(plan, v) <= step]
     outputs = [name for name, v in plan.graph.outputs.items() if v in written]
     if outputs:
         return f"held to the end, as the output {outputs[0]!r}"
@@ -120,20 +118,6 @@ def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
     return f"held for {node_at(plan, last)}{through}"
 
 
-def _born(plan: MemoryPlan, value: Value) -> int:
-    return -1 if value.node is None else plan.graph.position[value.node]
-
-
-def resident_at(plan: MemoryPlan, buffer: int, step: int) -> Value | None:
-    """The value written last into a buffer by a step; None for a workspace."""
-    found, latest = None, -2
-    for value in plan.residents.get(buffer, []):
-        born = _born(plan, value)
-        if latest <= born <= step and plan.placements[value].how != "view":
-            found, latest = value, born
-    return found
-
-
 def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node, int]]:
     """What computed a buffer's bytes: the nodes of parts, or the one that wrote it last."""
     places, residents = plan.placements, plan.residents.get(buffer.index, [])
@@ -141,12 +125,12 @@ def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node,
     parts = [
         value
         for value in residents
-        if places[value].how == "part" and value not in wholes and _born(plan, value) <= step
+        if places[value].how == "part" and value not in wholes and born(plan, value) <= step
     ]
     if parts:
         yield from ((value.producer, value.type.bytes) for value in parts)
         return
-    value = resident_at(plan, buffer.index, step)
+    value = held_at(plan, buffer, step)
     if value is not None and value.node is not None:
         yield value.node, buffer.bytes
 

@@ -23,6 +23,7 @@ except ImportError as error:
 from graphc.ir.types import format_bytes
 from graphc.plans.html_form import COLOURS
 from graphc.plans.memory_plan import Kind, MemoryPlan
+from graphc.plans.names import spans
 from graphc.view.page_model import KINDS, live_by_kind
 
 LIGHTNESS = (1.0, 0.93, 1.07)
@@ -61,7 +62,8 @@ def plan_picture(plan: MemoryPlan, title: str) -> bytes:
         )  # fmt: skip
         _draw_map(addresses, plan)
         _draw_live(live, plan)
-        present = [kind for kind in KINDS if any(b.kind == kind for b in plan.buffers)]
+        there = {span.kind for buffer in plan.buffers for span in spans(plan, buffer)}
+        present = [kind for kind in KINDS if kind in there]
         _legend(figure, present, 0.098, 0.945)
         return _png(figure)
 
@@ -78,12 +80,12 @@ def _draw_map(axes: Axes, plan: MemoryPlan) -> None:
     corners, colours, edges = [], [], []
     steps, arena = len(plan.live_profile), max(1, plan.arena_bytes)
     for buffer in plan.buffers:
-        left, right = buffer.lifetime.first, plan.lifetime_end(buffer)
         low, high = buffer.offset, buffer.offset + buffer.bytes
-        corners.append(((left, low), (right, low), (right, high), (left, high)))
-        colours.append(SHADES[buffer.kind][buffer.index % len(LIGHTNESS)])
-        is_large = min((right - left) / steps, (high - low) / arena) >= BORDERED
-        edges.append(BORDERS[buffer.kind] if is_large else colours[-1])
+        for left, right, kind in spans(plan, buffer):
+            corners.append(((left, low), (right, low), (right, high), (left, high)))
+            colours.append(SHADES[kind][buffer.index % len(LIGHTNESS)])
+            is_large = min((right - left) / steps, (high - low) / arena) >= BORDERED
+            edges.append(BORDERS[kind] if is_large else colours[-1])
     # The line keeps what is thinner than a pixel visible.
     axes.add_collection(
         PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidth=0.3)

@@ -4,7 +4,8 @@ The form is a pickled dictionary of plain lists, numbers and strings; `torch.cud
 documents it. A plan becomes one segment, the arena, and a trace of events: at each node first what
 is free from there on, then what begins there. A frame's name is a value, its file the node's scope
 and op, its line the node. The form has no time, only an order of events, and nothing for the bytes
-that several values share: a buffer is one block, named by the value that it begins with.
+that several values share: a buffer is a block for as long as it is of one kind, named by the value
+that it then begins with.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import pickle
 from typing import Any
 
 from graphc.plans.memory_plan import Buffer, MemoryPlan
-from graphc.view.names import origin
+from graphc.plans.names import Span, born, origin, spans
 from graphc.view.page_model import aligned_bytes
 
 PROTOCOL = 4
 """The newest that the viewer's own reader takes."""
 
 Event = dict[str, Any]
+
+Block = tuple[Buffer, Span]
+"""A buffer for as long as it is of one kind."""
 
 
 def snapshot(plan: MemoryPlan) -> bytes:
@@ -31,45 +35,48 @@ def snapshot_object(plan: MemoryPlan) -> dict[str, Any]:
     """What is pickled: one device with one segment, and its events."""
     used = [buffer for buffer in plan.buffers if buffer.bytes]
     steps = len(plan.live_profile)
-    begins: list[list[Buffer]] = [[] for _ in range(steps + 1)]
-    ends: list[list[Buffer]] = [[] for _ in range(steps + 1)]
+    begins: list[list[Block]] = [[] for _ in range(steps + 1)]
+    ends: list[list[Block]] = [[] for _ in range(steps + 1)]
     for buffer in used:
-        begins[buffer.lifetime.first].append(buffer)
-        if buffer.kind != "state":
-            ends[plan.lifetime_end(buffer)].append(buffer)
+        for span in spans(plan, buffer):
+            begins[span.first].append((buffer, span))
+            if buffer.kind != "state":
+                ends[span.last].append((buffer, span))
     events: list[Event] = []
     for begun, ended in zip(begins, ends, strict=True):
-        for buffer in ended:
-            events.append(_event(plan, "free_requested", buffer))
-            events.append(_event(plan, "free_completed", buffer))
-        events += [_event(plan, "alloc", buffer) for buffer in begun]
+        for block in ended:
+            events.append(_event(plan, "free_requested", block))
+            events.append(_event(plan, "free_completed", block))
+        events += [_event(plan, "alloc", block) for block in begun]
     # The viewer wants a category "unknown" wherever there are categories, or it stops.
     events.append({"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [],
                    "category": "unknown"})  # fmt: skip
     return {"segments": [_segment(plan)], "device_traces": [events]}
 
 
-def _event(plan: MemoryPlan, action: str, buffer: Buffer) -> Event:
+def _event(plan: MemoryPlan, action: str, block: Block) -> Event:
+    buffer, span = block
     return {
         "action": action,
         "addr": buffer.offset,
         "size": aligned_bytes(plan, buffer),
         "stream": 0,
-        "frames": _frames(plan, buffer),
-        "category": buffer.kind,
+        "frames": _frames(plan, buffer, span),
+        "category": span.kind,
     }
 
 
-def _frames(plan: MemoryPlan, buffer: Buffer) -> list[dict[str, Any]]:
-    """The values of a buffer, the first one innermost."""
+def _frames(plan: MemoryPlan, buffer: Buffer, span: Span) -> list[dict[str, Any]]:
+    """The values that a buffer is given while it is of one kind, the first one innermost."""
     step = buffer.lifetime.first
-    values = plan.residents.get(buffer.index, [])
-    if not values:
+    residents = plan.residents.get(buffer.index, [])
+    values = [v for v in residents if span.first <= max(step, born(plan, v)) < span.last]
+    if not residents:
         return [{"name": "workspace", "filename": plan.graph.nodes[step].label, "line": step}]
     return [
         {
             "name": f"{plan.graph.names[value]} {value.type}",
-            "filename": origin(value) or buffer.kind,
+            "filename": origin(value) or span.kind,
             "line": plan.graph.position[value.node] if value.node is not None else 0,
         }
         for value in values
@@ -91,7 +98,7 @@ def _segment(plan: MemoryPlan) -> dict[str, Any]:
                 "size": size,
                 "requested_size": buffer.bytes,
                 "state": "active_allocated",
-                "frames": _frames(plan, buffer),
+                "frames": _frames(plan, buffer, spans(plan, buffer)[0]),
             }
         )
         end = buffer.offset + size

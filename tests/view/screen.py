@@ -41,6 +41,12 @@ def variants():
     return {name: plan(branches(), **options) for name, options in VARIANTS.items()}
 
 
+def called(plan, value):
+    """A value as the page names it: with the scope and op that it comes from."""
+    name = plan.graph.names[value]
+    return f"{name} ({value.node.label})" if value.node else name
+
+
 RECORD = """window.texts = {};
 const draw = CanvasRenderingContext2D.prototype.fillText;
 CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 from view.networks import planned
+from view.replay import live_of_kind, replayed
 from view.screen import NAMES, PLANS, large, variants, written_last
 
-from graphc.ir.types import align
 from graphc.plans.cost_model import CostModel
 
 pytestmark = pytest.mark.browser
@@ -108,7 +108,7 @@ def test_the_curve_is_as_high_as_what_is_live_and_stacked_by_kind(show):
     colours = {kind: screen.colour(kind.replace(" ", "-")) for kind in KINDS}
     most = max(plan.live_bytes, planned("wide mlp").live_bytes)
     _, steps, _, _ = screen.view()
-    seen = set()
+    seen, held = set(), replayed(plan)
     for is_fitted in (False, True):
         if is_fitted:
             _, steps, _, _ = screen.press("f")
@@ -120,8 +120,7 @@ def test_the_curve_is_as_high_as_what_is_live_and_stacked_by_kind(show):
             ]
             bottom = 0
             for kind in KINDS:
-                alive = [b.bytes for b in plan.live_at(step) if b.kind == kind]
-                size = sum(align(each, plan.alignment) for each in alive)
+                size = live_of_kind(plan, kind, step, held)
                 top = bottom + size / most / MARGIN * tall
                 # A pixel is cut by an edge, and the line of the total lies on the highest.
                 for y in range(int(tall - top) + 3, int(tall - bottom) - 1):
@@ -154,8 +153,8 @@ def test_a_kind_that_is_not_shown_leaves_the_curve(show):
     for kind in ("feature map", "gradient"):
         colour = screen.colour(kind.replace(" ", "-"))
         column = [row[0] for row in screen.pixels("live", x, 0, 1, tall)]
-        alive = [b.bytes for b in plan.live_at(plan.peak_step) if b.kind == kind]
-        high = sum(align(each, plan.alignment) for each in alive) / plan.live_bytes / MARGIN * tall
+        size = live_of_kind(plan, kind, plan.peak_step)
+        high = size / plan.live_bytes / MARGIN * tall
         assert sum(near(pixel, colour, 3) for pixel in column) == pytest.approx(high, abs=3)
         screen.page.uncheck(f'#kinds input[name="{kind}"]')
         screen.view()

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from view.screen import NAMES, PLANS, large, variants, written_last
+from view.screen import NAMES, PLANS, called, large, variants, written_last
 
 pytestmark = pytest.mark.browser
 
@@ -189,8 +189,7 @@ def test_a_tab_keeps_what_is_selected_by_what_computes_it(show):
         screen.press("Escape", "1")
         screen.choose(first, value)
         screen.page.locator("[role=tab]").nth(1).click()
-        label = other.node.label if other.node else ""
-        assert screen.heading().strip() == f"{second.graph.names[other]} {label}".strip()
+        assert screen.heading() == called(second, other)
         buffer = second.buffers[second.placements[other].buffer]
         end = buffer.offset + buffer.bytes
         assert screen.details()["address"] == f"{buffer.offset:#x} to {end:#x}"
@@ -220,7 +219,7 @@ def test_names_of_one_value_differ_between_tabs(show):
         screen.press("Escape", "1")
         screen.choose(first, value)
         screen.page.locator("[role=tab]").nth(1).click()
-        assert screen.heading() == f"{second.graph.names[other]} {other.node.label}"
+        assert screen.heading() == called(second, other)
 
 
 def test_a_window_of_1024_pixels(screen):

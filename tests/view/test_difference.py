@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from view.networks import planned
+from view.replay import live_of_kind
 
 import graphc as g
 from graphc.ir.types import format_bytes
@@ -66,8 +67,7 @@ def test_kinds_at_the_peak():
     for kind in ("feature map", "gradient", "state", "input", "mirror", "workspace"):
         sizes = []
         for plan in (before, after):
-            alive = [b.bytes for b in plan.live_at(plan.peak_step) if b.kind == kind]
-            sizes.append(sum(-(-size // plan.alignment) * plan.alignment for size in alive))
+            sizes.append(live_of_kind(plan, kind, plan.peak_step))
         sentence = [line for line in told if line.startswith(f"{kind} bytes at the peak")]
         assert len(sentence) == (sizes[0] != sizes[1])
         if sentence and format_bytes(sizes[0]) != format_bytes(sizes[1]):

@@ -5,6 +5,7 @@ Where things should be is worked out here from the plan, not asked of the page's
 
 import pytest
 from view.networks import planned
+from view.replay import replayed
 from view.screen import NAMES, PLANS, Screen, large, written_last
 
 import graphc as g
@@ -17,12 +18,12 @@ pytestmark = pytest.mark.browser
 def test_hover_names_what_is_there(screen, name):
     plan = PLANS[name]
     screen.press(str(NAMES.index(name) + 1))
-    found = list(large(plan, screen))
+    found, held = list(large(plan, screen)), replayed(plan)
     assert len(found) >= 8
     for buffer, step in found:
         told = screen.hover(step + 0.5, buffer.offset + buffer.bytes / 2)
         assert told.split()[0] == written_last(plan, buffer, step)
-        assert f"\n{buffer.kind}, " in told
+        assert f"\n{held[step, buffer.index][1]}, " in told
         assert f"node {step}: {plan.graph.nodes[step].label}" in told
 
 
@@ -147,7 +148,9 @@ def test_time_in_seconds(screen):
 def test_a_kind_that_is_not_shown(screen):
     plan = PLANS["packed"]
     screen.press("3")
-    buffer, step = next(e for e in large(plan, screen) if e[0].kind == "feature map")
+    held = replayed(plan)
+    found = large(plan, screen)
+    buffer, step = next(e for e in found if held[e[1], e[0].index][1] == "feature map")
     place = (step + 0.5, buffer.offset + buffer.bytes / 2)
     assert screen.hover(*place)
     screen.page.uncheck('#kinds input[name="feature map"]')
@@ -170,7 +173,7 @@ def test_rectangles_have_the_colour_of_their_kind(browser, tmp_path, scheme):
     path, plan = tmp_path / "plan.html", planned("wide mlp")
     path.write_text(page({"packed": plan}, "colours"))
     screen = Screen(browser, path, scheme)
-    seen = set()
+    seen, held = set(), replayed(plan)
     for buffer in plan.buffers:
         # Above the middle, where a text may stand; low rectangles are asked for elsewhere.
         high = buffer.bytes / screen.view()[3] * screen.box["height"]
@@ -181,12 +184,12 @@ def test_rectangles_have_the_colour_of_their_kind(browser, tmp_path, scheme):
         assert opaque == 255
         css = screen.page.evaluate(
             "name => getComputedStyle(document.documentElement).getPropertyValue('--' + name)",
-            buffer.kind.replace(" ", "-"),
+            held[int(middle), buffer.index][1].replace(" ", "-"),
         ).strip()
         wanted = [int(css[at : at + 2], 16) for at in (1, 3, 5)]
         for found, channel in zip((red, green, blue), wanted, strict=True):
             assert found == pytest.approx(channel, rel=0.1, abs=2)
-        seen.add(buffer.kind)
+        seen.add(held[int(middle), buffer.index][1])
     assert {"input", "feature map", "gradient"} <= seen
     screen.page.close()
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from view.networks import every_plan, planned
+from view.replay import live_of_kind, replayed
 
 from graphc.plans.cost_model import CostModel
 from graphc.view.page_model import HOWS, KINDS, PHASES, live_by_kind, page_model
@@ -96,7 +97,14 @@ def test_outputs_name_their_values(both):
 
 def test_kinds_of_buffers(both):
     plan, model = both
-    assert [KINDS[number] for number in model["buffers"]["kind"]] == [b.kind for b in plan.buffers]
+    columns, held = model["buffers"], replayed(plan)
+    for buffer in plan.buffers:
+        turns = dict(columns["turns"].get(str(buffer.index), ()))
+        kind = columns["kind"][buffer.index]
+        for step in range(buffer.lifetime.first, plan.lifetime_end(buffer)):
+            kind = turns.pop(step, kind)
+            assert KINDS[kind] == held[step, buffer.index][1]
+        assert not turns
 
 
 def test_copies_name_what_they_copy():
@@ -110,14 +118,12 @@ def test_copies_name_what_they_copy():
 
 
 def test_live_bytes_of_each_kind_add_up(both):
-    plan, model = both
-    unit = model["alignment"]
-    found = live_by_kind(plan)
+    plan, _ = both
+    found, held = live_by_kind(plan), replayed(plan)
     assert [sum(sizes.values()) for sizes in found] == list(plan.live_profile)
     for step in (0, plan.peak_step, len(plan.live_profile) - 1):
         for kind in KINDS:
-            alive = [b.bytes for b in plan.live_at(step) if b.kind == kind]
-            assert found[step][kind] == sum(-(-size // unit) * unit for size in alive)
+            assert found[step][kind] == live_of_kind(plan, kind, step, held)
 
 
 def test_all_kinds_and_ways_are_in_these_plans():

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from view.screen import NAMES, PLANS, large, written_last
+from view.screen import NAMES, PLANS, called, large, written_last
 
 pytestmark = pytest.mark.browser
 
@@ -42,7 +42,7 @@ def test_search_finds_a_layer_and_moves_to_it(screen, name):
     assert a0 <= buffer.offset < a1
     assert a1 - a0 < plan.arena_bytes
     heading = screen.page.locator("#details h3")
-    assert heading.inner_text() == f"{graph.names[wanted[0]]} {wanted[0].node.label}"
+    assert heading.inner_text() == called(plan, wanted[0])
     screen.page.keyboard.press("Enter")
     assert heading.inner_text().split()[0] == graph.names[wanted[1]]
     screen.page.keyboard.press("Escape")
@@ -56,9 +56,9 @@ def test_a_search_counts_from_what_is_selected_on_another_tab(screen):
     screen.page.keyboard.press("Enter")
     screen.page.keyboard.press("Enter")
     heading = screen.page.locator("#details h3")
-    before = heading.inner_text().split()[1]
+    before = heading.inner_text().split()[1].strip("()")
     screen.page.locator("[role=tab]").nth(3).click()
-    assert heading.inner_text().split()[1] == before
+    assert heading.inner_text().split()[1] == f"({before})"
     told = screen.page.locator("#found").inner_text()
     number, count = map(int, re.findall(r"\d+", told))
     plan = PLANS[NAMES[3]]
@@ -183,7 +183,7 @@ def test_what_is_related_to_a_value_is_one_click_away(screen):
     assert heading.inner_text().split()[0] == graph.names[copy]
     t0, t1, _, _ = screen.view()
     assert t0 <= at < t1
-    screen.page.get_by_role("button", name=f"{graph.names[original]} {original.node.label}").click()
+    screen.page.get_by_role("button", name=called(plan, original)).click()
     assert heading.inner_text().split()[0] == graph.names[original]
     reader = graph.uses[original][0]
     named = f"node {reader}, {graph.nodes[reader].label}"

@@ -5,13 +5,15 @@ import re
 import numpy as np
 import pytest
 from view.networks import UNEVEN, every_plan, planned, uneven_plans
+from view.replay import live_of_kind, replayed
 
 from graphc.ir.graph import State
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
+from graphc.plans.names import held_at
 from graphc.view.page_model import KINDS
-from graphc.view.peak import explain_kept, explain_peak, resident_at
+from graphc.view.peak import explain_kept, explain_peak
 
 
 def bytes_of(plan, value, size):
@@ -93,21 +95,21 @@ def test_what_is_kept_where_values_share_bytes(name):
 
 def check_peak(plan):
     graph, step, lines = plan.graph, plan.peak_step, explain_peak(plan)
+    held = replayed(plan)
     assert lines[0].startswith(f"Most bytes are live at node {step} ({graph.nodes[step].label}) of")
     assert format_bytes(plan.live_bytes) in lines[0]
     for kind in KINDS:
-        alive = [b.bytes for b in plan.live_at(step) if b.kind == kind]
-        size = sum(-(-each // plan.alignment) * plan.alignment for each in alive)
+        size = live_of_kind(plan, kind, step, held)
         share = f"{kind} {format_bytes(size)} ({size / plan.live_bytes:.0%})"
         assert (share in lines[1]) == bool(size)
     alive = [buffer for buffer in plan.live_at(step) if buffer.kind != "state"]
     for buffer, line in zip(alive[:10], lines[2:], strict=False):
-        assert line.startswith(f"  {format_bytes(buffer.bytes)}, ")
-        value = resident_at(plan, buffer.index, step)
+        name, kind = held[step, buffer.index]
+        assert line.split(": held")[0].startswith(f"  {format_bytes(buffer.bytes)}, {kind}, {name}")
+        value = held_at(plan, buffer, step)
         assert ("workspace" in line) == (value is None)
         if value is None:
             continue
-        assert f"{graph.names[value]}" in line
         there = [
             v for v in plan.residents[buffer.index]
             if v.node is None or graph.position[v.node] <= step
@@ -146,7 +148,7 @@ def test_what_it_costs_to_compute_again(name):
         parts = [
             v for v in there if plan.placements[v].how == "part" and v.node.op.name != "concat"
         ]
-        value = resident_at(plan, buffer.index, step)
+        value = held_at(plan, buffer, step)
         for made in parts or [value]:
             if made is not None and made.node is not None and made.node.phase == "forward":
                 nodes.setdefault(made.node.op.name, set()).add(made.node)
@@ -172,6 +174,6 @@ def test_residents_are_those_written_last():
     plan = planned()
     buffer = max(plan.residents, key=lambda index: len(plan.residents[index]))
     span = plan.buffers[buffer].lifetime
-    seen = [resident_at(plan, buffer, step) for step in range(span.first, span.last)]
+    seen = [held_at(plan, plan.buffers[buffer], step) for step in range(span.first, span.last)]
     written = [v for v in plan.residents[buffer] if plan.placements[v].how != "view"]
     assert list(dict.fromkeys(seen)) == written

@@ -3,11 +3,14 @@
 import io
 import subprocess
 import sys
+from collections import Counter
+from itertools import groupby
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from view.networks import every_plan, planned
+from view.replay import replayed
 
 import graphc as g
 from graphc.plans.html_form import COLOURS, RECTANGLES
@@ -85,7 +88,14 @@ def test_a_notebook_shows_the_plan_true_to_scale(plan):
     drawing, curve = tree.iter("svg")
     width, height = float(drawing.get("width")), float(drawing.get("height"))
     rectangles = list(drawing.iter("rect"))
-    assert len(rectangles) == min(RECTANGLES, len(plan.buffers))
+    kinds = {}
+    for (_, buffer), (_, kind) in sorted(replayed(plan).items()):
+        kinds.setdefault(buffer, []).append(kind)
+    runs = sum(1 for each in kinds.values() for _ in groupby(each))
+    assert len(rectangles) == min(RECTANGLES, runs)
+    colours = Counter(r.get("fill") for r in rectangles)
+    counted = Counter(COLOURS[kind] for each in kinds.values() for kind, _ in groupby(each))
+    assert runs > RECTANGLES or colours == counted
     area = sum(float(r.get("width")) * float(r.get("height")) for r in rectangles)
     steps = len(plan.graph.nodes)
     wanted = sum(

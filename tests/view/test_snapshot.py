@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from view.networks import every_plan, planned
+from view.replay import replayed
 
 from graphc.view.snapshot import snapshot
 
@@ -54,15 +55,16 @@ def test_a_replay_has_the_live_bytes_of_the_plan(plan):
 
 @pytest.mark.parametrize("plan", every_plan(), ids=repr)
 def test_categories_are_kinds(plan):
+    """A buffer is a block for as long as it is of one kind, which a replay of all writes has."""
     (events,) = pickle.loads(snapshot(plan))["device_traces"]
-    sizes = {}
-    for event in events:
-        if event["action"] == "alloc":
-            sizes.setdefault(event["category"], []).append((event["addr"], event["size"]))
-    unit = plan.alignment
-    for kind in {buffer.kind for buffer in plan.buffers}:
-        found = [(b.offset, -(-b.bytes // unit) * unit) for b in plan.buffers if b.kind == kind]
-        assert sorted(sizes.get(kind, [])) == sorted(each for each in found if each[1])
+    found = sorted((e["category"], e["addr"], e["size"]) for e in events if e["action"] == "alloc")
+    wanted, held, unit = [], replayed(plan), plan.alignment
+    for buffer in plan.buffers:
+        life = range(buffer.lifetime.first, plan.lifetime_end(buffer))
+        kinds = [held[step, buffer.index][1] for step in life if buffer.bytes]
+        blocks = [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind]
+        wanted += [(kind, buffer.offset, -(-buffer.bytes // unit) * unit) for kind in blocks]
+    assert found == sorted(wanted)
 
 
 def test_the_viewers_reader_knows_every_opcode():

@@ -1,11 +1,11 @@
 """What the page says of values and nodes, against the plan: ways, lifetimes, bytes of kinds."""
 
 import pytest
-from view.screen import PLANS, large, variants
+from view.replay import live_of_kind, replayed
+from view.screen import PLANS, called, large, variants
 
 import graphc as g
 from graphc.ir.graph import State
-from graphc.ir.types import align
 
 pytestmark = pytest.mark.browser
 
@@ -116,13 +116,13 @@ def test_views_and_wholes_are_one_click_away(panel):
         lists = panel.lists()
         views = [v for v, p in plan.placements.items() if p.how == "view" and p.over is value]
         told = lists.get(f"views of it: {len(views)}", [])
-        assert told == [f"node {position[v.node]}, {names[v]} {v.node.label}" for v in views]
+        assert told == [f"node {position[v.node]}, {called(plan, v)}" for v in views]
         is_part = plan.placements[value].how == "part"
         assert ("a part of: 1" in lists) == is_part
     part = next(v for v, p in plan.placements.items() if p.how == "part")
     whole = plan.placements[part].over
     panel.choose(plan, part)
-    panel.page.get_by_role("button", name=f"{names[whole]} {whole.node.label}").first.click()
+    panel.page.get_by_role("button", name=called(plan, whole)).first.click()
     assert panel.heading().split()[0] == names[whole]
 
 
@@ -130,7 +130,7 @@ def test_views_and_wholes_are_one_click_away(panel):
 def test_hover_names_what_is_there(panel, name):
     plan = variants()[name]
     panel.press(str(list(variants()).index(name) + 1))
-    found = list(large(plan, panel))
+    found, held = list(large(plan, panel)), replayed(plan)
     assert len(found) >= 8
     for buffer, step in found:
         address = buffer.offset + buffer.bytes // 3 // 4 * 4 + 2
@@ -141,9 +141,9 @@ def test_hover_names_what_is_there(panel, name):
             wanted = f"workspace of {node.label}"
         else:
             value = written_there(plan, buffer, step, address)
-            wanted = f"{plan.graph.names[value]} {value.node.label if value.node else ''}".strip()
+            wanted = called(plan, value)
         assert told.split("\n")[0].strip() == wanted
-        assert f"\n{buffer.kind}, " in told
+        assert f"\n{held[step, buffer.index][1]}, " in told
         assert told.endswith(f"node {step}: {label}")
         assert "undefined" not in told
 
@@ -207,8 +207,7 @@ def check_kinds(screen, plan, step):
     told = sizes_of_kinds(screen)
     assert tuple(told) == KINDS
     for kind, (size, doubt) in told.items():
-        alive = [b.bytes for b in plan.live_at(step) if b.kind == kind]
-        wanted = sum(align(each, plan.alignment) for each in alive)
+        wanted = live_of_kind(plan, kind, step)
         assert size == pytest.approx(wanted, abs=1.001 * doubt if wanted else 0)
 
 

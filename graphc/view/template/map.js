@@ -61,14 +61,14 @@ function drawMap(canvas, plan, view, shown, colours) {
   const { context, width, height, scale } = fit(canvas);
   const image = context.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  const edges = plan.edges[view.axis], { offset, bytes, first, last, kind } = plan.buffers;
+  const edges = plan.edges[view.axis], { offset, bytes } = plan.buffers;
   const perTime = width / (view.t1 - view.t0), perByte = height / (view.a1 - view.a0);
   const begin = plan.stepAt(view.axis, view.t0), end = plan.stepAt(view.axis, view.t1) + 1;
   const labels = [], rows = new Spans(height), columns = new Spans(width);
-  plan.alive(begin, end, buffer => {
-    if (!shown[kind[buffer]] || !bytes[buffer]) return;
-    let left = Math.round((edges[first[buffer]] - view.t0) * perTime);
-    let right = Math.round((edges[last[buffer]] - view.t0) * perTime);
+  const paint = (buffer, [first, last, kind], isFirst) => {
+    if (!shown[kind]) return;
+    let left = Math.round((edges[first] - view.t0) * perTime);
+    let right = Math.round((edges[last] - view.t0) * perTime);
     let bottom = Math.round(height - (offset[buffer] - view.a0) * perByte);
     let top = Math.round(height - (offset[buffer] + bytes[buffer] - view.a0) * perByte);
     if (right < 0 || left >= width || bottom <= 0 || top > height) return;
@@ -77,7 +77,7 @@ function drawMap(canvas, plan, view, shown, colours) {
     if (isLow) top = bottom - 1;
     left = Math.max(0, left); right = Math.min(width, right);
     top = Math.max(0, top); bottom = Math.min(height, bottom);
-    const colour = colours.shades[kind[buffer]][buffer % 3];
+    const colour = colours.shades[kind][buffer % 3];
     if (isNarrow || isLow) {
       if (isLow ? rows.holds(top, left, right) : columns.holds(left, top, bottom)) return;
       for (let y = top; y < bottom; y++) {
@@ -87,12 +87,15 @@ function drawMap(canvas, plan, view, shown, colours) {
     }
     for (let y = top; y < bottom; y++) pixels.fill(colour, y * width + left, y * width + right);
     if (right - left < 4 || bottom - top < 4) return;
-    const border = colours.borders[kind[buffer]];
+    const border = colours.borders[kind];
     pixels.fill(border, (bottom - 1) * width + left, (bottom - 1) * width + right);
-    for (let y = top; y < bottom; y++) pixels[y * width + left] = border;
+    if (isFirst) for (let y = top; y < bottom; y++) pixels[y * width + left] = border;
     if (right - left > LABEL.width * scale && bottom - top > LABEL.height * scale) {
-      labels.push({ buffer, left, right, top, bottom });
+      labels.push({ buffer, step: (first + last) >> 1, kind, left, right, top, bottom });
     }
+  };
+  plan.alive(begin, end, buffer => {
+    if (bytes[buffer]) plan.spans[buffer].forEach((span, at) => paint(buffer, span, !at));
   });
   context.putImageData(image, 0, 0);
   drawLabels(context, plan, labels.slice(0, 400), colours, scale);
@@ -101,11 +104,10 @@ function drawMap(canvas, plan, view, shown, colours) {
 function drawLabels(context, plan, labels, colours, scale) {
   context.font = `${11 * scale}px system-ui, sans-serif`;
   context.textBaseline = "middle";
-  const { first, last, kind } = plan.buffers;
-  for (const { buffer, left, right, top, bottom } of labels) {
-    const step = (first[buffer] + last[buffer]) >> 1, value = plan.holder(buffer, step);
-    const text = value < 0 ? plan.workspaceName(buffer) : plan.origin(value) || plan.values.name[value];
-    context.fillStyle = colours.texts[kind[buffer]];
+  for (const { buffer, step, kind, left, right, top, bottom } of labels) {
+    const value = plan.holder(buffer, step);
+    const text = (value < 0 ? "" : plan.origin(value)) || plan.nameOf(buffer, value);
+    context.fillStyle = colours.texts[kind];
     const most = Math.floor((right - left) / (6.2 * scale));
     context.fillText(text.length > most ? `${text.slice(0, most - 1)}…` : text, left + 4 * scale, (top + bottom) / 2);
   }

@@ -167,7 +167,7 @@ function select(found) {
 
 // Select a value, and move to its buffer.
 function goTo(buffer, value) {
-  shown[plan.buffers.kind[buffer]] = true;
+  shown[plan.kindOf(buffer, value)] = true;
   fillKinds();
   showAll(false);
   select({ buffer, value });

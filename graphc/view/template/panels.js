@@ -32,7 +32,7 @@ const ROWS = 100;  // of what is related to a value
 const LISTED = 40;  // of the buffers that are alive at a step
 
 function fillMoment() {
-  const { bytes, kind } = plan.buffers, step = moment ?? plan.peak_step;
+  const { bytes } = plan.buffers, step = moment ?? plan.peak_step;
   const title = element("moment-title"), back = element("to-peak"), list = element("moment");
   title.textContent = `${moment === null ? "peak" : "live"}: ${formatBytes(plan.live[step])} at node ${step}`;
   const focused = [...list.querySelectorAll("button")].indexOf(document.activeElement);
@@ -41,8 +41,8 @@ function fillMoment() {
   list.replaceChildren(...plan.largestAt(step, LISTED).map(buffer => {
     const value = plan.holder(buffer, step);
     const text = make("div"), swatch = make("i"), button = make("button");
-    swatch.style.background = colours.css[kind[buffer]];
-    text.append(swatch, value < 0 ? plan.workspaceName(buffer) : called(value));
+    swatch.style.background = colours.css[plan.kindAt(buffer, step)];
+    text.append(swatch, plan.nameOf(buffer, value));
     text.title = text.textContent;
     button.append(text, make("span", formatBytes(bytes[buffer])));
     button.addEventListener("click", () => goTo(buffer, value));
@@ -54,7 +54,7 @@ function fillMoment() {
 }
 
 function describe(buffer, value) {
-  const { offset, bytes, first, last, kind } = plan.buffers, end = offset[buffer] + bytes[buffer];
+  const { offset, bytes, first, last } = plan.buffers, end = offset[buffer] + bytes[buffer];
   const hex = number => `0x${number.toString(16)}`;
   const rows = [];
   if (value >= 0) {
@@ -66,7 +66,7 @@ function describe(buffer, value) {
       ["made by", born < 0 ? "given from outside the step" : `node ${born}, ${plan.nodeLabel(born)}`],
       ["why here", plan.why(value)]);
   }
-  rows.push(["kind", content.kinds[kind[buffer]]],
+  rows.push(["kind", content.kinds[plan.kindOf(buffer, value)]],
     ["buffer", `${formatBytes(bytes[buffer])}, nodes ${first[buffer]} to ${last[buffer] - 1}`],
     ["address", `${hex(offset[buffer])} to ${hex(end)}`]);
   return rows;
@@ -81,20 +81,20 @@ function fillDetails() {
 function tellAll({ buffer, value }) {
   const list = make("dl");
   for (const [label, text] of describe(buffer, value)) list.append(make("dt", label), make("dd", text));
-  return [make("h3", heading(buffer, value), { tabIndex: -1 }), list, ...related(buffer, value)];
+  return [make("h3", plan.nameOf(buffer, value), { tabIndex: -1 }), list, ...related(buffer, value)];
 }
 
 // Lists of what else to look at: what reads a value, what it was copied from, what shares its bytes.
 function related(buffer, value) {
   const others = plan.residents[buffer].filter(other => other !== value);
-  const inBuffer = listed("also in this buffer", others.map(other => toValue(other, called(other))));
+  const inBuffer = listed("also in this buffer", others.map(other => toValue(other, plan.called(other))));
   if (value < 0) return inBuffer;
   const nodes = plan.readers[value];
   const readers = nodes.map(step => toValue(plan.written[step], `node ${step}, ${plan.nodeLabel(step)}`));
   if (plan.isOutput(value)) readers.push(make("div", "the caller: an output"));
   const copies = plan.copies.get(value) ?? [], views = plan.views.get(value) ?? [];
-  const withNode = other => toValue(other, `node ${plan.values.node[other]}, ${called(other)}`);
-  const one = other => (other < 0 ? [] : [toValue(other, called(other))]);
+  const withNode = other => toValue(other, `node ${plan.values.node[other]}, ${plan.called(other)}`);
+  const one = other => (other < 0 ? [] : [toValue(other, plan.called(other))]);
   return [
     ...listed("readers", readers, true),
     ...listed("views of it", views.map(withNode)),
@@ -117,10 +117,4 @@ function toValue(value, text) {
   const button = make("button", text);
   button.addEventListener("click", () => goTo(plan.values.buffer[value], value));
   return button;
-}
-
-const called = value => `${plan.values.name[value]} ${plan.origin(value)}`;
-
-function heading(buffer, value) {
-  return value < 0 ? plan.workspaceName(buffer) : called(value);
 }

@@ -20,6 +20,7 @@ class Plan {
     this.findResidents();
     this.findRelations();
     this.findNeeds();
+    this.findSpans();
     this.indexLifetimes();
     this.addUpKinds();
   }
@@ -71,6 +72,25 @@ class Plan {
     }
   }
 
+  // Of each buffer the nodes [first, last) for which it is of one kind, as [first, last, kind].
+  findSpans() {
+    const { first, last, kind, turns } = this.buffers;
+    this.spans = first.map((begin, buffer) => {
+      const starts = [[begin, kind[buffer]], ...(turns[buffer] ?? [])];
+      return starts.map(([start, of], at) => [start, starts[at + 1]?.[0] ?? last[buffer], of]);
+    });
+  }
+
+  // The kind of the bytes that a buffer holds at a step.
+  kindAt(buffer, step) {
+    return this.spans[buffer].findLast(([begin], at) => begin <= step || !at)[2];
+  }
+
+  // The kind of a buffer when a value has been written into it.
+  kindOf(buffer, value) {
+    return this.kindAt(buffer, value < 0 ? 0 : this.values.node[value]);
+  }
+
   // How a value gets its bytes.
   how(value) {
     return this.content.hows[this.values.how[value]];
@@ -92,14 +112,20 @@ class Plan {
     });
   }
 
-  // Live bytes of each kind at each step, rounded up as the plan counts them.
+  // What a buffer counts for in live bytes: rounded up.
+  sizeOf(buffer) {
+    return Math.ceil(this.buffers.bytes[buffer] / this.alignment) * this.alignment;
+  }
+
+  // Live bytes of each kind at each step, as the plan counts them.
   addUpKinds() {
-    const { first, last, bytes, kind } = this.buffers;
     this.liveByKind = this.content.kinds.map(() => new Float64Array(this.steps + 1));
-    first.forEach((step, buffer) => {
-      const size = Math.ceil(bytes[buffer] / this.alignment) * this.alignment;
-      this.liveByKind[kind[buffer]][step] += size;
-      this.liveByKind[kind[buffer]][last[buffer]] -= size;
+    this.spans.forEach((spans, buffer) => {
+      const size = this.sizeOf(buffer);
+      for (const [first, last, kind] of spans) {
+        this.liveByKind[kind][first] += size;
+        this.liveByKind[kind][last] -= size;
+      }
     });
     for (const live of this.liveByKind) for (let step = 1; step <= this.steps; step++) live[step] += live[step - 1];
   }
@@ -152,11 +178,11 @@ class Plan {
 
   // The buffer at a step and an address, or -1.
   bufferAt(step, address, shown) {
-    const { offset, bytes, kind } = this.buffers;
+    const { offset, bytes } = this.buffers;
     let found = -1;
     this.alive(step, step + 1, buffer => {
       const isThere = offset[buffer] <= address && address < offset[buffer] + bytes[buffer];
-      if (isThere && shown[kind[buffer]]) found = buffer;
+      if (isThere && shown[this.kindAt(buffer, step)]) found = buffer;
     });
     return found;
   }
@@ -204,8 +230,15 @@ class Plan {
     return this.values.node[value] >= 0 ? this.nodeLabel(this.values.node[value]) : "";
   }
 
-  workspaceName(buffer) {
-    return `workspace of ${this.nodeLabel(this.buffers.first[buffer])}`;
+  // A value's name, with the scope and op that it comes from, as in the printout and in `explain`.
+  called(value) {
+    const origin = this.origin(value), name = this.values.name[value];
+    return origin ? `${name} (${origin})` : name;
+  }
+
+  // What a buffer is called that holds a value, or is a workspace, whose value is -1.
+  nameOf(buffer, value) {
+    return value < 0 ? `workspace of ${this.nodeLabel(this.buffers.first[buffer])}` : this.called(value);
   }
 
   // Values with a name, an origin or the name of an output that contains the text: first what nodes compute, in order.

@@ -45,12 +45,11 @@ function tellCurve(event) {
 
 // Lines of a tooltip: texts and elements.
 function wordsOf({ buffer, value }, step) {
-  const title = make("b", value < 0 ? plan.workspaceName(buffer) : plan.values.name[value]);
-  const lines = [[title, value < 0 ? "" : ` ${plan.origin(value)}`]];
+  const lines = [[make("b", plan.nameOf(buffer, value))]];
   if (value >= 0) lines.push([`${plan.values.types[plan.values.type[value]][0]}, ${plan.why(value)}`]);
-  const { bytes, first, last, kind } = plan.buffers;
+  const { bytes, first, last } = plan.buffers;
   const nodes = `nodes ${first[buffer]} to ${last[buffer] - 1}`;
-  lines.push([make("span", `${content.kinds[kind[buffer]]}, ${formatBytes(bytes[buffer])}, ${nodes}`)]);
+  lines.push([make("span", `${content.kinds[plan.kindAt(buffer, step)]}, ${formatBytes(bytes[buffer])}, ${nodes}`)]);
   lines.push([make("span", `node ${step}: ${plan.nodeLabel(step)}`)]);
   return lines;
 }

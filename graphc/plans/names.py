@@ -1,0 +1,121 @@
+"""What printouts, sentences and pages call values, nodes and buffers, and which kind they show.
+
+A buffer serves one value after another, so its name and its kind are those of a node: of the value
+whose bytes it holds there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from graphc.ir.graph import Node, Value
+from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan, kind_of
+
+
+class Span(NamedTuple):
+    """Nodes [first, last) for which a buffer is of one kind."""
+
+    first: int
+    last: int
+    kind: Kind
+
+
+def origin(value: Value) -> str:
+    """Scope and op of what computes a value; empty for inputs and states."""
+    return value.node.label if value.node is not None else ""
+
+
+def called(plan: MemoryPlan, value: Value) -> str:
+    """A value's name, with the scope and op that it comes from: ``%27 (stage1/unit0/add)``."""
+    name, place = plan.graph.names[value], origin(value)
+    return f"{name} ({place})" if place else name
+
+
+def node_at(plan: MemoryPlan, step: int) -> str:
+    """A node by its number: ``node 16 (stage1/unit0/add)``."""
+    return f"node {step} ({node_label(plan, step)})"
+
+
+def node_of(plan: MemoryPlan, node: Node) -> str:
+    """A node with its number, as `node_at` has it."""
+    return node_at(plan, plan.graph.position[node])
+
+
+def node_label(plan: MemoryPlan, step: int) -> str:
+    """Scope and op of a node by its number; a graph without nodes has its start."""
+    return plan.graph.nodes[step].label if plan.graph.nodes else "start"
+
+
+def born(plan: MemoryPlan, value: Value) -> int:
+    """The number of the node that computes a value, -1 for what is there before the first one."""
+    return -1 if value.node is None else plan.graph.position[value.node]
+
+
+def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
+    """The value whose bytes a buffer holds at a node: the one written last; None for a workspace.
+
+    A state's bytes are the state's, updated or not.
+    """
+    residents = plan.residents.get(buffer.index, [])
+    if buffer.kind == "state":
+        return residents[0]
+    found, latest = None, -2
+    for value in residents:
+        begin = born(plan, value)
+        if latest <= begin <= step and plan.placements[value].how != "view":
+            found, latest = value, begin
+    return found
+
+
+def buffer_name(plan: MemoryPlan, buffer: Buffer, step: int) -> str:
+    """What a buffer is called at a node: its value, or the node that it is the workspace of."""
+    value = held_at(plan, buffer, step)
+    if value is None:
+        return f"workspace of {node_label(plan, buffer.lifetime.first)}"
+    return called(plan, value)
+
+
+def spans(plan: MemoryPlan, buffer: Buffer) -> list[Span]:
+    """A buffer's life by kind: a gradient that overwrites a feature map makes it a gradient's.
+
+    What a node of the update computes in a buffer counts as what it overwrites.
+    """
+    first, end = buffer.lifetime.first, plan.lifetime_end(buffer)
+    kinds = {first: buffer.kind}
+    for begin, kind in sorted(_written(plan, buffer), key=lambda entry: entry[0]):
+        kinds[max(first, begin)] = kind
+    found: list[Span] = []
+    for begin, kind in kinds.items():
+        if found and found[-1].kind == kind:
+            continue
+        if found:
+            found[-1] = found[-1]._replace(last=begin)
+        found.append(Span(begin, end, kind))
+    return found
+
+
+def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
+    """When each value is written into a buffer, and its kind; a state stays one."""
+    if buffer.kind in ("state", "workspace"):
+        return
+    for value in plan.residents[buffer.index]:
+        is_update = value.node is not None and value.node.phase == "update"
+        if not is_update and plan.placements[value].how != "view":
+            yield born(plan, value), kind_of(value)
+
+
+def kind_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Kind:
+    """The kind of the bytes that a buffer holds at a node."""
+    return next(span.kind for span in reversed(spans(plan, buffer)) if span.first <= step)
+
+
+def listed(parts: list[str], most: int) -> str:
+    """Parts in a row; of more than `most`, the first ones and how many more."""
+    more = f" and {len(parts) - most} more" if len(parts) > most else ""
+    return ", ".join(parts[:most]) + more
+
+
+def count(number: int, what: str) -> str:
+    """A number of things: ``1 value``, ``2 values``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
