@@ -14,7 +14,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 
 from graphc.errors import OptionError, check_seed, number_between, whole_number
-from graphc.ir.device import ALIGNMENT, DEVICES, Device, find_device, planned_device
+from graphc.ir.device import (
+    ALIGNMENT,
+    DEVICES,
+    Device,
+    find_device,
+    planned_device,
+    profiles,
+)
 from graphc.ir.graph import Value
 from graphc.ir.types import parse_bytes
 from graphc.keywords import Flag, Options, now_required, option
@@ -235,11 +242,13 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     device: str | Device = option(
         "cpu",
         "What the plan is for: ``cpu``, ``cuda``, ``auto``, a GPU where there is one, or a device "
-        "profile. No GPU is needed to plan for one: ``cuda`` is the GPU that `roofline` names, by "
-        "default an H200.",
+        "profile or its name, one of {choices}. No GPU is needed to plan for one: ``cuda`` is the "
+        "GPU that `roofline` names, by default an H200.",
+        choices=profiles(),
+        check=lambda _, given: None,  # by `check` of all options, which knows the roofline
         flag=Flag(
-            "cpu, cuda (the GPU that --roofline names, h200 if none), or auto: a GPU where there "
-            "is one (default: {default})",
+            "cpu, {choices}, cuda (the GPU that --roofline names, h200 if none), or auto: a GPU "
+            "where there is one (default: {default})",
             metavar="D",
         ),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.types import format_bytes
 from graphc.runtime.gpu import cublas, nvrtc
 from graphc.runtime.gpu.device import cuda_versions, find_gpus
+from graphc.runtime.memory import machine_memory
 from graphc.runtime.profile import machine
 
 if TYPE_CHECKING:
@@ -50,9 +50,12 @@ def describe() -> dict[str, Any]:
     It has ``cpu``, ``gpus``, ``gpu_unavailable`` (a sentence or None) and ``libraries`` (versions,
     or why they are missing).
     """
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found: dict[str, Any] = {
-        "cpu": {"name": machine(), "memory_bytes": pages, "numpy": np.__version__},
+        "cpu": {
+            "name": machine(),
+            "memory_bytes": machine_memory().total_bytes,
+            "numpy": np.__version__,
+        },
         "gpus": [],
         "gpu_unavailable": None,
         "libraries": {"nvrtc": _nvrtc(), "cublas": _cublas()},

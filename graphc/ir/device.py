@@ -50,14 +50,23 @@ DEVICES = {
     for device in (
         CPU,
         _gpu("v100", 70, 15.7e12, 900e9),
+        _gpu("v100-32gb", 70, 15.7e12, 900e9),
+        _gpu("t4", 75, 8.1e12, 300e9),
         _gpu("a100", 80, 19.5e12, 2039e9),
+        _gpu("a100-40gb", 80, 19.5e12, 1555e9),
+        _gpu("rtx-3090", 86, 35.6e12, 936e9),
+        _gpu("l4", 89, 30.3e12, 300e9),
         _gpu("l40s", 89, 91.6e12, 864e9),
+        _gpu("rtx-4090", 89, 82.6e12, 1008e9),
         _gpu("h100", 90, 67e12, 3350e9),
         _gpu("h200", 90, 67e12, 4800e9),
+        _gpu("b200", 100, 75e12, 7700e9),
+        _gpu("rtx-5090", 120, 104.8e12, 1792e9),
     )
 }
 """Peaks of the vendor's data sheets, not measurements: float32 without tensor cores, and memory
-bandwidth; V100 SXM2, A100 SXM 80 GB, L40S, H100 SXM, H200 SXM."""
+bandwidth; V100 SXM2 (16 GB, but for ``v100-32gb``), A100 SXM (80 GB, but for ``a100-40gb``), L40S,
+H100 SXM, H200 SXM, B200 SXM. Their memory is in graphc/ir/device_memory.py."""
 
 
 def find_device(name: str) -> Device:
@@ -69,32 +78,42 @@ DEFAULT_GPU = "h200"
 """What is planned for where no GPU is named."""
 
 
-def gpu_number(device: str) -> int | None:
+def profiles() -> tuple[str, ...]:
+    """The names of all GPUs that can be planned for."""
+    return tuple(device.name for device in DEVICES.values() if device.kind == "cuda")
+
+
+def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
     """The number of the GPU that ``cuda`` or ``cuda:1`` names; None for ``cpu``.
 
-    Raises `OptionError` for anything else.
+    Raises `OptionError` for anything else, which names the `others` that may be given, too.
     """
     if device == "cpu":
         return None
     kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
     if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
-        raise OptionError(f"unknown device {device!r}; choose one of: cpu, cuda, cuda:1, auto")
+        names = ", ".join(("cpu", "cuda", "cuda:1", "auto", *others))
+        raise OptionError(f"unknown device {device!r}; choose one of: {names}")
     return int(number or "0")
 
 
 def planned_device(device: str | Device, roofline: str | None) -> Device:
-    """The device profile that a plan for `device` is made for; on a GPU the one of `roofline`.
+    """The device profile that a plan for `device` is made for; of ``cuda`` the one of `roofline`.
 
-    Raises `OptionError` for unknown names, and for the roofline of a CPU with a GPU.
+    A device may be the name of a profile, too. Raises `OptionError` for unknown names, and for the
+    roofline of a CPU with a GPU.
     """
+    if device == CPU.name:
+        return CPU
+    if isinstance(device, str):
+        device = DEVICES.get(device, device)
     if isinstance(device, Device):
         if roofline and find_device(roofline).kind != device.kind:
             raise OptionError(f"the roofline {roofline!r} is of another kind than {device.name}")
         return device
-    if gpu_number(device) is None:
-        return CPU
+    gpu_number(device, profiles())
     found = find_device(roofline or DEFAULT_GPU)
     if found.kind != "cuda":
-        gpus = ", ".join(each.name for each in DEVICES.values() if each.kind == "cuda")
+        gpus = ", ".join(profiles())
         raise OptionError(f"the roofline {roofline!r} is no GPU's; choose one of {gpus}")
     return found

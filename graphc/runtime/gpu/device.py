@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphc.errors import GpuUnavailable, to_install
-from graphc.ir.device import DEVICES, Device
+from graphc.ir.device import Device, find_device, profiles
 
 CORES_OF_A_MULTIPROCESSOR = 128
 OLDEST_ARCHITECTURE = 75
@@ -76,13 +76,26 @@ def find_gpu(number: int) -> Gpu:
 
 def profile_of(gpu: Gpu) -> Device:
     """What planning has to know of a device: its data sheet, or what the driver says of it."""
-    for device in DEVICES.values():
-        if device.kind == "cuda" and device.name in re.split(r"[^a-z0-9]+", gpu.name.lower()):
-            return device
+    words = re.split(r"[^a-z0-9]+", gpu.name.lower())
+    named = [device for device in map(find_device, profiles()) if _is_called(words, device.name)]
+    if named:
+        return max(named, key=lambda device: len(device.name))
     return Device(
         gpu.name, gpu.flops_per_second, gpu.bytes_per_second,
         kind="cuda", architecture=gpu.architecture,
     )  # fmt: skip
+
+
+def _is_called(words: list[str], profile: str) -> bool:
+    """Whether a driver's name of a GPU, as words, is that of a profile.
+
+    Data centre cards have words for their form and memory besides, as in ``NVIDIA A100-SXM4-40GB``;
+    of GeForce cards another word, such as ``Ti`` or ``Laptop``, makes another GPU.
+    """
+    parts = profile.split("-")
+    if parts[0] == "rtx":
+        return [word for word in words if word not in ("nvidia", "geforce")] == parts
+    return set(parts) <= set(words)
 
 
 def _gpu(cupy: Any, number: int) -> Gpu:

@@ -1,0 +1,61 @@
+"""The memory of GPUs, and how much of it an arena can have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 2**20
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The bytes of a device's memory, and those that an arena can have."""
+
+    name: str
+    total_bytes: int
+    usable_bytes: int
+
+    def spare_bytes(self, arena_bytes: int) -> int:
+        """The bytes that such an arena leaves; below 0, those that it is over."""
+        return self.usable_bytes - arena_bytes
+
+
+REPORTED_MIB = {
+    "v100": 16160,
+    "v100-32gb": 32510,
+    "t4": 15360,
+    "a100": 81920,
+    "a100-40gb": 40960,
+    "rtx-3090": 24268,
+    "l4": 23034,
+    "l40s": 46068,
+    "rtx-4090": 24564,
+    "h100": 81559,
+    "h200": 143771,
+    "b200": 183359,
+    "rtx-5090": 32607,
+}
+"""MiB of each GPU as ``nvidia-smi`` reports them, the smallest number where drivers differ.
+
+Data sheets round: what is sold as 48 GB is 46,068 MiB. The numbers of A100, H100, H200, L4, L40S
+and T4 stand in https://thundergolfer.com/blog/nvidia-gpu-memory-capacity, which explains them; the
+others are those of published outputs of ``nvidia-smi``. V100 is the one of 16 GB, A100 of 80 GB."""
+
+
+def gpu_memory(name: str, total_bytes: int | None = None) -> DeviceMemory | None:
+    """The memory of a GPU, of `total_bytes` or as `REPORTED_MIB` has it; None for unknown ones.
+
+    An arena cannot have 1 GiB and another 128th of it, rounded up to MiB. The driver takes part of
+    what ``nvidia-smi`` reports: CUDA has 250 MiB less on a T4 and 717 less on a B200. Then 300 to
+    500 MiB go to the context with the code of kernels, and graphc's runtime leaves 512 MiB to
+    libraries (``LIBRARY_BYTES`` in graphc/runtime/gpu/cuda.py). Screens and other processes on the
+    same GPU take more.
+    """
+    if total_bytes is None:
+        if name not in REPORTED_MIB:
+            return None
+        total_bytes = REPORTED_MIB[name] * MIB
+    reserved = GIB + total_bytes // 128
+    usable = max(0, total_bytes - reserved)
+    return DeviceMemory(name, total_bytes, usable // MIB * MIB)

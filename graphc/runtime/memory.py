@@ -1,0 +1,82 @@
+"""The memory that an arena can have: on a device by its profile, or on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from graphc.errors import GpuUnavailable
+from graphc.ir.device import Device
+from graphc.ir.device_memory import GIB, MIB, DeviceMemory, gpu_memory
+from graphc.runtime.gpu.device import find_gpus
+
+UNLIMITED = "max"
+
+
+def memory_of(device: Device) -> DeviceMemory | None:
+    """The memory of the device that a plan is for; None where nobody knows it.
+
+    That of the CPU is this machine's, and so is that of a GPU which has no profile.
+    """
+    if device.kind == "cpu":
+        return machine_memory()
+    known = gpu_memory(device.name)
+    if known is not None:
+        return known
+    try:
+        here = [gpu for gpu in find_gpus() if gpu.name == device.name]
+    except GpuUnavailable:
+        return None
+    return gpu_memory(device.name, here[0].memory_bytes) if here else None
+
+
+def machine_memory(root: str | os.PathLike[str] = "/") -> DeviceMemory:
+    """The memory of this machine, or less where a control group of this process has a limit.
+
+    An arena cannot have 1 GiB of it, or an eighth where that is less: the interpreter with its
+    libraries takes about 0.3 GiB, and the rest is for the system and for batches that are fed.
+    `root` is the folder in which ``proc`` and ``sys`` lie.
+    """
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = min([physical, *_limits(Path(root))])
+    usable = total - min(GIB, total // 8)
+    return DeviceMemory("cpu", total, usable // MIB * MIB)
+
+
+def _limits(root: Path) -> Iterator[int]:
+    """The limits of the process's control groups and of those around them, in bytes.
+
+    Version 2 has one hierarchy, in lines ``0::/path`` and files ``memory.max``; version 1 has one
+    for memory, in lines ``4:memory:/path`` and files ``memory.limit_in_bytes``.
+    https://docs.kernel.org/admin-guide/cgroup-v2.html
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # no Linux, or nothing is told
+        return
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            top, name = mount, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = mount / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # Inside a container the path may be that of its host, and then its own group is the top.
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            yield from _limit(folder / name)
+            if folder == top:
+                break
+
+
+def _limit(file: Path) -> Iterator[int]:
+    try:
+        text = file.read_text().strip()
+    except OSError:  # no such group is seen from here, or it has no limit
+        return
+    if text != UNLIMITED:
+        yield int(text)
