@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from graphc import optim
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
-from graphc.errors import BudgetError, GraphcError
+from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError
 from graphc.errors import no_attribute as _no_attribute
 from graphc.ir.builder import input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value
@@ -69,6 +69,8 @@ __all__ = [
     "Node",
     "Op",
     "Program",
+    "ProgramBusy",
+    "TornError",
     "Value",
     "adaptive_average_pool2d",
     "add",

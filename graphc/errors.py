@@ -89,6 +89,14 @@ class FeedError(GraphcError):
     """The arrays given to a step do not match the program's inputs."""
 
 
+class TornError(GraphcError):
+    """A step or a load was stopped while it replaced states: some are new, some are old."""
+
+
+class ProgramBusy(GraphcError):  # noqa: N818 - a state of a program, no mistake of its making
+    """A program was called in the middle of its own step."""
+
+
 class NonFiniteError(GraphcError):
     """`check_finite=True` found NaN or infinity."""
 

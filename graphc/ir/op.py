@@ -114,6 +114,11 @@ class Op:
     convolves: ClassVar[bool] = False
     """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
 
+    indices: ClassVar[tuple[str, ...]] = ()
+    """Inputs that `index_limit` is about; where none is named, all that are integers."""
+    learning_rates: ClassVar[tuple[str, ...]] = ()
+    """Inputs that are learning rates: what a user feeds to one is a finite number from 0 up."""
+
     untimed_attributes: ClassVar[tuple[str, ...]] = ()
     """Attributes that have nothing to do with how long the kernel takes."""
 

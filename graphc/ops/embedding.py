@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import DTypeError, FeedError, OptionError, ShapeError
+from graphc.errors import DTypeError, OptionError, ShapeError
 from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
@@ -22,16 +22,6 @@ def require_integers(type: TensorType, what: str) -> None:
         raise DTypeError(f"{what} must be integers, got {type.dtype}")
 
 
-def check_range(indices: Array, limit: int, what: str) -> None:
-    """Raise `FeedError` at run time unless all indices lie in [0, limit)."""
-    low, high = int(np.minimum.reduce(indices, None)), int(np.maximum.reduce(indices, None))
-    if low < 0 or high >= limit:
-        raise FeedError(
-            f"{what} reach from {low} to {high}, but must lie in 0 to {limit - 1}; check the fed "
-            "integers"
-        )
-
-
 def _rows_bytes(table: TensorType, rows: TensorType) -> int:
     """Bytes of a table in as many different rows as may be looked up."""
     return min(table.bytes, rows.bytes)
@@ -41,6 +31,7 @@ class Gather(Op):
     """y[..., :] = table[indices[...], :]: rows of a table by number."""
 
     name, inputs = "gather", ("table", "indices")
+    indices = ("indices",)
     precision = "lookup"
     needs_contiguous = ("table",)
     native_16_bit = True
@@ -72,7 +63,6 @@ class Gather(Op):
         self, record: Recorder, node: Node, table: Array, indices: Array, *, y: Array
     ) -> None:
         (rows,) = record.scratch
-        record(check_range, indices, self.index_limit(node), "gather: indices")
         record(np.copyto, rows, indices)
         record(np.take, table, rows, 0, y, "clip")  # "clip" is the mode without a buffer
 
@@ -89,6 +79,7 @@ class GatherGradient(Op):
     """The table's gradient: rows of dy summed where their numbers say, always in the same order."""
 
     name, inputs, outputs = "gather_gradient", ("dy", "indices", "*sum"), ("dtable",)
+    indices = ("indices",)
     may_overwrite = {"dtable": ("sum",)}
     needs_contiguous = ("dy", "indices")
     attributes = RowsAttributes
@@ -104,6 +95,10 @@ class GatherGradient(Op):
         dtable = dy.with_shape((attributes.rows, *dy.shape[indices.rank :]))
         check_sum(attributes.accumulate, sum, dtable)
         return dtable
+
+    def index_limit(self, node: Node) -> int:
+        rows: int = node.attributes.rows
+        return rows
 
     def gradient_dy(self, node: Node, ddtable: Value, indices: Value) -> Value:
         return apply(Gather, ddtable, indices).output
@@ -172,7 +167,6 @@ class OneHot(Op):
 
     def kernel(self, record: Recorder, node: Node, indices: Array, *, y: Array) -> None:
         (numbers,) = record.scratch
-        record(check_range, indices, self.index_limit(node), "one_hot: indices")
         record(numbers[1].fill, 1)
         record(np.add.accumulate, numbers[1], out=numbers[0])
         record(np.subtract, numbers[0], 1, out=numbers[0])

@@ -24,6 +24,7 @@ class Update(Elementwise):
     states stay as they are, to the last bit.
     """
 
+    learning_rates = ("rate",)
     variants: ClassVar[Mapping[tuple[bool, bool], Mapping[str, Expression]]]
     """(decays, guarded) → the expressions that are evaluated."""
 
@@ -159,6 +160,7 @@ class AdamCorrection(Op):
     name, inputs = "adam_correction", ("learning_rate", "step")
     outputs = ("rate", "correction")
     attributes = BetaAttributes
+    learning_rates = ("learning_rate",)
 
     def infer(
         self, attributes: BetaAttributes, learning_rate: TensorType, step: TensorType

@@ -21,6 +21,10 @@ Outputs = Callable[[], dict[str, Array]]
 class Backend(Protocol):
     """A plan bound to one arena on one device."""
 
+    is_torn: bool
+    """Whether updates of states have begun that did not end. A step that raises leaves all states
+    as they were, or this true."""
+
     @property
     def arena_bytes(self) -> int:
         """Bytes of the one allocation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,18 +10,22 @@ import numpy as np
 
 from graphc.errors import FeedError, GraphcError, NonFiniteError, did_you_mean
 from graphc.ir.builder import number_of
-from graphc.ir.graph import Graph, Input, Value
+from graphc.ir.graph import Graph, Input
+from graphc.optim import LARGEST
+from graphc.runtime.index_ranges import FedRange, index_limits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Feeds:
-    """The inputs of a graph, and what may be fed to them."""
+    """The inputs of a graph, and what may be fed to them; `ranges` are those of integers."""
 
-    def __init__(self, graph: Graph, check_finite: bool, check_limits: bool) -> None:
+    def __init__(
+        self, graph: Graph, check_finite: bool, ranges: Mapping[Input, list[FedRange]]
+    ) -> None:
         self._inputs = {source.name: source for source in graph.inputs}
-        self._check_finite = check_finite
-        self._limits = index_limits(graph, unchanged=True) if check_limits else {}
+        self._check_finite, self._ranges = check_finite, ranges
+        self._rates = _learning_rates(graph)
 
     def checked(self, feeds: Mapping[str, Any]) -> dict[Input, Array | float]:
         """An array of every input's type, or its default; raises `FeedError`.
@@ -43,64 +48,128 @@ class Feeds:
                 raise FeedError(f"input {source.name!r} is missing; feed an array of {source.type}")
             return source.default
         given = feeds[source.name]
-        if isinstance(given, int | float) and source.shape == ():
-            try:
-                number = number_of(f"input {source.name!r}", given, source.type.dtype)
-            except GraphcError as error:
-                raise FeedError(str(error)) from None
-            given = np.asarray(number).astype(source.type.dtype.numpy)
-        if isinstance(given, np.generic):
-            given = np.asarray(given)
-        if not isinstance(given, np.ndarray):
-            raise FeedError(
-                f"input {source.name!r} is {source.type}, got {type(given).__name__}; feed a NumPy "
-                f"array, for example numpy.asarray(..., {source.type.dtype.name!r})"
-            )
-        if given.dtype != source.type.dtype.numpy:
-            raise FeedError(
-                f"input {source.name!r} is {source.type}, got the dtype {given.dtype}; convert it "
-                f"with .astype({source.type.dtype.name!r})"
-            )
-        if given.shape != source.shape:
-            raise FeedError(
-                f"input {source.name!r} is {source.type}, got the shape {list(given.shape)}; "
-                "shapes are fixed when a program is compiled"
-            )
-        self._check_numbers(source, given)
+        if source in self._rates and isinstance(given, int | float):
+            _check_rate(source, given)
+        given = _as_array(source, given)
+        if source in self._rates:
+            _check_rate(source, given.item())
+        if self._check_finite:
+            _require_finite(source, given)
+        for allowed in self._ranges.get(source, ()):
+            allowed.check(source, given)
         return given
 
-    def _check_numbers(self, source: Input, given: Array) -> None:
-        if self._check_finite and given.dtype.kind not in "biu":
-            bad = np.flatnonzero(~np.isfinite(np.asarray(given, np.float64)))
-            if bad.size:
-                where = tuple(int(i) for i in np.unravel_index(bad[0], given.shape))
-                raise NonFiniteError(
-                    f"input {source.name!r} holds {given[where]} at {list(where)}, "
-                    f"{bad.size} such elements in all"
-                )
-        limit = self._limits.get(source)
-        if limit is not None and given.size and (given.min() < 0 or given.max() >= limit):
-            raise FeedError(
-                f"input {source.name!r} holds numbers from {given.min()} to {given.max()}; "
-                f"they number rows or classes and must lie in [0, {limit})"
+
+def _learning_rates(graph: Graph) -> frozenset[Input]:
+    """Inputs with a default that are learning rates of updates."""
+    return frozenset(
+        value
+        for node in graph.nodes
+        for index, value in enumerate(node.inputs)
+        if isinstance(value, Input)
+        and value.default is not None
+        and node.op.input_name(index) in node.op.learning_rates
+    )
+
+
+def _check_rate(source: Input, given: float) -> None:
+    if not 0 <= given <= LARGEST:
+        raise FeedError(
+            f"input {source.name!r} is a learning rate, which must lie between 0 and {LARGEST:g}, "
+            f"got {_short(given)}; feed a number in that range, or leave it out for "
+            f"{source.default:g}"
+        )
+
+
+def _as_array(source: Input, given: Any) -> Array:
+    """What is given as an array of the input's type; raises `FeedError`."""
+    if isinstance(given, int | float) and source.shape == ():
+        return _number(source, given)
+    if isinstance(given, np.generic):
+        given = np.asarray(given)
+    if not isinstance(given, np.ndarray):
+        raise FeedError(f"input {source.name!r} is {source.type}, got {_what(source, given)}")
+    if isinstance(given, np.ma.MaskedArray):
+        raise FeedError(
+            f"input {source.name!r} is {source.type}, in which every element counts, got a masked "
+            "array; say what masked elements are with .filled(number)"
+        )
+    if given.dtype != source.type.dtype.numpy:
+        raise FeedError(
+            f"input {source.name!r} is {source.type}, got the dtype {given.dtype}; "
+            + _conversion(source, given)
+        )
+    if given.shape != source.shape:
+        raise FeedError(
+            f"input {source.name!r} is {source.type}, got the shape {list(given.shape)}; "
+            "shapes are fixed when a program is compiled"
+        )
+    return given
+
+
+def _number(source: Input, given: float) -> Array:
+    """A number as a scalar array; raises `FeedError` where the input's dtype cannot hold it."""
+    dtype = source.type.dtype
+    try:
+        number = number_of(f"input {source.name!r}", given, dtype)
+        with np.errstate(over="ignore"):
+            found = np.asarray(number).astype(dtype.numpy)
+        fits = bool(np.isinf(found)) == math.isinf(number)
+    except GraphcError as error:
+        raise FeedError(str(error)) from None
+    except OverflowError:  # an int that is no float64 either
+        fits = False
+    if not fits:
+        raise FeedError(
+            f"input {source.name!r} is {source.type}, and {_short(given)} is more than "
+            f"{dtype.name} can hold; feed a smaller number"
+        )
+    return found
+
+
+def _what(source: Input, given: object) -> str:
+    """What is given instead of an array, and the cure."""
+    dtype = source.type.dtype.name
+    if source.shape == () and not isinstance(given, list | tuple):
+        return f"{type(given).__name__}; feed an int, a float or a NumPy array"
+    if isinstance(given, list | tuple):
+        try:
+            np.asarray(given, source.type.dtype.numpy)
+        except (ValueError, TypeError, OverflowError) as error:
+            return (
+                f"{type(given).__name__} that is no array of {dtype} ({error}); feed rows of one "
+                "length, filled up with numbers"
             )
+    return f"{type(given).__name__}; feed a NumPy array, for example numpy.asarray(..., {dtype!r})"
 
 
-def index_limits(graph: Graph, unchanged: bool = False) -> dict[Value, int]:
-    """Limits of integer values, handed back through what they were read through.
+def _conversion(source: Input, given: Array) -> str:
+    """How an array of another dtype becomes one of the input's."""
+    name = source.type.dtype.name
+    if given.dtype.kind == "c":
+        return f"choose a part of it: .real.astype({name!r})"
+    if given.dtype.kind in "OSUV":
+        return f"make numbers of it, in rows of one length: numpy.asarray(..., {name!r})"
+    return f"convert it with .astype({name!r})"
 
-    With `unchanged` only through views and copies, which leave every number as it is.
-    """
-    limits: dict[Value, int] = {}
-    for node in reversed(graph.nodes):
-        passes_on = not unchanged or node.op.views is not None or node.op.name == "copy"
-        found = [limits[value] for value in node.outputs if value in limits and passes_on]
-        own = node.op.index_limit(node)
-        found += [] if own is None else [own]
-        for value in node.inputs if found else ():
-            if value.type.dtype.kind == "int":
-                limits[value] = min([*found, limits.get(value, found[0])])
-    return limits
+
+def _short(given: float) -> str:
+    """A number as text; an int may have more digits than Python writes."""
+    if isinstance(given, int) and given.bit_length() > 64:
+        return f"an int of {given.bit_length()} bits"
+    return repr(given)
+
+
+def _require_finite(source: Input, given: Array) -> None:
+    if given.dtype.kind in "biu":
+        return
+    bad = np.flatnonzero(~np.isfinite(np.asarray(given, np.float64)))
+    if bad.size:
+        where = tuple(int(i) for i in np.unravel_index(bad[0], given.shape))
+        raise NonFiniteError(
+            f"input {source.name!r} holds {given[where]} at {list(where)}, "
+            f"{bad.size} such elements in all"
+        )
 
 
 def random_feeds(graph: Graph, seed: int) -> dict[Input, Array]:

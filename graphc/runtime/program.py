@@ -9,20 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, OptionError, check_seed, did_you_mean
+from graphc.errors import FeedError, OptionError, TornError, check_seed, did_you_mean
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.runtime.backend import Backend, Staged
+from graphc.runtime.backend import Backend, Outputs, Staged
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
+from graphc.runtime.index_ranges import IndexRanges
 from graphc.runtime.initial import fill_initial
+from graphc.runtime.turns import Turns
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Program:
     """One graph on one device. `plan` says where everything lives; nothing else is allocated.
+
+    A step that raises leaves all states as they were, or it was stopped in the middle of its
+    updates: then reading states, `save` and further steps raise `TornError` until `load` or
+    `reset`. Threads take turns; see docs/training.md.
 
     With `poison` every byte is NaN while no value lives there, so that a wrong plan shows. With
     `check_finite` a step that meets NaN or infinity raises `NonFiniteError` and leaves all states
@@ -47,9 +53,12 @@ class Program:
                 f"the plan was made for {plan.device.name}, a GPU; graphc.bind runs it where there "
                 "is one, a plan with device='cpu' runs here"
             )
-        self._feeds = Feeds(plan.graph, check_finite, check_limits=on_gpu)
-        self._backend = backend or CpuBackend(plan, poison, check_finite)
+        ranges = IndexRanges(plan.graph)
+        self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
+        self._backend = backend or CpuBackend(plan, poison, check_finite, ranges.computed)
         self._named = {state.name: state for state in self.graph.states}
+        self._turns = Turns(on_gpu)
+        self._pending: _Pending | None = None
         self.reset()
 
     @property
@@ -60,21 +69,29 @@ class Program:
     @property
     def parameters(self) -> MutableMapping[str, Array]:
         """Parameters by name. Reading gives a copy; assigning checks shape and dtype."""
-        return _States(
-            {name: s for name, s in self._named.items() if s.role == "parameter"}, self._backend
-        )
+        return self._states({n: s for n, s in self._named.items() if s.role == "parameter"})
 
     @property
     def states(self) -> MutableMapping[str, Array]:
         """Everything that lives across steps: parameters, moments, counters."""
-        return _States(self._named, self._backend)
+        return self._states(self._named)
+
+    def _states(self, states: Mapping[str, State]) -> MutableMapping[str, Array]:
+        return _States(
+            states,
+            lambda state: self._turns.take(self._read, state),
+            lambda state, given: self._turns.take(self._write, state, given),
+        )
 
     def reset(self) -> None:
         """Give all states their initial values again."""
-        for state in self.graph.states:
-            initial = np.empty(state.shape, state.type.dtype.numpy)
-            fill_initial(state, self._seed, initial)
-            self._backend.write(state, initial)
+        initial = ((state, self._initial(state)) for state in self.graph.states)
+        self._turns.take(self._replace, initial)
+
+    def _initial(self, state: State) -> Array:
+        initial = np.empty(state.shape, state.type.dtype.numpy)
+        fill_initial(state, self._seed, initial)
+        return initial
 
     def step(self, feeds: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Array]:
         """Copy inputs in, run every node, copy outputs out.
@@ -82,7 +99,10 @@ class Program:
         Inputs are given by name; one with a default may be left out. Returns new arrays by output
         name, for a training program ``{"loss": array}``.
         """
-        return self._backend.submit(self._staged({**_mapping(feeds), **named}))()
+        return self._turns.take(self._step, {**_mapping(feeds), **named})
+
+    def _step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        return self._submit(self._stage(feeds))()
 
     def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
         """The outputs of one step for each batch of feeds.
@@ -91,39 +111,85 @@ class Program:
         outputs are asked for, so states are those after the step whose outputs were given last. A
         fault in the next batch is raised then, too.
         """
-        remaining = iter(batches)
-        ready = self._next(remaining)
+        try:
+            return self._run(iter(batches))
+        except TypeError:
+            raise FeedError(f"batches are mappings one after another, got {batches!r}") from None
+
+    def _run(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
+        ready = self._next(batches)
         while ready is not None:
-            outputs = self._backend.submit(ready())
-            ready = self._next(remaining)
-            yield outputs()
+            pending = self._turns.take(self._begin, ready)
+            ready = self._next(batches)
+            yield self._turns.take(self._finish, pending)
 
     def _next(self, batches: Iterator[Mapping[str, Any]]) -> Callable[[], Staged] | None:
         """The next batch, made ready: what gives it, or raises what is wrong with it. None behind
         the last one."""
         try:
-            staged = self._staged(_mapping(next(batches)))
+            staged = self._turns.take(self._stage, _mapping(next(batches)))
         except StopIteration:
             return None
         except Exception as error:
             return functools.partial(_raise, error)
         return lambda: staged
 
-    def _staged(self, feeds: Mapping[str, Any]) -> Staged:
+    def _begin(self, ready: Callable[[], Staged]) -> _Pending:
+        """Submit a step whose outputs are taken later, by the next step at the latest."""
+        self._pending = pending = _Pending(self._submit(ready()))
+        return pending
+
+    def _finish(self, pending: _Pending) -> dict[str, Array]:
+        if self._pending is pending:
+            self._pending = None
+        return pending()
+
+    def _stage(self, feeds: Mapping[str, Any]) -> Staged:
         return self._backend.stage(self._feeds.checked(feeds))
+
+    def _submit(self, staged: Staged) -> Outputs:
+        if self._pending is not None:
+            self._finish(self._pending)
+        self._require_whole()
+        return self._backend.submit(staged)
 
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
 
         `notes` go into the file's metadata; `graphc.read_notes` gives them back.
         """
-        save_states(path, dict(self.states), notes or {})
+        save_states(path, self._turns.take(self._read_all), notes or {})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read all states; raises `CheckpointError`, changing nothing, if the file does not fit."""
         types = {name: state.type for name, state in self._named.items()}
-        for name, array in load_states(path, types).items():
-            self._backend.write(self._named[name], array)
+        found = load_states(path, types)
+        self._turns.take(self._replace, [(self._named[name], found[name]) for name in found])
+
+    def _read(self, state: State) -> Array:
+        self._require_whole()
+        return self._backend.read(state)
+
+    def _read_all(self) -> dict[str, Array]:
+        return {name: self._read(state) for name, state in self._named.items()}
+
+    def _write(self, state: State, given: Array) -> None:
+        self._require_whole()
+        self._backend.write(state, given)
+
+    def _replace(self, states: Iterable[tuple[State, Array]]) -> None:
+        """Write all states; where that stops on the way, they are torn."""
+        self._backend.is_torn = True
+        for state, array in states:
+            self._backend.write(state, array)
+        self._backend.is_torn = False
+
+    def _require_whole(self) -> None:
+        if self._backend.is_torn:
+            raise TornError(
+                "a step or a load was stopped while it replaced states, so some are new and some "
+                "are old; program.load(path) or program.reset() makes them whole again"
+            )
 
 
 def _raise(error: Exception) -> Staged:
@@ -136,26 +202,50 @@ def _mapping(feeds: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return feeds or {}
 
 
+class _Pending:
+    """The outputs of a step, taken once, by who comes first."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+        self._found: dict[str, Array] | None = None
+
+    def __call__(self) -> dict[str, Array]:
+        if self._found is None:
+            self._found = self._outputs()
+        return self._found
+
+
 class _States(MutableMapping[str, Array]):
     """A view of some states by name."""
 
-    def __init__(self, states: Mapping[str, State], backend: Backend) -> None:
-        self._states, self._backend = states, backend
+    def __init__(
+        self,
+        states: Mapping[str, State],
+        read: Callable[[State], Array],
+        write: Callable[[State, Array], None],
+    ) -> None:
+        self._states, self._read, self._write = states, read, write
 
     def __getitem__(self, name: str) -> Array:
         self._require(name)
-        return self._backend.read(self._states[name])
+        return self._read(self._states[name])
 
     def __setitem__(self, name: str, given: Array) -> None:
         self._require(name)
         state = self._states[name]
-        dtype = state.type.dtype.numpy
-        if np.shape(given) != state.shape or np.asarray(given).dtype != dtype:
+        wanted = f"{name!r} is {state.type.dtype.numpy}{list(state.shape)}"
+        try:
+            array = np.asarray(given)
+        except ValueError as error:
+            raise OptionError(f"{wanted}, got no array: {error}; assign an array") from None
+        if isinstance(given, np.ma.MaskedArray):
+            raise OptionError(f"{wanted}, got a masked array; assign .filled(number)")
+        if array.shape != state.shape or array.dtype != state.type.dtype.numpy:
             raise OptionError(
-                f"{name!r} is {dtype}{list(state.shape)}, got "
-                f"{np.asarray(given).dtype}{list(np.shape(given))}"
+                f"{wanted}, got {array.dtype}{list(array.shape)}; convert it with .astype and "
+                ".reshape"
             )
-        self._backend.write(state, np.asarray(given))
+        self._write(state, array)
 
     def __delitem__(self, name: str) -> None:
         raise OptionError(f"{name!r} cannot be removed: its bytes are part of the plan")

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from graphc.errors import NonFiniteError
-from graphc.ir.graph import Input, State
+from graphc.ir.graph import Input, Node, State
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Staged
 from graphc.runtime.cpu.bind import bind, numpy_settings
+from graphc.runtime.index_ranges import ComputedRange
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class CpuBackend:
-    """Prebound calls in the order of the plan's graph."""
+    """Prebound calls in the order of the plan's graph.
 
-    def __init__(self, plan: MemoryPlan, poison: bool, check_finite: bool) -> None:
-        self.plan, self._check_finite = plan, check_finite
+    Where a check stands behind the first update, the states are copied before that update, and
+    copied back where the step fails.
+    """
+
+    def __init__(
+        self,
+        plan: MemoryPlan,
+        poison: bool,
+        check_finite: bool,
+        computed: Mapping[Node, Sequence[ComputedRange]],
+    ) -> None:
+        self.plan, self.is_torn = plan, False
         self._arena = Arena(plan)
-        self._arrays, self._calls = bind(plan, self._arena, poison, check_finite)
+        self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed)
+        self._reading, self._updating = calls.reading, calls.updating
+        effects = plan.graph.effects if calls.checks_late else ()
+        replaced = (self._arrays[state] for node in effects for state in node.replaced.values())
+        self._kept = [(array, np.empty_like(array)) for array in replaced]
 
     @property
     def arena_bytes(self) -> int:
@@ -41,15 +55,29 @@ class CpuBackend:
     def submit(self, staged: Staged) -> Outputs:
         for source, given in staged.items():
             np.copyto(self._arrays[source], given)
-        kept = self._arena.bytes[: self.plan.state_bytes].copy() if self._check_finite else None
-        try:
-            with numpy_settings():
-                for call in self._calls:
-                    call()
-        except NonFiniteError:
-            if kept is not None:
-                self._arena.bytes[: kept.size] = kept
-            raise
         visible = self.plan.graph.outputs
-        outputs = {name: self._arrays[value].copy() for name, value in visible.items()}
+        outputs = {n: np.empty_like(self._arrays[v], order="C") for n, v in visible.items()}
+        with numpy_settings():
+            for call in self._reading:
+                call()
+            if self._updating:
+                self._update()
+        for name, value in visible.items():
+            np.copyto(outputs[name], self._arrays[value])
         return lambda: outputs
+
+    def _update(self) -> None:
+        """Make the calls from the first update on; the flag is for what stops them on the way."""
+        for state, copy in self._kept:
+            np.copyto(copy, state)
+        self.is_torn = True
+        try:
+            for call in self._updating:
+                call()
+        except BaseException:
+            if self._kept:
+                for state, copy in self._kept:
+                    np.copyto(state, copy)
+                self.is_torn = False
+            raise
+        self.is_torn = False

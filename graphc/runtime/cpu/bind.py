@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from graphc.ir.op import Strided, is_16_bit
 from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
+from graphc.runtime.index_ranges import ComputedRange
 from graphc.runtime.poison import POISON, Range, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -76,23 +78,48 @@ def _record(node: Node, arrays: Mapping[Value, Array], scratch: tuple[Array, ...
     return recording.calls
 
 
+@dataclass(slots=True)
+class StepCalls:
+    """The calls of a step in order: `updating` begins with the first update of a state.
+
+    `checks_late` says whether a check, which may refuse the step, is among them.
+    """
+
+    reading: list[Call] = field(default_factory=list)
+    updating: list[Call] = field(default_factory=list)
+    checks_late: bool = False
+
+
 def bind(
-    plan: MemoryPlan, arena: Arena, poison: bool, check_finite: bool
-) -> tuple[dict[Value, Array], list[Call]]:
-    """Views of all values in the arena, and the calls of a step in order."""
+    plan: MemoryPlan,
+    arena: Arena,
+    poison: bool,
+    check_finite: bool,
+    computed: Mapping[Node, Sequence[ComputedRange]],
+) -> tuple[dict[Value, Array], StepCalls]:
+    """Views of all values in the arena, and the calls of a step; `computed` are the ranges of
+    integers that a node has to find them in."""
     arrays = arrays_of(plan, arena)
     fill = functools.partial(_poisoned, arena)
-    calls: list[Call] = [fill(span) for span in empty_at_start(plan)] if poison else []
+    found = StepCalls([fill(span) for span in empty_at_start(plan)] if poison else [])
     freed = freed_after(plan) if poison else {}
+    calls = found.reading
     for step, node in enumerate(plan.graph.nodes):
-        calls += numpy_calls(node, plan, arena, arrays)
-        if check_finite:
-            calls += [
-                functools.partial(_require_finite, node, plan.graph, value, arrays[value])
-                for value in node.outputs
-            ]
+        if node.op.has_effect:
+            calls = found.updating
+        checks: list[Call] = [
+            functools.partial(range.check, plan.graph.names[range.value], arrays[range.value])
+            for range in computed.get(node, ())
+        ]
+        calls += checks + numpy_calls(node, plan, arena, arrays)
+        finite: list[Call] = [
+            functools.partial(_require_finite, node, plan.graph, value, arrays[value])
+            for value in (node.outputs if check_finite else ())
+        ]
+        calls += finite
+        found.checks_late |= calls is found.updating and bool(checks or finite)
         calls += map(fill, freed.get(step, ()))
-    return arrays, calls
+    return arrays, found
 
 
 def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:

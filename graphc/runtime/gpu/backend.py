@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,9 @@ class GpuBackend:
             graph = plan.graph
             self._staging = Staging(accelerator, graph.inputs, graph.outputs, self._places)
         self._slots = assign_streams(plan, self._works, count)
+        self._awaited = {other for slot in self._slots for other in slot.waits}
+        self._first_update = _first_update(self._works)
+        self.is_torn, self._is_settled = False, True
         self._replay: Callable[[], None] | None = None
         self._is_warm = False
 
@@ -90,10 +93,12 @@ class GpuBackend:
 
     def read(self, state: State) -> Array:
         with self._accelerator.active():
+            self._settle()
             return self._fetched(state)
 
     def write(self, state: State, given: Array) -> None:
         with self._accelerator.active():
+            self._settle()
             place = self._places[state]
             memory = np.zeros(span_bytes(state.type, Layout(0, place.strides)), np.uint8)
             arranged(memory, state, place)[...] = given
@@ -106,14 +111,28 @@ class GpuBackend:
 
     def submit(self, staged: Staged) -> Outputs:
         with self._accelerator.active():
+            self._settle()
+            self._is_settled = False
             self._feed(staged)
             self._run()
             fetched = self._staging.fetch(self.stream)
+            self._is_settled = True
         return lambda: self._outputs(fetched)
 
+    def _settle(self) -> None:
+        """Wait for all streams where a step was given up: they may not have been joined."""
+        if not self._is_settled:
+            for stream in (*self._streams, self._copies):
+                self._accelerator.synchronize(self._accelerator.record(stream))
+            self._is_settled = True
+
     def _outputs(self, fetched: Event) -> dict[str, Array]:
-        with self._accelerator.active():
-            return self._staging.outputs(fetched)
+        try:
+            with self._accelerator.active():
+                return self._staging.outputs(fetched)
+        except Exception:  # a fault of a kernel shows here, and nobody knows how far the step came
+            self.is_torn = bool(self.plan.graph.effects)
+            raise
 
     def _feed(self, feed: Feed) -> None:
         """Upload inputs on the copy stream, between the step before and this one: they share their
@@ -131,8 +150,21 @@ class GpuBackend:
             self._is_warm = True
         else:
             if self._replay is None:
-                self._replay = self._accelerator.capture(self.stream, self._enqueue)
+                self._replay = self._captured()
+            self._begin_updates()
             self._replay()
+            self.is_torn = False
+
+    def _captured(self) -> Callable[[], None]:
+        """The step as a graph; nothing runs, so nothing is torn whatever happens."""
+        try:
+            return self._accelerator.capture(self.stream, self._enqueue)
+        except BaseException:
+            self.is_torn = False
+            raise
+
+    def _begin_updates(self) -> None:
+        self.is_torn = self._first_update < len(self._works)
 
     def _enqueue(self) -> None:
         """All works on their streams, which fork from the main one and join it again.
@@ -140,19 +172,25 @@ class GpuBackend:
         Events live until all is enqueued: what is captured may not be destroyed meanwhile.
         """
         accelerator = self._accelerator
-        awaited = {other for slot in self._slots for other in slot.waits}
         events: dict[int, Event] = {}
         if len(self._streams) > 1:
             events[START] = accelerator.record(self.stream)
             for stream in self._streams[1:]:
                 accelerator.wait(stream, events[START])
-        for number, (work, slot) in enumerate(zip(self._works, self._slots, strict=True)):
-            self._work(work, slot, events)
-            if number in awaited:
-                events[number] = accelerator.record(self._streams[slot.stream])
+        self._enqueue_works(range(self._first_update), events)
+        self._begin_updates()
+        self._enqueue_works(range(self._first_update, len(self._works)), events)
         ends = [accelerator.record(stream) for stream in self._streams[1:]]
         for end in ends:
             accelerator.wait(self.stream, end)
+        self.is_torn = False
+
+    def _enqueue_works(self, numbers: Iterable[int], events: dict[int, Event]) -> None:
+        for number in numbers:
+            slot = self._slots[number]
+            self._work(self._works[number], slot, events)
+            if number in self._awaited:
+                events[number] = self._accelerator.record(self._streams[slot.stream])
 
     def _work(self, work: Work, slot: StreamSlot, events: Mapping[int, Event]) -> None:
         stream = self._streams[slot.stream]
@@ -162,30 +200,42 @@ class GpuBackend:
             self._accelerator.run(call, stream)
 
     def _run_checked(self) -> None:
-        """Call by call, with NaN where nothing lives and a look at every result."""
+        """Call by call; where `check_finite` keeps states, those are back if anything stops it."""
         kept = {s: self._fetched(s) for s in self.plan.graph.states} if self._check_finite else {}
+        try:
+            self._run_one_by_one()
+        except BaseException:
+            if self.is_torn and kept:
+                for state, array in kept.items():
+                    self.write(state, array)
+                self.is_torn = False
+            raise
+        self.is_torn = False
+
+    def _run_one_by_one(self) -> None:
+        """With NaN where nothing lives, and a look at every result."""
         freed = freed_after(self.plan) if self._poison else {}
         self._fill(empty_at_start(self.plan) if self._poison else ())
         works = {work.step: work for work in self._works}
-        for step in range(len(self.plan.graph.nodes)):
+        for step, node in enumerate(self.plan.graph.nodes):
+            if node.op.has_effect:
+                self.is_torn = True
             if step in works:
                 self._work(works[step], StreamSlot(0, ()), {})
                 if self._check_finite:
-                    self._require_finite(works[step], kept)
+                    self._require_finite(works[step])
             self._fill(freed.get(step, ()))
 
     def _fill(self, spans: Iterable[tuple[int, int]]) -> None:
         for first, last in spans:
             self._accelerator.fill(self._base + first, last - first, POISON, self.stream)
 
-    def _require_finite(self, work: Work, kept: Mapping[State, Array]) -> None:
+    def _require_finite(self, work: Work) -> None:
         (node,) = work.nodes
         for value in node.outputs:
             if value.type.dtype.kind != "float":
                 continue
             if not np.isfinite(self._fetched(value).astype(np.float64)).all():
-                for state, array in kept.items():
-                    self.write(state, array)
                 raise NonFiniteError(
                     f"{self.plan.graph.names[value]} {value.type}, computed by {node.label}, "
                     "holds NaN or infinity"
@@ -198,3 +248,11 @@ class GpuBackend:
         self._accelerator.download(memory, place.address, self.stream)
         self._accelerator.synchronize(self._accelerator.record(self.stream))
         return arranged(memory, value, place).copy()
+
+
+def _first_update(works: Sequence[Work]) -> int:
+    """The number of the first work that replaces a state; that of none behind the last one."""
+    updates = (
+        number for number, work in enumerate(works) if any(n.op.has_effect for n in work.nodes)
+    )
+    return next(updates, len(works))

@@ -96,6 +96,7 @@ class Staging:
     def _write(self, feed: Feed) -> None:
         if self._uploads[feed.half] is not None:
             self._accelerator.synchronize(self._uploads[feed.half])
+        self._owners[feed.half] = None  # until all is written
         for source, given in feed.feeds.items():
             self._inputs[feed.half].array(source)[...] = given
         self._owners[feed.half] = feed

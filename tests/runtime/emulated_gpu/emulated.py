@@ -152,7 +152,11 @@ class EmulatedDevice:
 
     def capture(self, stream, enqueue):
         self.begin_capture(stream)
-        enqueue()
+        try:
+            enqueue()
+        except BaseException:
+            self.abandon_capture()
+            raise
         launch = self.end_capture(stream)
 
         def replay():
@@ -164,6 +168,11 @@ class EmulatedDevice:
     def begin_capture(self, stream):
         self.counts["captures"] += 1
         self.capturing, stream.captured = True, deque()
+
+    def abandon_capture(self):
+        for stream in self.streams:
+            stream.captured = None
+        self.capturing = False
 
     def end_capture(self, stream):
         """What runs the captured items, in any order that their events allow."""

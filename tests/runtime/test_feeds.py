@@ -1,0 +1,272 @@
+"""What may be fed: numbers that an input can hold, rates that train, labels that name classes."""
+
+import itertools
+
+import numpy as np
+import pytest
+from runtime.emulated_gpu.emulated import EmulatedDevice
+
+import graphc as g
+from graphc.errors import FeedError, OptionError
+from graphc.ir.graph import Input
+from graphc.runtime.gpu.backend import GpuBackend
+from graphc.runtime.index_ranges import IndexRanges, index_limits
+from graphc.runtime.program import Program
+
+X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4)
+LABELS = np.arange(8, dtype=np.int32) % 3
+RAGGED = [[1.0, 2.0], [3.0]]
+
+
+def training(optimizer=None):
+    loss = g.softmax_cross_entropy(g.linear(g.input("x", (8, 4)), 3), g.input("t", (8,), "int32"))
+    return g.compile(loss, optimizer=optimizer or g.optim.SGD(0.1))
+
+
+def states(program):
+    return {name: array.tobytes() for name, array in program.states.items()}
+
+
+def refused(program, feeds, message):
+    before = states(program)
+    with pytest.raises(FeedError, match=message):
+        program.step(feeds)
+    with pytest.raises(FeedError, match=message):
+        next(program.steps([feeds]))
+    assert states(program) == before
+
+
+@pytest.mark.parametrize("optimizer", [g.optim.SGD, g.optim.Momentum, g.optim.Adam, g.optim.AdamW])
+@pytest.mark.parametrize(
+    ("rate", "given"),
+    [
+        (float("nan"), "got nan"),
+        (float("inf"), "got inf"),
+        (-0.1, "got -0.1"),
+        (-1, "got -1"),
+        (1e300, "got 1e.300"),
+        pytest.param(10**400, "got an int of 1329 bits", id="10**400"),
+        pytest.param(-(10**5000), "got an int of", id="-10**5000"),
+        (np.float32("nan"), "got nan"),
+        (np.asarray(-1.0, np.float32), "got -1"),
+        (np.asarray(np.inf, np.float32), "got inf"),
+    ],
+)
+def test_a_learning_rate_that_trains_nothing_is_refused(optimizer, rate, given):
+    program = training(optimizer(0.25))
+    rule = rf"input 'learning_rate' is a learning rate.*between 0 and 1e\+06, {given}.*feed a.*0.25"
+    refused(program, {"x": X, "t": LABELS, "learning_rate": rate}, rule)
+
+
+@pytest.mark.parametrize("rate", [0, 0.0, 0.5, 1, np.float32(0.5), np.asarray(0.5, np.float32)])
+def test_learning_rates_that_may_be_fed_are_what_the_step_takes(rate):
+    fed, made = training(), training(g.optim.SGD(float(rate)))
+    fed.step(x=X, t=LABELS, learning_rate=rate)
+    made.step(x=X, t=LABELS)
+    assert states(fed) == states(made)
+
+
+def test_an_input_that_is_called_learning_rate_and_is_none_may_be_anything():
+    program = g.compile(outputs={"y": g.input("learning_rate", (), default=1.0) * 2.0})
+    assert program.step(learning_rate=-3.0)["y"] == -6.0
+    assert np.isnan(program.step(learning_rate=float("nan"))["y"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (RAGGED, "got list that is no array of float32 .*; feed rows of one length"),
+        (["a", "b"], "got list that is no array of float32"),
+        ((1.0, 2.0), r"got tuple; feed a NumPy array.*numpy.asarray\(..., 'float32'\)"),
+        (None, "got NoneType; feed a NumPy array"),
+        ("numbers", "got str; feed a NumPy array"),
+        (object(), "got object; feed a NumPy array"),
+        (1.5, "got float; feed a NumPy array"),
+        (1j, "got complex; feed a NumPy array"),
+        (np.ma.masked_array(X, X > 0), r"got a masked array; say .*filled\(number\)"),
+        (X.astype(object), r"dtype object; make numbers of it, in rows of one length"),
+        (X.astype(str), r"dtype <U\d+; make numbers of it"),
+        (X.astype(np.complex64), r"dtype complex64; choose a part.*real.astype\('float32'\)"),
+        (X.astype(np.int64), r"dtype int64; convert it with .astype\('float32'\)"),
+        (X.astype(">f4"), "dtype >f4"),
+        (X.T, r"got the shape \[4, 8\]"),
+    ],
+)
+def test_what_is_no_array_of_the_inputs_type_is_refused(given, message):
+    rule = r"input 'x' is f32\[8,4\]"
+    refused(training(), {"x": given, "t": LABELS}, f"{rule}.*{message}")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "message"),
+    [
+        ("float32", 1e300, "1e.300 is more than float32 can hold; feed a smaller"),
+        pytest.param("float32", 10**400, "an int of 1329 bits is more than", id="10**400"),
+        pytest.param("float32", 10**5000, "an int of 16610 bits is more", id="10**5000"),
+        ("float16", 65520.0, "65520.0 is more than float16"),
+        pytest.param("float64", -(10**400), "is more than float64", id="float64"),
+        pytest.param("int32", 10**400, "is more than int32", id="int32"),
+        ("int32", 2**31, "2147483648 is not exactly representable as int32"),
+        ("int32", 0.5, "0.5 is not exactly representable"),
+        ("int32", float("nan"), "nan is not exactly representable"),
+        ("bool", 2, "2 is not exactly representable as bool"),
+        ("float32", 1j, "got complex; feed an int, a float or a NumPy array"),
+        ("float32", "fast", "got str; feed an int, a float or a NumPy array"),
+        ("float32", None, "got NoneType; feed an int"),
+        ("float32", np.ma.masked, "masked array"),
+        ("float32", [1.0], "got list; feed a NumPy array"),
+    ],
+)
+def test_a_number_that_a_scalar_cannot_hold_is_refused(dtype, given, message):
+    program = g.compile(outputs={"y": g.reshape(g.input("x", (), dtype), (1,))})
+    with pytest.raises(FeedError, match=f"input 'x'.*{message}"):
+        program.step(x=given)
+
+
+@pytest.mark.parametrize("given", [float("inf"), float("-inf"), 3.4e38, 7, True, np.float32(2)])
+def test_a_number_that_a_scalar_holds_is_taken(given):
+    program = g.compile(outputs={"y": g.reshape(g.input("x", ()), (1,))})
+    assert program.step(x=given)["y"] == np.float32(given)
+
+
+def test_a_file_of_numbers_mapped_into_memory_may_be_fed(tmp_path):
+    X.tofile(tmp_path / "x")
+    mapped = np.memmap(tmp_path / "x", np.float32, "r", shape=X.shape)
+    assert training().step(x=mapped, t=LABELS) == training().step(x=X, t=LABELS)
+
+
+@pytest.mark.parametrize("batches", [None, 5, "ab", {"x": X}, [None], [X]])
+def test_batches_that_are_no_feeds_are_refused(batches):
+    with pytest.raises(FeedError, match=r"mapping|'x' is missing"):
+        next(training().steps(batches))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (RAGGED, "got no array: .*; assign an array"),
+        (np.ma.masked_array(np.zeros((3, 4), np.float32)), r"got a masked array; assign .filled"),
+        ("text", "got <U4"),
+        (None, "got object"),
+    ],
+)
+def test_what_is_no_array_cannot_be_assigned(given, message):
+    program = training()
+    before = states(program)
+    with pytest.raises(OptionError, match=rf"'weight' is float32\[3, 4\], {message}"):
+        program.parameters["weight"] = given
+    assert states(program) == before
+
+
+def through_views(x):
+    """(name, integers of 8 or 6 elements that are those of x behind views) for x of (2, 4)."""
+    flat = g.reshape(x, (8,))
+    yield "reshape", flat
+    yield "transpose", g.reshape(g.transpose(x), (8,))
+    yield "slice", g.reshape(x[:, 1:], (6,))
+    yield "steps", g.reshape(x[:, ::2], (4,))
+    yield "split", g.reshape(g.split(x, 2, 1)[1], (4,))
+    yield "broadcast", g.reshape(g.broadcast_to(g.reshape(x[0], (1, 4)), (3, 4)), (12,))
+    yield "chain", g.reshape(g.reshape(g.transpose(g.reshape(x, (4, 2))), (2, 4))[1:], (4,))
+    yield "cast", g.cast(flat, "int64")
+
+
+VIEWS = [name for name, _ in through_views(g.input("x", (2, 4), "int32"))]
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_labels_behind_a_view_keep_their_range_check(name, device, folder):
+    """Every element of what is fed, one at a time: refused if and only if the loss reads it."""
+    x = g.input("labels", (2, 4), "int32")
+    labels = dict(through_views(x))[name]
+    logits = g.input("logits", (labels.shape[0], 3))
+    loss = g.softmax_cross_entropy(logits, labels)
+    plan = g.plan(outputs={"loss": loss, "numbers": labels}, device=device)
+    backend = GpuBackend(plan, EmulatedDevice(folder)) if device == "cuda" else None
+    program = Program(plan, backend=backend)
+    given = np.zeros((labels.shape[0], 3), np.float32)
+    identity = np.arange(8, dtype=np.int32).reshape(2, 4)
+    for place in range(8):
+        one = (identity == place).astype(np.int32)
+        read = program.step(logits=given, labels=one)["numbers"].any()
+        for bad in (-1, 3):
+            feeds = {"logits": given, "labels": bad * one}
+            if read:
+                with pytest.raises(FeedError, match=rf"input 'labels'.* {bad}.*\[0, 3\)"):
+                    program.step(feeds)
+            else:
+                unread = program.step(logits=given, labels=0 * one)
+                assert program.step(feeds)["loss"] == unread["loss"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+def test_parts_of_an_input_have_limits_of_their_own():
+    """Classes in the first column, rows of a table in the others: each as far as it reaches."""
+    x = g.input("x", (4, 3), "int32")
+    loss = g.softmax_cross_entropy(g.input("logits", (4, 2)), x[:, 0])
+    rows = g.gather(g.input("table", (10, 2)), x[:, 1:])
+    program = g.compile(outputs={"loss": loss, "rows": rows})
+    others = {"logits": np.zeros((4, 2), np.float32), "table": np.zeros((10, 2), np.float32)}
+    good = np.array([[1, 9, 9]] * 4, np.int32)
+    program.step(others, x=good)
+    for column, limit, reader in ((0, 2, "softmax_cross_entropy"), (1, 10, "gather")):
+        bad = good.copy()
+        bad[2, column] = limit
+        with pytest.raises(FeedError, match=rf"{reader} reads.*\[0, {limit}\)"):
+            program.step(others, x=bad)
+
+
+def test_micro_batches_are_checked_all():
+    program = g.compile(
+        g.softmax_cross_entropy(g.linear(g.input("x", (2, 4)), 3), g.input("t", (2,), "int32")),
+        optimizer=g.optim.SGD(0.1), accumulate=3,
+    )  # fmt: skip
+    x, t = np.zeros((3, 2, 4), np.float32), np.zeros((3, 2), np.int32)
+    for place in itertools.product(range(3), range(2)):
+        bad = t.copy()
+        bad[place] = 3
+        with pytest.raises(FeedError, match=r"'t'.*from 0 to 3"):
+            program.step(x=x, t=bad)
+    assert program._backend._kept == []
+
+
+def test_rows_of_integers_are_numbers_of_any_size():
+    """The indices have a limit, the table of integers has none."""
+    table = np.array([7, -5, 2**30], np.int32)
+    rows = g.gather(g.input("table", (3,), "int32"), g.input("i", (2,), "int32"))
+    program = g.compile(outputs={"rows": rows})
+    found = program.step(table=table, i=np.array([2, 1], np.int32))["rows"]
+    np.testing.assert_array_equal(found, [2**30, -5])
+    assert set(index_limits(program.graph).values()) == {3}
+
+
+def test_a_gradient_without_its_forward_node_checks_its_indices():
+    """The sum of rows needs no rows: what is left is the gradient, which adds up by number."""
+    table = g.parameter("table", (3, 2))
+    i = g.input("i", (2,), "int32")
+    (d,) = g.gradient(g.sum(g.gather(table, g.cast(i * 1, "int64"))), [table])
+    program = g.compile(outputs={"d": d})
+    assert "gather" not in {node.op.name for node in program.graph.nodes}
+    with pytest.raises(FeedError, match=r"gather_gradient.*\[0, 3\)"):
+        program.step(i=np.array([0, -1], np.int32))
+
+
+def test_recomputed_integers_are_checked_once():
+    """A check among the updates would make the program keep a second copy of its states."""
+    x, t = g.input("x", (4, 6)), g.input("t", (4,))
+    with g.mirror(1):
+        labels = g.cast(t * 2.0, "int32")
+        h = g.embedding(labels, 7, 6, name="rows") + x
+    loss = g.softmax_cross_entropy(g.linear(g.tanh(h), 5), g.cast(t * 1.0, "int32"))
+    program = g.compile(loss, optimizer=g.optim.SGD(0.1), recompute="mirror")
+    copies = [n for n in program.graph.nodes if n.copy_of is not None]
+    assert any(n.op.name in ("gather", "cast") for n in copies)
+    ranges = IndexRanges(program.graph).computed
+    assert sum(map(len, ranges.values())) == 2
+    assert not any(isinstance(r.value, Input) for found in ranges.values() for r in found)
+    assert program._backend._kept == []
