@@ -13,7 +13,7 @@ from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, PICTURE, check_suffix, plan_from_arguments
+from graphc.cli.plans import DEFAULT, PICTURE, check_suffix, plan_from_arguments
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes

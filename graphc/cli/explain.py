@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from graphc.cli.arguments import add_options, add_recipe, add_steps, add_strategy
 from graphc.cli.models import add_model, setting
-from graphc.cli.plan import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
+from graphc.cli.plans import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
 from graphc.errors import GraphcError, OptionError
 from graphc.ir.types import format_bytes
 from graphc.options import GOALS, PlanOptions

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -21,18 +20,23 @@ from graphc.cli.arguments import (
     add_steps,
     add_strategy,
     check_writable,
-    recipe,
 )
 from graphc.cli.models import add_model, build
-from graphc.compiler import FrontierPoint, frontier, plan
-from graphc.errors import OptionError, whole_number
-from graphc.files import is_regular, write_atomically
-from graphc.ir.device import find_device
+from graphc.cli.plans import (
+    DEFAULT,
+    PICTURE,
+    SUFFIX,
+    check_alone,
+    check_suffix,
+    plan_from_arguments,
+    plan_options,
+)
+from graphc.compiler import FrontierPoint, frontier
+from graphc.errors import OptionError
+from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
 from graphc.keywords import declared
 from graphc.options import PlanOptions, RecomputeOptions
-from graphc.plans.cost_model import CostModel
-from graphc.plans.costs import load_costs
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan, save_plan
 from graphc.plans.printout import (
@@ -43,21 +47,9 @@ from graphc.plans.printout import (
     step_rows,
     summary_rows,
 )
-from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
-
-DEFAULT = Recipe(optimizer="sgd")
-
-SUFFIX = ".json"
-"""The suffix of a MODEL that is a plan."""
-
-PICTURE = ".png"
-"""The suffix of an output that is a chart."""
-
-WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
-"""What is written, by how the file's name ends."""
 
 MARKED = ("none", "cheap", "sublinear", "recursive")
 """Policies on the chart of a frontier."""
@@ -92,7 +84,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         check_writable(options.output)
         check_suffix(options.output, PICTURE if options.frontier else SUFFIX)
     if options.model.endswith(SUFFIX):
-        check_alone(parser, options)
+        check_alone(parser, options, SHOWING)
         memory_plan = load_plan(options.model)
     elif options.frontier:
         _show_frontier(options)
@@ -109,69 +101,11 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         _show_plan(memory_plan)
 
 
-def check_alone(
-    parser: argparse.ArgumentParser,
-    options: argparse.Namespace,
-    showing: Collection[str] = SHOWING,
-    what: str | None = None,
-) -> None:
-    """Raise `OptionError` for an option that a plan from a file cannot follow.
-
-    `what` begins the message, by default that the model is a plan.
-    """
-    given = vars(options)
-    names = [
-        name for name in given if name not in showing and given[name] != parser.get_default(name)
-    ]
-    if options.settings or names:
-        told = [f"--{name.replace('_', '-')}" for name in names if name != "settings"]
-        raise OptionError(
-            f"{what or repr(options.model) + ' is a plan already'}; leave out "
-            f"{', '.join(told + options.settings)}"
-        )
-
-
-def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
-    """The plan that the options and the strategy ask for; optimizer ``none`` plans inference."""
-    loss = build(options.model, options.settings)
-    return plan(loss, **{**_plan_options(options), **strategy})
-
-
-def check_suffix(path: str, suffix: str) -> None:
-    """Raise `OptionError` where a file's name does not say what will be in it."""
-    if is_regular(path) and not path.endswith(suffix):
-        raise OptionError(f"{path!r} would hold {WRITTEN_FORMS[suffix]}; end its name in {suffix}")
-    if suffix == PICTURE:
-        check_pictures()
-
-
-def check_pictures() -> None:
-    """Raise `DependencyError` where matplotlib is missing, before the work is done."""
-    importlib.import_module("graphc.view.picture")
-
-
-def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None) -> CostModel:
-    """The cost model that --roofline and --costs ask for, by default the device's roofline."""
-    device = find_device(roofline) if roofline else memory_plan.device
-    return CostModel(device, load_costs(costs) if costs else None)
-
-
-def _plan_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `graphc.plan`."""
-    chosen = recipe(options)
-    steps = whole_number("--steps", options.steps)
-    trains = options.optimizer != "none"
-    return {
-        **(chosen.compile_options(steps) if trains else chosen.plan_options()),
-        "dump": options.dump,
-    }
-
-
 def _show_frontier(options: argparse.Namespace) -> None:
     """Plans from the fewest bytes to the least time, by JSON or as a table."""
     if options.optimizer == "none":
         raise OptionError("a frontier is of a training step; leave out --optimizer none")
-    chosen = _plan_options(options)
+    chosen = plan_options(options)
     decided = (*declared(RecomputeOptions), "dump")
     given = [name for name in decided if chosen.pop(name) not in (None, "none")]
     if given:

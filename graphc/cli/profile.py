@@ -11,7 +11,7 @@ from rich.table import Table
 
 from graphc.cli.arguments import add_recipe, check_writable
 from graphc.cli.models import add_model
-from graphc.cli.plan import DEFAULT, plan_from_arguments
+from graphc.cli.plans import DEFAULT, plan_from_arguments
 from graphc.errors import whole_number
 from graphc.ir.device import Device
 from graphc.plans.costs import MeasuredCosts

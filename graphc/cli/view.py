@@ -16,7 +16,7 @@ from graphc.cli.arguments import (
     check_writable,
 )
 from graphc.cli.models import add_model
-from graphc.cli.plan import (
+from graphc.cli.plans import (
     DEFAULT,
     SUFFIX,
     check_alone,

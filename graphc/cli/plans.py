@@ -1,0 +1,88 @@
+"""The plan that a command is about: made as its options ask, or read from a file."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Collection
+from typing import Any
+
+from graphc.cli.arguments import recipe
+from graphc.cli.models import build
+from graphc.compiler import plan
+from graphc.errors import OptionError, whole_number
+from graphc.files import is_regular
+from graphc.ir.device import find_device
+from graphc.plans.cost_model import CostModel
+from graphc.plans.costs import load_costs
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.training.recipe import Recipe
+
+DEFAULT = Recipe(optimizer="sgd")
+
+SUFFIX = ".json"
+"""The suffix of a MODEL that is a plan."""
+
+PICTURE = ".png"
+"""The suffix of an output that is a chart."""
+
+WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
+"""What is written, by how the file's name ends."""
+
+
+def check_alone(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    showing: Collection[str],
+    what: str | None = None,
+) -> None:
+    """Raise `OptionError` for an option that a plan from a file cannot follow.
+
+    `what` begins the message, by default that the model is a plan.
+    """
+    given = vars(options)
+    names = [
+        name for name in given if name not in showing and given[name] != parser.get_default(name)
+    ]
+    if options.settings or names:
+        told = [f"--{name.replace('_', '-')}" for name in names if name != "settings"]
+        raise OptionError(
+            f"{what or repr(options.model) + ' is a plan already'}; leave out "
+            f"{', '.join(told + options.settings)}"
+        )
+
+
+def plan_from_arguments(options: argparse.Namespace, **strategy: Any) -> MemoryPlan:
+    """The plan that the options and the strategy ask for; optimizer ``none`` plans inference."""
+    loss = build(options.model, options.settings)
+    return plan(loss, **{**plan_options(options), **strategy})
+
+
+def check_suffix(path: str, suffix: str) -> None:
+    """Raise `OptionError` where a file's name does not say what will be in it."""
+    if is_regular(path) and not path.endswith(suffix):
+        raise OptionError(f"{path!r} would hold {WRITTEN_FORMS[suffix]}; end its name in {suffix}")
+    if suffix == PICTURE:
+        check_pictures()
+
+
+def check_pictures() -> None:
+    """Raise `DependencyError` where matplotlib is missing, before the work is done."""
+    importlib.import_module("graphc.view.picture")
+
+
+def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None) -> CostModel:
+    """The cost model that --roofline and --costs ask for, by default the device's roofline."""
+    device = find_device(roofline) if roofline else memory_plan.device
+    return CostModel(device, load_costs(costs) if costs else None)
+
+
+def plan_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `graphc.plan`."""
+    chosen = recipe(options)
+    steps = whole_number("--steps", options.steps)
+    trains = options.optimizer != "none"
+    return {
+        **(chosen.compile_options(steps) if trains else chosen.plan_options()),
+        "dump": options.dump,
+    }
