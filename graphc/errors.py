@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from types import TracebackType
@@ -189,25 +190,38 @@ class BudgetError(GraphcError):
         self.node, self.values = node, tuple(values)
 
 
+LONGEST = 60
+"""The most characters of a faulty value that a message shows."""
+
+
+def quoted(given: object) -> str:
+    """A faulty value as a message shows it: cut where it is long."""
+    try:
+        text = repr(given)
+    except ValueError:  # a whole number of more digits than Python prints
+        return f"a number of more than {sys.get_int_max_str_digits()} digits"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
 def whole_number(name: str, given: object, least: int = 1) -> int:
     """Return `given` as an int if it is a whole number from `least` up, else `OptionError`."""
     if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < least:
-        raise OptionError(f"{name} is a whole number from {least} up, got {given!r}")
+        raise OptionError(f"{name} is a whole number from {least} up, got {quoted(given)}")
     return int(given)
 
 
 def number_between(name: str, given: object, low: float, high: float) -> float:
     """Return `given` as a float if it is a number from `low` to `high`, else `OptionError`."""
     is_number = isinstance(given, Real) and not isinstance(given, bool)
-    if not is_number or not low <= float(given) <= high:  # type: ignore[arg-type]
-        raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {given!r}")
+    if not is_number or not low <= given <= high:  # type: ignore[operator]
+        raise OptionError(f"{name} must lie between {low:g} and {high:g}, got {quoted(given)}")
     return float(given)  # type: ignore[arg-type]
 
 
 def check_seed(given: object) -> int:
     """Return the seed; raises `OptionError` unless it is a whole number of 64 bits."""
     if not isinstance(given, Integral) or not 0 <= int(given) < 2**64:
-        raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {given!r}")
+        raise OptionError(f"seed must be a whole number from 0 to 2**64 - 1, got {quoted(given)}")
     return int(given)
 
 

@@ -12,13 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from graphc.errors import GraphcError
+from graphc.errors import GraphcError, quoted
 
 LARGEST = 2**60
 """A bound beyond any count, offset or size that means something; sums of two fit 64 bits."""
-
-LONGEST = 60
-"""The most characters of a faulty value that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +27,7 @@ class JsonReader:
 
     def fail(self, where: str, rule: str, given: object) -> NoReturn:
         """Raise the error of a value that breaks `rule`."""
-        quoted = repr(given)
-        if len(quoted) > LONGEST:
-            quoted = f"{quoted[:LONGEST]}..."
-        raise self.error(f"{where}: {rule}, got {quoted}{self.advice}")
+        raise self.error(f"{where}: {rule}, got {quoted(given)}{self.advice}")
 
     @property
     def advice(self) -> str:

@@ -18,6 +18,7 @@ from graphc.ir.types import DType, compute_dtype
 from graphc.ops.elementwise import scale, shift
 from graphc.ops.learning_rate import LEARNING_RATE_FORMS, LearningRate, LearningRateAttributes
 from graphc.ops.update import (
+    LARGEST,
     AdamAttributes,
     AdamCorrection,
     AdamUpdate,
@@ -42,9 +43,6 @@ class Optimizer(Protocol):
 
     def begin(self, dtype: DType) -> Updater: ...
 
-
-LARGEST = 1e6
-"""The most that a learning rate, a weight decay or an epsilon may be."""
 
 LARGEST_FLOAT32 = 3.4028234663852886e38
 

@@ -8,6 +8,7 @@ Scopes and mirror annotations are context managers; they hold per thread and per
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet
 
+import ml_dtypes
 import numpy as np
 
-from graphc.errors import DTypeError, GraphError, OptionError, PlacedError
+from graphc.errors import DTypeError, GraphError, OptionError, PlacedError, quoted
+from graphc.ir.attributes import check_attributes
 from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
 from graphc.ir.op import REGISTRY, Op
-from graphc.ir.types import DType, tensor_type
+from graphc.ir.types import DTYPES, DType, TensorType, tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ def input(
                 f"{default!r} for {type}"
             )
         default = number_of("input " + name, default, type.dtype)
+        if not math.isfinite(default):
+            raise OptionError(f"input {name!r}: a default is finite, got {default!r}")
     return Input(type, name=name, default=default)
 
 
@@ -145,7 +150,25 @@ def parameter(
             f"parameter {name!r}: initial is a graphc.Initial, such as "
             f"graphc.Initial('constant', 0.5), got {initial!r}"
         )
+    check_initial(name, type, initial)
     return State(type, name=scoped_name(name), initial=initial, trainable=trainable)
+
+
+def check_initial(name: str, type: TensorType, initial: Initial) -> None:
+    """Raise `OptionError` or `DTypeError` unless a state of that type can begin so."""
+    if initial.kind == "seed":
+        if type != SEED.type:
+            raise OptionError(f"a seed is two words, {SEED.type}, got {type}")
+        return
+    where = f"the scale of {name!r}"
+    number_of(where, initial.scale, type.dtype)
+    if initial.kind != "constant":
+        if type.dtype.kind != "float" or initial.scale < 0:
+            raise OptionError(
+                f"{where}: what is drawn is of floats, on a scale from 0 up, got {initial} of "
+                f"{type.dtype}"
+            )
+        number_of(f"ten times {where}, as far as draws go", 10 * initial.scale, type.dtype)
 
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:
@@ -184,20 +207,34 @@ def as_values(where: str, given: object) -> tuple[Value, ...]:
     return tuple(as_value(where, value) for value in given)
 
 
+_LARGEST = {
+    dtype: float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
+    for dtype in DTYPES
+    if dtype.kind == "float"
+}
+
+
 def number_of(where: str, given: object, dtype: DType) -> float:
     """A number that `dtype` can hold, as a float; raises `OptionError` or `DTypeError`."""
     if isinstance(given, bool | np.bool_) and dtype.kind != "bool":
         given = int(given)
     if not isinstance(given, int | float | np.number | np.bool_):
         raise OptionError(f"{where}: expected a number, got {given!r} ({type(given).__name__})")
-    number = float(given)
+    try:
+        number = float(given)
+    except OverflowError:
+        number = math.inf
     if dtype.kind == "float":
+        if abs(number) > _LARGEST[dtype] and abs(given) != math.inf:
+            raise DTypeError(
+                f"{where}: {quoted(given)} is more than the {_LARGEST[dtype]:g} that {dtype} holds"
+            )
         return number
     low, high = (0, 1) if dtype.kind == "bool" else _limits(dtype)
     if number != given or number % 1 or not low <= number <= high:
         raise DTypeError(
-            f"{where}: {given!r} is not exactly representable as {dtype} (whole numbers from {low} "
-            f"to {high}, to 2**53 beside values); convert the value with graphc.cast"
+            f"{where}: {quoted(given)} is not exactly representable as {dtype} (whole numbers from "
+            f"{low} to {high}, to 2**53 beside values); convert the value with graphc.cast"
         )
     return number
 
@@ -223,6 +260,7 @@ def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -
     if len(types) < expected or (len(types) > expected and not op.is_variadic):
         raise GraphError(f"{op.name} takes {expected} operands, got {len(types)}")
     try:
+        check_attributes(attributes)
         output_types = op.infer_types(attributes, types)
     except PlacedError as error:
         listed = ", ".join(map(str, types))

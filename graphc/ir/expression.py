@@ -11,6 +11,8 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from graphc.errors import GraphError
 from graphc.ir.types import DType
 
@@ -120,18 +122,11 @@ def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand
     if all(isinstance(operand, float) for operand in operands):
         numbers = [operand for operand in operands if isinstance(operand, float)]
         match function:
-            case "add":
-                return numbers[0] + numbers[1]
-            case "subtract":
-                return numbers[0] - numbers[1]
-            case "multiply":
-                return numbers[0] * numbers[1]
-            case "divide":
-                return numbers[0] / numbers[1]
             case "negative":
                 return -numbers[0]
-            case "power":
-                return float(numbers[0] ** numbers[1])
+            case "add" | "subtract" | "multiply" | "divide" | "power":
+                with np.errstate(all="ignore"):  # 1 / 0 is inf, as it is in every kernel
+                    return float(getattr(np, function)(*numbers))
     if function == "power":
         base, exponent = operands
         if exponent == 0.0:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphc.errors import OptionError, choose
+from graphc.errors import choose
+from graphc.ir.attributes import Between
 from graphc.ir.forms import written
 from graphc.ir.op import Op
 from graphc.ir.operators import Operators
@@ -36,8 +37,7 @@ class Initial:
 
     def __post_init__(self) -> None:
         choose("initial kind", self.kind, ("constant", "uniform", "normal", "seed"))
-        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
-            raise OptionError(f"the scale of an initial value is a number, got {self.scale!r}")
+        Between().check("the scale of an initial value", self.scale)
 
     def __str__(self) -> str:
         return f"{self.kind}({self.scale!r})"

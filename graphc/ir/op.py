@@ -28,7 +28,7 @@ import numpy as np
 
 from graphc.errors import GraphError, OptionError
 from graphc.ir.device import Device
-from graphc.ir.types import Layout, TensorType, float32, outer_axes
+from graphc.ir.types import MOST_AXES, Layout, TensorType, float32, outer_axes
 
 if TYPE_CHECKING:
     from graphc.ir.graph import Node, Value
@@ -69,8 +69,8 @@ class GradientRule:
     reads: tuple[str, ...]
 
 
-ANY_AXES = 64
-"""As many axes as a tensor of NumPy can have."""
+ANY_AXES = MOST_AXES
+"""Any number of axes."""
 
 
 class Op:

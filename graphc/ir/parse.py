@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from graphc.errors import GraphcError, TextError, window
+from graphc.errors import GraphcError, TextError, quoted, window
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Initial, Node, Phase, State, Value
 from graphc.ir.op import REGISTRY, Op
@@ -162,13 +162,12 @@ class _Parser:
             if kind == "input":
                 return builder.input(label, type.shape, type.dtype, details.get("default"))
             initial = Initial(details.get("initial", "constant"), details.get("scale", 0.0))
-        except (GraphcError, OverflowError) as error:
+            builder.check_initial(label, type, initial)
+        except GraphcError as error:
             self.fail(str(error))
         trainable = kind == "parameter" and details.get("trainable", True)
         if not isinstance(trainable, bool):
             self.fail(f"trainable is True or False, got {trainable!r}")
-        if initial.kind == "seed" and type != builder.SEED.type:
-            self.fail(f"a seed is two words, {builder.SEED.type}, got {type}")
         return State(type, name=label, initial=initial, role=kind, trainable=trainable)  # type: ignore[arg-type]
 
     def node(self, match: re.Match[str], details: Mapping[str, Any]) -> Node:
@@ -184,8 +183,9 @@ class _Parser:
             self.fail(f"{op.name} has the attributes {expected}, got {list(details)}")
         for name, given in details.items():
             if not fits(given, attribute_types(op)[name]):
-                wanted = next(field.type for field in known if field.name == name)
-                self.fail(f"{op.name}: {name} is of the type {wanted}, got {given!r}")
+                wanted = attribute_types(op)[name]
+                kind = wanted.__name__ if isinstance(wanted, type) else wanted
+                self.fail(f"{op.name}: {name} is of the type {kind}, got {quoted(given)}")
         operands = [self.find(name) for name in match["operands"].split(", ") if name]
         marks = [mark for mark in (match["marks"] or "").split(", ") if mark]
         context = builder.Context(scope=match["scope"] or "")

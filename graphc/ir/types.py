@@ -11,7 +11,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.errors import DTypeError, OptionError, ShapeError, quoted
 
 Kind = Literal["float", "int", "bool"]
 
@@ -58,17 +58,24 @@ def as_dtype(given: object) -> DType:
     else:
         try:
             found = None if given is None else _BY_NUMPY.get(np.dtype(given))  # type: ignore[call-overload]
-        except TypeError:
+        except (TypeError, ValueError):
             found = None
     if found is None:
         names = ", ".join(dtype.name for dtype in DTYPES)
-        raise DTypeError(f"unknown dtype {given!r}; choose one of: {names}")
+        raise DTypeError(f"unknown dtype {quoted(given)}; choose one of: {names}")
     return found
 
 
 def compute_dtype(dtype: DType) -> DType:
     """The type to compute in: float32 for the 16-bit floats, else the type itself."""
     return float32 if dtype.kind == "float" and dtype.itemsize < 4 else dtype
+
+
+MOST_BYTES = 2**60
+"""No tensor, and no graph, has as many bytes: sums and products of sizes stay within 64 bits."""
+
+MOST_AXES = 64
+"""As many axes as a tensor of NumPy can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +91,15 @@ class TensorType:
         for extent in self.shape:
             if not isinstance(extent, int) or extent < 1:
                 raise ShapeError(
-                    f"shape {list(self.shape)} has the extent {extent!r}; "
+                    f"shape {quoted(list(self.shape))} has the extent {quoted(extent)}; "
                     "extents are whole numbers from 1 up (empty tensors are not supported)"
                 )
         elements = math.prod(self.shape)
+        if elements * self.dtype.itemsize >= MOST_BYTES or len(self.shape) > MOST_AXES:
+            raise ShapeError(
+                f"a tensor has less than 2**60 bytes and at most {MOST_AXES} axes, got the shape "
+                f"{quoted(list(self.shape))} of {self.dtype}"
+            )
         object.__setattr__(self, "elements", elements)
         object.__setattr__(self, "bytes", elements * self.dtype.itemsize)
 
@@ -111,9 +123,9 @@ def tensor_type(shape: Sequence[int] | int, dtype: object) -> TensorType:
     try:
         whole = tuple(int(extent) for extent in extents)
     except (TypeError, ValueError):
-        raise ShapeError(f"a shape is a sequence of whole numbers, got {shape!r}") from None
+        raise ShapeError(f"a shape is a sequence of whole numbers, got {quoted(shape)}") from None
     if any(given != extent for given, extent in zip(extents, whole, strict=True)):
-        raise ShapeError(f"a shape is a sequence of whole numbers, got {shape!r}")
+        raise ShapeError(f"a shape is a sequence of whole numbers, got {quoted(shape)}")
     return TensorType(whole, as_dtype(dtype))
 
 
@@ -193,7 +205,7 @@ def normalize_axis(axis: object, rank: int, where: str) -> int:
     except TypeError:
         raise ShapeError(f"{where}: an axis is a whole number, got {axis!r}") from None
     if not -rank <= number < rank:
-        raise ShapeError(f"{where}: axis {number} is outside a tensor of rank {rank}")
+        raise ShapeError(f"{where}: axis {quoted(number)} is outside a tensor of rank {rank}")
     return number % rank
 
 
@@ -249,5 +261,5 @@ def parse_bytes(where: str, given: object) -> int:
     except (ValueError, KeyError):
         size = -1.0
     if isinstance(given, bool) or not 0 <= size < 2**63:
-        raise OptionError(f"{where} is a size such as 7GiB, 500MB or 123456, got {given!r}")
+        raise OptionError(f"{where} is a size such as 7GiB, 500MB or 123456, got {quoted(given)}")
     return int(size)

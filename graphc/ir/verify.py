@@ -8,6 +8,7 @@ from graphc.errors import GraphError
 from graphc.ir.builder import check_names
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
+from graphc.ir.types import MOST_BYTES
 
 
 def verify(graph: Graph) -> None:
@@ -16,10 +17,17 @@ def verify(graph: Graph) -> None:
     - every value is written once, by a node that stands before its readers;
     - every node's types are what its op infers;
     - names of inputs and of states are unique;
+    - its values have less than 2**60 bytes together;
     - a state is updated at most once, and no node reads its old content after that;
     - what an op must overwrite is a state.
     """
     check_names(graph)
+    total = sum(value.type.bytes for value in graph.values)
+    if total >= MOST_BYTES:
+        raise GraphError(
+            f"the values of a graph have less than 2**60 bytes together, got {total}; make the "
+            "network, or the batch, smaller"
+        )
     known: set[Value] = set(graph.sources)
     updated: dict[Value, Node] = {}
     for node in graph.nodes:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from graphc.errors import OptionError, choose
+from graphc.ir.attributes import Between
 from graphc.ir.builder import apply
 from graphc.ir.graph import Node, Value
 from graphc.ops.elementwise import FloatElementwise, add, exp, mul, neg, scale, shift, sub
@@ -109,7 +111,7 @@ class Relu6Gradient(FloatElementwise):
 class Slope:
     """The factor for negative inputs, above 0 so that the output keeps the input's sign."""
 
-    slope: float
+    slope: Annotated[float, Between(above=0.0)]
 
 
 class LeakyRelu(FloatElementwise):

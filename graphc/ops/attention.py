@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from graphc.errors import OptionError, ShapeError, choose, whole_number
-from graphc.ir.builder import apply, as_value
+from graphc.ir.attributes import Between
+from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
@@ -34,7 +36,7 @@ ATTENTION_FORMS = ("composed", "fused")
 class AttentionAttributes:
     """The factor of the scores, and whether a row sees no column that belongs to a later row."""
 
-    scale: float
+    scale: Annotated[float, Between()]
     causal: bool
 
 
@@ -50,6 +52,7 @@ def _check(attributes: AttentionAttributes, q: TensorType, k: TensorType, v: Ten
             "q is (batch, heads, rows, width), k (batch, heads, columns, width) and v (batch, "
             f"heads, columns, value width), got {q}, {k} and {v}"
         )
+    number_of("scale", attributes.scale, compute_dtype(q.dtype))
     if attributes.causal and q.shape[2] > k.shape[2]:
         raise ShapeError(f"causal attention has no more rows than columns, got {q} and {k}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from graphc.errors import ShapeError
+from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, scope, scoped_name, state
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType, broadcast_shapes, compute_dtype
@@ -24,19 +25,22 @@ from graphc.ops.elementwise import (
     sub,
 )
 from graphc.ops.elementwise import scale as scale_by
-from graphc.ops.frame import Frame
-from graphc.ops.norm import Norm, affine_parameters, check_dtypes, positive
+from graphc.ops.frame import Frame, channels_frame
+from graphc.ops.norm import Epsilon, Norm, affine_parameters, check_dtypes, positive
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import reshape
 from graphc.ops.update import Update
+
+Momentum = Annotated[float, Between(0.0, 1.0)]
+"""The weight of a step in the running statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchNormAttributes:
     """The guard in the root, and the weight of a step in the running statistics."""
 
-    epsilon: float
-    momentum: float
+    epsilon: Epsilon
+    momentum: Momentum
 
 
 class BatchNorm(Norm):
@@ -55,8 +59,7 @@ class BatchNorm(Norm):
     def frame_of(self, attributes: BatchNormAttributes, shape: tuple[int, ...]) -> Frame:
         if len(shape) < 2:
             raise ShapeError(f"x is (batch, channels, ...), got {list(shape)}")
-        others = tuple(i for i in range(len(shape)) if i != 1)
-        return Frame(shape, others, (1,))
+        return channels_frame(shape)
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
         """Running statistics move once a step, towards the average of the micro-batches'."""
@@ -126,7 +129,7 @@ class BatchNormInference(Elementwise):
 class RunningMeanAttributes:
     """The weight of a step."""
 
-    momentum: float
+    momentum: Momentum
 
 
 class RunningMeanUpdate(Update):
@@ -142,9 +145,9 @@ class RunningMeanUpdate(Update):
 class RunningVarianceAttributes:
     """The weight of a step, the norm's guard, and n / (n - 1)."""
 
-    momentum: float
-    epsilon: float
-    unbiased: float
+    momentum: Momentum
+    epsilon: Epsilon
+    unbiased: Annotated[float, Between(1.0, 2.0)]
 
 
 class RunningVarianceUpdate(Update):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from graphc.errors import DTypeError
+from graphc.ir.attributes import DTypeName
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
@@ -86,7 +87,7 @@ class Maximum(Elementwise):
 class CastAttributes:
     """The dtype to convert to, by name."""
 
-    dtype: str
+    dtype: Annotated[str, DTypeName()]
 
 
 class Cast(Op):

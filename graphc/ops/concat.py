@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from graphc.errors import OptionError, ShapeError
+from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value, as_values
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Op, Recorder
@@ -85,8 +87,8 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 class SplitAttributes:
     """The extents of the parts along one axis."""
 
-    sizes: tuple[int, ...]
-    axis: int
+    sizes: Annotated[tuple[int, ...], Whole(1)]
+    axis: Annotated[int, Whole()]
 
 
 class Split(Op):

@@ -21,7 +21,17 @@ from graphc.ops.accumulation import check_sum, start_sum
 from graphc.ops.choice import cast
 from graphc.ops.cpu.convolution import columns_shape, convolve, convolve_back, correlate
 from graphc.ops.elementwise import add, float_dtype
-from graphc.ops.geometry import Conv2dAttributes, Geometry, Pair, geometry_of
+from graphc.ops.geometry import (
+    Conv2dAttributes,
+    Extent,
+    Geometry,
+    Groups,
+    Padding,
+    Pair,
+    Stride,
+    geometry_of,
+    plain_attributes,
+)
 from graphc.ops.reduce import sum
 from graphc.ops.shape import reshape
 
@@ -70,12 +80,7 @@ class Conv2d(Convolution):
             raise ShapeError(f"{w.shape[0]} filters do not divide into {attributes.groups} groups")
         if any(b.shape != w.shape[:1] for b in bias) or len(bias) > 1:
             raise ShapeError(f"the bias has one number a filter, ({w.shape[0]},)")
-        extents = [attributes.output_extent(i, x.shape[2 + i], w.shape[2 + i]) for i in (0, 1)]
-        if min(extents) < 1:
-            raise ShapeError(
-                f"a window of {list(w.shape[2:])} with dilation {attributes.dilation} does not fit "
-                f"into {list(x.shape[2:])} with padding {attributes.padding}"
-            )
+        extents = attributes.output_extents(x, w.shape[2:])
         return TensorType((x.shape[0], w.shape[0], *extents), dtype)
 
     def geometry(self, node: Node) -> Geometry:
@@ -104,15 +109,25 @@ class Conv2d(Convolution):
         record(functools.partial(convolve, self.geometry(node), x, w, bias, y, record.scratch))
 
 
+def _check_convolution(attributes: Any, x: TensorType, w: TensorType, y: TensorType) -> None:
+    """Raise `ShapeError` unless y has the shape of a convolution of x by w."""
+    found = Conv2d().infer(plain_attributes(attributes), x, w)
+    if found.shape != y.shape:
+        raise ShapeError(
+            f"a convolution of {x} by {w} is {found}, and dy is {y}; output_padding stays below "
+            "the stride"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Conv2dInputAttributes:
     """The convolution's geometry, and the (height, width) of the input."""
 
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-    groups: int
-    extent: Pair
+    stride: Stride
+    padding: Padding
+    dilation: Stride
+    groups: Groups
+    extent: Extent
 
 
 def _input_attributes(a: Any, shape: tuple[int, ...]) -> Conv2dInputAttributes:
@@ -134,7 +149,9 @@ class Conv2dInputGradient(Convolution):
                 f"dy is (batch, filters, height, width) and w (filters, channels, rows, columns), "
                 f"got {dy} and {w}"
             )
-        return TensorType((dy.shape[0], w.shape[1] * attributes.groups, *attributes.extent), dtype)
+        dx = TensorType((dy.shape[0], w.shape[1] * attributes.groups, *attributes.extent), dtype)
+        _check_convolution(attributes, dx, w, dy)
+        return dx
 
     def geometry(self, node: Node) -> Geometry:
         dy, w = node.inputs
@@ -156,11 +173,11 @@ class Conv2dInputGradient(Convolution):
 class Conv2dWeightAttributes:
     """The convolution's geometry, and the (rows, columns) of a filter."""
 
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-    groups: int
-    window: Pair
+    stride: Stride
+    padding: Padding
+    dilation: Stride
+    groups: Groups
+    window: Extent
     wide: bool = False
     """Whether 16-bit operands give a float32 product."""
     accumulate: bool = False
@@ -188,10 +205,11 @@ class Conv2dWeightGradient(Convolution):
         *sum: TensorType,
     ) -> TensorType:
         dtype = float_dtype(dy, x)
-        if attributes.wide:
-            dtype = compute_dtype(dtype)
-        channels = x.shape[1] // attributes.groups
-        dw = TensorType((dy.shape[1], channels, *attributes.window), dtype)
+        if dy.rank != 4 or x.rank != 4:
+            raise ShapeError(f"dy and x are (batch, channels, height, width), got {dy} and {x}")
+        shape = (dy.shape[1], max(1, x.shape[1] // attributes.groups), *attributes.window)
+        _check_convolution(attributes, x, x.with_shape(shape), dy)
+        dw = TensorType(shape, compute_dtype(dtype) if attributes.wide else dtype)
         check_sum(attributes.accumulate, sum, dw)
         return dw
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from graphc.errors import DTypeError, GraphError, OptionError
+from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.device import Device
 from graphc.ir.expression import Expression, ScalarProgram, parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder, attribute_items
 from graphc.ir.operators import operator
-from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes
+from graphc.ir.types import DType, TensorType, bool_, broadcast_shapes, compute_dtype
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, lower, registers_type
 from graphc.ops.shape import full
 
@@ -60,8 +61,7 @@ class Elementwise(Op):
     def infer(self, attributes: Any, *types: TensorType) -> Any:
         """Shapes broadcast; dtypes are equal and the output keeps them."""
         for key, number in attribute_items(attributes):
-            if not isinstance(number, int | float):
-                raise OptionError(f"{key} is a number, got {number!r}")
+            number_of(key, number, compute_dtype(types[0].dtype))
         if same_dtype(*types) == bool_ and not self.takes_bool:
             raise DTypeError("there is no arithmetic on bool; convert with graphc.cast")
         shape = broadcast_shapes(self.name, *(type.shape for type in types))
@@ -151,7 +151,7 @@ class FloatElementwise(Elementwise):
 class Scalar:
     """A number that is part of the op."""
 
-    value: float
+    value: Annotated[float, Between()]
 
 
 # --- arithmetic ---

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.ir.attributes import DTypeName, Whole
 from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
-from graphc.ir.types import TensorType, as_dtype, int64
+from graphc.ir.types import TensorType, as_dtype, bool_, int64
 from graphc.ops.accumulation import check_sum, start_sum
 
 
@@ -71,7 +72,7 @@ class Gather(Op):
 class RowsAttributes:
     """The first extent of the table, and whether rows are added to a running sum."""
 
-    rows: int
+    rows: Annotated[int, Whole(1)]
     accumulate: bool = False
 
 
@@ -92,6 +93,8 @@ class GatherGradient(Op):
         *sum: TensorType,
     ) -> TensorType:
         require_integers(indices, "indices")
+        if dy.shape[: indices.rank] != indices.shape or dy.dtype == bool_:
+            raise ShapeError(f"dy has a row of numbers for each of {indices}, got {dy}")
         dtable = dy.with_shape((attributes.rows, *dy.shape[indices.rank :]))
         check_sum(attributes.accumulate, sum, dtable)
         return dtable
@@ -142,8 +145,8 @@ def _add_rows(rows: Array, table: Array, dy: Array) -> None:
 class OneHotAttributes:
     """The length of a code and its dtype."""
 
-    classes: int
-    dtype: str
+    classes: Annotated[int, Whole(1)]
+    dtype: Annotated[str, DTypeName()]
 
 
 class OneHot(Op):

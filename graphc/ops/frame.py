@@ -31,3 +31,30 @@ class Frame:
     def count(self) -> int:
         """Elements of one statistic."""
         return math.prod(self.shape[axis] for axis in self.statistic_axes)
+
+    def suits(self, shape: tuple[int, ...]) -> bool:
+        """Whether a norm can look so at an x of that shape."""
+        known = []
+        if len(shape) > 0:
+            known.append(rows_frame(shape))
+        if len(shape) > 1:
+            known.append(channels_frame(shape))
+            if len(self.shape) == 4 and self.shape[1] > 0 and shape[1] % self.shape[1] == 0:
+                known.append(groups_frame(shape, self.shape[1]))
+        return self in known
+
+
+def rows_frame(shape: tuple[int, ...]) -> Frame:
+    """Statistics over the last axis, and a parameter for each of its elements."""
+    return Frame((math.prod(shape[:-1]), shape[-1]), (1,), (1,))
+
+
+def groups_frame(shape: tuple[int, ...], groups: int) -> Frame:
+    """Statistics over a group of channels and all positions, and a parameter a channel."""
+    folded = (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))
+    return Frame(folded, (2, 3), (1, 2))
+
+
+def channels_frame(shape: tuple[int, ...]) -> Frame:
+    """Statistics over all axes but the channels, which come second, and a parameter a channel."""
+    return Frame(shape, tuple(i for i in range(len(shape)) if i != 1), (1,))

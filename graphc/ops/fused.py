@@ -13,9 +13,10 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from graphc.errors import DTypeError, GraphError, ShapeError
+from graphc.ir.attributes import Whole, check_attributes
 from graphc.ir.expression import Expression, ScalarProgram, parse
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Cost, Op, Recorder, attribute_items, find_op
@@ -33,7 +34,7 @@ class FusedAttributes:
     """Members as calls, in order, and the numbers of those whose results are outputs."""
 
     members: tuple[str, ...]
-    results: tuple[int, ...]
+    results: Annotated[tuple[int, ...], Whole()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,9 @@ def _member(call: str) -> Member:
     known = [field.name for field in fields(op.attributes)]
     if sorted(named) != sorted(known):
         raise GraphError(f"{op.name} has the attributes {known}, got {call!r}")
-    return Member(op, operands, op.attributes(**{k: _literal(v) for k, v in named.items()}))
+    attributes = op.attributes(**{k: _literal(v) for k, v in named.items()})
+    check_attributes(attributes)
+    return Member(op, operands, attributes)
 
 
 def _literal(text: str) -> float | str:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from graphc.errors import DTypeError, GraphError, ShapeError, choose
+from graphc.ir.attributes import Whole
 from graphc.ir.device import Device
 from graphc.ir.expression import ScalarProgram, parse
 from graphc.ir.graph import Node, Value
@@ -45,9 +46,9 @@ class FusedReduceAttributes:
 
     members: tuple[str, ...]
     reduction: str
-    axes: tuple[int, ...]
+    axes: Annotated[tuple[int, ...], Whole()]
     keepdims: bool
-    order: tuple[int, ...]
+    order: Annotated[tuple[int, ...], Whole()]
     after: tuple[str, ...]
 
     @property

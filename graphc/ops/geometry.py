@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from graphc.errors import ShapeError
+from graphc.ir.attributes import Whole
 from graphc.ir.types import TensorType
 
 Pair = tuple[int, int]
+
+COUNTED = 2**31 - 1
+"""The most that a stride, a padding or a place may be: kernels count places in 32 bits."""
+
+Stride = Annotated[Pair, Whole(1, COUNTED)]
+Padding = Annotated[Pair, Whole(0, COUNTED)]
+Extent = Annotated[Pair, Whole(1, COUNTED)]
+Groups = Annotated[int, Whole(1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Conv2dAttributes:
     """Window geometry: (rows, columns) each; padding is zeros on both sides."""
 
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    dilation: Pair = (1, 1)
-    groups: int = 1
+    stride: Stride = (1, 1)
+    padding: Padding = (0, 0)
+    dilation: Stride = (1, 1)
+    groups: Groups = 1
 
-    def output_extent(self, axis: int, extent: int, kernel: int) -> int:
-        """Windows along an axis."""
-        reach = self.dilation[axis] * (kernel - 1) + 1
-        return (extent + 2 * self.padding[axis] - reach) // self.stride[axis] + 1
+    def output_extents(self, x: TensorType, window: Sequence[int]) -> tuple[int, int]:
+        """Windows along both axes of x; raises `ShapeError` where there are none, or too many."""
+        padded = [n + 2 * p for n, p in zip(x.shape[2:], self.padding, strict=True)]
+        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, window, strict=True)]
+        if any(most < least for most, least in zip(padded, reach, strict=True)):
+            raise ShapeError(
+                f"a window of {list(window)} with dilation {self.dilation} does not fit into "
+                f"{list(x.shape[2:])} with padding {self.padding}"
+            )
+        if max(padded) > COUNTED:
+            raise ShapeError(f"a padded map has at most {COUNTED} rows and columns, got {padded}")
+        down, across = (
+            (n - k) // s + 1 for n, k, s in zip(padded, reach, self.stride, strict=True)
+        )
+        return down, across
 
 
 class Window(NamedTuple):
@@ -52,7 +73,7 @@ def window(
     `extent` is the input's; window i reads the input at i·stride + position·dilation - padding.
     """
     shift = position * dilation - padding
-    first = max(windows.start, math.ceil(-shift / stride))
+    first = max(windows.start, -(shift // stride))
     last = min(windows.stop, (extent - 1 - shift) // stride + 1)
     last = max(first, last)
     start = first * stride + shift
@@ -85,11 +106,16 @@ class Geometry:
         )
 
 
-def geometry_of(attributes: Any, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
-    """The geometry of a convolution from the types of its three tensors."""
-    plain = Conv2dAttributes(
+def plain_attributes(attributes: Any) -> Conv2dAttributes:
+    """The geometry alone, of the attributes of a convolution or of a gradient of one."""
+    return Conv2dAttributes(
         attributes.stride, attributes.padding, attributes.dilation, attributes.groups
     )
+
+
+def geometry_of(attributes: Any, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
+    """The geometry of a convolution from the types of its three tensors."""
+    plain = plain_attributes(attributes)
     itemsize = max(4, x.dtype.itemsize)  # 16-bit floats are unfolded as float32
     return Geometry(plain, _four(x), _four(w), _four(y), itemsize)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.attributes import Between, DTypeName, OneOf, Whole
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype
+from graphc.ops.update import LARGEST, is_counter
 
 LEARNING_RATE_FORMS = ("constant", "linear", "cosine", "exponential")
 
@@ -18,12 +22,12 @@ LEARNING_RATE_FORMS = ("constant", "linear", "cosine", "exponential")
 class LearningRateAttributes:
     """A linear rise over `warmup` steps to `peak`, then `form` down to `floor` at step `steps`."""
 
-    form: str
-    peak: float
-    floor: float
-    steps: int
-    warmup: int
-    dtype: str
+    form: Annotated[str, OneOf(LEARNING_RATE_FORMS)]
+    peak: Annotated[float, Between(0.0, LARGEST)]
+    floor: Annotated[float, Between(0.0, LARGEST)]
+    steps: Annotated[int, Whole(1)]
+    warmup: Annotated[int, Whole(0)]
+    dtype: Annotated[str, DTypeName("float")]
 
     def at(self, step: int) -> float:
         """The rate of step number `step`, from 0."""
@@ -47,6 +51,14 @@ class LearningRate(Op):
     attributes = LearningRateAttributes
 
     def infer(self, attributes: LearningRateAttributes, step: TensorType) -> TensorType:
+        a = attributes
+        if a.floor > a.peak or a.warmup >= a.steps or (a.form == "exponential" and not a.floor):
+            raise OptionError(
+                f"the floor is at most the peak, above 0 where the form is exponential, and the "
+                f"warmup below the steps, got {a}"
+            )
+        if not is_counter(step):
+            raise ShapeError(f"step is one integer, got {step}")
         return TensorType((), as_dtype(attributes.dtype))
 
     def kernel(self, record: Recorder, node: Node, step: Array, *, rate: Array) -> None:

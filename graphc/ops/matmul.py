@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy.linalg.blas
 
-from graphc.errors import OptionError, ShapeError, choose
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.attributes import OneOf
 from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
@@ -125,7 +126,7 @@ approximation by tanh."""
 class LinearAttributes:
     """The function applied to the sums before they are written, see passes/fusion/epilogues.py."""
 
-    activation: Activation = "none"
+    activation: Annotated[Activation, OneOf(("none", *ACTIVATIONS))] = "none"
 
 
 class Linear(Op):
@@ -143,7 +144,6 @@ class Linear(Op):
         weight: TensorType,
         bias: TensorType,
     ) -> TensorType:
-        choose("activation", attributes.activation, ("none", *ACTIVATIONS))
         dtype = float_dtype(x, weight, bias)
         if x.rank != 2 or weight.rank != 2 or x.shape[1] != weight.shape[1]:
             raise ShapeError(

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
@@ -36,7 +38,7 @@ from graphc.ops.elementwise import (
     mul,
     sub,
 )
-from graphc.ops.frame import Frame
+from graphc.ops.frame import Frame, groups_frame, rows_frame
 from graphc.ops.reduce import mean, sum_to
 
 
@@ -50,6 +52,10 @@ def check_dtypes(x: TensorType, *others: TensorType) -> DType:
                 "convert one with graphc.cast"
             )
     return wide
+
+
+Epsilon = Annotated[float, Between(above=0.0)]
+"""The guard in a root."""
 
 
 class Norm(Op):
@@ -129,6 +135,17 @@ class NormGradientAttributes:
     def frame(self) -> Frame:
         return Frame(self.shape, self.statistic_axes, self.parameter_axes)
 
+    def check(self, dy: TensorType, x: TensorType, statistics: Sequence[TensorType]) -> Frame:
+        """The frame; raises an error unless a norm looks so at x, and the others belong to it."""
+        float_dtype(dy, x)
+        if dy.shape != x.shape or not self.frame().suits(x.shape):
+            raise ShapeError(f"dy is like x, and {self.frame()} the frame of a norm over {x}, {dy}")
+        length = math.prod(self.frame().statistic_shape)
+        if any(statistic.shape != (length,) for statistic in statistics):
+            raise ShapeError(f"statistics have the shape ({length},), got {statistics}")
+        check_dtypes(x, *statistics)
+        return self.frame()
+
 
 class NormGradient(Op):
     """Base: what is not folded may have strides along the batch."""
@@ -151,9 +168,11 @@ class NormInputGradient(NormGradient):
     flops_per_element = 11
 
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
-        dy, x, *others = types
-        float_dtype(dy, x)
-        check_dtypes(x, *others)
+        dy, x, mean, inverse, scale = types
+        frame = attributes.check(dy, x, (mean, inverse))
+        check_dtypes(x, scale)
+        if scale.shape != (math.prod(frame.parameter_shape),):
+            raise ShapeError(f"scale has one number a parameter of {frame}, got {scale}")
         return dy
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -180,8 +199,9 @@ class NormParameterGradient(NormGradient):
     flops_per_element = 1
 
     def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
-        wide = check_dtypes(types[0], *types[2:])
-        return TensorType((math.prod(attributes.frame().parameter_shape),), wide)
+        dy, x, *statistics = types if len(types) > 1 else types * 2
+        frame = attributes.check(dy, x, statistics)
+        return TensorType((math.prod(frame.parameter_shape),), check_dtypes(dy))
 
     def summed_axes(self, frame: Frame) -> tuple[int, ...]:
         return tuple(i for i in range(len(frame.shape)) if i not in frame.parameter_axes)
@@ -229,7 +249,7 @@ class NormScaleGradient(NormParameterGradient):
 class EpsilonAttributes:
     """The guard in the root."""
 
-    epsilon: float
+    epsilon: Epsilon
 
 
 class LayerNorm(Norm):
@@ -241,16 +261,15 @@ class LayerNorm(Norm):
     def frame_of(self, attributes: EpsilonAttributes, shape: tuple[int, ...]) -> Frame:
         if not shape:
             raise ShapeError("x has no axis to normalise over")
-        folded = (math.prod(shape[:-1]), shape[-1])
-        return Frame(folded, (1,), (1,))
+        return rows_frame(shape)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupNormAttributes:
     """Groups of channels, and the guard in the root."""
 
-    groups: int
-    epsilon: float
+    groups: Annotated[int, Whole(1)]
+    epsilon: Epsilon
 
 
 class GroupNorm(Norm):
@@ -265,8 +284,7 @@ class GroupNorm(Norm):
             raise ShapeError(
                 f"x is (batch, channels, ...) with channels in {groups} groups, got {list(shape)}"
             )
-        folded = (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))
-        return Frame(folded, (2, 3), (1, 2))
+        return groups_frame(shape, groups)
 
 
 class RmsNorm(Op):

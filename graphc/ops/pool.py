@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from graphc.ir.types import TensorType, bool_, int32, int64, uint8
 from graphc.ops.conv import pair
 from graphc.ops.cpu.numpy_expression import select
 from graphc.ops.elementwise import float_dtype
-from graphc.ops.geometry import Conv2dAttributes, Pair, window
+from graphc.ops.geometry import Conv2dAttributes, Extent, Padding, Pair, Stride, window
 from graphc.ops.reduce import mean
 
 TILE_BYTES = 4 * 2**20
@@ -29,19 +29,22 @@ TILE_BYTES = 4 * 2**20
 class Pool2dAttributes:
     """Window size and geometry, (rows, columns) each."""
 
-    window: Pair
-    stride: Pair
-    padding: Pair
+    window: Extent
+    stride: Stride
+    padding: Padding
 
 
 @dataclass(frozen=True, slots=True)
 class Pool2dGradientAttributes:
     """A pool's window, and the (height, width) of its input."""
 
-    window: Pair
-    stride: Pair
-    padding: Pair
-    extent: Pair
+    window: Extent
+    stride: Stride
+    padding: Padding
+    extent: Extent
+
+
+PoolAttributes = Pool2dAttributes | Pool2dGradientAttributes
 
 
 class Pooling(Op):
@@ -53,19 +56,30 @@ class Pooling(Op):
     any_strides = True
     on_maps = True
 
-    def pooled_shape(self, attributes: Pool2dAttributes, x: TensorType) -> tuple[int, ...]:
-        """(batch, channels, windows down, windows across)."""
+    most_places: ClassVar[int] = 2**20
+    """Places of a window: a kernel visits each."""
+
+    def pooled(self, attributes: PoolAttributes, x: TensorType) -> TensorType:
+        """x with the extents (batch, channels, windows down, windows across)."""
         float_dtype(x)
         if x.rank != 4:
             raise ShapeError(f"x is (batch, channels, height, width), got {x}")
-        a = Conv2dAttributes(attributes.stride, attributes.padding)
-        extents = [a.output_extent(i, x.shape[2 + i], attributes.window[i]) for i in (0, 1)]
-        if min(extents) < 1:
-            raise ShapeError(
-                f"a window of {list(attributes.window)} does not fit into {list(x.shape[2:])} with "
-                f"padding {attributes.padding}"
-            )
-        return (*x.shape[:2], *extents)
+        window, padding = attributes.window, attributes.padding
+        if window[0] * window[1] > self.most_places:
+            raise ShapeError(f"a window of {list(window)} has more than {self.most_places} places")
+        if any(2 * p > w for p, w in zip(padding, window, strict=True)):
+            raise ShapeError(f"padding {padding} is more than half of the window {window}")
+        extents = Conv2dAttributes(attributes.stride, padding).output_extents(x, window)
+        return x.with_shape((*x.shape[:2], *extents))
+
+    def spread(self, attributes: Pool2dGradientAttributes, dy: TensorType) -> TensorType:
+        """The input of the pool whose output is like dy."""
+        if dy.rank != 4:
+            raise ShapeError(f"dy is (batch, channels, rows, columns), got {dy}")
+        x = dy.with_shape((*dy.shape[:2], *attributes.extent))
+        if self.pooled(attributes, x) != dy:
+            raise ShapeError(f"the pool of {x} is {self.pooled(attributes, x)}, and dy is {dy}")
+        return x
 
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
@@ -93,20 +107,25 @@ def _images(shape: tuple[int, ...], itemsize: int, device: Device) -> int:
     return max(1, min(shape[0], min(TILE_BYTES, device.workspace_limit_bytes) // image))
 
 
-class MaxPool2d(Pooling):
+class MaxPooling(Pooling):
+    """Base of ops that know where in a window the largest element stood: a byte holds the place."""
+
+    most_places = 256
+
+    def check_places(self, place: TensorType, y: TensorType) -> None:
+        """Raise `ShapeError` unless there is a byte for each window."""
+        if place != y.with_dtype(uint8):
+            raise ShapeError(f"place has one byte a window, {y.with_dtype(uint8)}, got {place}")
+
+
+class MaxPool2d(MaxPooling):
     """y = the largest of each window; keeps its place in the window as one byte, not the input."""
 
     name, inputs, outputs = "max_pool2d", ("x",), ("y", "place")
     attributes = Pool2dAttributes
 
     def infer(self, attributes: Pool2dAttributes, x: TensorType) -> tuple[TensorType, TensorType]:
-        if attributes.window[0] * attributes.window[1] > 256:
-            raise ShapeError(f"a window of {list(attributes.window)} has more than 256 places")
-        if any(2 * p > w for p, w in zip(attributes.padding, attributes.window, strict=True)):
-            raise ShapeError(
-                f"padding {attributes.padding} is more than half of the window {attributes.window}"
-            )
-        y = x.with_shape(self.pooled_shape(attributes, x))
+        y = self.pooled(attributes, x)
         return y, y.with_dtype(uint8)
 
     def gradient(self, node: Node, dy: Value, place: Value) -> Value:
@@ -145,7 +164,7 @@ def _max_pool(
             np.maximum(places, numbers, out=places)  # k grows: the last to beat is the best
 
 
-class MaxPool2dGradient(Pooling):
+class MaxPool2dGradient(MaxPooling):
     """dx = dy where the largest of a window stood, summed over windows."""
 
     name, inputs, outputs = "max_pool2d_gradient", ("dy", "place"), ("dx",)
@@ -154,7 +173,8 @@ class MaxPool2dGradient(Pooling):
     def infer(
         self, attributes: Pool2dGradientAttributes, dy: TensorType, place: TensorType
     ) -> TensorType:
-        return dy.with_shape((*dy.shape[:2], *attributes.extent))
+        self.check_places(place, dy)
+        return self.spread(attributes, dy)
 
     def gradient_dy(self, node: Node, ddx: Value, place: Value) -> Value:
         a = node.attributes
@@ -189,14 +209,16 @@ def _max_pool_back(
             np.add(target, source, out=target)
 
 
-class MaxPool2dSelect(Pooling):
+class MaxPool2dSelect(MaxPooling):
     """y = what x holds where the largest of each window stood: the gradient's gradient."""
 
     name, inputs = "max_pool2d_select", ("x", "place")
     attributes = Pool2dAttributes
 
     def infer(self, attributes: Pool2dAttributes, x: TensorType, place: TensorType) -> TensorType:
-        return x.with_shape(place.shape)
+        y = self.pooled(attributes, x)
+        self.check_places(place, y)
+        return y
 
     def gradient_x(self, node: Node, dy: Value, place: Value) -> Value:
         attributes = _with_extent(node.attributes, node.inputs[0].shape)
@@ -236,7 +258,7 @@ class AveragePool2d(Pooling):
     attributes = Pool2dAttributes
 
     def infer(self, attributes: Pool2dAttributes, x: TensorType) -> TensorType:
-        return x.with_shape(self.pooled_shape(attributes, x))
+        return self.pooled(attributes, x)
 
     def gradient(self, node: Node, dy: Value) -> Value:
         attributes = _with_extent(node.attributes, node.inputs[0].shape)
@@ -257,7 +279,7 @@ class AveragePool2dGradient(Pooling):
     attributes = Pool2dGradientAttributes
 
     def infer(self, attributes: Pool2dGradientAttributes, dy: TensorType) -> TensorType:
-        return dy.with_shape((*dy.shape[:2], *attributes.extent))
+        return self.spread(attributes, dy)
 
     def gradient(self, node: Node, ddx: Value) -> Value:
         a = node.attributes

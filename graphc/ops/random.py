@@ -10,10 +10,12 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from graphc.errors import OptionError, ShapeError
+from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import SEED, STEP, apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
@@ -55,8 +57,8 @@ def philox(counter: Array, key: tuple[int, int], product: Array) -> None:
 class DropoutAttributes:
     """The part that is dropped, and the number of this op's stream in its graph."""
 
-    rate: float
-    stream: int
+    rate: Annotated[float, Between(0.0, below=1.0)]
+    stream: Annotated[int, Whole(0, LOW)]
 
 
 class Dropout(Op):
@@ -73,7 +75,7 @@ class Dropout(Op):
         self, attributes: DropoutAttributes, x: TensorType, seed: TensorType, step: TensorType
     ) -> TensorType:
         float_dtype(x)
-        if seed.shape != (2,) or step.shape != ():
+        if seed != TensorType((2,), int64) or step != TensorType((), int64):
             raise ShapeError(f"seed is i64[2] and step i64[], got {seed} and {step}")
         return x
 

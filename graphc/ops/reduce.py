@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from graphc.errors import DTypeError, ShapeError
+from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
@@ -31,7 +32,7 @@ BLOCK_ELEMENTS = 16384
 class ReduceAttributes:
     """Axes that go, ascending from the front; `keepdims` leaves them with extent 1."""
 
-    axes: tuple[int, ...]
+    axes: Annotated[tuple[int, ...], Whole()]
     keepdims: bool
 
 
@@ -44,9 +45,7 @@ class Reduction(Op):
 
     def infer(self, attributes: ReduceAttributes, x: TensorType) -> TensorType:
         axes = attributes.axes
-        if not isinstance(axes, tuple) or [
-            normalize_axis(a, x.rank, "axes") for a in axes
-        ] != sorted(set(axes)):
+        if [normalize_axis(a, x.rank, "axes") for a in axes] != sorted(set(axes)):
             raise ShapeError(f"axes are ascending numbers from 0 to {x.rank - 1}, got {axes}")
         if attributes.keepdims:
             return x.with_shape([1 if i in axes else n for i, n in enumerate(x.shape)])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from graphc.errors import OptionError, ShapeError
+from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
@@ -15,7 +17,7 @@ from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType
 from graphc.ops.conv import pair
 from graphc.ops.elementwise import float_dtype
-from graphc.ops.geometry import Pair
+from graphc.ops.geometry import COUNTED, Extent, Pair
 from graphc.ops.pool import AveragePool2d, Pool2dAttributes
 from graphc.ops.shape import PadSlice, PadSliceAttributes
 
@@ -24,7 +26,14 @@ from graphc.ops.shape import PadSlice, PadSliceAttributes
 class ExtentAttributes:
     """The (height, width) to make."""
 
-    extent: Pair
+    extent: Extent
+
+
+def _check_maps(x: TensorType) -> None:
+    """Raise `ShapeError` or `DTypeError` unless x holds maps of floats."""
+    float_dtype(x)
+    if x.rank != 4:
+        raise ShapeError(f"maps are (batch, channels, height, width), got {x}")
 
 
 def _share(index: int, parts: int, extent: int) -> slice:
@@ -51,9 +60,7 @@ class AdaptiveAveragePool2d(Op):
     on_maps = True
 
     def infer(self, attributes: ExtentAttributes, x: TensorType) -> TensorType:
-        float_dtype(x)
-        if x.rank != 4:
-            raise ShapeError(f"x is (batch, channels, height, width), got {x}")
+        _check_maps(x)
         return x.with_shape((*x.shape[:2], *attributes.extent))
 
     def gradient(self, node: Node, dy: Value) -> Value:
@@ -76,6 +83,7 @@ class AdaptiveAveragePool2dGradient(Op):
     on_maps = True
 
     def infer(self, attributes: ExtentAttributes, dy: TensorType) -> TensorType:
+        _check_maps(dy)
         return dy.with_shape((*dy.shape[:2], *attributes.extent))
 
     def gradient(self, node: Node, ddx: Value) -> Value:
@@ -99,7 +107,7 @@ class AdaptiveAveragePool2dGradient(Op):
 class UpsampleAttributes:
     """A whole factor for both axes."""
 
-    factor: int
+    factor: Annotated[int, Whole(1, COUNTED)]
 
 
 class UpsampleNearest2d(Op):
@@ -127,9 +135,7 @@ class UpsampleNearest2d(Op):
 
 
 def _upsampled(attributes: UpsampleAttributes, x: TensorType) -> tuple[int, ...]:
-    float_dtype(x)
-    if x.rank != 4:
-        raise ShapeError(f"x is (batch, channels, height, width), got {x}")
+    _check_maps(x)
     return (*x.shape[:2], x.shape[2] * attributes.factor, x.shape[3] * attributes.factor)
 
 
@@ -188,8 +194,11 @@ class UpsampleBilinear2dGradient(Op):
     on_maps = True
 
     def infer(self, attributes: UpsampleAttributes, dy: TensorType) -> TensorType:
-        n, c, height, width = dy.shape
-        return dy.with_shape((n, c, height // attributes.factor, width // attributes.factor))
+        _check_maps(dy)
+        (n, c, height, width), factor = dy.shape, attributes.factor
+        if height % factor or width % factor:
+            raise ShapeError(f"height and width are multiples of the factor {factor}, got {dy}")
+        return dy.with_shape((n, c, height // factor, width // factor))
 
     def gradient(self, node: Node, ddx: Value) -> Value:
         return apply(UpsampleBilinear2d, ddx, attributes=node.attributes).output

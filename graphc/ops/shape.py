@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from graphc.errors import OptionError, ShapeError
+from graphc.ir.attributes import DTypeName, Whole
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
@@ -28,8 +29,8 @@ from graphc.ir.types import (
 class FullAttributes:
     """What to fill, and with which number."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Annotated[tuple[int, ...], Whole(1)]
+    dtype: Annotated[str, DTypeName()]
     value: float
 
 
@@ -53,7 +54,7 @@ class Full(Op):
 class ShapeAttributes:
     """The shape to take."""
 
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], Whole(1)]
 
 
 class Reshape(Op):
@@ -96,7 +97,7 @@ class Reshape(Op):
 class TransposeAttributes:
     """Axis i of the output is axis permutation[i] of the input."""
 
-    permutation: tuple[int, ...]
+    permutation: Annotated[tuple[int, ...], Whole()]
 
 
 class Copy(Op):
@@ -149,9 +150,10 @@ class BroadcastTo(Op):
     views = "x"
 
     def infer(self, attributes: ShapeAttributes, x: TensorType) -> TensorType:
-        if broadcast_shapes(self.name, x.shape, attributes.shape) != attributes.shape:
+        y = x.with_shape(attributes.shape)
+        if broadcast_shapes(self.name, x.shape, y.shape) != y.shape:
             raise ShapeError(f"shape {list(x.shape)} does not broadcast to {attributes.shape}")
-        return x.with_shape(attributes.shape)
+        return y
 
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
         shape, target = node.inputs[0].shape, node.attributes.shape
@@ -167,11 +169,12 @@ class BroadcastTo(Op):
 
 @dataclass(frozen=True, slots=True)
 class SliceAttributes:
-    """One start, stop and step an axis, all resolved: 0 ≤ start < stop ≤ extent, step ≥ 1."""
+    """One start, stop and step an axis, all resolved: 0 ≤ start < stop ≤ extent, and a step from 1
+    to the extent."""
 
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-    steps: tuple[int, ...]
+    starts: Annotated[tuple[int, ...], Whole()]
+    stops: Annotated[tuple[int, ...], Whole(1)]
+    steps: Annotated[tuple[int, ...], Whole(1)]
 
     def index(self) -> tuple[slice, ...]:
         return tuple(map(slice, self.starts, self.stops, self.steps))
@@ -185,15 +188,13 @@ class Slice(Op):
     views = "x"
 
     def infer(self, attributes: SliceAttributes, x: TensorType) -> TensorType:
-        if len(attributes.starts) != x.rank:
-            raise ShapeError(f"{len(attributes.starts)} slices for a tensor of rank {x.rank}")
-        if any(step < 1 for step in attributes.steps):
-            raise ShapeError(f"steps are 1 or more, got {attributes.steps}")
-        extents = []
-        for index, n in zip(attributes.index(), x.shape, strict=True):
-            extents.append(len(range(*index.indices(n))))
-            if extents[-1] < 1:
-                raise ShapeError(f"slice {index.start}:{index.stop} of an axis of {n} is empty")
+        a, extents = attributes, []
+        if not len(a.starts) == len(a.stops) == len(a.steps) == x.rank:
+            raise ShapeError(f"{len(a.starts)} slices for a tensor of rank {x.rank}")
+        for start, stop, step, n in zip(a.starts, a.stops, a.steps, x.shape, strict=True):
+            if not start < stop <= n or step > n:
+                raise ShapeError(f"slice {start}:{stop}:{step} of an axis of {n} is empty")
+            extents.append(len(range(start, stop, step)))
         return x.with_shape(extents)
 
     def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
@@ -218,10 +219,10 @@ def _fields(a: SliceAttributes) -> tuple[tuple[int, ...], ...]:
 class PadSliceAttributes:
     """The shape to spread over, and the slice of it to fill."""
 
-    shape: tuple[int, ...]
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-    steps: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], Whole(1)]
+    starts: Annotated[tuple[int, ...], Whole()]
+    stops: Annotated[tuple[int, ...], Whole(1)]
+    steps: Annotated[tuple[int, ...], Whole(1)]
 
 
 class PadSlice(Op):
@@ -252,7 +253,7 @@ class PadSlice(Op):
 class AxisAttributes:
     """One axis, counted from the front."""
 
-    axis: int
+    axis: Annotated[int, Whole()]
 
 
 # --- functions ---
@@ -328,7 +329,10 @@ def slice_(x: Value, index: Any) -> Value:
             start, stop, step = entry.indices(n)
             if step < 1:
                 raise ShapeError(f"slice: axis {axis} has step {step}; steps are 1 or more")
+            step = min(step, n)  # of steps as long as the axis, only the first is taken
             shape.append(len(range(start, stop, step)))
+            if not shape[-1]:
+                raise ShapeError(f"slice: {entry} of axis {axis} of extent {n} is empty")
         else:
             start = int(entry) % n if -n <= entry < n else n
             if start == n:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from graphc.errors import ShapeError
+from graphc.errors import DTypeError, ShapeError
+from graphc.ir.attributes import Between
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import TensorType, bool_
+from graphc.ir.types import Kind, TensorType, bool_
 from graphc.ops.elementwise import Elementwise
 
 DECAYED = "(g + weight_decay * w)"
+
+LARGEST = 1e6
+"""The most that a learning rate, a weight decay or an epsilon may be."""
+
+Decay = Annotated[float, Between(0.0, LARGEST)]
+Guard = Annotated[float, Between(0.0, LARGEST)]
+Beta = Annotated[float, Between(0.0, below=1.0)]
 
 
 class Update(Elementwise):
@@ -25,6 +33,10 @@ class Update(Elementwise):
     """
 
     learning_rates = ("rate",)
+    scalars: ClassVar[tuple[str, ...]] = ("rate", "correction", "decay")
+    """Inputs that are one number; all others have the shape of the state."""
+    kinds: ClassVar[Mapping[str, Kind]] = {}
+    """Input → the kind of its dtype, where that is no float."""
     variants: ClassVar[Mapping[tuple[bool, bool], Mapping[str, Expression]]]
     """(decays, guarded) → the expressions that are evaluated."""
 
@@ -50,11 +62,14 @@ class Update(Elementwise):
         guard = types[len(self.inputs) - 1 :]
         if len(guard) > 1 or any(type != TensorType((), bool_) for type in guard):
             raise ShapeError(f"one bool scalar may say whether to update, got {guard}")
-        for name in ("g", *self.must_overwrite.values()):
-            if name in inputs and inputs[name].shape != types[0].shape:
-                raise ShapeError(
-                    f"{name} has the shape of the state, {types[0]}, got {inputs[name]}"
-                )
+        for name, type in inputs.items():
+            if name == self.inputs[-1]:
+                continue
+            shape = () if name in self.scalars else types[0].shape
+            if type.shape != shape:
+                raise ShapeError(f"{name} has the shape {list(shape)}, got {type}")
+            if type.dtype.kind != self.kinds.get(name, "float"):
+                raise DTypeError(f"{name} is of {self.kinds.get(name, 'float')}s, got {type}")
         return tuple(inputs[self.must_overwrite[output]] for output in self.outputs)
 
 
@@ -62,7 +77,7 @@ class Update(Elementwise):
 class SgdAttributes:
     """L2 weight decay, added to the gradient."""
 
-    weight_decay: float
+    weight_decay: Decay
 
 
 class SgdUpdate(Update):
@@ -79,8 +94,8 @@ class SgdUpdate(Update):
 class MomentumAttributes:
     """Factor of the old velocity, and L2 weight decay added to the gradient."""
 
-    momentum: float
-    weight_decay: float
+    momentum: Annotated[float, Between(0.0, 1.0)]
+    weight_decay: Decay
 
 
 class MomentumUpdate(Update):
@@ -100,10 +115,10 @@ class MomentumUpdate(Update):
 class AdamAttributes:
     """Decay rates of the two moments, the guard against division by zero, and L2 decay."""
 
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
+    beta1: Beta
+    beta2: Beta
+    epsilon: Guard
+    weight_decay: Decay
 
 
 class AdamUpdate(Update):
@@ -127,9 +142,9 @@ class AdamUpdate(Update):
 class AdamwAttributes:
     """Decay rates of the two moments, and the guard against division by zero."""
 
-    beta1: float
-    beta2: float
-    epsilon: float
+    beta1: Beta
+    beta2: Beta
+    epsilon: Guard
 
 
 class AdamwUpdate(Update):
@@ -150,8 +165,13 @@ class AdamwUpdate(Update):
 class BetaAttributes:
     """Decay rates of Adam's two moments."""
 
-    beta1: float
-    beta2: float
+    beta1: Beta
+    beta2: Beta
+
+
+def is_counter(type: TensorType) -> bool:
+    """Whether a value is one integer."""
+    return type.dtype.kind == "int" and type.shape == ()
 
 
 class AdamCorrection(Op):
@@ -165,6 +185,11 @@ class AdamCorrection(Op):
     def infer(
         self, attributes: BetaAttributes, learning_rate: TensorType, step: TensorType
     ) -> tuple[TensorType, ...]:
+        if learning_rate.dtype.kind != "float" or learning_rate.shape or not is_counter(step):
+            raise ShapeError(
+                f"the learning rate is one float, and step one integer, got {learning_rate} and "
+                f"{step}"
+            )
         return (learning_rate,) * 2
 
     def kernel(
@@ -192,7 +217,7 @@ def _correct(
 class LossScaleAttributes:
     """Good steps in a row after which the scale doubles."""
 
-    interval: float
+    interval: Annotated[float, Between(1.0, 2.0**31)]
 
 
 class LossScaleUpdate(Update):
@@ -203,6 +228,7 @@ class LossScaleUpdate(Update):
     outputs = ("scale_new", "good_new")
     attributes = LossScaleAttributes
     must_overwrite = {"scale_new": "scale", "good_new": "good"}
+    kinds = {"finite": "bool"}
     expressions = {
         "scale_new": "where(finite, where(good + 1 < interval, scale, scale * 2), "
         "maximum(scale * 0.5, 1))",
@@ -215,4 +241,5 @@ class Increment(Update):
 
     name, inputs, outputs = "increment", ("count",), ("count_new",)
     must_overwrite = {"count_new": "count"}
+    kinds = {"count": "int"}
     expressions = {"count_new": "count + 1"}

@@ -18,7 +18,7 @@ from graphc.ir.forms import writes
 from graphc.ir.graph import Graph, Value
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
-from graphc.json_fields import LARGEST, JsonReader
+from graphc.json_fields import JsonReader
 from graphc.plans.memory_plan import (
     ALLOCATE,
     RECOMPUTE,
@@ -52,9 +52,6 @@ KEYS = (
 )  # fmt: skip
 BUFFER_KEYS = ("kind", "offset", "bytes", "lifetime")
 PLACEMENT_KEYS = ("buffer", "offset", "strides", "how", "over")
-
-MOST_AXES = 64
-"""The most axes of a tensor, NumPy's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +195,6 @@ def _graph(lines: list[Any]) -> Graph:
         graph = parse_graph("\n".join(lines))
     except GraphcError as error:
         raise PlanFileError(f"graph: {error}") from None
-    for value in graph.values:
-        if value.type.bytes >= LARGEST or value.type.rank > MOST_AXES:
-            where = f"graph, {graph.names[value]}"
-            READER.fail(where, f"below {LARGEST} bytes and up to {MOST_AXES} axes", str(value.type))
     return graph
 
 

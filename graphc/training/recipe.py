@@ -10,7 +10,8 @@ from typing import Any
 from graphc.errors import choose, number_between, whole_number
 from graphc.keywords import Flag, declared, option, same
 from graphc.ops.learning_rate import LEARNING_RATE_FORMS
-from graphc.optim import LARGEST, OPTIMIZERS, Optimizer, Rate, Schedule
+from graphc.ops.update import LARGEST
+from graphc.optim import OPTIMIZERS, Optimizer, Rate, Schedule
 from graphc.options import (
     CompileOptions,
     PlacementOptions,

@@ -113,3 +113,22 @@ def test_power_with_other_exponents():
     x = np.array([0.5, 2.0])
     assert run("x ** 3", {"x": x}, np.empty(2)).tolist() == [0.125, 8.0]
     assert math.isclose(run("x ** -1", {"x": x}, np.empty(2))[1], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("source", "constants", "value"),
+    [
+        ("a / b", {"a": 1.0, "b": 0.0}, math.inf),
+        ("a / b", {"a": -1.0, "b": 0.0}, -math.inf),
+        ("a / b", {"a": 0.0, "b": 0.0}, math.nan),
+        ("a ** b", {"a": 0.0, "b": -1.0}, math.inf),
+        ("a ** b", {"a": -8.0, "b": 0.5}, math.nan),
+        ("a ** b", {"a": 1e300, "b": 2.0}, math.inf),
+        ("a * b", {"a": 1e300, "b": 1e300}, math.inf),
+        ("a - b", {"a": math.inf, "b": math.inf}, math.nan),
+    ],
+)
+def test_constants_fold_as_kernels_would_compute_them(source, constants, value):
+    folded = parse(source).specialize(constants)
+    assert folded.instructions == ()
+    assert folded.value == value or (math.isnan(value) and math.isnan(folded.value))

@@ -110,3 +110,13 @@ def test_numbers_of_numpy_print_as_literals():
     graph = trace({"y": g.relu(g.parameter("w", (2,), initial=initial))})
     assert "scale=0.5}" in g.format_graph(graph)
     assert g.parse_graph(g.format_graph(graph)).states[0].initial == initial
+
+
+def test_an_extent_has_up_to_18_digits():
+    text = "graph {{\n  %x: u8[{}] = input()\n  output y = %x\n}}\n"
+    graph = g.parse_graph(text.format("9" * 18))
+    assert graph.inputs[0].shape == (10**18 - 1,)
+    assert g.format_graph(graph) == text.format("9" * 18)
+    for digits in ("1" + "0" * 18, "9" * 5000):
+        with pytest.raises(TextError, match=f"an extent of {len(digits)} digits is too large"):
+            g.parse_graph(text.format(digits))
