@@ -11,7 +11,7 @@ import numpy as np
 from graphc.errors import FeedError, GraphcError, NonFiniteError, did_you_mean
 from graphc.ir.builder import number_of
 from graphc.ir.graph import Graph, Input
-from graphc.optim import LARGEST
+from graphc.ops.update import LARGEST
 from graphc.runtime.index_ranges import FedRange, index_limits
 
 Array = np.ndarray[Any, np.dtype[Any]]
