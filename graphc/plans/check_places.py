@@ -133,8 +133,11 @@ class PlacedValues:
             )
         return start, start + size
 
-    def strides(self, value: Value) -> tuple[int, ...] | None:
-        return self.plan.placements[value].strides
+    def layout(self, value: Value) -> tuple[Any, ...]:
+        """What is equal for values whose elements lie at the same bytes."""
+        strides = self.plan.placements[value].strides or _row_major(value)
+        steps = tuple(s for n, s in zip(value.shape, strides, strict=True) if n > 1)
+        return self.spans[value], value.shape, steps
 
     def has_gaps(self, value: Value) -> bool:
         """Whether bytes between the first and the last of a value are not its own."""

@@ -261,16 +261,13 @@ class _Replay:
 
     def check_overlaps(self, node: Node, value: Value, outputs: set[Value]) -> None:
         """An output may lie over an operand only where the op says so, and exactly over it."""
-        start, end = self.places.spans[value]
         position = node.outputs.index(value)
         name = node.op.output_name(position)
         allowed = set(node.op.may_overwrite.get(name, ()))
         allowed |= {node.op.must_overwrite[name]} if name in node.op.must_overwrite else set()
         for index, operand in enumerate(node.inputs):
-            low, high = self.places.spans[operand]
             if self.places.overlap(operand, value):
-                fits = (low, high) == (start, end) and operand.shape == value.shape
-                fits &= self.places.strides(operand) == self.places.strides(value)
+                fits = self.places.layout(operand) == self.places.layout(value)
                 if node.op.input_name(index) not in allowed or not fits:
                     if any(
                         other is operand and node.op.input_name(i) in allowed and fits

@@ -23,6 +23,7 @@ GROUPS = {
         ("graphc/plans/check_*.py",),
         (
             "tests/plans/test_check_plan.py",
+            "tests/plans/test_check_against_bytes.py",
             "tests/plans/test_tampered_files.py",
             "tests/allocation",
             "tests/properties",

@@ -73,6 +73,38 @@ def test_a_workspace_over_an_operand(plan):
     assert len(error.value.culprits) == 2
 
 
+def inner_places(plan, node, room):
+    """Values that live across a node, and every aligned place of a workspace inside each."""
+    step = plan.graph.position[node]
+    for buffer in plan.buffers:
+        across = buffer.lifetime.first < step < buffer.lifetime.last - 1
+        if buffer.kind != "workspace" and across and buffer.bytes > room.bytes:
+            last = buffer.offset + buffer.bytes - room.bytes
+            for offset in range(buffer.offset, last + 1, plan.alignment):
+                yield buffer, offset
+
+
+def test_a_workspace_anywhere_inside_a_value_that_lives_across_its_node():
+    """Behind its first bytes too, where no edge of a value is; operand or not."""
+    x = g.input("x", (16, 64))
+    h = g.tanh(g.softmax(g.tanh(g.linear(x, 64, name="a"))))
+    plan = g.plan(g.mean(g.linear(h, 64, name="b")), optimizer=g.optim.Adam())
+    kinds, inside, apart = set(), 0, 0
+    for node, room in plan.workspaces.items():
+        for buffer, offset in inner_places(plan, node, room):
+            kinds.add(buffer.kind)
+            inside += offset > buffer.offset
+            names = [plan.graph.names[value] for value in plan.residents[buffer.index]]
+            apart += not {plan.placements[v].buffer for v in node.inputs} & {buffer.index}
+            changed = {**plan.workspaces, node: replace(room, offset=offset)}
+            with pytest.raises(PlanError, match="workspace") as error:
+                check_plan(replace(plan, workspaces=changed))
+            assert set(names) & set(error.value.culprits)
+    assert kinds >= {"state", "feature map"}
+    assert inside > 20
+    assert apart > 20
+
+
 def test_an_output_over_an_operand_that_the_op_reads_to_the_end(plan):
     """A matmul may not write over what it reads, though nobody reads that later."""
     node = next(n for n in plan.graph.nodes if n.op.name == "matmul" and n.phase == "gradient")

@@ -1,11 +1,13 @@
 """The strongest oracles: planned runs equal unplanned ones, and broken plans are rejected."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from plans.bytes_of_a_step import is_sound, moved
 from properties.oracle import initial_states, run_plain, run_unplanned, sources_of
 from properties.strategies import OPTIMIZERS, examples, networks
 
@@ -166,6 +168,24 @@ def test_shifted_offset_is_rejected_with_both_culprits(network, data):
     assert len(error.value.culprits) == 2
     moved = names_in(plan, thief)
     assert moved & set(error.value.culprits), (moved, error.value.culprits)
+
+
+@examples(100)
+@given(networks(), st.data())
+def test_a_buffer_or_workspace_anywhere_is_accepted_only_if_every_read_finds_its_bytes(
+    network, data
+):
+    options = {"recompute": "mirror", "alignment": 16}
+    plan = g.plan(network.loss, optimizer=g.optim.Momentum(), **options)
+    thief = data.draw(st.sampled_from(sorted(plan.buffers, key=lambda b: b.kind != "workspace")))
+    victim = data.draw(st.sampled_from(plan.buffers))
+    shift = data.draw(st.integers(-(thief.bytes // 16), victim.bytes // 16))
+    offset = max(0, victim.offset + 16 * shift)
+    arena = max(plan.arena_bytes, offset + thief.bytes)
+    changed = replace(moved(plan, {thief.index: offset}), arena_bytes=arena)
+    with suppress(PlanError):
+        check_plan(changed)
+        assert is_sound(changed)
 
 
 @examples(60)
