@@ -21,6 +21,7 @@ T = TypeVar("T")
 Told = TypeVar("Told", bound="Options")
 Result = TypeVar("Result")
 
+INDENT = " " * 4
 WIDTH = 96
 """The columns that the text of a docstring has."""
 
@@ -149,7 +150,7 @@ def takes(
         call.__signature__ = signature  # type: ignore[attr-defined]
         hints = {**get_type_hints(kind), "return": get_type_hints(function)["return"]}
         call.__annotations__ = {name: hints[name] for name in (*known, "return")}
-        call.__doc__ = f"{inspect.getdoc(function)}\n\n{_meanings(known)}\n"
+        call.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{_meanings(known)}\n"
         return call
 
     return keyworded
@@ -163,8 +164,13 @@ def _check_known(function: str, name: str, known: Sequence[str]) -> None:
 
 
 def _meanings(known: Mapping[str, Option[Any]]) -> str:
-    """The meaning of each option, a paragraph each, for the docstring of a function."""
+    """The meaning of each option, as a docstring's section of arguments holds them."""
     return "\n".join(
-        textwrap.fill(f"{name}: {each.filled(each.meaning)}", WIDTH, subsequent_indent="    ")
+        textwrap.fill(
+            f"{name}: {each.filled(each.meaning)}",
+            WIDTH,
+            initial_indent=INDENT,
+            subsequent_indent=2 * INDENT,
+        )
         for name, each in known.items()
     )

@@ -57,7 +57,12 @@ def _within(context: Context) -> Iterator[None]:
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Names made inside are prefixed with ``name/``; scopes nest."""
+    """Names made inside are prefixed with ``name/``; scopes nest, and a slash nests at once.
+
+    Every layer with parameters needs one of its own: two states of one name are an error at
+    compile. Raises `OptionError` for a name with other signs than letters, digits, ``_ . -`` and
+    slashes.
+    """
     outer = _context.get()
     with _within(replace(outer, scope=scoped_name(name))):
         yield
@@ -65,7 +70,11 @@ def scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def mirror(count: int) -> Iterator[None]:
-    """Nodes made inside may be computed again up to `count` times (``recompute="mirror"``)."""
+    """Nodes made inside may be computed again up to `count` times (``recompute="mirror"``).
+
+    It is the paper's mirror attribute. Raises `OptionError` unless the count is a whole number from
+    0.
+    """
     if not isinstance(count, int) or count < 0:
         raise OptionError(f"mirror takes a whole number from 0 up, got {count!r}")
     with _within(replace(_context.get(), mirror=count)):
@@ -76,7 +85,7 @@ def mirror(count: int) -> Iterator[None]:
 def segment(name: str) -> Iterator[None]:
     """Nodes made inside form a segment of Alg. 1: ``recompute="segments"`` keeps what leaves it.
 
-    Segments nest; a node belongs to the innermost.
+    Segments nest; a node belongs to the innermost. Names are as those of `scope`.
     """
     outer = _context.get()
     check_name(name)
@@ -118,7 +127,11 @@ def keep(value: Value) -> Value:
 def input(
     name: str, shape: Sequence[int] | int, dtype: object = "float32", default: float | None = None
 ) -> Input:
-    """A tensor fed at every step; one with a `default` may be left out of the feeds."""
+    """A tensor fed at every step under this name, of exactly this shape and dtype.
+
+    A scalar, of shape (), with a `default` may be left out of the feeds. Raises `OptionError` for a
+    name that cannot be one, and `ShapeError` or `DTypeError` for a shape or dtype.
+    """
     check_name(name)
     type = tensor_type(shape, dtype)
     if default is not None:
@@ -140,9 +153,11 @@ def parameter(
     initial: Initial = Initial("constant", 0.0),  # noqa: B008 - frozen
     trainable: bool = True,
 ) -> State:
-    """A trainable tensor named inside the current scope.
+    """A trainable tensor named inside the current scope; `initial` says how it begins.
 
-    With ``trainable=False`` it is frozen: it gets no gradient and no moments.
+    Without `initial` it is 0. With ``trainable=False`` it is frozen: it gets no gradient and no
+    moments. Raises `OptionError` for a name that cannot be one, and `ShapeError` or `DTypeError`
+    for a shape or dtype.
     """
     type = tensor_type(shape, dtype)
     if not isinstance(initial, Initial):

@@ -30,7 +30,12 @@ Role = Literal["parameter", "moment", "statistic", "counter"]
 
 @dataclass(frozen=True, slots=True)
 class Initial:
-    """How a state begins: filled with `scale`, drawn with that bound or deviation, or the seed."""
+    """How a state begins: filled with `scale`, drawn with that bound or deviation, or the seed.
+
+    `kind` is "constant", "uniform" (within ±scale), "normal" (mean 0, standard deviation scale) or
+    "seed", which is graphc's own. What is drawn follows from the program's seed and the state's
+    name. Raises `OptionError` for another kind, or a scale that is no number.
+    """
 
     kind: Literal["constant", "uniform", "normal", "seed"]
     scale: float
@@ -45,7 +50,11 @@ class Initial:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Value(Operators):
-    """One tensor of a graph; equality is identity."""
+    """One tensor of a graph, known before any step: `type` has its shape and dtype.
+
+    Equality is identity. Operators compute, as the functions of `graphc` do: ``+ - * / ** @``, ``<
+    <= > >=`` and ``x[1:3]``. It has no numbers: those come from a step.
+    """
 
     type: TensorType
     node: Node | None = field(default=None, repr=False)

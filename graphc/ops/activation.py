@@ -232,27 +232,30 @@ class SiluGradient(FloatElementwise):
 
 
 def tanh(x: Value) -> Value:
-    """Hyperbolic tangent."""
+    """Hyperbolic tangent of float x, from -1 to 1; keeps shape and dtype."""
     return apply(Tanh, x).output
 
 
 def sigmoid(x: Value) -> Value:
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)) of float x, from 0 to 1; keeps shape and dtype."""
     return apply(Sigmoid, x).output
 
 
 def relu(x: Value) -> Value:
-    """max(x, 0)."""
+    """max(x, 0) of float x; keeps shape and dtype. The gradient at 0 is 0."""
     return apply(Relu, x).output
 
 
 def relu6(x: Value) -> Value:
-    """min(max(x, 0), 6)."""
+    """min(max(x, 0), 6) of float x (MobileNet, Howard et al., 2017); keeps shape and dtype."""
     return apply(Relu6, x).output
 
 
 def leaky_relu(x: Value, slope: float = 0.01) -> Value:
-    """x where positive, else slope · x; the slope is above 0."""
+    """x where positive, else slope · x, for float x; keeps shape and dtype.
+
+    Raises `OptionError` unless the slope is above 0.
+    """
     if not slope > 0:
         raise OptionError(
             f"leaky_relu: the slope must be above 0, got {slope!r}; use graphc.relu for 0"
@@ -261,11 +264,15 @@ def leaky_relu(x: Value, slope: float = 0.01) -> Value:
 
 
 def gelu(x: Value, form: str = "exact") -> Value:
-    """Gaussian error linear unit; form "exact" (erf) or "tanh" (the approximation in GPT-2)."""
+    """Gaussian error linear unit of float x (Hendrycks and Gimpel, 2016); keeps shape and dtype.
+
+    The form "exact" is x · Φ(x) by erf, "tanh" the approximation that GPT-2 uses. Raises
+    `OptionError` for another form.
+    """
     op = {"exact": Gelu, "tanh": GeluTanh}[choose("gelu form", form, ("exact", "tanh"))]
     return apply(op, x).output
 
 
 def silu(x: Value) -> Value:
-    """x · sigmoid(x), also called swish."""
+    """x · sigmoid(x) of float x, also called swish; keeps shape and dtype."""
     return apply(Silu, x).output

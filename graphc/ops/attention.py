@@ -210,10 +210,12 @@ def attention(
 ) -> Value:
     """softmax(scale · q · kᵀ) · v for q (..., rows, d), k (..., columns, d), v (..., columns, e).
 
-    `scale` is 1 / √d unless given. With `causal`, a row sees no column that belongs to a later row;
-    no mask is stored. `drop` is the dropout rate of the weights. The form "fused" never holds the
-    weights: its memory grows with the number of positions, not with its square; it takes equal
-    leading axes and no dropout. Raises `ShapeError` where the operands do not fit.
+    The result is (..., rows, e); leading axes, such as batch and heads, broadcast. `scale` is 1 /
+    √d unless given (Vaswani et al., 2017). With `causal`, a row sees no column that belongs to a
+    later row; no mask is stored. `drop` is the dropout rate of the weights. The form "fused" never
+    holds the weights: its memory grows with the number of positions, not with its square (Dao et
+    al., 2022); it takes equal leading axes and no dropout. Raises `ShapeError` where the operands
+    do not fit, and `OptionError` for another form, or a rate together with "fused".
     """
     for name, value in (("q", q), ("k", k), ("v", v)):
         if as_value("attention", value).type.rank < 2:
@@ -255,8 +257,9 @@ def multi_head_attention(
 ) -> Value:
     """Attention in `heads` parts of the width: qkv (batch, positions, 3 · width) to one width.
 
-    The last axis holds queries, keys and values, each head by head. `form` is that of `attention`.
-    Raises `ShapeError` where it does not divide.
+    The result is (batch, positions, width). The last axis of `qkv` holds queries, keys and values,
+    each head by head; `causal`, `drop` and `form` are those of `attention`. Raises `ShapeError`
+    where the heads do not divide the width.
     """
     heads = whole_number("multi_head_attention: heads", heads)
     if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % (3 * heads):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from graphc.errors import ShapeError
 from graphc.ir.attributes import Between
-from graphc.ir.builder import apply, scope, scoped_name, state
+from graphc.ir.builder import apply, as_value, scope, scoped_name, state
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType, broadcast_shapes, compute_dtype
 from graphc.ops.choice import cast
@@ -170,12 +170,15 @@ def batch_norm(
     trainable: bool = True,
     name: str = "norm",
 ) -> Value:
-    """Batch norm of x (batch, channels, ...) with ``scale`` and ``bias`` under scope `name`.
+    """Batch norm of float x (batch, channels, ...) (Ioffe and Szegedy, 2015); keeps the shape.
 
-    Makes the states ``running_mean`` and ``running_variance``, which each training step moves by
-    `momentum` towards the batch's; a program without an optimizer uses them instead.
+    Makes ``scale`` and ``bias`` (channels,) under scope `name`, and the states ``running_mean`` and
+    ``running_variance``, which each training step moves by `momentum` towards the batch's; a
+    program without an optimizer uses them instead of the batch's. `epsilon` is added to the
+    variance. Raises `ShapeError` for fewer than two axes, and `OptionError` unless `epsilon` is
+    above 0.
     """
-    if x.type.rank < 2:
+    if as_value("batch_norm", x).type.rank < 2:
         raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
     with scope(name):
         channels = x.shape[1]

@@ -116,46 +116,54 @@ def _convert(y: Array, x: Array) -> None:
 
 
 def equal(a: Operand, b: Operand) -> Value:
-    """a == b, elementwise, as bool."""
+    """a == b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return apply(Equal, *operands(a, b)).output
 
 
 @operator("<")
 def less(a: Operand, b: Operand) -> Value:
-    """a < b, elementwise, as bool."""
+    """a < b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return apply(Less, *operands(a, b)).output
 
 
 @operator("<=")
 def less_equal(a: Operand, b: Operand) -> Value:
-    """a ≤ b, elementwise, as bool."""
+    """a ≤ b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return apply(LessEqual, *operands(a, b)).output
 
 
 @operator(">")
 def greater(a: Operand, b: Operand) -> Value:
-    """a > b, elementwise, as bool."""
+    """a > b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return less(b, a)
 
 
 @operator(">=")
 def greater_equal(a: Operand, b: Operand) -> Value:
-    """a ≥ b, elementwise, as bool."""
+    """a ≥ b, elementwise, as bool; one of them may be a number. It has no gradient."""
     return less_equal(b, a)
 
 
 def where(condition: Value, a: Operand, b: Operand) -> Value:
-    """a where the condition holds, else b; one of them may be a number."""
+    """a where the condition holds, else b; all three broadcast, and a or b may be a number.
+
+    Each of a and b gets the gradient where it is chosen. Raises `DTypeError` unless the condition
+    is bool and a and b have one dtype.
+    """
     return apply(Where, condition, *operands(a, b)).output
 
 
 def maximum(a: Operand, b: Operand) -> Value:
-    """The larger of a and b; where they are equal the gradient goes to a."""
+    """The larger of a and b, one of which may be a number; equal, the gradient goes to a."""
     return apply(Maximum, *operands(a, b)).output
 
 
 def cast(x: Value, dtype: object) -> Value:
-    """x converted to another dtype; x itself where it has it already."""
+    """x converted to another dtype, as NumPy converts; x itself where it has it already.
+
+    Floats lose what the dtype cannot hold, whole numbers get no gradient. Raises `DTypeError` for
+    an unknown dtype.
+    """
     target = as_dtype(dtype)
     if as_value("cast", x).type.dtype == target:
         return x

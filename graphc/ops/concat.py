@@ -128,7 +128,10 @@ def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
 
 
 def concat(parts: Sequence[Value], axis: int = 0) -> Value:
-    """`parts` one after another along `axis`."""
+    """`parts` one after another along `axis`; their other extents and dtypes are equal.
+
+    Raises `ShapeError` where they are not, and `OptionError` for no parts.
+    """
     values = as_values("concat", parts)
     if not values:
         raise OptionError("concat needs at least one value")
@@ -137,7 +140,10 @@ def concat(parts: Sequence[Value], axis: int = 0) -> Value:
 
 
 def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
-    """x cut along `axis` into that many equal parts, or into parts of the given extents."""
+    """x cut along `axis` into that many equal parts, or into parts of the given extents: views.
+
+    Raises `ShapeError` where the extents do not add up to the axis.
+    """
     axis = normalize_axis(axis, as_value("split", x).type.rank, "split")
     if isinstance(parts, int | np.integer):
         if parts < 1 or x.shape[axis] % parts:

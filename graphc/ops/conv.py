@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from graphc.errors import OptionError, ShapeError
-from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
@@ -249,7 +250,7 @@ class Conv2dWeightGradient(Convolution):
 
 def pair(where: str, given: int | Pair, least: int) -> Pair:
     """(rows, columns) from one number or two; raises `OptionError` below `least`."""
-    both = (given, given) if isinstance(given, int) else tuple(given)
+    both = tuple(given) if isinstance(given, Sequence) else (given, given)
     if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
         raise OptionError(
             f"{where} is a whole number from {least} up, or two of them, got {given!r}"
@@ -269,16 +270,21 @@ def conv2d(
     trainable: bool = True,
     name: str | None = None,
 ) -> Value:
-    """Convolution of x (batch, channels, height, width) with `filters` windows.
+    """Convolution of float x (batch, channels, height, width) with `filters` windows.
 
-    Makes ``weight`` (filters, channels / groups, rows, columns), drawn by He's rule, and ``bias``
-    (filters,), zero, in the current scope, or in ``name`` inside it.
+    The result is (batch, filters, ⌊(height + 2 · padding - dilation · (window - 1) - 1) / stride⌋ +
+    1, ...); `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns).
+    With `groups`, each group of filters sees its own group of channels. Makes ``weight`` (filters,
+    channels / groups, rows, columns), drawn by He's rule (uniform within √(6 / inputs of a
+    filter)), and ``bias`` (filters,), zero, in the current scope, or in ``name`` inside it. Raises
+    `ShapeError` where groups divide the channels or filters unevenly or no window fits, and
+    `OptionError` for other numbers.
     """
     if name is not None:
         with scope(name):
             return conv2d(x, filters, window, stride, padding, dilation, groups, bias, trainable)
     attributes = _attributes(stride, padding, dilation, groups)
-    if x.type.rank != 4 or x.shape[1] % groups:
+    if as_value("conv2d", x).type.rank != 4 or x.shape[1] % groups:
         raise ShapeError(
             f"conv2d: x is (batch, channels, height, width) with channels in {groups} groups, got "
             f"{x.type}"
@@ -319,9 +325,12 @@ def conv_transpose2d(
     trainable: bool = True,
     name: str | None = None,
 ) -> Value:
-    """The transpose of a convolution: each input element adds a window to the output.
+    """The transpose of a convolution: each element of x adds a window to the output.
 
-    Makes ``weight`` (channels, filters / groups, rows, columns) and ``bias`` (filters,).
+    x is float (batch, channels, height, width), the result (batch, filters, (height - 1) · stride -
+    2 · padding + dilation · (window - 1) + 1 + output_padding, ...). Makes ``weight`` (channels,
+    filters / groups, rows, columns), drawn as `conv2d` does, and ``bias`` (filters,), zero, in the
+    current scope, or in ``name`` inside it. Raises what `conv2d` does.
     """
     if name is not None:
         with scope(name):
@@ -330,7 +339,7 @@ def conv_transpose2d(
                 trainable,
             )  # fmt: skip
     a = _attributes(stride, padding, dilation, groups)
-    if x.type.rank != 4 or filters % groups:
+    if as_value("conv_transpose2d", x).type.rank != 4 or filters % groups:
         raise ShapeError(
             f"conv_transpose2d: x is (batch, channels, height, width), got {x.type}, and filters "
             f"divide into {groups} groups, got {filters}"

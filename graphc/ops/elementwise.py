@@ -320,7 +320,7 @@ def _value(operand: Operand) -> Value:
 
 @operator("+")
 def add(a: Operand, b: Operand) -> Value:
-    """a + b; either may be a number."""
+    """a + b of one dtype, broadcast; either may be a number."""
     if not isinstance(b, Value):
         return shift(_value(a), b)
     return apply(Add, a, b).output if isinstance(a, Value) else shift(b, a)
@@ -328,7 +328,7 @@ def add(a: Operand, b: Operand) -> Value:
 
 @operator("-")
 def sub(a: Operand, b: Operand) -> Value:
-    """a - b; either may be a number."""
+    """a - b of one dtype, broadcast; either may be a number."""
     if not isinstance(b, Value):
         return shift(_value(a), -number_of("sub", b, _value(a).type.dtype))
     return apply(Sub, a, b).output if isinstance(a, Value) else shift(neg(b), a)
@@ -336,7 +336,7 @@ def sub(a: Operand, b: Operand) -> Value:
 
 @operator("*")
 def mul(a: Operand, b: Operand) -> Value:
-    """a · b; either may be a number."""
+    """a · b of one dtype, broadcast; either may be a number."""
     if not isinstance(b, Value):
         return scale(_value(a), b)
     return apply(Mul, a, b).output if isinstance(a, Value) else scale(b, a)
@@ -344,13 +344,13 @@ def mul(a: Operand, b: Operand) -> Value:
 
 @operator("/")
 def div(a: Operand, b: Operand) -> Value:
-    """a / b; either may be a number."""
+    """a / b of one float dtype, broadcast; either may be a number."""
     return apply(Div, *operands(a, b)).output
 
 
 @operator("neg")
 def neg(x: Value) -> Value:
-    """-x."""
+    """-x; keeps shape and dtype."""
     return apply(Neg, x).output
 
 
@@ -366,7 +366,7 @@ def shift(x: Value, value: float) -> Value:
 
 @operator("**")
 def power(x: Value, exponent: float) -> Value:
-    """x ** exponent, with a number as the exponent."""
+    """x ** exponent with a number as the exponent; for float x a broken or negative one too."""
     return apply(Power, x, attributes=_scalar("power", x, exponent)).output
 
 
@@ -375,15 +375,15 @@ def _scalar(where: str, x: Value, number: float) -> Scalar:
 
 
 def exp(x: Value) -> Value:
-    """e to the power x."""
+    """e to the power x, for float x; keeps shape and dtype."""
     return apply(Exp, x).output
 
 
 def log(x: Value) -> Value:
-    """Natural logarithm."""
+    """Natural logarithm of float x: NaN below 0, -inf at 0; keeps shape and dtype."""
     return apply(Log, x).output
 
 
 def sqrt(x: Value) -> Value:
-    """Square root."""
+    """Square root of float x: NaN below 0, and an infinite gradient at 0; keeps shape and dtype."""
     return apply(Sqrt, x).output

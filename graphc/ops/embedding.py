@@ -177,7 +177,12 @@ class OneHot(Op):
 
 
 def gather(table: Value, indices: Value) -> Value:
-    """Rows of `table` by number: shape indices.shape + table.shape[1:]."""
+    """Rows of `table` by number: the shape is indices.shape + table.shape[1:].
+
+    `indices` are integers from 0 to below table.shape[0]; a step that is fed others raises
+    `FeedError`. The gradient adds what belongs to one row. Raises `DTypeError` for indices that are
+    no integers.
+    """
     return apply(Gather, table, indices).output
 
 
@@ -189,10 +194,10 @@ def embedding(
     deviation: float = 0.02,
     name: str | None = None,
 ) -> Value:
-    """Rows of a table that is learned: shape indices.shape + (width,).
+    """Rows of a table that is learned: the shape is indices.shape + (width,).
 
-    Makes ``weight`` (rows, width), normal with that standard deviation, in the current scope, or
-    in ``name`` inside it.
+    Makes ``weight`` (rows, width), normal with that standard deviation, in the current scope, or in
+    ``name`` inside it. Raises what `gather` does.
     """
     if name is not None:
         with scope(name):
@@ -201,7 +206,12 @@ def embedding(
 
 
 def one_hot(indices: Value, classes: int, dtype: object = "float32") -> Value:
-    """Codes of length `classes` on a new last axis."""
+    """Codes of length `classes`: 1 at the index, else 0, on a new last axis.
+
+    `indices` are integers from 0 to below `classes`; a step that is fed others raises `FeedError`.
+    Raises `OptionError` for fewer than one class, and `DTypeError` for indices that are no
+    integers.
+    """
     if not isinstance(classes, int) or classes < 1:
         raise OptionError(f"one_hot: classes is a whole number from 1 up, got {classes!r}")
     attributes = OneHotAttributes(classes, as_dtype(dtype).name)

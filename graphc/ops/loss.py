@@ -165,10 +165,15 @@ class SoftmaxCrossEntropyGradient(Op):
 
 
 def softmax_cross_entropy(logits: Value, labels: Value) -> Value:
-    """Mean over rows of -log softmax(logits)[label], for integer labels of shape (rows,)."""
+    """Mean over rows of -log softmax(logits)[label], in nats: a scalar.
+
+    `logits` are floats (rows, classes), `labels` integers (rows,) from 0 to below `classes`; a step
+    that is fed others raises `FeedError`. Raises `ShapeError` for other shapes: reshape further
+    axes into rows.
+    """
     return apply(SoftmaxCrossEntropy, logits, labels).outputs[0]
 
 
 def mse(prediction: Value, target: Value) -> Value:
-    """Mean of the squared difference."""
+    """Mean over all elements of (prediction - target)², a scalar; the two broadcast."""
     return mean(power(sub(prediction, target), 2.0))

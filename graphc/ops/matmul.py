@@ -210,7 +210,11 @@ def _of_sums(node: Node, dy: Value) -> Value:
 
 @operator("@")
 def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
-    """Matrix product over the last two axes; leading axes broadcast."""
+    """Matrix product a · b over the last two axes, either of them transposed first if asked for.
+
+    Leading axes broadcast. Raises `ShapeError` where the inner extents differ or an operand has
+    fewer than two axes, and `DTypeError` unless both have one float dtype.
+    """
     attributes = MatmulAttributes(bool(transpose_a), bool(transpose_b))
     return apply(Matmul, a, b, attributes=attributes).output
 
@@ -218,7 +222,8 @@ def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = Fa
 def affine(x: Value, weight: Value, bias: Value | None = None) -> Value:
     """x · weightᵀ + bias on the last axis, with parameters that are there, for example shared ones.
 
-    `weight` is (outputs, inputs), `bias` (outputs,).
+    x is (..., inputs), `weight` (outputs, inputs), `bias` (outputs,), and the result (...,
+    outputs). Raises `ShapeError` where they do not fit.
     """
     inputs = as_value("affine", x).shape[-1:]
     if as_value("affine", weight).type.rank != 2 or inputs != weight.shape[1:]:
@@ -242,11 +247,12 @@ def linear(
     name: str | None = None,
     initial: Initial | None = None,
 ) -> Value:
-    """y = x · weightᵀ + bias on the last axis of x.
+    """y = x · weightᵀ + bias on the last axis of float x: (..., inputs) to (..., outputs).
 
     Makes ``weight`` (outputs, inputs), drawn by `initial`, or else by He's rule for relu networks
-    (uniform within √(6 / inputs)), and ``bias`` (outputs,), zero, in the current scope, or in
-    ``name`` inside it.
+    (uniform within √(6 / inputs); He et al., 2015), and ``bias`` (outputs,), zero, in the current
+    scope, or in ``name`` inside it. Raises `ShapeError` for x without an axis or fewer than one
+    output.
     """
     if name is not None:
         with scope(name):

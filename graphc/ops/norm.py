@@ -18,11 +18,11 @@ import numpy as np
 
 from graphc.errors import DTypeError, OptionError, ShapeError
 from graphc.ir.attributes import Between, Whole
-from graphc.ir.builder import apply, parameter, scope
+from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import DType, TensorType, compute_dtype
+from graphc.ir.types import DType, TensorType, compute_dtype, normalize_axis
 from graphc.ops.choice import cast
 from graphc.ops.cpu.norm import (
     folded_statistic,
@@ -348,17 +348,27 @@ def affine_parameters(x: Value, length: int, trainable: bool) -> tuple[Value, Va
 
 def positive(where: str, epsilon: float) -> float:
     """The guard in a root; raises `OptionError` unless it is above 0."""
-    if not epsilon > 0:
+    if not isinstance(epsilon, int | float) or not epsilon > 0:
         raise OptionError(f"{where}: epsilon must be above 0, got {epsilon!r}")
     return float(epsilon)
+
+
+def extent_of(where: str, x: Value, axis: int) -> int:
+    """The extent of an axis; raises `ShapeError` where x has none, `OptionError` for no value."""
+    shape = as_value(where, x).shape
+    return shape[normalize_axis(axis, len(shape), where)]
 
 
 def layer_norm(
     x: Value, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
 ) -> Value:
-    """Layer norm over the last axis, with ``scale`` and ``bias`` under scope `name`."""
+    """Layer norm of float x over its last axis (Ba, Kiros and Hinton, 2016); keeps the shape.
+
+    Makes ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name`. `epsilon` is
+    added to the variance; raises `OptionError` unless it is above 0.
+    """
     with scope(name):
-        scale, bias = affine_parameters(x, x.shape[-1], trainable)
+        scale, bias = affine_parameters(x, extent_of("layer_norm", x, -1), trainable)
         attributes = EpsilonAttributes(positive("layer_norm", epsilon))
         return apply(LayerNorm, x, scale, bias, attributes=attributes).outputs[0]
 
@@ -366,17 +376,27 @@ def layer_norm(
 def group_norm(
     x: Value, groups: int, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
 ) -> Value:
-    """Group norm of x (batch, channels, ...), with ``scale`` and ``bias`` under scope `name`."""
+    """Group norm of float x (batch, channels, ...) (Wu and He, 2018); keeps the shape.
+
+    Each group of channels is normalised over itself and all places. Makes ``scale``, one, and
+    ``bias``, zero, of (channels,) under scope `name`. `epsilon` is added to the variance. Raises
+    `ShapeError` where `groups` does not divide the channels, and `OptionError` unless `epsilon` is
+    above 0.
+    """
     with scope(name):
-        scale, bias = affine_parameters(x, x.shape[1], trainable)
+        scale, bias = affine_parameters(x, extent_of("group_norm", x, 1), trainable)
         attributes = GroupNormAttributes(groups, positive("group_norm", epsilon))
         return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]
 
 
 def rms_norm(x: Value, epsilon: float = 1e-6, trainable: bool = True, name: str = "norm") -> Value:
-    """Root-mean-square norm over the last axis, with ``scale`` under scope `name`."""
+    """x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
+
+    Keeps the shape of float x. Makes ``scale``, one, of that axis's extent under scope `name`.
+    Raises `OptionError` unless `epsilon` is above 0.
+    """
     with scope(name):
-        one = Initial("constant", 1.0)
-        scale = parameter("scale", (x.shape[-1],), x.type.dtype, one, trainable)
+        one, length = Initial("constant", 1.0), extent_of("rms_norm", x, -1)
+        scale = parameter("scale", (length,), x.type.dtype, one, trainable)
         attributes = EpsilonAttributes(positive("rms_norm", epsilon))
         return apply(RmsNorm, x, scale, attributes=attributes).outputs[0]

@@ -300,14 +300,23 @@ class AveragePool2dGradient(Pooling):
 def max_pool2d(
     x: Value, window: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
 ) -> Value:
-    """The largest element of each window; the stride is the window's size by default."""
+    """The largest element of each window of x (batch, channels, height, width).
+
+    The result is (batch, channels, ⌊(height + 2 · padding - window) / stride⌋ + 1, ...); each of
+    `window`, `stride` (by default the window) and `padding` is one number or (rows, columns).
+    Padding is never the largest. Raises `ShapeError` where no window fits, for more than 256 places
+    in one, and for padding of more than half of it.
+    """
     return apply(MaxPool2d, x, attributes=_pool(window, stride, padding)).outputs[0]
 
 
 def average_pool2d(
     x: Value, window: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
 ) -> Value:
-    """The mean of each window, padding counted as zeros."""
+    """The mean of each window of x (batch, channels, height, width), padding counted as zeros.
+
+    Shapes and arguments are those of `max_pool2d`. Raises `ShapeError` where no window fits.
+    """
     return apply(AveragePool2d, x, attributes=_pool(window, stride, padding)).output
 
 
@@ -318,5 +327,5 @@ def _pool(window: int | Pair, stride: int | Pair | None, padding: int | Pair) ->
 
 
 def global_average_pool2d(x: Value) -> Value:
-    """The mean over height and width: (batch, channels)."""
+    """The mean over height and width: (batch, channels, height, width) to (batch, channels)."""
     return mean(x, (2, 3))

@@ -135,7 +135,12 @@ _streams = itertools.count()
 
 
 def dropout(x: Value, rate: float = 0.5) -> Value:
-    """Drop elements with probability `rate` in training and scale up the rest; else x itself."""
+    """In training, x with elements zeroed with probability `rate`, the rest times 1 / (1 - rate).
+
+    x itself in a program without an optimizer, and for the rate 0. Each call draws masks of its
+    own, new ones every step, by the program's seed (Philox, Salmon et al., 2011); none is kept for
+    the gradient. Raises `OptionError` unless 0 ≤ rate < 1.
+    """
     if not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise OptionError(f"dropout: the rate lies in 0 to below 1, got {rate!r}")
     if rate == 0:

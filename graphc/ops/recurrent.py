@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from graphc.errors import OptionError
 from graphc.ir.builder import parameter, scope
 from graphc.ir.graph import Initial, Value
 from graphc.ir.types import DType
@@ -34,18 +35,37 @@ def _cell(gates: int, inputs: int, hidden: int, dtype: DType | str) -> CellParam
     return CellParameters(*pair("input", inputs), *pair("hidden", hidden))
 
 
+def _check(where: str, cell: object) -> None:
+    if not isinstance(cell, CellParameters):
+        made = where.replace("cell", "parameters")
+        raise OptionError(f"{where}: cell is what graphc.{made} returns, got {cell!r}")
+
+
 def lstm_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
-    """Parameters for `lstm_cell`: gates in the order input, candidate, forget, output."""
+    """Parameters for `lstm_cell`, gates in the order input, candidate, forget, output.
+
+    ``input/weight`` (4 · hidden, inputs) and ``hidden/weight`` (4 · hidden, hidden) are uniform
+    within 1 / √hidden, their biases (4 · hidden,) zero; the names stand in the current scope.
+    """
     return _cell(4, inputs, hidden, dtype)
 
 
 def gru_parameters(inputs: int, hidden: int, dtype: DType | str = "float32") -> CellParameters:
-    """Parameters for `gru_cell`: gates in the order reset, update, candidate."""
+    """Parameters for `gru_cell`, gates in the order reset, update, candidate.
+
+    ``input/weight`` (3 · hidden, inputs) and ``hidden/weight`` (3 · hidden, hidden) are uniform
+    within 1 / √hidden, their biases (3 · hidden,) zero; the names stand in the current scope.
+    """
     return _cell(3, inputs, hidden, dtype)
 
 
 def lstm_cell(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value, Value]:
-    """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997): the new h and c."""
+    """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997): the new h and c.
+
+    x is (batch, inputs), h and c are (batch, hidden). A loop in Python over time steps makes a
+    layer; start with `graphc.full`. Raises `ShapeError` where they do not fit.
+    """
+    _check("lstm_cell", cell)
     gates = add(
         affine(x, cell.input_weight, cell.input_bias),
         affine(h, cell.hidden_weight, cell.hidden_bias),
@@ -56,7 +76,13 @@ def lstm_cell(x: Value, h: Value, c: Value, cell: CellParameters) -> tuple[Value
 
 
 def gru_cell(x: Value, h: Value, cell: CellParameters) -> Value:
-    """One step of a gated recurrent unit (Cho et al., 2014): the new h."""
+    """One step of a gated recurrent unit (Cho et al., 2014): the new h.
+
+    x is (batch, inputs), h (batch, hidden); the reset gate acts on the product with the hidden
+    weights, as in cuDNN. A loop in Python over time steps makes a layer; start with `graphc.full`.
+    Raises `ShapeError` where they do not fit.
+    """
+    _check("gru_cell", cell)
     xr, xz, xn = split(affine(x, cell.input_weight, cell.input_bias), 3, axis=1)
     hr, hz, hn = split(affine(h, cell.hidden_weight, cell.hidden_bias), 3, axis=1)
     z = sigmoid(add(xz, hz))

@@ -189,7 +189,10 @@ def _attributes(
 
 
 def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Sum over `axes`, over all of them by default."""
+    """Sum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+
+    Raises `DTypeError` for bool, and `ShapeError` for an axis that x does not have.
+    """
     return apply(Sum, x, attributes=_attributes("sum", x, axes, keepdims)).output
 
 
@@ -199,12 +202,19 @@ def square_sum(x: Value) -> Value:
 
 
 def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Mean over `axes`, over all of them by default."""
+    """Mean of float x over `axes`, by default all; they vanish, or stay as 1 for `keepdims`.
+
+    Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
+    """
     return apply(Mean, x, attributes=_attributes("mean", x, axes, keepdims)).output
 
 
 def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-    """Maximum over `axes`, over all of them by default."""
+    """Maximum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+
+    Equal largest elements share the gradient evenly. Raises `ShapeError` for an axis that x does
+    not have.
+    """
     return apply(Max, x, attributes=_attributes("max", x, axes, keepdims)).output
 
 

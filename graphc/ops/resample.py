@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.attributes import Whole
-from graphc.ir.builder import apply
+from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
@@ -224,13 +224,22 @@ class UpsampleBilinear2dGradient(Op):
 
 
 def adaptive_average_pool2d(x: Value, extent: int | Pair) -> Value:
-    """Means over as even shares as `extent` allows."""
+    """Means of x (batch, channels, height, width) to (batch, channels, *extent).
+
+    Element i of n averages the elements from ⌊i · height / n⌋ to below ⌈(i + 1) · height / n⌉;
+    `extent` is one number or (height, width). Raises `ShapeError` for another number of axes.
+    """
     attributes = ExtentAttributes(pair("extent", extent, 1))
     return apply(AdaptiveAveragePool2d, x, attributes=attributes).output
 
 
 def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
-    """Height and width times a whole factor; form "nearest" or "bilinear"."""
+    """Height and width of x (batch, channels, height, width) times a whole factor.
+
+    The form "nearest" repeats elements; "bilinear" takes the weighted mean of the four elements
+    whose centres are nearest (``align_corners=False`` elsewhere). Raises `OptionError` for another
+    form or factor, and `ShapeError` for another number of axes.
+    """
     ops = {"nearest": UpsampleNearest2d, "bilinear": UpsampleBilinear2d}
     if form not in ops or not isinstance(factor, int) or factor < 1:
         raise OptionError(
@@ -240,12 +249,17 @@ def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
     return apply(ops[form], x, attributes=UpsampleAttributes(factor)).output
 
 
-def pad(x: Value, widths: tuple[Pair, ...]) -> Value:
-    """Zeros around x: (before, after) for each axis."""
-    if len(widths) != x.type.rank or any(min(width) < 0 for width in widths):
-        raise ShapeError(f"pad: one (before, after) from 0 up for each of {x.type.rank} axes")
-    starts = tuple(before for before, _ in widths)
+def pad(x: Value, widths: Sequence[int | Pair]) -> Value:
+    """Zeros around x: for each axis (before, after), or one number for both, from 0 up.
+
+    Raises `ShapeError` for another number of widths, and `OptionError` for a negative one.
+    """
+    rank = as_value("pad", x).type.rank
+    if not isinstance(widths, Sequence) or len(widths) != rank:
+        raise ShapeError(f"pad: give (before, after) for each of {rank} axes, got {widths!r}")
+    pairs = [pair("pad: a width", width, 0) for width in widths]
+    starts = tuple(before for before, _ in pairs)
     stops = tuple(before + n for before, n in zip(starts, x.shape, strict=True))
-    shape = tuple(stop + after for stop, (_, after) in zip(stops, widths, strict=True))
-    attributes = PadSliceAttributes(shape, starts, stops, (1,) * x.type.rank)
+    shape = tuple(stop + after for stop, (_, after) in zip(stops, pairs, strict=True))
+    attributes = PadSliceAttributes(shape, starts, stops, (1,) * rank)
     return apply(PadSlice, x, attributes=attributes).output

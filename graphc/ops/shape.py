@@ -260,7 +260,10 @@ class AxisAttributes:
 
 
 def full(shape: Sequence[int], value: float, dtype: object = "float32") -> Value:
-    """A tensor of one number."""
+    """A tensor of one number, which is not fed and takes part in no gradient.
+
+    Raises `DTypeError` where the dtype cannot hold the number.
+    """
     type = as_dtype(dtype)
     number = number_of("full", value, type)
     attributes = FullAttributes(as_shape("full", shape), type.name, number)
@@ -279,7 +282,10 @@ def zeros_like(x: Value) -> Value:
 
 
 def reshape(x: Value, shape: Sequence[int]) -> Value:
-    """x under another shape of as many elements; one extent may be -1. Itself if it has it."""
+    """x under another shape of as many elements, row-major: a view. One extent may be -1.
+
+    x itself if it has the shape. Raises `ShapeError` for another number of elements.
+    """
     target = as_shape("reshape", shape)
     as_value("reshape", x)
     if target.count(-1) == 1:
@@ -293,7 +299,10 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
 
 
 def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
-    """Axes in the order of `permutation`; reversed without one."""
+    """Axes in the order of `permutation`, reversed without one: a view. x itself for no change.
+
+    Raises `ShapeError` unless each axis is named once.
+    """
     as_value("transpose", x)
     axes = range(x.type.rank)[::-1] if permutation is None else permutation
     order = tuple(normalize_axis(axis, x.type.rank, "transpose") for axis in axes)
@@ -303,7 +312,10 @@ def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
 
 
 def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
-    """x repeated to `shape` by NumPy's rule."""
+    """x repeated to `shape` by NumPy's rule: new axes in front, extents of 1 repeated.
+
+    Raises `ShapeError` for a shape that x cannot be broadcast to.
+    """
     target = as_shape("broadcast_to", shape)
     if target == as_value("broadcast_to", x).shape:
         return x
@@ -312,7 +324,11 @@ def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
 
 @operator("[]")
 def slice_(x: Value, index: Any) -> Value:
-    """x[index] with slices of positive step, integers and ``...``; an integer drops its axis."""
+    """x[index] with slices of positive step, integers and ``...``; an integer drops its axis.
+
+    It is a view. Raises `ShapeError` for an index outside x or a step below 1, and `OptionError`
+    for another kind of index: `graphc.gather` takes rows by number.
+    """
     entries = list(index) if isinstance(index, tuple) else [index]
     rank = as_value("slice", x).type.rank
     if any(not isinstance(e, slice | int | np.integer | type(Ellipsis)) for e in entries):

@@ -226,7 +226,10 @@ class LogSoftmaxGradient(AlongAxis):
 
 
 def softmax(x: Value, axis: int = -1) -> Value:
-    """exp(x) normalised to sum 1 along `axis`."""
+    """exp(x) over its sum along `axis`, without overflow; keeps shape and dtype of float x.
+
+    Raises `ShapeError` for an axis that x does not have.
+    """
     rank = as_value("softmax", x).type.rank
     attributes = AxisAttributes(normalize_axis(axis, rank, "softmax"))
     return apply(Softmax, x, attributes=attributes).output
@@ -235,13 +238,17 @@ def softmax(x: Value, axis: int = -1) -> Value:
 def causal_softmax(x: Value) -> Value:
     """Softmax over the last axis of x (..., rows, columns), blind to what comes later.
 
-    The last row sees all columns, the row before it all but one, and so on; the rest is 0.
+    The last row sees all columns, the row before it all but one, and so on; the rest is 0. Raises
+    `ShapeError` for more rows than columns.
     """
     return apply(CausalSoftmax, x).output
 
 
 def log_softmax(x: Value, axis: int = -1) -> Value:
-    """The logarithm of softmax, without its underflow."""
+    """The natural logarithm of softmax along `axis`, without its underflow; keeps the shape.
+
+    Raises `ShapeError` for an axis that x does not have.
+    """
     attributes = AxisAttributes(
         normalize_axis(axis, as_value("log_softmax", x).type.rank, "log_softmax")
     )

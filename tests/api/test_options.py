@@ -58,7 +58,7 @@ def test_signature_and_docstring_are_those_of_the_options(function):
         parameter = signature.parameters[each.name]
         wanted = parameter.empty if each.default is dataclasses.MISSING else each.default
         assert parameter.default is wanted
-        assert f"\n{each.name}: " in documented
+        assert f"\n    {each.name}: " in documented
         assert each.metadata["option"].meaning
     assert "{" not in documented
     assert function.__doc__.startswith(inspect.getdoc(function).splitlines()[0])
@@ -190,7 +190,7 @@ def test_a_declared_option_is_a_keyword_and_a_flag():
 
     assert doubled() == 6
     assert doubled(size=4) == 8
-    assert doubled.__doc__ == "Twice the size.\n\nsize: How many, one of 3, 4.\n"
+    assert doubled.__doc__ == "Twice the size.\n\nArgs:\n    size: How many, one of 3, 4.\n"
     parser = argparse.ArgumentParser()
     add_options(parser, Own, ("size",))
     assert parser.parse_args(["--size", "4"]).size == 4
