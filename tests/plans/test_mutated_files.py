@@ -10,54 +10,11 @@ from plans.changed_files import sealed
 from properties.oracle import run_plain
 from properties.strategies import examples
 from properties.test_plans import bits
+from robustness.mutations import mutate
 
 import graphc as g
 from graphc.errors import GraphcError
 from graphc.plans.plan_file import checked_plan
-
-
-def places(content, path=()):
-    """Paths of all that can be changed."""
-    if isinstance(content, dict):
-        inner = content.items()
-    elif isinstance(content, list):
-        inner = enumerate(content)
-    else:
-        inner = ()
-    for key, part in inner:
-        yield (*path, key)
-        yield from places(part, (*path, key))
-
-
-STRANGE = [None, True, "", "view", "new", "%0", [], {}, -1, 0, 1, 4, 256, 1.5, 2**53, 10**30, 1e300]
-
-
-def mutate(content, random):
-    """Change, add or remove one thing anywhere."""
-    *path, key = random.choice(list(places(content)))
-    holder = content
-    for step in path:
-        holder = holder[step]
-    old = holder[key]
-    match random.randrange(6):
-        case 0:
-            holder[key] = random.choice(STRANGE)
-        case 1 if isinstance(holder, dict):
-            holder[f"{key}."] = holder.pop(key)
-        case 2:
-            del holder[key]
-        case 3 if isinstance(holder, list):
-            holder.insert(random.randrange(len(holder) + 1), old)
-        case 4:
-            others = list(holder.values()) if isinstance(holder, dict) else holder
-            holder[key] = random.choice(others)
-        case _ if type(old) is int:
-            holder[key] = old + random.choice([-256, -4, -1, 1, 4, 256, old])
-        case _ if isinstance(old, str) and old:
-            at = random.randrange(len(old))
-            holder[key] = old[:at] + random.choice(list("0123 ,%@=()[]{}'m.-_é")) + old[at + 1 :]
-        case _:
-            holder[key] = random.choice(STRANGE)
 
 
 def trains_right(found):
