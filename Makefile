@@ -51,6 +51,7 @@ lint: $(VENV)/.installed-dev
 benchmarks: $(VENV)/.installed-$(EXTRAS)
 	$(BIN)/python benchmarks/planning_time.py
 	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/python benchmarks/documents.py
 
 figures: $(VENV)/.installed-view
 	$(BIN)/python benchmarks/figures.py

@@ -25,26 +25,9 @@ def table_after(mark, text=RECOMPUTATION):
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
-def test_the_table_of_budgets():
-    wanted = [
-        [
-            row["network"],
-            f"{row['least MiB']:.0f} to {row['most MiB']:.0f}",
-            f"{row['extra at least']:.1%}",
-            f"{row['extra half way']:.1%}",
-            f"{row['median gap']:.2%}",
-            f"{row['largest gap']:.1%}",
-        ]
-        for row in BUDGETS["summary"]
-    ]
-    assert (
-        table_after("<!-- budgets: held to the result file by tests/docs/test_docs.py -->")
-        == wanted
-    )
-
-
-def test_all_budgets_hold_and_the_median_gap_is_the_readmes():
+def test_all_budgets_of_the_result_file_hold():
     rows = BUDGETS["rows"]
+    assert len(rows) == 110
     assert all(row["holds"] and row["arena_bytes"] <= row["budget"] for row in rows)
     for row in rows:
         assert row["proven"] <= row["extra_time"] + 1e-9
@@ -52,9 +35,6 @@ def test_all_budgets_hold_and_the_median_gap_is_the_readmes():
     by_network = [statistics.median(r["gap"] for r in rows if r["network"] == n) for n in
                   {row["network"] for row in rows}]  # fmt: skip
     assert max(by_network) <= 0.05
-    median = statistics.median(row["gap"] for row in rows)
-    (told,) = re.findall(r"at most ([\d.]+ %)", (ROOT / "README.md").read_text())
-    assert told == f"{median:.2%}".replace("%", " %")
 
 
 def test_the_paper_networks_are_those_of_the_figures():

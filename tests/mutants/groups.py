@@ -31,7 +31,13 @@ GROUPS = {
     ),
     "allocation": Group(
         ("graphc/allocation/*.py",),
-        ("tests/allocation", "tests/properties", "tests/plans"),
+        (
+            "tests/allocation",
+            "tests/properties",
+            "tests/plans/test_memory_accounting.py",
+            "tests/plans/test_growth.py",
+            "tests/passes/test_passes.py",
+        ),
     ),
     "gradient": Group(
         (
@@ -66,7 +72,15 @@ GROUPS = {
             "graphc/plans/json_form.py",
             "graphc/plans/plan_file.py",
         ),
-        ("tests/test_files.py", "tests/plans", "tests/runtime/test_checkpoint.py"),
+        (
+            "tests/test_files.py",
+            "tests/plans/test_files.py",
+            "tests/plans/test_json_form.py",
+            "tests/plans/test_tampered_files.py",
+            "tests/plans/test_mutated_files.py",
+            "tests/plans/test_ops_of_users.py",
+            "tests/runtime/test_checkpoint.py",
+        ),
     ),
     "checkpoint": Group(
         ("graphc/runtime/checkpoint.py",),

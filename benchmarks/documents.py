@@ -1,0 +1,155 @@
+"""Put the figures of the result files into the documents that tell them.
+
+A document holds them between two comments, of which the first names the block::
+
+    <!-- figures: step times -->
+    ...
+    <!-- end of figures -->
+
+Each block is made of one file, and ends with what that file says of the run: the date, the commit,
+the machine and the versions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from report import RESULTS
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "docs/recomputation.md", "docs/viewing.md")
+BLOCK = re.compile(r"(<!-- figures: ([\w ]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+PACKED = {
+    "MiniMalloc A": "A.1048576",
+    "MiniMalloc E": "E.1048576",
+    "MiniMalloc H": "H.1048576",
+    "ResNet-50 training trace": "somas_tensors_resnet50",
+    "tiny BERT training trace": "somas_tiny_bert",
+}
+"""Instances of the README's table, by the names that it gives them."""
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    """Rows of cells as Markdown, the first as the head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def heights(content: dict[str, Any]) -> str:
+    found = {row["instance"]: row for row in content["instances"]}
+    lines = [("instance", "buffers", "best fit", "largest first", "graphc")]
+    for label, name in PACKED.items():
+        row = found[name]
+        relative = (f"{row[key]:.3f}" for key in ("best fit", "size first", "height"))
+        lines.append((label, f"{row['buffers']:,}", *relative))
+    gaps = [row["gap"] for row in content["zoo"]]
+    return (
+        f"Heights over the most bytes live at one time, the bound that no packing goes below:\n\n"
+        f"{table(*lines)}\n\n"
+        f"Of the networks below under every recomputation policy, the median arena is "
+        f"{100 * statistics.median(gaps):.1f} % above that bound,\n"
+        f"and the worst {100 * max(gaps):.1f} %."
+    )
+
+
+def gaps_of_budgets(content: dict[str, Any]) -> str:
+    rows = content["rows"]
+    networks = {row["network"] for row in rows}
+    held = sum(row["holds"] and row["arena_bytes"] <= row["budget"] for row in rows)
+    median = statistics.median(row["gap"] for row in rows)
+    return (
+        f"Of {len(rows)} budgets for the {len(networks)} networks below, {held} held. The median "
+        f"plan's step was at most {100 * median:.2f} % longer\n"
+        f"than the shortest that is possible within the same bytes ([how](docs/recomputation.md))."
+    )
+
+
+def budgets(content: dict[str, Any]) -> str:
+    head = "arena MiB, least to most", "extra time at the least", "half way"
+    lines = [("network", *head, "median gap", "largest gap")]
+    for row in content["summary"]:
+        lines.append(
+            (
+                row["network"],
+                f"{row['least MiB']:.0f} to {row['most MiB']:.0f}",
+                f"{row['extra at least']:.1%}",
+                f"{row['extra half way']:.1%}",
+                f"{row['median gap']:.2%}",
+                f"{row['largest gap']:.1%}",
+            )
+        )
+    return table(*lines)
+
+
+def step_times(content: dict[str, Any]) -> str:
+    lines = [(row["network"], f"{row['ratio']:.2f}") for row in content["rows"]]
+    return "Seconds of a training step over those of torch eager:\n\n" + table(
+        ("network", "ratio"), *lines
+    )
+
+
+def planning_times(content: dict[str, Any]) -> str:
+    (row,) = (row for row in content["rows"] if row["layers"] == 10_000)
+    return (
+        f"Build, differentiate, plan and check {row['layers']:,} layers ({row['nodes']:,} nodes): "
+        f"{row['total_seconds']:.1f} s, {row['microseconds_per_node']:.0f} µs a node."
+    )
+
+
+def zooming(content: dict[str, Any]) -> str:
+    first, second = content["rows"][1:]
+    return (
+        f"A step of zooming is drawn in {first['median zoom ms']:.0f} ms with "
+        f"{first['buffers']:,} buffers (ResNet-1001) and in {second['median zoom ms']:.0f} ms "
+        f"with {second['buffers']:,}, by the\nmedian of 80. From the turn of the wheel to the end "
+        f"of drawing the longest took {first['longest since wheel ms']:.0f} ms and "
+        f"{second['longest since wheel ms']:.0f} ms. The page of\nResNet-1001 has "
+        f"{first['page MB']:.1f} MB and is written in {first['write seconds']:.1f} s. That is "
+        f"headless Chromium {content['chromium'].split('.')[0]} on two cores."
+    )
+
+
+BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "heights of packings": ("packing.json", heights),
+    "gaps of budgets": ("budgets.json", gaps_of_budgets),
+    "budgets": ("budgets.json", budgets),
+    "step times": ("step_time.json", step_times),
+    "planning times": ("planning_time.json", planning_times),
+    "zooming": ("page_zoom.json", zooming),
+}
+
+
+def circumstances_told(content: dict[str, Any], link: str) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
+    return (
+        f"([{link.rpartition('/')[2]}]({link}): {content['date']}, commit {content['commit']}, "
+        f"{content['machine']}, Python {content['python']}, {versions}.)"
+    )
+
+
+def renewed(text: str, folder: Path, results: Path = RESULTS) -> str:
+    """The text of a document in a folder, with all blocks as the result files have them."""
+
+    def block(found: re.Match[str]) -> str:
+        name, told = BLOCKS[found[2]]
+        content = json.loads((results / name).read_text())
+        link = Path(os.path.relpath(RESULTS / name, folder)).as_posix()
+        return f"{found[1]}\n{told(content)}\n\n{circumstances_told(content, link)}\n\n{found[3]}"
+
+    return BLOCK.sub(block, text)
+
+
+def main() -> None:
+    for name in DOCUMENTS:
+        path = ROOT / name
+        path.write_text(renewed(path.read_text(), path.parent))
+
+
+if __name__ == "__main__":
+    main()

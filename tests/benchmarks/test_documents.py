@@ -1,0 +1,93 @@
+"""Figures in the documents are put there by a script, from files that say where they are from."""
+
+import json
+import re
+
+import documents
+import pytest
+from report import RESULTS
+
+FILES = sorted([*RESULTS.glob("*.json"), *(documents.ROOT / "docs" / "figures").glob("*.json")])
+
+
+@pytest.mark.parametrize("name", documents.DOCUMENTS)
+def test_writing_the_figures_again_changes_nothing(name):
+    path = documents.ROOT / name
+    text = path.read_text()
+    assert documents.BLOCK.search(text)
+    assert documents.renewed(text, path.parent) == text
+
+
+def test_every_block_is_in_a_document_once():
+    texts = [(documents.ROOT / name).read_text() for name in documents.DOCUMENTS]
+    found = [block[2] for text in texts for block in documents.BLOCK.finditer(text)]
+    assert sorted(found) == sorted(documents.BLOCKS)
+    assert sum(text.count("<!-- figures: ") for text in texts) == len(found)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_result_file_says_when_where_with_what_and_of_which_commit(path):
+    content = json.loads(path.read_text())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", content["date"])
+    assert re.fullmatch(r"[0-9a-f]{7,40}", content["commit"])
+    assert content["machine"]
+    assert re.fullmatch(r"3\.\d+\.\d+", content["python"])
+    assert content["versions"]
+    assert all(content["versions"].values())
+
+
+def test_there_are_result_files():
+    assert {path.name for path in FILES} >= {name for name, _ in documents.BLOCKS.values()}
+
+
+CIRCUMSTANCES = {
+    "date": "2001-02-03", "commit": "abcdef1", "machine": "a slate", "python": "3.99.1",
+    "versions": {"chalk": "1.5"},
+}  # fmt: skip
+TEXT = """Before.
+
+<!-- figures: step times -->
+old
+<!-- end of figures -->
+
+After, 0.13 of it.
+"""
+
+
+def test_a_block_is_made_from_its_file_and_nothing_else_is_touched(tmp_path):
+    rows = [{"network": "mlp", "ratio": 0.125}, {"network": "lstm", "ratio": 2.0}]
+    (tmp_path / "step_time.json").write_text(json.dumps({**CIRCUMSTANCES, "rows": rows}))
+    found = documents.renewed(TEXT, documents.ROOT / "docs", tmp_path)
+    assert found == TEXT.replace(
+        "old\n",
+        """
+Seconds of a training step over those of torch eager:
+
+| network | ratio |
+|---|---|
+| mlp | 0.12 |
+| lstm | 2.00 |
+
+([step_time.json](../benchmarks/results/step_time.json): 2001-02-03, commit abcdef1, a slate, \
+Python 3.99.1, chalk 1.5.)
+
+""",
+    )
+
+
+def test_medians_worsts_and_shares_are_computed():
+    rows = [
+        {"network": "a", "holds": True, "arena_bytes": 5, "budget": 5, "gap": 0.001},
+        {"network": "a", "holds": True, "arena_bytes": 6, "budget": 5, "gap": 0.003},
+        {"network": "b", "holds": False, "arena_bytes": 4, "budget": 5, "gap": 0.9},
+    ]
+    told = documents.gaps_of_budgets({"rows": rows})
+    assert told.startswith("Of 3 budgets for the 2 networks below, 1 held.")
+    assert "at most 0.30 % longer" in told
+    instance = {"buffers": 1234, "best fit": 2, "size first": 1.5, "height": 1.0004}
+    instances = [{"instance": name, **instance} for name in documents.PACKED.values()]
+    zoo = [{"gap": 0.02}, {"gap": 0.0}, {"gap": 0.001}]
+    told = documents.heights({"instances": instances, "zoo": zoo})
+    assert "| MiniMalloc A | 1,234 | 2.000 | 1.500 | 1.000 |" in told
+    assert "median arena is 0.1 % above" in told
+    assert "the worst 2.0 %" in told
