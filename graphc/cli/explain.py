@@ -1,34 +1,40 @@
-"""graphc explain: why a value is kept or computed again, or what makes the peak, in sentences."""
+"""graphc explain: why a value is kept or computed again, and what makes the peak: in sentences."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphc.cli.arguments import add_options, add_recipe, add_steps, add_strategy
-from graphc.cli.models import add_model, setting
+from graphc.cli.lowering import Alternatives
+from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
-from graphc.errors import GraphcError, OptionError
-from graphc.ir.types import format_bytes
-from graphc.options import GOALS, PlanOptions
+from graphc.errors import OptionError
+from graphc.ir.graph import Value
+from graphc.options import PlanOptions
+from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan
-from graphc.view.explain import explain_value
+from graphc.view.explain import explain_value, value_facts
 from graphc.view.matching import find_value
-from graphc.view.peak import explain_kept, explain_peak
+from graphc.view.peak import explain_kept, explain_peak, kept_of, peak_of
+from graphc.view.scopes import explain_scopes, scopes_at
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
-SHOWING = ("model", "settings", "peak", "kept", "value", "costs", "roofline", "run")
+SHOWING = (
+    "model", "settings", "peak", "kept", "scopes", "json", "value", "costs", "roofline", "run",
+)  # fmt: skip
 """Options that say what to do with a plan, not which one to make."""
 
 FOR_A_MODEL = "What would lower the arena is told of a model, not of a plan from a file."
 
-ALTERNATIVES = ("cheap", "sublinear", "recursive")
-"""Policies that may lower a peak."""
+Told = tuple[dict[str, Any], list[str]]
+"""Facts for JSON, and sentences."""
 
 
 def add(commands: Commands) -> None:
@@ -44,6 +50,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--kept", action="store_true", help="what the forward pass keeps for the gradient"
     )
+    parser.add_argument("--scopes", action="store_true", help="bytes at the peak by layer")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object; alone, of all but values"
+    )
     add_strategy(parser)
     add_options(parser, PlanOptions, ("device",))
     add_recipe(parser, DEFAULT, ("none",))
@@ -52,72 +62,59 @@ def add(commands: Commands) -> None:
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Print sentences, one a line."""
+    """Print sentences, one a line, or one JSON object."""
     words = [entry for entry in options.settings if "=" not in entry]
     words += [options.value] if options.value is not None else []
     options.settings = [entry for entry in options.settings if "=" in entry]
-    if len(words) + options.peak + options.kept != 1:
-        raise OptionError("explain one thing: give one VALUE, such as %12, or --peak, or --kept")
+    asked = [name for name in ("peak", "kept", "scopes") if getattr(options, name)]
+    if len(words) + len(asked) != 1 and not (options.json and not words and not asked):
+        raise OptionError(
+            "explain one thing: give one VALUE, such as %12, or --peak, --kept or --scopes; --json "
+            "alone tells all but values"
+        )
     is_file = options.model.endswith(SUFFIX)
     if is_file:
-        unused = ("costs", "roofline") if options.kept else ()
+        unused = ("costs", "roofline") if asked in (["kept"], ["scopes"]) else ()
         check_alone(parser, options, [name for name in SHOWING if name not in unused])
     plan = load_plan(options.model) if is_file else plan_from_arguments(options)
     costs = cost_model(plan, options.roofline, options.costs)
     if words:
-        lines = explain_value(plan, find_value(plan, words[0]), costs)
-    elif options.kept:
-        lines = explain_kept(plan)
+        value = find_value(plan, words[0])
+        parts = {"value": partial(_value, plan, value, costs)}
     else:
-        lines = explain_peak(plan, costs)
-        lines += _what_lowers(options, plan) if not is_file else [FOR_A_MODEL]
-    print("\n".join(lines))
+        every = {
+            "peak": partial(_peak, plan, costs, None if is_file else options),
+            "kept": partial(_kept, plan),
+            "scopes": partial(_scopes, plan),
+        }
+        parts = {name: every[name] for name in asked or every}
+    if not options.json:
+        ((_, lines),) = [part() for part in parts.values()]
+        print("\n".join(lines))
+        return
+    found: dict[str, Any] = {"plan": plan.summary(options.model)}
+    for name, part in parts.items():
+        facts, lines = part()
+        found[name] = {**facts, "sentences": lines}
+    print(json.dumps(found))
 
 
-def _what_lowers(options: argparse.Namespace, plan: MemoryPlan) -> list[str]:
-    """Plans of the same model that need less, by bytes."""
-    tried = list(_alternatives(options, plan))
-    found = [(other, how) for how, other in tried if other.arena_bytes < plan.arena_bytes]
-    found.sort(key=lambda entry: entry[0].arena_bytes)
-    if found:
-        return ["What lowers the arena:", *(f"  {_line(plan, other, how)}" for other, how in found)]
-    if tried:
-        return [f"The arena is not lowered by {', '.join(how for how, _ in tried)}."]
-    return []
+def _value(plan: MemoryPlan, value: Value, costs: CostModel) -> Told:
+    return value_facts(plan, value), explain_value(plan, value, costs)
 
 
-def _line(plan: MemoryPlan, other: MemoryPlan, how: str) -> str:
-    saved = plan.arena_bytes - other.arena_bytes
-    extra = other.recomputation.extra_time_fraction - plan.recomputation.extra_time_fraction
-    # Parts of steps of two batches say nothing of each other.
-    has_same_step = [v.type for v in other.graph.inputs] == [v.type for v in plan.graph.inputs]
-    is_told = has_same_step and abs(extra) >= 0.0005
-    time = f", {extra:+.1%} time by the cost model" if is_told else ""
-    return f"{format_bytes(other.arena_bytes)}, {format_bytes(saved)} less{time}: {how}"
+def _kept(plan: MemoryPlan) -> Told:
+    return asdict(kept_of(plan)), explain_kept(plan)
 
 
-def _alternatives(
-    options: argparse.Namespace, plan: MemoryPlan
-) -> Iterator[tuple[str, MemoryPlan]]:
-    """Place better, reorder, keep less, a smaller batch; what cannot be planned is left out."""
-    make = partial(plan_from_arguments, dump=None)
-    if options.allocate != "packed":
-        yield "--allocate packed", make(options, allocate="packed")
-    if not options.reorder:
-        yield "leaving out --keep-order", make(options, reorder=True)
-    has_goal = any(getattr(options, goal) is not None for goal in GOALS)
-    if options.optimizer != "none" and not has_goal:
-        for policy in ALTERNATIVES:
-            if policy != plan.recompute:
-                yield f"--recompute {policy}", make(options, recompute=policy)
-        goal = {"recompute": "optimal", "max_extra_flops": 0.33}
-        yield "--recompute optimal --max-extra-flops 0.33", make(options, **goal)
-    batch = setting(options.model, options.settings, "batch")
-    if isinstance(batch, int) and batch > 1:
-        smaller = argparse.Namespace(**vars(options))
-        smaller.settings = [e for e in options.settings if not e.startswith("batch=")]
-        smaller.settings.append(f"batch={batch // 2}")
-        try:
-            yield f"batch={batch // 2}, half of it", make(smaller)
-        except GraphcError:  # a budget, or a model of the user's own, may not allow it
-            return
+def _scopes(plan: MemoryPlan) -> Told:
+    return asdict(scopes_at(plan, plan.peak_step)), explain_scopes(plan)
+
+
+def _peak(plan: MemoryPlan, costs: CostModel, options: argparse.Namespace | None) -> Told:
+    """What makes the peak and, where the options of its model are there, what lowers it."""
+    facts, lines = asdict(peak_of(plan, costs)), explain_peak(plan, costs)
+    if options is None:
+        return {**facts, "lowering": None}, [*lines, FOR_A_MODEL]
+    lowering = Alternatives(options, plan_from_arguments, work=None).lowering(plan)
+    return {**facts, "lowering": asdict(lowering)}, [*lines, *lowering.told()]

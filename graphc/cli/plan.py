@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -21,6 +22,7 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
+from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
 from graphc.cli.plans import (
     DEFAULT,
@@ -99,6 +101,15 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         print(format_plan(memory_plan, step_limit=None), end="")
     else:
         _show_plan(memory_plan)
+    if not options.json and not options.model.endswith(SUFFIX):
+        _show_lowering(options, memory_plan)
+
+
+def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None:
+    """The changes that lower the arena most."""
+    lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
+    for line in ["", *lines] if lines else []:
+        print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _show_frontier(options: argparse.Namespace) -> None:

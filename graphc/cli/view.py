@@ -15,6 +15,7 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
+from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.plans import (
     DEFAULT,
@@ -179,7 +180,7 @@ def _writer(output: str) -> Writer:
     for suffix, write in WRITERS.items():
         if output.endswith(suffix):
             return write
-    if not is_regular(output):  # a pipe, for example
+    if output and not is_regular(output):  # a pipe, for example
         return _page
     raise OptionError(f"cannot tell what {output!r} is; end it in one of: {', '.join(WRITERS)}")
 
@@ -192,7 +193,26 @@ def _title(options: argparse.Namespace) -> str:
 
 def _page(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: list[str]) -> bytes:
     clocks = {label: [*_clocks(found, options).values()][-1] for label, found in plans.items()}
-    return page(plans, _title(options), clocks, notes).encode("utf-8")
+    lowering, opened = _lowering(plans, options), None
+    if options.strategies is not None:
+        opened = min(plans, key=lambda label: plans[label].arena_bytes)
+    found = page(plans, _title(options), clocks, notes, lowering=lowering, opened=opened)
+    return found.encode("utf-8")
+
+
+def _lowering(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dict[str, list[str]]:
+    """What would lower each plan's arena, in sentences; nothing is known of plans from files."""
+    if options.diff or options.model.endswith(SUFFIX):
+        return {}
+    alternatives = Alternatives(options, plan_from_arguments)
+    strategies = {label: strategy(label) if options.strategies else {} for label in plans}
+    for label, found in plans.items():
+        alternatives.know(found, **strategies[label])
+    told = {}
+    for label, found in plans.items():
+        lowering = alternatives.lowering(found, 1 / len(plans), **strategies[label])
+        told[label] = [*map(str, lowering.changes[:MOST]), *lowering.beside()]
+    return told
 
 
 def _clocks(plan: MemoryPlan, options: argparse.Namespace) -> dict[str, Clock]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from graphc.ir.graph import Input, Node, State, Value
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.plans.names import called, count, listed, node_at, node_of
+from graphc.plans.names import born, called, count, listed, node_at, node_of
 from graphc.view.aliases import Aliases, Reader, is_forward
 
 READERS = 6
@@ -30,6 +31,31 @@ def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None
         *_readers(plan, value),
         *_place(plan, value),
     ]
+
+
+def value_facts(plan: MemoryPlan, value: Value) -> dict[str, Any]:
+    """What the sentences tell as numbers and names, for JSON; -1 stands for no node."""
+    placement, names = plan.placements[value], plan.graph.names
+    buffer = plan.buffers[placement.buffer]
+    return {
+        "name": names[value],
+        "called": called(plan, value),
+        "type": str(value.type),
+        "bytes": value.type.bytes,
+        "node": born(plan, value),
+        "phase": value.node.phase if value.node is not None else None,
+        "readers": list(plan.graph.uses[value]),
+        "copies": [names[copy] for copy in _copies_of(plan, value)],
+        "how": placement.how,
+        "over": None if placement.over is None else names[placement.over],
+        "address": plan.address(value),
+        "buffer": {
+            "bytes": buffer.bytes,
+            "first_node": buffer.lifetime.first,
+            "last_node": plan.lifetime_end(buffer) - 1,
+            "values": [names[other] for other in plan.residents[buffer.index]],
+        },
+    }
 
 
 def _what(plan: MemoryPlan, value: Value) -> str:

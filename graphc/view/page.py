@@ -25,11 +25,15 @@ def page(
     title: str,
     clocks: Mapping[str, Clock] | None = None,
     notes: Sequence[str] = (),
+    *,
+    lowering: Mapping[str, Sequence[str]] | None = None,
+    opened: str | None = None,
 ) -> str:
     """The page of one plan or of several, a tab each, on common axes.
 
     `plans` maps what stands on a tab to its plan, and `clocks` to how long its nodes take, by
-    default by the roofline of its device; `notes` are sentences shown beside the map.
+    default by the roofline of its device; `notes` are sentences shown beside the map, `lowering`
+    those on what would lower a plan's arena. `opened` is the tab that is shown first.
     """
     content = {
         "title": title,
@@ -37,7 +41,8 @@ def page(
         "hows": HOWS,
         "phases": PHASES,
         "notes": list(notes),
-        "plans": _models(plans, clocks or {}),
+        "opened": list(plans).index(opened) if opened is not None else 0,
+        "plans": _models(plans, clocks or {}, lowering or {}),
     }
     parts = {
         "title": html.escape(title),
@@ -50,13 +55,18 @@ def page(
     return "".join(pieces)
 
 
-def _models(plans: Mapping[str, MemoryPlan], clocks: Mapping[str, Clock]) -> list[dict[str, Any]]:
+def _models(
+    plans: Mapping[str, MemoryPlan],
+    clocks: Mapping[str, Clock],
+    lowering: Mapping[str, Sequence[str]],
+) -> list[dict[str, Any]]:
     """A model a plan, with numbers that are the same for what is the same value in all of them."""
     models = []
     same = identities([plan.graph for plan in plans.values()])
     for (label, plan), numbers in zip(plans.items(), same, strict=True):
         model = page_model(plan, label, clocks.get(label))
         model["values"]["same"] = list(numbers.values())
+        model["lowering"] = list(lowering.get(label, ()))
         models.append(model)
     return models
 

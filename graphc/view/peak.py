@@ -1,15 +1,25 @@
-"""What the forward pass keeps, and what makes the peak: in sentences."""
+"""What the forward pass keeps, and what makes the peak: as facts, and in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
-from graphc.plans.memory_plan import Buffer, MemoryPlan
-from graphc.plans.names import born, buffer_name, called, count, held_at, kind_at, node_at
+from graphc.plans.memory_plan import Buffer, Kind, MemoryPlan
+from graphc.plans.names import (
+    born,
+    buffer_name,
+    called,
+    count,
+    held_at,
+    kind_at,
+    node_at,
+    node_label,
+)
 from graphc.view.aliases import Aliases, is_forward
 from graphc.view.explain import BEHIND
 from graphc.view.page_model import live_by_kind
@@ -24,8 +34,63 @@ OPS = 6
 """Ops whose values at the peak are listed."""
 
 
-def explain_kept(plan: MemoryPlan) -> list[str]:
-    """Sentences: what the forward pass keeps for the gradient and for recomputation, largest first.
+@dataclass(frozen=True)
+class KeptValue:
+    """A value that the forward pass keeps, and the first and the last node that it is kept for."""
+
+    name: str
+    bytes: int
+    first_node: int
+    last_node: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the forward pass keeps, largest first, and the most bytes of it at one time."""
+
+    bytes: int
+    most_bytes_at_once: int
+    values: list[KeptValue]
+
+
+@dataclass(frozen=True)
+class LiveBuffer:
+    """A buffer at the peak; `held` says what it is needed for, and is None for a workspace."""
+
+    name: str
+    kind: Kind
+    bytes: int
+    held: str | None
+
+
+@dataclass(frozen=True)
+class OpAtPeak:
+    """The bytes of an op's results at the peak, and the part of a step's seconds to make them."""
+
+    op: str
+    bytes: int
+    seconds_fraction: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The node with the most live bytes, their kinds, and what they are of.
+
+    `buffers` has all that is alive there but states, which no plan can drop, largest first;
+    `ops` has results of the forward pass.
+    """
+
+    node: int
+    label: str
+    live_bytes: int
+    arena_bytes: int
+    bytes_by_kind: dict[Kind, int]
+    buffers: list[LiveBuffer]
+    ops: list[OpAtPeak]
+
+
+def kept_of(plan: MemoryPlan) -> Kept:
+    """What the forward pass keeps for the gradient and for recomputation.
 
     A value stands for its views and for the parts of it that are computed in their place: their
     bytes are its bytes, are kept with it, and count once.
@@ -37,65 +102,104 @@ def explain_kept(plan: MemoryPlan) -> list[str]:
         root = aliases.root(value)
         if steps and not isinstance(root, State):
             kept.setdefault(root, []).extend(steps)
-    found = sorted(kept.items(), key=lambda entry: -entry[0].type.bytes)
+    values = [
+        KeptValue(called(plan, value), value.type.bytes, min(steps), max(steps))
+        for value, steps in kept.items()
+    ]
+    values.sort(key=lambda value: -value.bytes)
+    return Kept(sum(value.bytes for value in values), _most_at_once(plan, kept), values)
+
+
+def _most_at_once(plan: MemoryPlan, kept: Mapping[Value, Sequence[int]]) -> int:
+    """The most bytes that are kept at one time: micro-batches take turns."""
+    change = [0] * (len(plan.live_profile) + 1)
+    for value, steps in kept.items():
+        change[max(0, born(plan, value))] += value.type.bytes
+        change[max(steps) + 1] -= value.type.bytes
+    return max(accumulate(change))
+
+
+def explain_kept(plan: MemoryPlan) -> list[str]:
+    """Sentences: what the forward pass keeps, for which nodes, largest first."""
+    kept = kept_of(plan)
+    total, most = format_bytes(kept.bytes), format_bytes(kept.most_bytes_at_once)
+    is_whole = kept.most_bytes_at_once == kept.bytes
+    together = f"{total} together" if is_whole else f"{total}, at most {most} of it at one time"
     told = [
-        f"The forward pass keeps {count(len(found), 'value')}, {_together(plan, kept)}, for the "
+        f"The forward pass keeps {count(len(kept.values), 'value')}, {together}, for the "
         f"gradient and recomputation; recomputation is {plan.recompute}."
     ]
-    for value, steps in found[:KEPT]:
-        first, last = (node_at(plan, step) for step in (min(steps), max(steps)))
+    for value in kept.values[:KEPT]:
+        first, last = (node_at(plan, step) for step in (value.first_node, value.last_node))
         readers = f"for {first}" if first == last else f"for {first} to {last}"
-        told.append(f"  {format_bytes(value.type.bytes)}, {called(plan, value)}: {readers}")
-    rest = [value.type.bytes for value, _ in found[KEPT:]]
+        told.append(f"  {format_bytes(value.bytes)}, {value.name}: {readers}")
+    rest = [value.bytes for value in kept.values[KEPT:]]
     if rest:
         told.append(f"  {format_bytes(sum(rest))} in {count(len(rest), 'smaller value')}")
     return told
 
 
-def _together(plan: MemoryPlan, kept: Mapping[Value, Sequence[int]]) -> str:
-    """All bytes that are kept, and how many of them at one time: micro-batches take turns."""
-    total = sum(value.type.bytes for value in kept)
-    change = [0] * (len(plan.live_profile) + 1)
-    for value, steps in kept.items():
-        change[max(0, born(plan, value))] += value.type.bytes
-        change[max(steps) + 1] -= value.type.bytes
-    most = max(accumulate(change))
-    if most == total:
-        return f"{format_bytes(total)} together"
-    return f"{format_bytes(total)}, at most {format_bytes(most)} of it at one time"
+def peak_of(plan: MemoryPlan, costs: CostModel | None = None) -> Peak:
+    """What makes the peak.
+
+    `costs` says what computing values again takes, by default the roofline of the plan's device.
+    """
+    step = plan.peak_step
+    totals = {kind: size for kind, size in live_by_kind(plan)[step].items() if size}
+    return Peak(
+        node=step,
+        label=node_label(plan, step),
+        live_bytes=plan.live_bytes,
+        arena_bytes=plan.arena_bytes,
+        bytes_by_kind=dict(sorted(totals.items(), key=lambda entry: -entry[1])),
+        buffers=[_live(plan, b, step) for b in plan.live_at(step) if b.kind != "state"],
+        ops=_by_op(plan, step, costs or CostModel(plan.device)),
+    )
+
+
+def _live(plan: MemoryPlan, buffer: Buffer, step: int) -> LiveBuffer:
+    value = held_at(plan, buffer, step)
+    held = None if value is None else _held(plan, buffer.index, step, value)
+    name, kind = buffer_name(plan, buffer, step), kind_at(plan, buffer, step)
+    return LiveBuffer(name, kind, buffer.bytes, held)
 
 
 def explain_peak(plan: MemoryPlan, costs: CostModel | None = None) -> list[str]:
     """Sentences: where the peak is, its kinds, its largest values and who holds them.
 
-    `costs` says what computing them again takes, by default the roofline of the plan's device.
+    `costs` is as for `peak_of`.
     """
-    step = plan.peak_step
-    totals = {kind: size for kind, size in live_by_kind(plan)[step].items() if size}
+    peak = peak_of(plan, costs)
     shares = ", ".join(
-        f"{kind} {format_bytes(size)} ({size / plan.live_bytes:.0%})"
-        for kind, size in sorted(totals.items(), key=lambda entry: -entry[1])
+        f"{kind} {format_bytes(size)} ({size / peak.live_bytes:.0%})"
+        for kind, size in peak.bytes_by_kind.items()
     )
     return [
-        f"Most bytes are live at {node_at(plan, step)} of {len(plan.graph.nodes)}: "
-        f"{format_bytes(plan.live_bytes)}. The arena is {format_bytes(plan.arena_bytes)}.",
+        f"Most bytes are live at {node_at(plan, peak.node)} of {len(plan.graph.nodes)}: "
+        f"{format_bytes(peak.live_bytes)}. The arena is {format_bytes(peak.arena_bytes)}.",
         f"They are {shares}." if shares else "Nothing is live there.",
-        *(f"  {line}" for line in _largest(plan, step)),
-        *_by_op(plan, step, costs or CostModel(plan.device)),
+        *(f"  {line}" for line in _largest(peak)),
+        *_ops_told(peak),
     ]
 
 
-def _largest(plan: MemoryPlan, step: int) -> Iterator[str]:
-    """What is live at a step but the states, which no plan can drop."""
-    alive = [buffer for buffer in plan.live_at(step) if buffer.kind != "state"]
-    for buffer in alive[:AT_PEAK]:
-        size, kind = format_bytes(buffer.bytes), kind_at(plan, buffer, step)
-        line = f"{size}, {kind}, {buffer_name(plan, buffer, step)}"
-        value = held_at(plan, buffer, step)
-        yield line if value is None else f"{line}: {_held(plan, buffer.index, step, value)}"
-    if len(alive) > AT_PEAK:
-        rest = sum(buffer.bytes for buffer in alive[AT_PEAK:])
-        yield f"{format_bytes(rest)} in {count(len(alive) - AT_PEAK, 'smaller buffer')}"
+def _largest(peak: Peak) -> Iterator[str]:
+    for buffer in peak.buffers[:AT_PEAK]:
+        held = "" if buffer.held is None else f": {buffer.held}"
+        yield f"{format_bytes(buffer.bytes)}, {buffer.kind}, {buffer.name}{held}"
+    rest = [buffer.bytes for buffer in peak.buffers[AT_PEAK:]]
+    if rest:
+        yield f"{format_bytes(sum(rest))} in {count(len(rest), 'smaller buffer')}"
+
+
+def _ops_told(peak: Peak) -> list[str]:
+    lines = [
+        f"  {format_bytes(each.bytes)} of {each.op}: {each.seconds_fraction:.1%} of the step's "
+        "seconds"
+        for each in peak.ops[:OPS]
+    ]
+    first = "Values of the forward pass there by op, and what they cost to compute again:"
+    return [first, *lines] if lines else []
 
 
 def _held(plan: MemoryPlan, buffer: int, step: int, value: Value) -> str:
@@ -135,7 +239,7 @@ def _makers(plan: MemoryPlan, buffer: Buffer, step: int) -> Iterator[tuple[Node,
         yield value.node, buffer.bytes
 
 
-def _by_op(plan: MemoryPlan, step: int, costs: CostModel) -> list[str]:
+def _by_op(plan: MemoryPlan, step: int, costs: CostModel) -> list[OpAtPeak]:
     """Forward values at the peak by the op that computes them, and what it costs to do so again."""
     sizes: dict[Node, int] = {}
     for buffer in plan.live_at(step):
@@ -146,12 +250,6 @@ def _by_op(plan: MemoryPlan, step: int, costs: CostModel) -> list[str]:
     for node, size in sizes.items():
         others, seconds = totals.get(node.op.name, (0, 0.0))
         totals[node.op.name] = (others + size, seconds + costs.seconds(node))
-    if not totals:
-        return []
     step_seconds = sum(costs.seconds(node) for node in plan.graph.nodes) or 1.0
-    ordered = sorted(totals.items(), key=lambda entry: (-entry[1][0], entry[0]))[:OPS]
-    lines = [
-        f"  {format_bytes(size)} of {op}: {seconds / step_seconds:.1%} of the step's seconds"
-        for op, (size, seconds) in ordered
-    ]
-    return ["Values of the forward pass there by op, and what they cost to compute again:", *lines]
+    ordered = sorted(totals.items(), key=lambda entry: (-entry[1][0], entry[0]))
+    return [OpAtPeak(op, size, seconds / step_seconds) for op, (size, seconds) in ordered]

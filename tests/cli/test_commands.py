@@ -217,7 +217,9 @@ def test_a_plan_is_written_and_printed_again(capsys, tmp_path):
     path = str(tmp_path / "plan.json")
     wanted = run(capsys, "plan", "mlp", *SMALL, "--recompute", "cheap", "--text", "--output", path)
     assert wanted[0] == 0
-    assert run(capsys, "plan", path, "--text") == wanted
+    printed = run(capsys, "plan", path, "--text")
+    assert printed[0] == 0
+    assert wanted[1].startswith(printed[1])
     code, out, _ = run(capsys, "plan", path, "--json")
     assert code == 0
     assert list(json.loads(out)) == KEYS
@@ -260,7 +262,7 @@ def test_plans_of_groups(capsys, tmp_path, options, fused):
     code, out, _ = run(capsys, "plan", "lstm", *sizes, *options, "--text", "--output", path)
     assert code == 0
     assert ("sigmoid+mul" in out) == ("fuse=True" in out) == fused
-    assert run(capsys, "plan", path, "--text")[1] == out
+    assert out.startswith(run(capsys, "plan", path, "--text")[1])
     code, _, error = run(capsys, "plan", path, "--fuse")
     assert code != 0
     assert "leave out --fuse" in error

@@ -9,6 +9,7 @@ from cli.running import run
 from view.reading import content
 
 import graphc as g
+from graphc.cli.lowering import HEADING
 from graphc.ir.types import format_bytes
 
 WIDE = ["layers=8", "hidden=64", "inputs=8", "batch=512"]
@@ -147,7 +148,7 @@ def test_explain_a_value(capsys):
 def test_explain_the_peak_and_what_lowers_it(capsys):
     code, out, _ = run(capsys, "explain", "mlp", *WIDE, "--allocate", "none", "--peak")
     assert code == 0
-    lines = out.split("What lowers the arena:\n")[1].splitlines()
+    lines = out.split(f"{HEADING}\n")[1].splitlines()
     said = {line.split(": ")[1] for line in lines}
     assert {"--allocate packed", "batch=256, half of it"} <= said
     sizes = []
@@ -203,13 +204,13 @@ def test_only_what_was_tried_is_told(capsys):
     wide = ["mlp", "layers=6", "hidden=16", "inputs=8", "batch=256"]
     found, _ = lowering(capsys, *wide)
     assert {"--recompute sublinear", "batch=128, half of it"} <= set(found)
-    assert re.fullmatch(r", \+[\d.]+% time by the cost model", found["--recompute sublinear"][2])
+    assert re.fullmatch(r", \+[\d.]+% time", found["--recompute sublinear"][2])
     assert not any("recompute" in how for how in lowering(capsys, *wide, "--budget", "1MiB")[0])
     found, _ = lowering(capsys, *wide, "--recompute", "recursive", "--allocate", "inplace")
     assert "--allocate packed" in found
     assert "--recompute recursive" not in found
     _, out = lowering(capsys, "mlp", *SMALL)
-    assert "The arena is not lowered by --recompute cheap, " in out
+    assert "The arena is not lowered by batch=2, half of it, --recompute sublinear, " in out
     _, out = lowering(capsys, "mlp", "layers=1", "batch=1", "--optimizer", "none")
     assert "lower" not in out
 

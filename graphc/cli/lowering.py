@@ -1,0 +1,171 @@
+"""What would lower the arena: other plans of the same model, by what they save and cost."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphc.cli.models import setting
+from graphc.errors import GraphcError
+from graphc.ir.types import format_bytes
+from graphc.options import GOALS
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.progress import report
+
+POLICIES: tuple[dict[str, Any], ...] = (
+    {"recompute": "sublinear"},
+    {"recompute": "recursive"},
+    {"recompute": "cheap"},
+    {"recompute": "optimal", "max_extra_flops": 0.33},
+)
+"""Policies that may lower a peak, those that are tried first where not all are."""
+
+SEARCH = 10
+"""The least number of times that a search for a goal takes as long as another plan."""
+
+WORK = 12_000
+"""Nodes that may be planned beside a plan, so that this takes seconds: those of some plans of a
+network of 2,000 nodes."""
+
+HEADING = "What lowers the arena, with the time that it adds by the cost model:"
+
+MOST = 3
+"""Changes that stand with a plan."""
+
+Make = Callable[..., MemoryPlan]
+"""Makes the plan of a command's options; keywords are what differs from them."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change that saves bytes; `extra_time_fraction` is what it adds to the step's seconds.
+
+    That is None where the step is another one, of a smaller batch.
+    """
+
+    how: str
+    arena_bytes: int
+    saved_bytes: int
+    extra_time_fraction: float | None
+
+    def __str__(self) -> str:
+        extra = self.extra_time_fraction
+        is_told = extra is not None and abs(extra) >= 0.0005
+        time = f", {extra:+.1%} time" if is_told else ""
+        saved = format_bytes(self.saved_bytes)
+        return f"{format_bytes(self.arena_bytes)}, {saved} less{time}: {self.how}"
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """Changes that lower an arena, those that save most first; all that was tried, and was not."""
+
+    changes: Sequence[Change]
+    tried: Sequence[str]
+    left_out: Sequence[str]
+
+    def told(self, most: int | None = None) -> list[str]:
+        """Sentences with the `most` changes that save most, by default with all."""
+        lines = [f"  {change}" for change in self.changes[:most]]
+        return [*([HEADING, *lines] if lines else []), *self.beside()]
+
+    def beside(self) -> Iterator[str]:
+        """Sentences on what lowers nothing, where nothing does, and on what was not tried."""
+        if self.tried and not self.changes:
+            yield f"The arena is not lowered by {', '.join(self.tried)}."
+        if self.left_out:
+            yield (
+                f"Not tried, as it takes longer: {', '.join(self.left_out)}; "
+                "`graphc explain --peak` tries all."
+            )
+
+
+class Alternatives:
+    """Makes the alternatives to plans of one command, each once, within a number of nodes."""
+
+    def __init__(self, options: argparse.Namespace, make: Make, work: int | None = WORK) -> None:
+        self._options, self._make, self._work = options, make, work
+        self._known: dict[tuple[object, ...], MemoryPlan] = {}
+
+    def know(self, plan: MemoryPlan, **strategy: Any) -> None:
+        """Keep a plan that was made already, by what differs from the options."""
+        self._known[self._key(strategy)] = plan
+
+    def lowering(self, plan: MemoryPlan, share: float = 1.0, **strategy: Any) -> Lowering:
+        """What lowers a plan's arena, within a share of the work.
+
+        `strategy` is what differs from the options in this plan.
+        """
+        left = None if self._work is None else self._work * share
+        changes, tried, left_out = [], [], []
+        for how, differing, is_same_step in self._all(plan, strategy):
+            changed = {**strategy, **differing}
+            work = 0 if self._key(changed) in self._known else self._nodes(plan, changed)
+            if left is not None and work > left:
+                left_out.append(how)
+                continue
+            other = self._plan(how, changed, is_same_step)
+            if other is None:
+                continue
+            left = None if left is None else left - work
+            tried.append(how)
+            if other.arena_bytes < plan.arena_bytes:
+                changes.append(_change(plan, other, how, is_same_step))
+        changes.sort(key=lambda change: change.arena_bytes)
+        return Lowering(changes, tried, left_out)
+
+    def _all(
+        self, plan: MemoryPlan, strategy: dict[str, Any]
+    ) -> Iterator[tuple[str, dict[str, Any], bool]]:
+        """Place better, reorder, keep less, a smaller batch: how, keywords, whether of one step."""
+        options = self._options
+        if plan.allocate != "packed":
+            yield "--allocate packed", {"allocate": "packed"}, True
+        if not options.reorder:
+            yield "leaving out --keep-order", {"reorder": True}, True
+        batch = setting(options.model, options.settings, "batch")
+        if isinstance(batch, int) and batch > 1:
+            others = [e for e in options.settings if not e.startswith("batch=")]
+            smaller = {"settings": [*others, f"batch={batch // 2}"]}
+            yield f"batch={batch // 2}, half of it", smaller, False
+        if options.optimizer != "none" and not self._goals(strategy):
+            for policy in POLICIES:
+                if policy["recompute"] != plan.recompute:
+                    name, value = list(policy.items())[-1]  # a goal says which policy
+                    yield f"--{name.replace('_', '-')} {value}", policy, True
+
+    def _goals(self, strategy: dict[str, Any]) -> list[str]:
+        given = {**vars(self._options), **strategy}
+        return [goal for goal in GOALS if given.get(goal) is not None]
+
+    def _nodes(self, plan: MemoryPlan, strategy: dict[str, Any]) -> int:
+        return len(plan.graph.nodes) * (SEARCH if self._goals(strategy) else 1)
+
+    def _plan(self, how: str, strategy: dict[str, Any], is_same_step: bool) -> MemoryPlan | None:
+        """The plan; None where a smaller batch cannot be planned."""
+        key = self._key(strategy)
+        if key not in self._known:
+            report(f"what would lower the arena: {how}")
+            changed = dict(strategy)
+            settings = changed.pop("settings", self._options.settings)
+            given = argparse.Namespace(**{**vars(self._options), "settings": settings})
+            try:
+                self._known[key] = self._make(given, **changed, dump=None)
+            except GraphcError:
+                if is_same_step:
+                    raise
+                return None  # a budget, or a model of the user's own, may not allow it
+        return self._known[key]
+
+    def _key(self, strategy: dict[str, Any]) -> tuple[object, ...]:
+        names = ("allocate", "recompute", "reorder", *GOALS, "settings")
+        given = {**vars(self._options), **strategy}
+        return tuple(repr(given.get(name)) for name in names)
+
+
+def _change(plan: MemoryPlan, other: MemoryPlan, how: str, is_same_step: bool) -> Change:
+    extra = other.recomputation.extra_time_fraction - plan.recomputation.extra_time_fraction
+    saved = plan.arena_bytes - other.arena_bytes
+    return Change(how, other.arena_bytes, saved, extra if is_same_step else None)

@@ -1,0 +1,103 @@
+"""Live bytes at a node by scope: of each layer, and of what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from graphc.ir.graph import State, Value
+from graphc.ir.types import format_bytes
+from graphc.plans.memory_plan import Buffer, MemoryPlan
+from graphc.plans.names import count, held_at, node_at
+from graphc.view.page_model import aligned_bytes
+
+LEVELS = 2
+"""Levels of scopes that sentences list."""
+
+LEAST = 0.01
+"""The least part of the live bytes for which a scope is listed."""
+
+
+@dataclass
+class Scope:
+    """The live bytes of a scope and of all within it; `inner` are the scopes in it.
+
+    `own_bytes` are those of values that are made in the scope itself.
+    """
+
+    name: str
+    bytes: int = 0
+    own_bytes: int = 0
+    inner: list[Scope] = field(default_factory=list)
+
+
+def scopes_at(plan: MemoryPlan, step: int) -> Scope:
+    """The live bytes at a node by scope: the root has all, its name is empty; largest first."""
+    root = Scope("")
+    inside: dict[tuple[str, ...], Scope] = {(): root}
+    updated = _updated(plan)
+    for buffer in plan.live_at(step):
+        size = aligned_bytes(plan, buffer)
+        parts = tuple(filter(None, _scope(plan, buffer, step, updated).split("/")))
+        root.bytes += size
+        for depth in range(1, len(parts) + 1):
+            path = parts[:depth]
+            if path not in inside:
+                inside[path] = Scope(path[-1])
+                inside[path[:-1]].inner.append(inside[path])
+            inside[path].bytes += size
+        inside[parts].own_bytes += size
+    for scope in inside.values():
+        scope.inner.sort(key=lambda each: (-each.bytes, each.name))
+    return root
+
+
+def _updated(plan: MemoryPlan) -> dict[Value, str]:
+    """State → the scope of the node that updates it: an optimizer's moments are of their layer."""
+    return {
+        place.over: value.node.scope
+        for value, place in plan.placements.items()
+        if place.how == "state" and place.over is not None and value.node is not None
+    }
+
+
+def _scope(plan: MemoryPlan, buffer: Buffer, step: int, updated: dict[Value, str]) -> str:
+    value = held_at(plan, buffer, step)
+    if value is None:
+        return plan.graph.nodes[buffer.lifetime.first].scope
+    if isinstance(value, State):
+        return updated.get(value, value.name.rpartition("/")[0])
+    return value.node.scope if value.node is not None else ""
+
+
+def explain_scopes(plan: MemoryPlan) -> list[str]:
+    """Sentences: the live bytes at the peak by scope, those in a scope indented below it."""
+    step = plan.peak_step
+    root = scopes_at(plan, step)
+    total = format_bytes(root.bytes)
+    return [
+        f"Of the {total} that are live at {node_at(plan, step)}, the peak, are of each scope:",
+        *_lines(root, root.bytes, 1),
+    ]
+
+
+def _lines(scope: Scope, total: int, level: int) -> Iterator[str]:
+    """A line for each scope that has enough; those of the first level add up to the total."""
+    shown = [each for each in scope.inner if each.bytes >= LEAST * total]
+    indent = "  " * level
+    for each in shown:
+        yield f"{indent}{_part(each.bytes, total)}  {each.name}"
+        if level < LEVELS:
+            yield from _lines(each, total, level + 1)
+    if level > 1:
+        return
+    rest = scope.bytes - scope.own_bytes - sum(each.bytes for each in shown)
+    if rest:
+        smaller = count(len(scope.inner) - len(shown), "smaller scope")
+        yield f"{indent}{_part(rest, total)}  in {smaller}"
+    if scope.own_bytes:
+        yield f"{indent}{_part(scope.own_bytes, total)}  of no scope"
+
+
+def _part(size: int, total: int) -> str:
+    return f"{format_bytes(size)} ({size / max(1, total):.0%})"
