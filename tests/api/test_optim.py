@@ -74,11 +74,13 @@ def test_updates_stand_right_after_the_last_reader():
     for number in range(4):
         h = g.relu(g.linear(h, 8, bias=False, name=f"layer{number}"))
     graph = g.plan(g.mean(h), optimizer=g.optim.SGD()).graph
-    for step, node in enumerate(graph.nodes):
-        if node.op.name == "sgd_update":
-            w, gradient, _ = node.inputs
-            last_reader = max(s for s in graph.uses[w] if s != step)
-            assert step == max(last_reader, graph.position[gradient.node]) + 1
+    updates = [node for node in graph.nodes if node.op.name == "sgd_update"]
+    assert len(updates) == 4
+    for node in updates:
+        w, gradient, _ = node.inputs
+        step = graph.position[node]
+        last_reader = max(s for s in graph.uses[w] if s != step)
+        assert step == max(last_reader, graph.position[gradient.node]) + 1
 
 
 def test_an_update_waits_for_every_reader_of_its_state():

@@ -94,14 +94,19 @@ def test_strides_change_no_bit_of_large_tensors(function, dtype):
     (dx,) = g.gradient(g.sum(y * y), [x])
     plan = g.plan(outputs={"y": y, "dx": dx}, training=True)
     rng = np.random.default_rng(1)
-    for node in plan.graph.nodes:
-        if hasattr(node.op, "kernel") and not node.op.must_overwrite and node.op.inputs:
-            compare(
-                node,
-                {
-                    v: rng.integers(0, 4, v.shape).astype(v.type.dtype.numpy)
-                    if v.type.dtype.kind != "float"
-                    else rng.uniform(0.1, 2, v.shape).astype(v.type.dtype.numpy)
-                    for v in node.inputs
-                },
-            )
+    found = [
+        node
+        for node in plan.graph.nodes
+        if hasattr(node.op, "kernel") and not node.op.must_overwrite and node.op.inputs
+    ]
+    assert {node.phase for node in found} == {"forward", "gradient"}
+    for node in found:
+        compare(
+            node,
+            {
+                v: rng.integers(0, 4, v.shape).astype(v.type.dtype.numpy)
+                if v.type.dtype.kind != "float"
+                else rng.uniform(0.1, 2, v.shape).astype(v.type.dtype.numpy)
+                for v in node.inputs
+            },
+        )
