@@ -8,10 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 from graphc.cli.arguments import check_writable
-from graphc.errors import PackingError, whole_number
+from graphc.errors import whole_number
 from graphc.ir.types import format_bytes, parse_bytes
-from graphc.packing import THOROUGH, pack
-from graphc.packing.csv_file import names_of, read_buffers, write_offsets
+from graphc.packing import THOROUGH, Packing, pack
+from graphc.packing.csv_file import read_buffers, write_offsets
+from graphc.progress import report
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
@@ -30,6 +31,10 @@ def add(commands: Commands) -> None:
         "--alignment", type=int, default=1, metavar="A",
         help="sizes are rounded up to it, offsets are multiples of it (default: 1)",
     )  # fmt: skip
+    parser.add_argument(
+        "--effort", type=int, default=THOROUGH, metavar="N",
+        help=f"units of work, about a nanosecond each, to search with (default: {THOROUGH})",
+    )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="OUT", help="CSV file with an offset for each")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
@@ -38,30 +43,25 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Pack the buffers and print how high they are."""
     alignment = whole_number("--alignment", options.alignment)
+    effort = whole_number("--effort", options.effort, 0)
     capacity = None
     if options.capacity is not None:
         capacity = parse_bytes("--capacity", options.capacity)
     table = read_buffers(options.file)
     if options.output is not None:
         check_writable(options.output)
+    report(f"packing {len(table.ids):,} buffers")
     started = time.perf_counter()
-    try:
-        packing = pack(
-            table.lower,
-            table.upper,
-            table.size,
-            alignment=alignment,
-            pinned=table.pinned,
-            capacity=capacity,
-            effort=THOROUGH,
-        )
-    except PackingError as error:
-        if error.buffers:
-            error.args = (
-                f"{error}. Buffers are counted from 0; these have the ids "
-                f"{names_of(table.ids, error.buffers)}",
-            )
-        raise
+    packing = pack(
+        table.lower,
+        table.upper,
+        table.size,
+        alignment=alignment,
+        pinned=table.pinned,
+        capacity=capacity,
+        effort=effort,
+        ids=table.ids,
+    )
     seconds = time.perf_counter() - started
     if options.output is not None:
         write_offsets(options.output, table, packing.offsets)
@@ -73,12 +73,29 @@ def run(options: argparse.Namespace) -> None:
             "gap": packing.gap,
             "optimal": packing.is_optimal,
             "seconds": seconds,
+            "proven": packing.proven,
+            "effort": effort,
+            "work": packing.work,
         }
         print(json.dumps(found))
         return
-    proven = "the least there is" if packing.is_optimal else "not proven to be the least"
     print(f"buffers    {len(table.ids)}, {len(table.pinned)} of them pinned")
-    print(f"height     {packing.height} bytes = {format_bytes(packing.height)}, {proven}")
-    print(f"bound      {packing.bound} bytes = {format_bytes(packing.bound)}")
+    print(f"height     {_told(packing.height)}, {_standing(packing, effort)}")
+    print(f"bound      {_told(packing.bound)}")
+    if packing.proven > packing.bound:
+        print(f"proven     at least {_told(packing.proven)}")
     print(f"gap        {packing.gap:.4%}")
     print(f"seconds    {seconds:.2f}")
+
+
+def _told(count: int) -> str:
+    return f"{count} bytes = {format_bytes(count)}"
+
+
+def _standing(packing: Packing, effort: int) -> str:
+    """What is known of a height: that it is the least, or what the search for less ended at."""
+    if packing.is_optimal:
+        return "the least there is"
+    if packing.work >= effort:
+        return f"not proven to be the least: the search ended at the effort of {effort}"
+    return "not proven to be the least: so many buffers are not searched further"

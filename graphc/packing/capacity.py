@@ -87,7 +87,9 @@ def _largest_at(buffers: Buffers, time: int) -> tuple[int, ...]:
 
 
 def _told(buffers: Buffers, indices: tuple[int, ...]) -> str:
-    return ", ".join(f"buffer {index} ({int(buffers.size[index])} bytes)" for index in indices)
+    return ", ".join(
+        f"buffer {buffers.name_of(index)} ({int(buffers.size[index])} bytes)" for index in indices
+    )
 
 
 def _spans_told(spans: tuple[tuple[int, int], ...]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +19,8 @@ from graphc.packing.problem import Integers
 
 NEEDED = ("id", "lower", "upper", "size")
 LARGEST = 2**62
+SHOWN = 80
+"""Characters of a file that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +35,31 @@ class BufferTable:
 
 
 def read_buffers(path: str) -> BufferTable:
-    """Read a file; raises `PackingError` with line and column where it is wrong."""
+    """Read a file; raises `PackingError` with line and column, the rule and what breaks it."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise PackingError(f"cannot read {path!r}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise PackingError(f"{path!r} is not a text file in UTF-8") from None
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PackingError(f"cannot read {path!r}: {reason}") from None
     try:
-        return _Reader(path, text).run()
+        # Lines end in the ways of all systems, also within a quoted cell.
+        text = io.StringIO(content.decode("utf-8-sig"), newline=None).read()
+    except UnicodeDecodeError as error:
+        before, wrong = error.object[: error.start], error.object[error.start : error.end]
+        line = before.count(b"\n") + 1
+        raise PackingError(
+            f"{path!r}, line {line}: a file of buffers must be text in UTF-8, got the bytes "
+            f"{wrong.hex(' ')}"
+        ) from None
+    reader = _Reader(path, text)
+    try:
+        return reader.run()
     except csv.Error as error:
-        raise PackingError(f"{path!r} cannot be read as CSV: {error}") from None
+        raise PackingError(
+            f"{path!r}, line {reader.rows.line_num}: a row must be cells between commas, quotes in "
+            f"pairs around whole cells, at most {csv.field_size_limit():,} characters in each, got "
+            f"{_shortened(reader.line())} ({error})"
+        ) from None
 
 
 def write_offsets(path: str, table: BufferTable, offsets: Integers) -> None:
@@ -59,13 +74,18 @@ def write_offsets(path: str, table: BufferTable, offsets: Integers) -> None:
 
 class _Reader:
     def __init__(self, path: str, text: str) -> None:
-        self.path = path
+        self.path, self.text = path, text
         self.rows = csv.reader(io.StringIO(text), strict=True)
 
     def fail(self, column: str, rule: str, found: str) -> NoReturn:
         raise PackingError(
-            f"{self.path!r}, line {self.rows.line_num}, column {column}: {rule}, got {found!r}"
+            f"{self.path!r}, line {self.rows.line_num}, column {column}: {rule}, got "
+            f"{_shortened(found)}"
         )
+
+    def line(self) -> str:
+        """The line that was read last."""
+        return self.text.split("\n")[self.rows.line_num - 1]
 
     def run(self) -> BufferTable:
         place = self.header()
@@ -76,17 +96,21 @@ class _Reader:
             if not any(cell.strip() for cell in row):
                 continue
             if len(row) != self.width:
-                self.fail("count", f"a row has {self.width} cells like the header", ",".join(row))
+                raise PackingError(
+                    f"{self.path!r}, line {self.rows.line_num}: a row must have {self.width} cells "
+                    f"like the header, got {len(row)}: {_shortened(','.join(row))}"
+                )
             cells = {name: row[at].strip() for name, at in place.items()}
             if not cells["id"]:
-                self.fail("id", "every buffer has an id", cells["id"])
+                self.fail("id", "every buffer must have an id", cells["id"])
             if cells["id"] in ids:
-                self.fail("id", f"ids differ; line {ids[cells['id']]} has this one", cells["id"])
+                line = ids[cells["id"]]
+                self.fail("id", f"ids must differ, line {line} has this one", cells["id"])
             lower.append(self.number("lower", cells["lower"]))
             upper.append(self.number("upper", cells["upper"]))
             size.append(self.number("size", cells["size"], least=0))
             if lower[-1] >= upper[-1]:
-                self.fail("upper", f"it is above lower, which is {lower[-1]}", cells["upper"])
+                self.fail("upper", f"it must be above lower, which is {lower[-1]}", cells["upper"])
             if cells.get("offset"):
                 pinned[len(ids)] = self.number("offset", cells["offset"], least=0)
             ids[cells["id"]] = self.rows.line_num
@@ -98,13 +122,16 @@ class _Reader:
         missing = [name for name in NEEDED if name not in names]
         if missing:
             raise PackingError(
-                f"{self.path!r}, line 1: the header names {', '.join(NEEDED)} and perhaps offset, "
-                f"in any order; it lacks {', '.join(missing)}, got {','.join(names)!r}"
+                f"{self.path!r}, line 1: the header must name {', '.join(NEEDED)} and may name "
+                f"offset, in any order; it lacks {', '.join(missing)}, got "
+                f"{_shortened(','.join(names))}"
             )
         known = [name for name in (*NEEDED, "offset") if name in names]
         twice = [name for name in known if names.count(name) > 1]
         if twice:
-            raise PackingError(f"{self.path!r}, line 1: column {twice[0]!r} stands there twice")
+            raise PackingError(
+                f"{self.path!r}, line 1: the header must name a column once, got {twice[0]!r} twice"
+            )
         self.width = len(names)
         return {name: names.index(name) for name in known}
 
@@ -112,12 +139,13 @@ class _Reader:
         """A whole number from `least` up, written in decimal digits."""
         digits = cell.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-            self.fail(column, "it is a whole number of at most 19 digits", cell)
+            self.fail(column, "it must be a whole number of at most 19 digits", cell)
         if not least <= int(cell) < LARGEST:
-            self.fail(column, f"it lies from {'0' if least == 0 else '-2**62'} to 2**62", cell)
+            lowest = "0 or more" if least == 0 else "above -2**62"
+            self.fail(column, f"it must be {lowest} and below 2**62", cell)
         return int(cell)
 
 
-def names_of(ids: Sequence[str], indices: Sequence[int]) -> str:
-    """Ids of some rows, for a message."""
-    return ", ".join(repr(ids[index]) for index in indices)
+def _shortened(text: str) -> str:
+    """A text in quotes, without what is too long to be looked at."""
+    return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r} and more"

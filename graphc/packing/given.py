@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,19 @@ import numpy.typing as npt
 from graphc.errors import PackingError, whole_number
 from graphc.packing.problem import Flags, Integers, PackingProblem
 
+Naming = Callable[[int], str]
+"""What messages call a buffer, by its index."""
+
 LARGEST = 2**62
 """All sizes together, and every end of a pinned buffer, stay below this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Buffers in bytes: `size` rounded up to the alignment, `offset` where `is_pinned`."""
+    """Buffers in bytes: `size` rounded up to the alignment, `offset` where `is_pinned`.
+
+    `name_of` gives what messages call a buffer, by its index.
+    """
 
     lower: Integers
     upper: Integers
@@ -26,6 +32,7 @@ class Buffers:
     is_pinned: Flags
     offset: Integers
     alignment: int
+    name_of: Naming
 
     @classmethod
     def of(
@@ -35,6 +42,7 @@ class Buffers:
         size: npt.ArrayLike,
         alignment: int,
         pinned: Mapping[int, int] | None,
+        ids: Sequence[str] | None = None,
     ) -> Buffers:
         """Check everything; raises `PackingError` that says what is wrong where."""
         alignment = whole_number("alignment", alignment)
@@ -43,12 +51,15 @@ class Buffers:
         columns = {"lower": lower, "upper": upper, "size": size}
         checked = {name: _whole(name, column) for name, column in columns.items()}
         lengths = {name: len(column) for name, column in checked.items()}
+        if ids is not None:
+            lengths["ids"] = len(ids)
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise PackingError(f"lower, upper and size have one entry a buffer, got {told}")
+            raise PackingError(f"{', '.join(lengths)} have one entry a buffer, got {told}")
+        name_of = str if ids is None else (lambda index: repr(ids[index]))
         low, high, sizes = checked.values()
-        _refuse("lower must be below upper", low >= high, lower=low, upper=high)
-        _refuse("a size is 0 or more bytes", sizes < 0, size=sizes)
+        _refuse("lower must be below upper", low >= high, name_of, lower=low, upper=high)
+        _refuse("a size is 0 or more bytes", sizes < 0, name_of, size=sizes)
         total = sum(-(-int(entry) // alignment) * alignment for entry in sizes[sizes > 0].tolist())
         if total >= LARGEST:
             raise PackingError(
@@ -56,8 +67,8 @@ class Buffers:
                 f"{alignment}; give sizes in a larger unit"
             )
         rounded = -(-sizes // alignment) * alignment
-        is_pinned, offset = _pins(pinned, rounded, alignment)
-        buffers = cls(low, high, rounded, is_pinned, offset, alignment)
+        is_pinned, offset = _pins(pinned, rounded, alignment, name_of)
+        buffers = cls(low, high, rounded, is_pinned, offset, alignment, name_of)
         buffers._check_pins()
         return buffers
 
@@ -91,8 +102,8 @@ class Buffers:
         """A pinned buffer in words."""
         start, size = int(self.offset[index]), int(self.size[index])
         return (
-            f"buffer {index}, live [{self.lower[index]}, {self.upper[index]}) at bytes "
-            f"[{start}, {start + size})"
+            f"buffer {self.name_of(index)}, live [{self.lower[index]}, {self.upper[index]}) at "
+            f"bytes [{start}, {start + size})"
         )
 
 
@@ -124,7 +135,7 @@ def _odd_one(array: npt.NDArray[Any]) -> str:
 
 
 def _pins(
-    pinned: Mapping[int, int] | None, size: Integers, alignment: int
+    pinned: Mapping[int, int] | None, size: Integers, alignment: int, name_of: Naming
 ) -> tuple[Flags, Integers]:
     if not isinstance(pinned, Mapping | None):
         raise PackingError(f"pinned maps buffers, by index, to offsets, got {pinned!r}")
@@ -133,24 +144,25 @@ def _pins(
     for index, given in (pinned or {}).items():
         if not 0 <= whole_number("an index of pinned", index, 0) < count:
             raise PackingError(f"pinned names buffer {index}, but buffers are 0 to {count - 1}")
-        start = whole_number(f"the offset of pinned buffer {index}", given, 0)
+        name = name_of(int(index))
+        start = whole_number(f"the offset of pinned buffer {name}", given, 0)
         if start % alignment:
             raise PackingError(
-                f"pinned buffer {index} must start at a multiple of the alignment {alignment}, got "
+                f"pinned buffer {name} must start at a multiple of the alignment {alignment}, got "
                 f"{start}",
                 (int(index),),
             )
         if start + int(size[index]) >= LARGEST:
             end = start + int(size[index])
-            raise PackingError(f"pinned buffer {index} must end below 2**62, got {end}", (index,))
+            raise PackingError(f"pinned buffer {name} must end below 2**62, got {end}", (index,))
         is_pinned[index], offset[index] = True, start
     return is_pinned, offset
 
 
-def _refuse(rule: str, is_wrong: Flags, **columns: Integers) -> None:
+def _refuse(rule: str, is_wrong: Flags, name_of: Naming, **columns: Integers) -> None:
     wrong = np.flatnonzero(is_wrong)
     if len(wrong):
         index = int(wrong[0])
         got = ", ".join(f"{name} {int(column[index])}" for name, column in columns.items())
         more = f" ({len(wrong) - 1} more are wrong)" if len(wrong) > 1 else ""
-        raise PackingError(f"buffer {index}: {rule}, got {got}{more}", (index,))
+        raise PackingError(f"buffer {name_of(index)}: {rule}, got {got}{more}", (index,))

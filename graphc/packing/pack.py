@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ def pack(
     pinned: Mapping[int, int] | None = None,
     capacity: int | None = None,
     effort: int = THOROUGH,
+    ids: Sequence[str] | None = None,
 ) -> Packing:
     """Give each buffer an offset so that none that are live together overlap, and all end low.
 
@@ -36,7 +37,7 @@ def pack(
     the half-open [lower, upper) and takes `size` bytes, rounded up to `alignment`, at a multiple of
     `alignment`. `pinned` maps buffers, by index, to offsets in bytes that they must have. `effort`
     counts units of work; the result depends on it, but never on time or machine, and more effort
-    never gives a higher packing.
+    never gives a higher packing. Messages call buffers by their `ids`, or else by their indices.
 
     The packing ends at the least height as soon as that is known. `graphc.packing.phases` names the
     methods and where they come from.
@@ -47,7 +48,7 @@ def pack(
     effort = whole_number("effort", effort, 0)
     if capacity is not None:
         capacity = whole_number("capacity", capacity, 0)
-    buffers = Buffers.of(lower, upper, size, alignment, pinned)
+    buffers = Buffers.of(lower, upper, size, alignment, pinned, ids)
     offsets = buffers.offset.copy()
     takes_bytes = np.flatnonzero(buffers.size > 0)
     problem, unit = buffers.problem(takes_bytes)
@@ -55,31 +56,34 @@ def pack(
     bound = max(problem.bound * unit, int(ends.max(initial=0)))
     if capacity is not None:
         check_bound(buffers, bound, capacity)
-    whole = Packer(problem)
-    proven = bound
+    whole = Packer(problem, unit)
+    proven, work = bound, whole.work
     if whole.height * unit > bound:
         wanted = bound if capacity is None else capacity
-        whole.offsets, least = _by_parts(whole, bound // unit, wanted // unit, effort)
+        whole.offsets, least, work = _by_parts(whole, bound // unit, wanted // unit, effort)
         proven = max(proven, least * unit)
     offsets[takes_bytes] = whole.offsets * unit
     height = max(int((offsets + buffers.size).max(initial=0)), bound)
     if capacity is not None:
         check_height(buffers, height, proven, capacity)
-    return Packing(offsets, height, bound, is_optimal=height == proven)
+    return Packing(offsets, height, bound, proven, work)
 
 
-def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int]:
-    """Pack apart what never lives together; returns offsets and what no packing is below."""
+def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int, int]:
+    """Pack apart what never lives together.
+
+    Returns offsets, what no packing is below, and the work done.
+    """
     problem, offsets = whole.problem, whole.offsets.copy()
     work, proven = whole.work, target
     for group in problem.apart():
         if int((offsets + problem.size)[group].max()) <= target:
             continue
-        packer = Packer(problem.part(group))
+        packer = Packer(problem.part(group), whole.unit)
         packer.improve(target, max(0, effort - work), wanted)
         work += packer.work
         if packer.height < int((offsets + problem.size)[group].max()):
             offsets[group] = packer.offsets
         proven = max(proven, packer.bound)
         target = max(target, packer.height)
-    return offsets, proven
+    return offsets, proven, work

@@ -30,6 +30,7 @@ from graphc.packing.exact import ExactSearch, Outcome
 from graphc.packing.in_time import pack_in_time
 from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
 from graphc.packing.problem import Integers, PackingProblem
+from graphc.progress import report
 
 ORDER_LIMIT = 8192
 """Most buffers that are placed in quadratic work."""
@@ -46,9 +47,11 @@ VISIT = 16
 CALL = 20_000
 """Units of work for what stands around a kernel."""
 
+REPORTED = 5 * 10**8
+"""Units of work between two reports, which is a second or two."""
+
 SEARCHES_FOR_LESS = 4
 """One search in so many looks for something between the best height and the bound."""
-
 
 PARTS = (2, 4, 8, 16)
 """Parts of the way to the bound that such a search goes, in turn."""
@@ -58,11 +61,11 @@ class Packer:
     """Packs one problem and keeps the best that it has found.
 
     `offsets` and `height` are the best packing; `bound` is what is proven that none is below. All
-    are in the problem's units.
+    are in the problem's units, of `unit` bytes.
     """
 
-    def __init__(self, problem: PackingProblem) -> None:
-        self.problem = problem
+    def __init__(self, problem: PackingProblem, unit: int = 1) -> None:
+        self.problem, self.unit = problem, unit
         self.bound = problem.bound
         self.work = 0
         self._pinned = bool(problem.is_pinned.any())
@@ -73,9 +76,17 @@ class Packer:
 
         While the height is above `wanted`, that height is looked for, too.
         """
+        reported = self.work
         for _ in self._steps(target, wanted):
-            if self.height <= max(target, self.bound) or self.work >= effort:
+            least = max(target, self.bound)
+            if self.height <= least or self.work >= effort:
                 return
+            if self.work - reported >= REPORTED:
+                reported = self.work
+                report(
+                    f"packing {len(self.problem):,} buffers: {self.height * self.unit:,} bytes, at "
+                    f"least {least * self.unit:,}, {self.work / effort:.0%} of the effort"
+                )
 
     def _begin(self) -> None:
         """Make a first packing at little work."""

@@ -16,14 +16,21 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 class Packing:
     """An offset for each buffer.
 
-    `height` is where the highest buffer ends, and no packing is lower than `bound`: both in bytes.
-    `is_optimal` says that no lower height exists: that of the bound, or by an exhausted search.
+    `height` is where the highest buffer ends. `bound` is the most that is live at one time or the
+    end of a pinned buffer, and `proven` what no packing is below: that, or more by an exhausted
+    search. All are in bytes. `work` is how much of the effort was used.
     """
 
     offsets: Integers
     height: int
     bound: int
-    is_optimal: bool
+    proven: int
+    work: int
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether no lower height exists."""
+        return self.height == self.proven
 
     @property
     def gap(self) -> float:

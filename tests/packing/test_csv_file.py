@@ -34,19 +34,37 @@ HEAD = "id,lower,upper,size\n"
     [
         ("", ["line 1", "lacks id, lower, upper, size"]),
         ("id,lower,size\n", ["line 1", "lacks upper", "'id,lower,size'"]),
-        ("id,lower,upper,size,size\n", ["'size' stands there twice"]),
-        (HEAD + "a,0,1\n", ["line 2", "4 cells", "'a,0,1'"]),
-        (HEAD + "a,0,1,2\na,0,1,2\n", ["line 3, column id", "line 2 has this one", "'a'"]),
-        (HEAD + ",0,1,2\n", ["line 2, column id", "has an id"]),
-        (HEAD + "a,0,1,2\nb,2,2,2\n", ["line 3, column upper", "lower, which is 2", "'2'"]),
-        (HEAD + "a,0,1,-2\n", ["line 2, column size", "'-2'"]),
-        (HEAD + "a,0,1,2.5\n", ["line 2, column size", "whole number", "'2.5'"]),
-        (HEAD + "a,zero,1,2\n", ["line 2, column lower", "'zero'"]),
-        (HEAD + "a,0,1,\n", ["line 2, column size", "''"]),
-        (HEAD + "a,0,1,99999999999999999999\n", ["column size", "19 digits"]),
-        (HEAD + "a,0,1,9000000000000000000\n", ["column size", "2**62"]),
-        ("id,lower,upper,size,offset\na,0,1,2,-3\n", ["column offset", "'-3'"]),
-        (HEAD + 'a,0,1,"2\n', ["cannot be read as CSV"]),
+        ("id,lower,upper,size,size\n", ["line 1", "must name a column once, got 'size' twice"]),
+        (HEAD + "a,0,1\n", ["line 2", "must have 4 cells", "got 3: 'a,0,1'"]),
+        (
+            HEAD + "a,0,1,2\na,0,1,2\n",
+            ["line 3, column id", "must differ, line 2 has this one", "got 'a'"],
+        ),
+        (HEAD + ",0,1,2\n", ["line 2, column id", "must have an id, got ''"]),
+        (
+            HEAD + "a,0,1,2\nb,2,2,2\n",
+            ["line 3, column upper", "must be above lower, which is 2, got '2'"],
+        ),
+        (HEAD + "a,0,1,-2\n", ["line 2, column size: it must be 0 or more", "got '-2'"]),
+        (HEAD + "a,0,1,2.5\n", ["line 2, column size", "must be a whole number", "got '2.5'"]),
+        (HEAD + "a,zero,1,2\n", ["line 2, column lower", "must be a whole number", "got 'zero'"]),
+        (HEAD + "a,0,1,\n", ["line 2, column size", "must be a whole number", "got ''"]),
+        (
+            HEAD + "a,0,1,99999999999999999999\n",
+            ["line 2, column size", "at most 19 digits", "got '99999999999999999999'"],
+        ),
+        (
+            HEAD + "a,0,1,9000000000000000000\n",
+            ["line 2, column size", "must be 0 or more and below 2**62"],
+        ),
+        (HEAD + "a,-4611686018427387904,1,9\n", ["column lower", "above -2**62 and below 2**62"]),
+        (HEAD + "a,0,1,\u0661\n", ["column size", "must be a whole number", "got '\u0661'"]),
+        ("id,lower,upper,size,offset\na,0,1,2,-3\n", ["column offset", "0 or more", "got '-3'"]),
+        (HEAD + 'a,0,1,"2\n', ["line 2", "must be cells", "got 'a,0,1,\"2' (unexpected end"]),
+        (HEAD + 'a,0,1,2\nb,0,1,"2"x\n', ["line 3", "must be cells", "got 'b,0,1,\"2\"x'"]),
+        (HEAD + "a" * 200_000 + ",0,1,2\n", ["line 2", "131,072 characters", "aaa' and more"]),
+        (HEAD + '"a\nb",0,1,2\nc,0,1,x\n', ["line 4, column size", "got 'x'"]),
+        (HEAD + "a,0,1," + "9" * 5000 + "\n", ["column size", "999' and more"]),
     ],
 )
 def test_malformed_files(tmp_path, text, parts):
@@ -64,8 +82,23 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(PackingError, match="directory"):
         read_buffers(str(tmp_path))
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(PackingError, match="UTF-8"):
+    with pytest.raises(PackingError, match="line 1: a file of buffers must be text in UTF-8"):
         read_buffers(str(tmp_path / "bytes.csv"))
+    (tmp_path / "latin.csv").write_bytes(HEAD.encode() + "é,0,1,2\n".encode("latin-1"))
+    with pytest.raises(PackingError, match=r"line 2: .*must be text in UTF-8, got the bytes e9"):
+        read_buffers(str(tmp_path / "latin.csv"))
+    with pytest.raises(PackingError, match="null byte"):
+        read_buffers("a\0b")
+
+
+def test_lines_may_end_as_on_any_system(tmp_path):
+    text = "\ufeff" + HEAD + 'a,0,3,8\n"b\nc",1,4,16\n'
+    tables = []
+    for end in ("\n", "\r\n", "\r"):
+        (tmp_path / "in.csv").write_bytes(text.replace("\n", end).encode())
+        tables.append(read_buffers(str(tmp_path / "in.csv")))
+    assert tables[0] == tables[1] == tables[2]
+    assert (tables[0].ids, tables[0].size) == (("a", "b\nc"), (8, 16))
 
 
 def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path):

@@ -1,5 +1,7 @@
 """What cannot be packed is refused with the reason and the buffers."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,73 @@ def test_malformed_options(options, error, part):
     with pytest.raises(error) as caught:
         pack([0, 0], [2, 2], [4, 4], **options)
     assert part in str(caught.value)
+
+
+LIMIT = 2**62
+"""All sizes together stay below it, rounded up to the alignment."""
+
+
+@pytest.mark.parametrize("alignment", [1, 8, 256])
+@pytest.mark.parametrize("small", [0, 1, 255, 256, 257])
+def test_the_limit_of_all_sizes_holds_for_sizes_rounded_up(alignment, small):
+    half, rounded = LIMIT // 2, -(-small // alignment) * alignment
+    most = (half - 1 - rounded) // alignment * alignment
+    packing = pack([0] * 3, [1] * 3, [small, half, most], alignment=alignment)
+    assert packing.height == half + most + rounded < LIMIT
+    for size in (most + 1, most + alignment):
+        with pytest.raises(PackingError, match="all sizes together") as caught:
+            pack([0] * 3, [1] * 3, [small, half, size], alignment=alignment)
+        assert f"got {packing.height + alignment} with alignment {alignment}" in str(caught.value)
+
+
+@pytest.mark.parametrize("alignment", [1, 256])
+def test_the_limit_of_pinned_ends_holds_for_sizes_rounded_up(alignment):
+    start = LIMIT - 2 * alignment
+    assert pack([0], [1], [1], alignment=alignment, pinned={0: start}).height == LIMIT - alignment
+    for size in (alignment + 1, 2 * alignment):
+        with pytest.raises(PackingError, match=r"must end below 2\*\*62, got 4611686018427387904"):
+            pack([0], [1], [size], alignment=alignment, pinned={0: start})
+
+
+def test_an_alignment_below_the_limit_is_taken():
+    assert pack([0], [1], [1], alignment=LIMIT // 2).height == LIMIT // 2
+    with pytest.raises(PackingError, match="all sizes together"):
+        pack([0, 0], [1, 1], [1, 1], alignment=LIMIT // 2)
+    with pytest.raises(PackingError, match="alignment must be below"):
+        pack([], [], [], alignment=LIMIT)
+
+
+IDS = ["weights", "a b", "3"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        (([0, 3, 0], [1, 3, 1], [3, 4, 5]), {}, "buffer 'a b': lower must be below upper"),
+        (([0, 2, 0], [1, 3, 1], [3, -4, 5]), {}, "buffer 'a b': a size is 0 or more"),
+        (([0] * 3, [1] * 3, [4] * 3), {"pinned": {2: 3}, "alignment": 2}, "pinned buffer '3' must"),
+        (([0] * 3, [1] * 3, [4] * 3), {"pinned": {0: LIMIT}}, "pinned buffer 'weights' must end"),
+        (([0] * 3, [1] * 3, [4] * 3), {"pinned": {0: 0, 1: 3}}, "buffer 'weights', live"),
+        (([0] * 3, [1] * 3, [4] * 3), {"pinned": {0: 0, 1: 3}}, "and buffer 'a b', live"),
+        (([0] * 3, [1] * 3, [4] * 3), {"capacity": 11}, "buffer 'weights' (4 bytes), buffer 'a b'"),
+        (([0] * 3, [1] * 3, [1, 4, 1]), {"pinned": {1: 8}, "capacity": 11}, "buffer 'a b', live"),
+    ],
+)
+def test_messages_call_buffers_by_their_ids(columns, options, told):
+    with pytest.raises(PackingError) as caught:
+        pack(*columns, ids=IDS, **options)
+    assert told in str(caught.value)
+    assert not re.search(r"buffer \d", str(caught.value))
+
+
+def test_a_pin_without_an_offset_is_told_by_its_id():
+    with pytest.raises(OptionError, match="the offset of pinned buffer 'a b' is a whole number"):
+        pack([0] * 3, [1] * 3, [4] * 3, ids=IDS, pinned={1: -1})
+
+
+def test_every_buffer_has_an_id_or_none_has():
+    with pytest.raises(PackingError, match=r"ids have one entry a buffer, got .* ids has 3"):
+        pack([0], [1], [3], ids=IDS)
 
 
 def test_pinned_buffers_that_overlap_are_both_named():

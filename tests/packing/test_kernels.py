@@ -10,6 +10,7 @@ from buffer_families import cut_rectangle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from properties.lifetimes import overlaps
+from properties.small_packings import best_fit, fits, lowest_first, problem_of
 
 from graphc.packing import pack
 from graphc.packing.exact import ExactSearch, Outcome, luby
@@ -23,30 +24,6 @@ ROWS = st.lists(
 )
 
 
-def problem_of(rows):
-    lower, duration, size = np.array(rows, np.int64).T
-    nothing = np.zeros(len(rows), np.int64)
-    return PackingProblem.of(lower, lower + duration, size, nothing.astype(bool), nothing)
-
-
-def fit(problem, order, tightest):
-    """Gaps byte by byte."""
-    offsets = {}
-    for i in order:
-        taken = set()
-        for j, offset in offsets.items():
-            if problem.first[i] < problem.last[j] and problem.first[j] < problem.last[i]:
-                taken |= set(range(offset, offset + problem.size[j]))
-        gaps, start = [], 0
-        for byte in sorted(taken):
-            if byte - start >= problem.size[i]:
-                gaps.append((byte - start, start))
-            start = byte + 1
-        first = min(gaps, key=lambda gap: gap[1], default=(0, start))
-        offsets[i] = (min(gaps, default=first) if tightest else first)[1]
-    return [offsets[i] for i in range(len(order))]
-
-
 @settings(deadline=None)
 @given(ROWS, st.booleans(), st.randoms(use_true_random=False))
 def test_best_and_first_fit(rows, tightest, random):
@@ -56,29 +33,8 @@ def test_best_and_first_fit(rows, tightest, random):
     height = place_in_order(
         problem.first, problem.last, problem.size, order, problem.is_pinned, tightest, offsets
     )
-    assert offsets.tolist() == fit(problem, order.tolist(), tightest)
+    assert offsets.tolist() == best_fit(problem, order.tolist(), tightest)
     assert height == (offsets + problem.size).max()
-
-
-def lowest_first(problem, order):
-    """By the definition: of those that can lie lowest the first in the order, one after another."""
-    offsets = {}
-    while len(offsets) < len(order):
-        lowest = {
-            i: max(
-                (
-                    offsets[j] + problem.size[j]
-                    for j in offsets
-                    if problem.first[i] < problem.last[j] and problem.first[j] < problem.last[i]
-                ),
-                default=0,
-            )
-            for i in order
-            if i not in offsets
-        }
-        chosen = min(lowest, key=lambda i: (lowest[i], order.index(i)))
-        offsets[chosen] = lowest[chosen]
-    return [offsets[i] for i in range(len(order))]
 
 
 @settings(deadline=None)
@@ -167,31 +123,6 @@ def test_random_numbers_are_spread_evenly():
     assert abs(numbers.mean()) < 0.01
     assert abs(np.corrcoef(numbers, random_numbers(100_000, 8))[0, 1]) < 0.01
     assert (random_numbers(3, 1) == random_numbers(5, 1)[:3]).all()
-
-
-def fits(problem, capacity):
-    """Whether any offsets of the free buffers fit, by trying all."""
-    placed = {i: int(problem.offset[i]) for i in np.flatnonzero(problem.is_pinned)}
-    size, first, last = problem.size, problem.first, problem.last
-
-    def is_free(i, at):
-        return not any(
-            first[i] < last[j] and first[j] < last[i] and at < off + size[j] and off < at + size[i]
-            for j, off in placed.items()
-        )
-
-    def place(free):
-        if not free:
-            return True
-        for at in range(capacity - int(size[free[0]]) + 1):
-            if is_free(free[0], at):
-                placed[free[0]] = at
-                if place(free[1:]):
-                    return True
-                del placed[free[0]]
-        return False
-
-    return place(np.flatnonzero(~problem.is_pinned).tolist())
 
 
 PINNED = [

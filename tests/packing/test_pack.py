@@ -1,14 +1,18 @@
 """Packings are valid, and as low as can be where that is known."""
 
+import re
+
 import numpy as np
 import pytest
 from buffer_families import cut_rectangle, training_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from properties.lifetimes import least_height, most_live, overlaps
+from properties.small_packings import LEVEL, level_columns
 from properties.strategies import examples
 
-from graphc.packing import pack
+from graphc.packing import NORMAL, pack, phases
+from graphc.progress import heard_by
 
 LITTLE = 3 * 10**6
 """Effort that only goes a little beyond the first methods."""
@@ -53,10 +57,28 @@ def test_the_lowest_may_be_above_the_bound():
     lower, upper, size = [0, 0, 1, 3], [1, 3, 5, 5], [4, 4, 2, 8]
     packing = pack(lower, upper, size)
     assert packing.height == packing.bound == 10
-    lower, upper, size = [0, 2, 0, 1, 0, 2], [1, 3, 2, 3, 1, 3], [3, 3, 2, 2, 2, 2]
-    packing = pack(lower, upper, size)
-    assert packing.height == least_height(lower, upper, size)
-    assert packing.is_optimal
+    lower, duration, size = np.array(LEVEL).T
+    packing = pack(lower, lower + duration, size)
+    assert packing.height == least_height(lower, lower + duration, size) == 12
+    assert (packing.bound, packing.proven, packing.is_optimal) == (11, 12, True)
+
+
+@examples(60)
+@given(buffers(7, longest=4, largest=6), st.sampled_from([0, 10**4, 10**5, 10**6]))
+def test_what_is_proven_is_never_above_the_least_height_at_any_effort(given, effort):
+    lower, upper, size = (column.tolist() for column in given)
+    packing = pack(lower, upper, size, effort=effort)
+    assert packing.bound <= packing.proven <= least_height(lower, upper, size) <= packing.height
+    assert packing.is_optimal == (packing.height == packing.proven)
+    assert packing.is_optimal or packing.work >= effort
+
+
+def test_the_work_goes_little_beyond_the_effort():
+    columns = level_columns(0)
+    for effort in (10**6, 10**7, 10**8):
+        packing = pack(*columns, effort=effort)
+        assert not packing.is_optimal
+        assert effort <= packing.work <= 1.2 * effort
 
 
 @settings(deadline=None)
@@ -171,3 +193,37 @@ def test_nothing_and_no_bytes():
     packing = pack([0, 1], [2, 3], [0, 0])
     assert (packing.height, packing.offsets.tolist()) == (0, [0, 0])
     assert pack([0, 1], [2, 3], [0, 5], pinned={0: 64}).height == 64
+
+
+def test_a_long_search_reports_how_far_it_is_and_packs_the_same(monkeypatch):
+    monkeypatch.setattr(phases, "REPORTED", 10**6)
+    lower, upper, size = level_columns(0)
+    columns = (lower, upper, 64 * size)
+    heard: list[str] = []
+    with heard_by(heard.append):
+        packing = pack(*columns, effort=10**8, alignment=64)
+    assert (packing.offsets == pack(*columns, effort=10**8, alignment=64).offsets).all()
+    told = [
+        re.fullmatch(r"packing (.*) buffers: (.*) bytes, at least (.*), (.*)% of the effort", line)
+        for line in heard
+    ]
+    counts, heights, least, parts = zip(
+        *([int(number.replace(",", "")) for number in line.groups()] for line in told), strict=True
+    )
+    assert 20 <= len(told) <= 100  # of 100 million units of work, a report a million at most
+    assert set(counts) <= {len(columns[0])}
+    assert sorted(heights, reverse=True) == list(heights)
+    assert heights[0] > heights[-1] == packing.height
+    assert sorted(least) == list(least)
+    assert packing.bound <= least[0]
+    assert least[-1] <= packing.proven
+    assert sorted(parts) == list(parts)
+    assert parts[-1] >= 90
+
+
+def test_a_plan_is_packed_without_a_report():
+    """What plans are doing is told by who makes them."""
+    heard: list[str] = []
+    with heard_by(heard.append):
+        assert not pack(*level_columns(0), effort=NORMAL).is_optimal
+    assert heard == []

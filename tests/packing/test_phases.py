@@ -1,0 +1,217 @@
+"""The phases of packing: each does what it is named after, in turn, and only ever finds less."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from properties.small_packings import (
+    LEVEL,
+    best_fit,
+    fits,
+    is_packing,
+    level_columns,
+    lowest_first,
+    problem_of,
+    rows,
+)
+from properties.strategies import examples
+
+from graphc.packing import exact, phases
+from graphc.packing.orders import basic_orders, disturbed_orders
+from graphc.packing.phases import SQUEAKS, Packer
+
+
+def problem_from(lower, upper, size, pinned=None):
+    return problem_of(list(zip(lower, upper - lower, size, strict=True)), pinned)
+
+
+LEVEL_PROBLEM = problem_from(*level_columns(0))
+
+
+def heights_by_work(problem, steps):
+    """Heights after the first methods, one more at a time, by an effort one above their work."""
+    heights, effort = [], 0
+    for _ in range(steps):
+        packer = Packer(problem)
+        packer.improve(problem.bound, effort, problem.bound)
+        heights.append(packer.height)
+        effort = packer.work + 1
+    return heights
+
+
+def height_of(problem, offsets):
+    return int((np.array(offsets) + problem.size).max())
+
+
+def in_order_of_time(problem):
+    """The order in which best fit takes buffers: by birth, large ones first."""
+    return sorted(range(len(problem)), key=lambda i: (problem.first[i], -problem.size[i], i))
+
+
+@examples(60)
+@given(rows(12, longest=5, largest=9))
+def test_the_first_packing_is_valid_and_one_of_first_come_first_served(given):
+    problem = problem_of(given)
+    packer = Packer(problem)
+    assert is_packing(problem, packer.offsets, packer.height)
+    assert packer.height == height_of(problem, packer.offsets)
+    # Nobody is placed higher than where all that had come before it ends.
+    order = in_order_of_time(problem)
+    for place, buffer in enumerate(order):
+        before = [packer.offsets[i] + problem.size[i] for i in order[:place]]
+        assert packer.offsets[buffer] <= max(before, default=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lowest_place_first_then_best_and_first_fit_in_every_order(seed, monkeypatch):
+    """Each against its definition, on buffers that none of these packs at the bound."""
+    monkeypatch.setattr(phases, "SQUEAKS", 0)
+    problem = problem_from(*level_columns(seed))
+    orders = [order.tolist() for order in basic_orders(problem)]
+    assert len(orders) == 6
+    packings = [lowest_first(problem, order) for order in orders]
+    packings += [best_fit(problem, order, tight) for order in orders for tight in (True, False)]
+    best = [Packer(problem).height]
+    for offsets in packings:
+        best.append(min(best[-1], height_of(problem, offsets)))
+    assert best[-1] > problem.bound
+    assert heights_by_work(problem, len(best)) == best
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lowest_place_first_packs_what_best_and_first_fit_do_not(seed):
+    """So it is needed: what comes before the search ends lower with it."""
+    problem = problem_from(*level_columns(seed))
+    orders = [order.tolist() for order in basic_orders(problem)]
+    lowest = min(height_of(problem, lowest_first(problem, order)) for order in orders)
+    fitted = min(
+        height_of(problem, best_fit(problem, order, tight))
+        for order in orders
+        for tight in (True, False)
+    )
+    assert lowest < fitted
+    assert heights_by_work(problem, 7)[-1] == lowest
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 5, 6, 7])
+def test_the_squeaky_wheel_packs_lower_than_the_orders_that_it_begins_with(seed):
+    problem = problem_from(*level_columns(seed))
+    heights = heights_by_work(problem, 7 + SQUEAKS)
+    assert heights[-1] < heights[6]
+    assert heights[-1] >= problem.bound
+
+
+def calls_of(packer, monkeypatch, steps, wanted=0):
+    """What a packer does in its first steps, told by the kernels that it calls."""
+    calls = []
+
+    def told(name, function):
+        def tell(*arguments):
+            calls.append((name, arguments))
+            return function(*arguments)
+
+        return tell
+
+    monkeypatch.setattr(packer, "_in_valleys", told("valleys", packer._in_valleys))
+    monkeypatch.setattr(packer, "_in_order", told("order", packer._in_order))
+    search = exact.ExactSearch.search
+    monkeypatch.setattr(exact.ExactSearch, "search", lambda *given: told("search", search)(*given))
+    for _ in itertools.islice(packer._steps(packer.problem.bound, wanted), steps):
+        pass
+    return calls
+
+
+def names(calls):
+    return [(name, len(list(group))) for name, group in itertools.groupby(n for n, _ in calls)]
+
+
+def test_every_phase_has_its_turn_and_the_search_asks_for_less_now_and_then(monkeypatch):
+    packer = Packer(LEVEL_PROBLEM)
+    bound = packer.bound
+    calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1 + 3, wanted=10**9)
+    assert names(calls) == [
+        ("valleys", 46), ("order", 12), ("search", 3), ("valleys", 40), ("search", 4)
+    ]  # fmt: skip
+    for call, order in zip(calls[:6], basic_orders(LEVEL_PROBLEM), strict=True):
+        assert (call[1][0] == order).all()
+    searches = [arguments for name, arguments in calls if name == "search"]
+    for (_, order, _, _), expected in zip(searches, disturbed_orders(LEVEL_PROBLEM), strict=False):
+        assert (order == expected).all()
+    assert [number for *_, number in searches] == list(range(7))
+    capacities = [capacity for _, _, capacity, _ in searches]
+    assert capacities[:3] == capacities[4:] == [bound] * 3
+    assert bound < capacities[3] < heights_by_work(LEVEL_PROBLEM, 1 + 6 + 40 + 12)[-1]
+
+
+def test_a_height_that_the_caller_wants_is_asked_for_before_others(monkeypatch):
+    bound = LEVEL_PROBLEM.bound
+    packer = Packer(LEVEL_PROBLEM)
+    calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1, wanted=bound + 3)
+    capacities = [arguments[2] for name, arguments in calls if name == "search"]
+    assert capacities == [bound, bound, bound, bound + 3]
+
+
+def test_large_problems_are_not_placed_in_quadratic_work(monkeypatch):
+    monkeypatch.setattr(phases, "ORDER_LIMIT", len(LEVEL_PROBLEM) - 1)
+    monkeypatch.setattr(phases, "SEARCH_LIMIT", len(LEVEL_PROBLEM) - 1)
+    calls = calls_of(Packer(LEVEL_PROBLEM), monkeypatch, 200)
+    assert names(calls) == [("valleys", 199)]
+
+
+def test_buffers_beside_pins_are_fitted_around_them_and_searched(monkeypatch):
+    problem = problem_from(*level_columns(0), {0: 700})
+    packer = Packer(problem)
+    calls = calls_of(packer, monkeypatch, 1 + 12 + 3 + 40 + 1)
+    assert names(calls) == [("order", 12), ("search", 3), ("order", 40), ("search", 1)]
+    assert is_packing(problem, packer.offsets, packer.height)
+
+
+def test_many_buffers_beside_pins_end_without_using_the_effort(monkeypatch):
+    monkeypatch.setattr(phases, "ORDER_LIMIT", 10)
+    monkeypatch.setattr(phases, "SEARCH_LIMIT", 10)
+    problem = problem_from(*level_columns(0), {0: 0})
+    packer = Packer(problem)
+    packer.improve(problem.bound, 10**15, problem.bound)
+    assert packer.height > problem.bound
+    assert packer.work < 10**6
+
+
+def work_until(target):
+    packer = Packer(LEVEL_PROBLEM)
+    for _ in packer._steps(target, target):
+        if packer.height <= target:
+            return packer.work
+    raise AssertionError("the search has no end")
+
+
+def test_packing_ends_as_soon_as_its_target_is_reached():
+    for target in sorted({*heights_by_work(LEVEL_PROBLEM, 60)}):
+        packer = Packer(LEVEL_PROBLEM)
+        packer.improve(target, 10**15, target)
+        assert packer.height <= target
+        assert packer.work == work_until(target)
+
+
+def test_an_exhausted_search_raises_the_bound_to_the_least_height():
+    problem = problem_of(LEVEL)
+    packer = Packer(problem)
+    packer.improve(problem.bound, 10**12, problem.bound)
+    assert (problem.bound, packer.bound, packer.height) == (11, 12, 12)
+    assert not fits(problem, 11)
+    assert is_packing(problem, packer.offsets, 12)
+
+
+@examples(40)
+@given(rows(5))
+def test_more_work_never_ends_higher_and_every_packing_is_valid(given):
+    problem = problem_of(given)
+    heights = []
+    for effort in (0, 1, 10**5, 10**6, 10**7):
+        packer = Packer(problem)
+        packer.improve(problem.bound, effort, problem.bound)
+        assert is_packing(problem, packer.offsets, packer.height)
+        heights.append(packer.height)
+    assert sorted(heights, reverse=True) == heights
+    assert fits(problem, heights[-1])
+    assert not fits(problem, packer.bound - 1)
