@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from graphc import optim
+from graphc.batches import LargestBatch, largest_batch
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError
@@ -64,6 +65,7 @@ __all__ = [
     "Graph",
     "GraphcError",
     "Initial",
+    "LargestBatch",
     "MeasuredCosts",
     "MemoryPlan",
     "Node",
@@ -105,6 +107,7 @@ __all__ = [
     "gru_parameters",
     "input",
     "keep",
+    "largest_batch",
     "layer_norm",
     "leaky_relu",
     "less",

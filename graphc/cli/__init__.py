@@ -7,7 +7,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 
-from graphc.cli import compare, devices, explain, ops, pack, plan, profile, remat, train, view
+from graphc.cli import (
+    batch,
+    compare,
+    devices,
+    explain,
+    ops,
+    pack,
+    plan,
+    profile,
+    remat,
+    train,
+    view,
+)
 from graphc.cli.progress import progress_shown
 from graphc.errors import GraphcError
 from graphc.files import is_standard_output
@@ -54,6 +66,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="graphc", description="Plan every byte of a training step before it runs."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (plan, compare, view, explain, train, profile, remat, pack, ops, devices):
+    for command in (
+        plan,
+        compare,
+        batch,
+        view,
+        explain,
+        train,
+        profile,
+        remat,
+        pack,
+        ops,
+        devices,
+    ):
         command.add(commands)
     return parser

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
+from graphc.cli.fits import fit_line, memory_object
 from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, PICTURE, check_suffix, plan_from_arguments
 from graphc.errors import OptionError
@@ -61,8 +62,11 @@ def run(options: argparse.Namespace) -> None:
     if options.output is not None:
         _draw(options, plans)
     if options.json:
-        print(json.dumps([found.summary(options.model) for found in plans]))
+        described = [{**found.summary(options.model), **memory_object(found)} for found in plans]
+        print(json.dumps(described))
         return
+    named = {f"{found.recompute}, {found.allocate}": found for found in plans}
+    print(fit_line(named, options))
     columns = ("recompute", "allocate", "feature maps", "arena", "gap", "extra flops", "seconds")
     table = Table(*columns, box=None)
     for found in plans:

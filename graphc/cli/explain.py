@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.arguments import add_options, add_recipe, add_steps, add_strategy
+from graphc.cli.fits import fits_line
 from graphc.cli.lowering import Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
@@ -90,6 +91,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parts = {name: every[name] for name in asked or every}
     if not options.json:
         ((_, lines),) = [part() for part in parts.values()]
+        print(fits_line(plan, None if is_file else options))
         print("\n".join(lines))
         return
     found: dict[str, Any] = {"plan": plan.summary(options.model)}

@@ -27,7 +27,7 @@ def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool =
 def build(model: str, entries: Sequence[str]) -> Value:
     """The loss of a network of the zoo, or of a function in a file."""
     settings = parse_settings(entries)
-    function = _find_model(model, settings)
+    function = find_model(model, settings)
     check_settings(model, function, settings)
     loss = _call(model, function, settings)
     if not isinstance(loss, Value):
@@ -40,11 +40,12 @@ def setting(model: str, entries: Sequence[str], name: str) -> Any:
     settings = parse_settings(entries)
     if name in settings:
         return settings[name]
-    parameter = inspect.signature(_find_model(model, settings)).parameters.get(name)
+    parameter = inspect.signature(find_model(model, settings)).parameters.get(name)
     return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
-def _find_model(model: str, given: Container[str]) -> Callable[..., Any]:
+def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
+    """The model's function, which takes what is `given` and has a default for all else."""
     if model in MODELS:
         return MODELS[model]
     path, separator, name = model.rpartition(":")

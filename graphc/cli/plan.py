@@ -22,6 +22,7 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
+from graphc.cli.fits import fits_line, memory_object
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
 from graphc.cli.plans import (
@@ -85,7 +86,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.output is not None:
         check_writable(options.output)
         check_suffix(options.output, PICTURE if options.frontier else SUFFIX)
-    if options.model.endswith(SUFFIX):
+    is_file = options.model.endswith(SUFFIX)
+    if is_file:
         check_alone(parser, options, SHOWING)
         memory_plan = load_plan(options.model)
     elif options.frontier:
@@ -96,12 +98,14 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.output:
         save_plan(memory_plan, options.output)
     if options.json:
-        print(json.dumps(memory_plan.summary(options.model)))
-    elif options.text:
+        print(json.dumps({**memory_plan.summary(options.model), **memory_object(memory_plan)}))
+        return
+    print(fits_line(memory_plan, None if is_file else options))
+    if options.text:
         print(format_plan(memory_plan, step_limit=None), end="")
     else:
         _show_plan(memory_plan)
-    if not options.json and not options.model.endswith(SUFFIX):
+    if not is_file:
         _show_lowering(options, memory_plan)
 
 

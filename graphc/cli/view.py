@@ -15,6 +15,7 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
+from graphc.cli.fits import fit_line
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.plans import (
@@ -90,6 +91,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         if write is _picture:
             check_pictures()
     plans = _plans(parser, options)
+    if not options.diff:
+        print(fit_line(plans, None if options.model.endswith(SUFFIX) else options))
     notes: list[str] = []
     if options.diff:
         notes = differences(*plans.values())

@@ -10,7 +10,7 @@ SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
 KEYS = ["model", "recompute", "allocate", "nodes", "forward_nodes", "arena_bytes", "state_bytes",
         "workspace_bytes", "feature_map_bytes", "live_bytes", "bound_bytes", "recomputed_nodes",
         "extra_flops_fraction", "extra_time_fraction", "planning_seconds",
-        "extra_time_bound", "settings"]  # fmt: skip
+        "extra_time_bound", "settings", "memory_bytes", "usable_bytes", "fits"]  # fmt: skip
 
 
 def test_plan_json_has_the_stated_keys(capsys):
@@ -32,7 +32,10 @@ def test_plan_text_is_the_same_bytes_every_time(capsys):
 
 
 def test_plan_text_golden(capsys, golden):
-    golden("plan-mlp.txt", run(capsys, "plan", "mlp", *SMALL, "--text", "--optimizer", "adam")[1])
+    out = run(capsys, "plan", "mlp", *SMALL, "--text", "--optimizer", "adam")[1]
+    fits, text = out.split("\n", 1)
+    assert fits.startswith("fits this machine: 18.25 KiB of ")
+    golden("plan-mlp.txt", text)
 
 
 def test_plan_of_a_network_far_larger_than_this_machine(capsys):
@@ -157,7 +160,7 @@ def test_a_closed_pipe_is_no_error():
         f"{sys.executable} -m graphc plan mlp layers=200 --text | head -1",
         shell=True, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.stdout.startswith("plan:")
+    assert done.stdout.startswith("fits this machine: ")
     assert done.stderr == ""
 
 

@@ -67,7 +67,7 @@ def test_the_error_without_a_gpu(capsys, monkeypatch):
 
 def test_table_is_what_compare_prints(capsys):
     main(["compare", "mlp", "layers=50", "hidden=1024", "batch=512"])
-    printed = [line.split()[:-1] for line in capsys.readouterr().out.splitlines()[1:]]
+    printed = [line.split()[:-1] for line in capsys.readouterr().out.splitlines()[2:]]
     (table,) = re.findall(r"batch=512\n recompute.*?\n(.*?)```", README, re.DOTALL)
     assert [line.split()[:-1] for line in table.splitlines()] == printed
 

@@ -1,0 +1,133 @@
+"""graphc batch: the largest batch that fits a device, with and without recomputation."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from graphc.batches import LargestBatch, largest_batch
+from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
+from graphc.cli.fits import WIDTH, as_budget, place
+from graphc.cli.models import add_model, build, find_model
+from graphc.cli.plans import DEFAULT, plan_options
+from graphc.compiler import plan
+from graphc.errors import OptionError
+from graphc.ir.graph import Value
+from graphc.ir.types import format_bytes, parse_bytes
+from graphc.options import PlanOptions
+from graphc.runtime.memory import memory_of
+
+if TYPE_CHECKING:
+    from graphc.cli.arguments import Commands
+
+THIRD = 0.33
+"""About one more forward pass, as a part of a step's flops."""
+
+
+def add(commands: Commands) -> None:
+    """Register the command."""
+    parser = commands.add_parser("batch", help="the largest batch that fits a device")
+    add_model(parser)
+    add_options(parser, PlanOptions, ("device", "allocate"))
+    parser.add_argument(
+        "--budget", metavar="B", help="bytes that an arena can have, in place of the device's"
+    )
+    add_recipe(parser, DEFAULT, ("none",))
+    add_costs(parser)
+    add_order(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=run, dump=None, steps=10_000)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Look for the largest batch of each kind of plan, and print them."""
+    make, chosen = _batched(options), plan_options(options)
+    name, limit = _room(options, make, chosen)
+    chosen["budget"] = None
+    kinds = _kinds(options, limit)
+    found = [largest_batch(make, limit, **{**chosen, **asked}) for _, asked in kinds]
+    if options.json:
+        print(json.dumps(_described(options, name, limit, kinds, found)))
+        return
+    print(f"{name}: {limit} for an arena")
+    table = Table("options", box=None)
+    for column in ("largest batch", "arena", "extra time"):
+        table.add_column(column, justify="right")
+    for (flags, _), largest in zip(kinds, found, strict=True):
+        table.add_row(flags, *_cells(largest))
+    Console(width=WIDTH).print(table)
+
+
+def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
+    """The model as a function of its batch."""
+    settings = parse_settings(options.settings)
+    if "batch" in settings:
+        raise OptionError("the batch is what is looked for; leave out batch=...")
+    function = find_model(options.model, {**settings, "batch": 1})
+    parameters = inspect.signature(function).parameters.values()
+    if not any(p.name == "batch" or p.kind is p.VAR_KEYWORD for p in parameters):
+        raise OptionError(f"{options.model} has no argument `batch` to be changed")
+    return lambda batch: build(options.model, [*options.settings, f"batch={batch}"])
+
+
+def _room(
+    options: argparse.Namespace, make: Callable[[int], Value], chosen: dict[str, Any]
+) -> tuple[str, str]:
+    """What holds the arena, and the bytes that it has for it, as --budget takes them."""
+    if options.budget is not None:
+        parse_bytes("--budget", options.budget)
+        return "the budget", options.budget
+    device = plan(make(1), **{**chosen, "budget": None}).device
+    memory = memory_of(device)
+    if memory is None:
+        raise OptionError(f"the memory of {device.name} is not known; give it with --budget")
+    return place(memory), as_budget(memory.usable_bytes)
+
+
+def _kinds(options: argparse.Namespace, limit: str) -> list[tuple[str, dict[str, Any]]]:
+    """What plans are asked for: by the options of `graphc plan`, and by those of `graphc.plan`."""
+    plain = ("no recomputation", {"recompute": "none"})
+    if options.optimizer == "none":
+        return [plain]
+    return [
+        plain,
+        (f"--max-extra-flops {THIRD}", {"max_extra_flops": THIRD}),
+        (f"--budget {limit}", {"recompute": "optimal"}),
+    ]
+
+
+def _cells(largest: LargestBatch | None) -> tuple[str, str, str]:
+    if largest is None:
+        return "none fits", "", ""
+    extra = largest.plan.recomputation.extra_time_fraction
+    return f"{largest.batch:,}", format_bytes(largest.plan.arena_bytes), f"{extra:+.1%}"
+
+
+def _described(
+    options: argparse.Namespace,
+    name: str,
+    limit: str,
+    kinds: list[tuple[str, dict[str, Any]]],
+    found: list[LargestBatch | None],
+) -> dict[str, Any]:
+    rows = [
+        {
+            "options": flags,
+            "batch": largest and largest.batch,
+            "arena_bytes": largest and largest.plan.arena_bytes,
+            "extra_time_fraction": largest and largest.plan.recomputation.extra_time_fraction,
+        }
+        for (flags, _), largest in zip(kinds, found, strict=True)
+    ]
+    return {
+        "model": options.model,
+        "device": name,
+        "usable_bytes": parse_bytes("memory", limit),
+        "batches": rows,
+    }

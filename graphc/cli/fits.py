@@ -1,0 +1,110 @@
+"""Whether plans fit into the memory of the device that they are for: a command's first line."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from graphc.cli.plans import plan_from_arguments
+from graphc.errors import BudgetError
+from graphc.ir.device_memory import GIB, MIB, DeviceMemory
+from graphc.ir.types import format_bytes
+from graphc.options import GOALS
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.memory import memory_of
+
+WIDTH = 80
+"""The columns of what a command prints."""
+
+
+def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> str:
+    """Whether a plan fits its device, and by how much; where not, the budget that would.
+
+    `options` are those that the plan is made by; None for a plan from a file.
+    """
+    memory = memory_of(plan.device)
+    if memory is None:
+        return f"the memory of {plan.device.name} is not known; the arena is {_told(plan)}"
+    spare = memory.spare_bytes(plan.arena_bytes)
+    if spare >= 0:
+        return f"fits {place(memory)}: {_of(plan, memory)}, {format_bytes(spare)} to spare"
+    over = f"over {place(memory)} by {format_bytes(-spare)}"
+    return over if options is None else _wrapped(f"{over}; {_cure(memory, plan, options)}")
+
+
+def fit_line(plans: Mapping[str, MemoryPlan], options: argparse.Namespace | None) -> str:
+    """Which of several plans fit, and the one of them that takes the least time."""
+    fewest = min(plans.values(), key=lambda plan: plan.arena_bytes)
+    memory = memory_of(fewest.device)
+    if len(plans) == 1 or memory is None or memory.spare_bytes(fewest.arena_bytes) < 0:
+        return fits_line(fewest, options)
+    fitting = {
+        name: plan for name, plan in plans.items() if memory.spare_bytes(plan.arena_bytes) >= 0
+    }
+    name, best = min(
+        fitting.items(),
+        key=lambda entry: (entry[1].recomputation.extra_time_fraction, entry[1].arena_bytes),
+    )
+    number = f"{len(fitting)} of {len(plans)}"
+    spare = format_bytes(memory.spare_bytes(best.arena_bytes))
+    return _wrapped(f"fits {place(memory)}: {number}; the fastest is {name}, {spare} to spare")
+
+
+def memory_object(plan: MemoryPlan) -> dict[str, Any]:
+    """The same for JSON: what the device has, and whether the plan fits; None where unknown."""
+    memory = memory_of(plan.device)
+    return {
+        "memory_bytes": None if memory is None else memory.total_bytes,
+        "usable_bytes": None if memory is None else memory.usable_bytes,
+        "fits": None if memory is None else memory.spare_bytes(plan.arena_bytes) >= 0,
+    }
+
+
+def as_budget(size: int) -> str:
+    """The largest budget with two digits behind the point that is at most so many bytes."""
+    unit, name = (GIB, "GiB") if size >= GIB else (MIB, "MiB")
+    return f"{100 * size // unit / 100:.2f}{name}"
+
+
+def place(memory: DeviceMemory) -> str:
+    """What has this memory, as sentences call it."""
+    return "this machine" if memory.name == "cpu" else memory.name
+
+
+def _told(plan: MemoryPlan) -> str:
+    return format_bytes(plan.arena_bytes)
+
+
+def _of(plan: MemoryPlan, memory: DeviceMemory) -> str:
+    return f"{_told(plan)} of {format_bytes(memory.usable_bytes)}"
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, WIDTH, break_on_hyphens=False, break_long_words=False)
+
+
+def _cure(memory: DeviceMemory, plan: MemoryPlan, options: argparse.Namespace) -> str:
+    """The budget that makes a plan fit, with its cost in time, or why none does."""
+    if options.optimizer == "none":
+        return "a smaller batch may fit: `graphc batch` finds the largest"
+    if plan.state_bytes > memory.usable_bytes:
+        return f"its states alone are {format_bytes(plan.state_bytes)}"
+    budget = as_budget(memory.usable_bytes)
+    asked: dict[str, Any] = {**dict.fromkeys(GOALS), "recompute": "optimal", "budget": budget}
+    try:
+        found = plan_from_arguments(options, **asked, dump=None)
+    except BudgetError as error:
+        return f"no budget fits: the least found is {format_bytes(error.least_bytes)}"
+    extra = found.recomputation.extra_time_fraction
+    return f"--budget {budget}{_in_place(options)} fits, with {extra:+.1%} time"
+
+
+def _in_place(options: argparse.Namespace) -> str:
+    """What was given that a budget takes the place of."""
+    given = [f"--{goal.replace('_', '-')}" for goal in GOALS if getattr(options, goal, None)]
+    if getattr(options, "recompute", "none") not in ("none", "optimal"):
+        given.append(f"--recompute {options.recompute}")
+    given = [name for name in given if name != "--budget"]
+    return f" in place of {' and '.join(given)}" if given else ""

@@ -1,0 +1,154 @@
+"""The largest batch that fits: against every batch up to it, and one more."""
+
+import json
+
+import pytest
+from cli.running import run
+
+import graphc as g
+from graphc.batches import LargestBatch
+from graphc.cli import batch as command
+from graphc.errors import GraphcError
+from graphc.ir.device_memory import MIB, DeviceMemory
+from graphc.models import mlp, unet
+
+SIZES = {"layers": 4, "hidden": 32, "inputs": 32}
+
+
+def make(batch):
+    return mlp(**SIZES, batch=batch)
+
+
+def fits(batch, limit, **options):
+    """Whether the plan that the options ask for fits, by planning it."""
+    try:
+        return g.plan(make(batch), optimizer=g.optim.SGD(), **options).arena_bytes <= limit
+    except g.BudgetError:
+        return False
+
+
+@pytest.mark.parametrize("limit", [MIB // 8])
+@pytest.mark.parametrize(
+    ("asked", "planned"),
+    [
+        ({}, {}),
+        ({"recompute": "sublinear"}, {"recompute": "sublinear"}),
+        ({"max_extra_flops": 0.33}, {"max_extra_flops": 0.33}),
+        ({"recompute": "optimal"}, {"budget": True}),
+    ],
+)
+def test_the_answer_fits_and_one_more_does_not(limit, asked, planned):
+    if "budget" in planned:
+        planned = {"budget": limit}
+    found = g.largest_batch(make, limit, optimizer=g.optim.SGD(), **asked)
+    assert found.plan.arena_bytes <= limit
+    assert found.plan.graph.inputs[0].type.shape[0] == found.batch
+    assert fits(found.batch, limit, **planned)
+    assert not fits(found.batch + 1, limit, **planned)
+
+
+def test_recomputation_lets_a_larger_batch_fit():
+    plain, most = (
+        g.largest_batch(make, "256KiB", optimizer=g.optim.SGD(), recompute=policy)
+        for policy in ("none", "optimal")
+    )
+    assert plain.batch < most.batch
+    assert plain.plan.recomputation.nodes == 0 < most.plan.recomputation.nodes
+
+
+def test_no_other_batch_up_to_the_answer_is_over():
+    """Where bytes grow with the batch, the answer is that of trying them all."""
+    limit = 60_000
+    found = g.largest_batch(make, limit, optimizer=g.optim.SGD())
+    every = [batch for batch in range(1, 2 * found.batch) if fits(batch, limit)]
+    assert every == list(range(1, found.batch + 1))
+
+
+def test_where_not_even_one_example_fits_there_is_no_answer():
+    assert g.largest_batch(make, 1000, optimizer=g.optim.SGD()) is None
+
+
+def test_few_plans_are_made():
+    """Bytes are nearly a line in the batch: it is not walked up one by one."""
+    made = []
+
+    def counted(batch):
+        made.append(batch)
+        return unet(width=8, depth=2, image=32, batch=batch)
+
+    found = g.largest_batch(counted, "300MiB", optimizer=g.optim.SGD())
+    assert found.batch > 100
+    assert len(made) <= 12
+
+
+def test_the_command_prints_what_python_finds(capsys, monkeypatch):
+    asked = []
+
+    def answered(make, memory, **options):
+        asked.append(options)
+        assert make(3).type == make(5).type
+        assert memory == "0.25MiB"
+        return LargestBatch(1234, g.plan(make(2), optimizer=g.optim.SGD()))
+
+    monkeypatch.setattr(command, "memory_of", lambda device: DeviceMemory("cpu", MIB, MIB // 4))
+    monkeypatch.setattr(command, "largest_batch", answered)
+    arguments = ["batch", "mlp", *(f"{name}={size}" for name, size in SIZES.items())]
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert out.startswith("this machine: 0.25MiB for an arena\n")
+    assert max(map(len, out.splitlines())) <= 80
+    for flags in ("no recomputation", "--max-extra-flops 0.33", "--budget 0.25MiB"):
+        (line,) = (line for line in out.splitlines() if line.strip().startswith(flags))
+        assert " 1,234 " in line
+    assert [each["recompute"] for each in asked] == ["none", "none", "optimal"]
+    assert [each["max_extra_flops"] for each in asked] == [None, 0.33, None]
+    monkeypatch.undo()
+    code, out, _ = run(capsys, *arguments, "--budget", "256KiB", "--json")
+    rows = json.loads(out)["batches"]
+    found = g.largest_batch(make, "256KiB", optimizer=g.optim.SGD())
+    assert (rows[0]["batch"], rows[0]["arena_bytes"]) == (found.batch, found.plan.arena_bytes)
+    assert rows[0]["batch"] < rows[1]["batch"] <= rows[2]["batch"]
+
+
+def test_a_function_in_a_file_that_takes_a_batch(capsys, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import graphc as g\n"
+        "def build(batch, width=8):\n"
+        "    return g.mean(g.tanh(g.linear(g.input('x', (batch, 3)), width)))\n"
+        "def fixed():\n"
+        "    return build(2)\n"
+    )
+    code, out, err = run(capsys, "batch", f"{tmp_path}/net.py:build", "--budget", "1MiB", "--json")
+    assert code == 0, err
+    rows = json.loads(out)["batches"]
+    assert all(row["batch"] > 1000 for row in rows)
+    for arguments, said in (
+        ([f"{tmp_path}/net.py:fixed"], "has no argument `batch`"),
+        ([f"{tmp_path}/net.py:build", "batch=3"], "leave out batch=..."),
+        (["mlp", "--budget", "lots"], "budget is a size such as 7GiB"),
+        (["mlp", "layers=x"], "whole number"),
+    ):
+        code, _, err = run(capsys, "batch", *arguments)
+        assert code == 2
+        assert said in err
+
+
+def test_inference_has_one_answer(capsys):
+    code, out, _ = run(capsys, "batch", "mlp", "--optimizer", "none", "--budget", "10MiB", "--json")
+    assert code == 0
+    assert len(json.loads(out)["batches"]) == 1
+
+
+def test_a_device_of_unknown_memory_asks_for_a_budget(capsys, monkeypatch):
+    monkeypatch.setattr(command, "memory_of", lambda device: None)
+    code, _, err = run(capsys, "batch", "mlp")
+    assert code == 2
+    assert "the memory of cpu is not known; give it with --budget" in err
+
+
+def test_what_a_model_says_of_a_batch_is_told():
+    def refuses(batch):
+        raise GraphcError("no")
+
+    with pytest.raises(GraphcError, match="no"):
+        g.largest_batch(refuses, "1MiB")

@@ -1,0 +1,171 @@
+"""The first line of plan, view, compare and explain: whether the plan fits, and what would."""
+
+import json
+import re
+
+import pytest
+from cli.running import run
+
+import graphc as g
+from graphc.cli import fits
+from graphc.ir.device_memory import GIB, MIB, DeviceMemory
+from graphc.ir.types import format_bytes, parse_bytes
+from graphc.models import mlp
+from graphc.runtime.memory import machine_memory
+
+DEEP = ("layers=20", "hidden=64", "inputs=64", "batch=512")
+SIZES = {"layers": 20, "hidden": 64, "inputs": 64, "batch": 512}
+
+
+def planned(**options):
+    return g.plan(mlp(**SIZES), optimizer=g.optim.SGD(), **options)
+
+
+@pytest.fixture
+def has(monkeypatch):
+    """Give the device so many bytes for an arena."""
+
+    def give(usable_bytes, name="cpu"):
+        memory = DeviceMemory(name, 2 * usable_bytes, usable_bytes)
+        monkeypatch.setattr(fits, "memory_of", lambda device: memory)
+
+    return give
+
+
+def first_line(capsys, *arguments):
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    return out.splitlines()[0]
+
+
+def test_a_plan_that_fits_says_by_how_much(capsys, has):
+    arena = planned().arena_bytes
+    has(arena + 3 * MIB)
+    total = format_bytes(arena + 3 * MIB)
+    told = f"fits this machine: {format_bytes(arena)} of {total}, 3.00 MiB to spare"
+    assert first_line(capsys, "plan", "mlp", *DEEP) == told
+    assert first_line(capsys, "plan", "mlp", *DEEP, "--text") == told
+    assert first_line(capsys, "explain", "mlp", *DEEP, "--peak") == told
+    has(arena)
+    assert first_line(capsys, "plan", "mlp", *DEEP).endswith("0 B to spare")
+
+
+def test_this_machine_is_the_cpu_of_a_plan(capsys):
+    assert first_line(capsys, "plan", "mlp", *DEEP).startswith("fits this machine: ")
+    code, out, _ = run(capsys, "plan", "mlp", *DEEP, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["usable_bytes"] == machine_memory().usable_bytes
+    assert found["fits"] is True
+
+
+@pytest.mark.parametrize("command", ["plan", "explain", "view"])
+def test_a_plan_that_is_over_says_by_how_much_and_the_budget_that_fits(
+    capsys, has, tmp_path, command
+):
+    """The budget in the line is one that --budget takes, and it gives the plan that it tells of."""
+    arena = planned().arena_bytes
+    has(arena * 3 // 4)
+    more = {"plan": [], "explain": ["--peak"], "view": ["-o", str(tmp_path / "page.html")]}[command]
+    told = first_line(capsys, command, "mlp", *DEEP, *more)
+    over = format_bytes(arena - arena * 3 // 4)
+    match = re.fullmatch(
+        rf"over this machine by {over}; --budget (\S+) fits, with (\+[\d.]+%) time", told
+    )
+    assert match, told
+    found = planned(budget=match[1])
+    assert found.arena_bytes <= parse_bytes("budget", match[1]) <= arena * 3 // 4
+    assert f"{found.recomputation.extra_time_fraction:+.1%}" == match[2]
+    assert match[2] != "+0.0%"
+
+
+def test_the_same_input_gives_the_same_line(capsys, has):
+    has(planned().arena_bytes * 3 // 4)
+    assert len({first_line(capsys, "plan", "mlp", *DEEP) for _ in range(2)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--recompute", "cheap"), "in place of --recompute cheap fits"),
+        (("--max-extra-flops", "0.01"), "in place of --max-extra-flops fits"),
+        (("--optimizer", "none"), "a smaller batch may fit: `graphc batch` finds"),
+    ],
+)
+def test_what_a_budget_takes_the_place_of_is_told(capsys, has, options, said):
+    arguments = ("plan", "mlp", *DEEP, *options)
+    arena = json.loads(run(capsys, *arguments, "--json")[1])["arena_bytes"]
+    has(arena * 15 // 16)
+    out = run(capsys, *arguments)[1]
+    assert said in " ".join(out.split("plan:")[0].split())
+
+
+def test_where_no_budget_helps_the_least_is_told(capsys, has):
+    state = planned().state_bytes
+    has(state + 1024)
+    with pytest.raises(g.BudgetError) as caught:
+        planned(budget=fits.as_budget(state + 1024))
+    least = format_bytes(caught.value.least_bytes)
+    assert first_line(capsys, "plan", "mlp", *DEEP).endswith(
+        f"; no budget fits: the least found is {least}"
+    )
+    has(state - 1)
+    assert first_line(capsys, "plan", "mlp", *DEEP).endswith(
+        f"; its states alone are {format_bytes(state)}"
+    )
+
+
+def test_a_plan_from_a_file_says_whether_it_fits(capsys, has, tmp_path):
+    path = str(tmp_path / "plan.json")
+    run(capsys, "plan", "mlp", *DEEP, "-o", path)
+    arena = planned().arena_bytes
+    has(arena)
+    assert first_line(capsys, "plan", path).startswith("fits this machine")
+    has(arena - 5 * MIB)
+    assert first_line(capsys, "plan", path) == "over this machine by 5.00 MiB"
+
+
+def test_compare_says_which_rows_fit(capsys, has):
+    sublinear = planned(recompute="sublinear")
+    has(sublinear.arena_bytes)
+    line = first_line(capsys, "compare", "mlp", *DEEP)
+    found = [
+        row for row in json.loads(run(capsys, "compare", "mlp", *DEEP, "--json")[1])
+        if row["arena_bytes"] <= sublinear.arena_bytes
+    ]  # fmt: skip
+    best = min(found, key=lambda row: row["extra_time_fraction"])
+    name = f"{best['recompute']}, {best['allocate']}"
+    assert line.startswith(f"fits this machine: {len(found)} of 8; the fastest is {name}, ")
+    has(planned().state_bytes + 1024)
+    assert "no budget fits" in first_line(capsys, "compare", "mlp", *DEEP)
+
+
+def test_a_gpu_may_be_named_as_the_device(capsys):
+    """Its name is that of its profile: the same plan as by --device cuda and --roofline."""
+    named, by_roofline = (
+        run(capsys, "plan", "mlp", *DEEP, *device)[1]
+        for device in (("--device", "a100"), ("--device", "cuda", "--roofline", "a100"))
+    )
+    assert named == by_roofline
+    assert named.startswith("fits a100: ")
+    assert " of 78.38 GiB, " in named
+    assert first_line(capsys, "plan", "mlp", *DEEP, "--device", "cuda").startswith("fits h200: ")
+    code, _, err = run(capsys, "plan", "mlp", *DEEP, "--device", "a200")
+    assert code == 2
+    assert "a100" in err
+    assert str(planned(device="a100")) == str(planned(device="cuda", roofline="a100"))
+
+
+def test_a_printed_plan_does_not_depend_on_this_machine(capsys, has):
+    plan = str(planned())
+    has(1)
+    assert str(planned()) == plan
+    assert "machine" not in plan
+
+
+def test_a_budget_in_words_is_the_largest_of_two_digits_below():
+    assert fits.as_budget(GIB) == "1.00GiB"
+    assert fits.as_budget(GIB - 1) == "1023.99MiB"
+    for size in (5 * GIB + 12345, 7 * MIB - 1, 79 * GIB, 123456789012):
+        told = parse_bytes("budget", fits.as_budget(size))
+        assert told <= size < told + (GIB if size >= GIB else MIB) // 100 + 2

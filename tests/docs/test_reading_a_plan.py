@@ -1,0 +1,33 @@
+"""docs/reading-a-plan.md shows what graphc prints."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphc.cli import main
+
+TEXT = (Path(__file__).parents[2] / "docs" / "reading-a-plan.md").read_text()
+SHOWN = re.findall(r"^\$ graphc (.*)\n((?:[^$`].*\n)+)", TEXT, re.MULTILINE)
+
+
+def test_python_blocks_run():
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        subprocess.run([sys.executable, "-c", block], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "shown"), SHOWN)
+def test_what_commands_print(capsys, command, shown):
+    assert main(command.split()) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    wanted = [line.rstrip() for line in shown.splitlines()]
+    assert lines[: len(wanted)] == wanted
+
+
+def test_there_are_commands():
+    assert len(SHOWN) >= 3
