@@ -84,6 +84,6 @@ GROUPS = {
     ),
     "checkpoint": Group(
         ("graphc/runtime/checkpoint.py",),
-        ("tests/runtime/test_checkpoint.py", "tests/runtime/test_program.py"),
+        ("tests/runtime/test_checkpoint.py", "tests/test_files.py"),
     ),
 }

@@ -2,54 +2,58 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import hypothesis
 import pytest
 
+TELL = "getattr(__import__('builtins'), 'called_functions', set()).add({!r})"
+"""What a function does first, so that it is known to be called; in other processes, nothing."""
+
+
+def telling(source: bytes, path: str) -> str:
+    """A file in which every function tells that it is called."""
+    tree = ast.parse(source)
+    left: list[tuple[ast.AST, str]] = [(tree, Path(path).stem)]
+    while left:
+        node, name = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = f"{name}.{node.name}"
+        left += [(child, name) for child in ast.iter_child_nodes(node)]
+        if isinstance(node, ast.FunctionDef):
+            node.body.insert(0, ast.parse(TELL.format(name)).body[0])
+    return ast.unparse(tree)
+
 
 class Recorder:
-    """Writes down the functions of the given files that every test calls, and its seconds.
+    """Writes down the functions that every test calls, where they tell it, and its seconds.
 
     What a fixture calls counts for all tests that use it, though it may be made once for many.
     """
 
-    def __init__(self, root: Path, paths: list[str], report: Path) -> None:
-        self.ours = {str(root / path): path for path in paths}
+    def __init__(self, report: Path) -> None:
         self.report = report
-        self.called: set[str] = set()
-        self.known: dict[CodeType, str | None] = {}
         self.fixtures: defaultdict[str, set[str]] = defaultdict(set)
         self.tests: list[dict[str, Any]] = []
-
-    def call(self, frame: FrameType, event: str, _: object) -> None:
-        """Told by the interpreter of every call."""
-        code = frame.f_code
-        if code not in self.known:
-            path = self.ours.get(code.co_filename)
-            names = [name for name in code.co_qualname.split(".") if name[0] != "<"]
-            self.known[code] = None if path is None else ".".join([Path(path).stem, *names])
-        if (function := self.known[code]) is not None and event == "call":
-            self.called.add(function)
 
     @contextmanager
     def recorded(self) -> Iterator[set[str]]:
         """The functions called in here."""
-        outer, self.called = self.called, set()
-        sys.setprofile(self.call)
+        outer = getattr(builtins, "called_functions", set())
+        called: set[str] = set()
+        builtins.called_functions = called  # type: ignore[attr-defined]
         try:
-            yield self.called
+            yield called
         finally:
-            sys.setprofile(None)
-            self.called = outer
+            builtins.called_functions = outer  # type: ignore[attr-defined]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Any:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from mutants.faults import Fault
 from mutants.groups import Group
-from mutants.recording import Chosen, Recorder
+from mutants.recording import Chosen, Recorder, telling
 
 LOADED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 MARKS = "not slow and not peers and not gpu and not browser and not perfetto"
@@ -39,22 +39,23 @@ class Scratch:
         shutil.copytree(root, self.folder, ignore=LEFT_OUT)
 
     @contextmanager
-    def faulty(self, fault: Fault) -> Iterator[None]:
-        """The fault is in the copy in here."""
-        path = self.folder / fault.path
-        source = path.read_bytes()
-        path.write_bytes(fault.applied(source))
+    def changed(self, texts: Mapping[str, bytes]) -> Iterator[None]:
+        """Files of the copy have other texts in here."""
+        old = {path: (self.folder / path).read_bytes() for path in texts}
         try:
+            for path, text in texts.items():
+                (self.folder / path).write_bytes(text)
             yield
         finally:
-            path.write_bytes(source)
+            for path, text in old.items():
+                (self.folder / path).write_bytes(text)
 
     def record(self, group: Group, paths: list[str]) -> list[dict[str, Any]]:
         """What each test of a group calls in its modules; raises where a test fails."""
-        self.report.unlink(missing_ok=True)
-        plugin = Recorder(self.folder, paths, self.report)
-        tests = [test for test in group.tests if (self.folder / test).exists()]
-        status = self.run(tests, plugin, group.compiled, None)
+        sources = {path: (self.folder / path).read_bytes() for path in paths}
+        texts = {path: telling(source, path).encode() for path, source in sources.items()}
+        with self.changed(texts):
+            status = self.run([*group.tests], Recorder(self.report), group.compiled, None)
         if status != pytest.ExitCode.OK:
             raise SystemExit(f"the tests fail without a fault:\n{self.output.read_text()}")
         return json.loads(self.report.read_text())
@@ -62,7 +63,8 @@ class Scratch:
     def notices(self, fault: Fault, tests: list[str], compiled: bool, seconds: float) -> str:
         """Whether the tests notice a fault: "noticed", "timed out" or "unseen"."""
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
-        with self.faulty(fault):
+        source = (self.folder / fault.path).read_bytes()
+        with self.changed({fault.path: fault.applied(source)}):
             status = self.run(list(files), Chosen(tests), compiled, seconds)
         if status is None:
             return "timed out"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mutants.faults import faults_in
 from mutants.groups import GROUPS
-from mutants.recording import choice_for
+from mutants.recording import choice_for, telling
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''"""A docstring with 1 < 2."""
@@ -73,6 +73,18 @@ def test_every_fault_is_a_program_that_differs_in_its_place_alone():
         changed = fault.applied(source)
         assert ast.dump(ast.parse(changed)) != original
         assert changed.splitlines()[: fault.line - 1] == source.splitlines()[: fault.line - 1]
+
+
+def test_functions_tell_that_they_are_called(monkeypatch):
+    source = (
+        b"def f():\n    def g(): return 1\n    return g()\n\nclass C:\n    def f(self): return f()"
+    )
+    called, names = set(), {}
+    monkeypatch.setattr("builtins.called_functions", called, raising=False)
+    exec(telling(source, "a/m.py"), names)
+    assert names["C"] and called == set()
+    assert names["C"]().f() == 1
+    assert called == {"m.f", "m.f.g", "m.C.f"}
 
 
 def test_tests_that_call_the_function_come_first_and_the_quickest_before():
