@@ -163,7 +163,17 @@ def to_install(packages: str, extra: str) -> str:
 def window(lines: Sequence[str], at: int, radius: int = 3) -> str:
     """The lines around index `at`, with an arrow at the fault: appended to errors about a graph."""
     first, last = max(0, at - radius), min(len(lines), at + radius + 1)
-    return "\n".join(f"{'-->' if i == at else '   '} {lines[i]}" for i in range(first, last))
+    shown = (f"{'-->' if i == at else '   '} {escaped(lines[i])}" for i in range(first, last))
+    return "\n".join(shown)
+
+
+def escaped(text: str) -> str:
+    """A text with escapes for what would steer a terminal: controls, and marks without a width."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 class ProblemError(GraphcError):
@@ -229,7 +239,9 @@ def choose(kind: str, given: str, allowed: Sequence[str]) -> str:
     """Return `given` if it is allowed, else raise `OptionError` that lists what is."""
     if given not in allowed:
         near = did_you_mean(given, allowed, before="; ")
-        raise OptionError(f"unknown {kind} {given!r}; choose one of: {', '.join(allowed)}{near}")
+        raise OptionError(
+            f"unknown {kind} {quoted(given)}; choose one of: {', '.join(allowed)}{near}"
+        )
     return given
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 
-from graphc.errors import OptionError, check_seed, number_between, whole_number
+from graphc.errors import OptionError, check_seed, number_between, quoted, whole_number
 from graphc.ir.device import (
     ALIGNMENT,
     DEVICES,
@@ -60,6 +60,18 @@ def _check_part_of_flops(name: str, given: object) -> None:
         )
 
 
+MOST_MICRO_BATCHES = 1024
+"""The most micro-batches of a step: each has nodes of its own."""
+
+
+def _micro_batches(name: str, given: object) -> None:
+    if whole_number(name, given) > MOST_MICRO_BATCHES:
+        raise OptionError(
+            f"{name} is at most {MOST_MICRO_BATCHES}, as each micro-batch has nodes of its own, "
+            f"got {quoted(given)}"
+        )
+
+
 def _check_fuse(name: str, given: object) -> None:
     if not isinstance(given, bool):
         raise OptionError(f"{name} is True, False or None, got {given!r}")
@@ -103,7 +115,7 @@ class StepOptions(Options):
         1,
         "With k, a step adds the gradients of k micro-batches before it updates: inputs, and "
         "outputs but the loss, get a first axis of k, and the loss is the average.",
-        check=whole_number,
+        check=_micro_batches,
         flag=Flag("micro-batches a step (default: {default})", metavar="K", parse=int),
     )
     precision: Precision = option(

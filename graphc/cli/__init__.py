@@ -20,29 +20,53 @@ from graphc.cli import (
     train,
     view,
 )
+from graphc.cli.parser import Parser
 from graphc.cli.progress import progress_shown
-from graphc.errors import GraphcError
+from graphc.cli.terminal import complain
+from graphc.errors import GraphcError, quoted
 from graphc.files import is_standard_output
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C: that of a shell for a process that SIGINT ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 on success, 2 with a message on stderr for a user's mistake."""
+    """Run one command; returns the exit code.
+
+    0 stands for success, 2 for a user's mistake, told on stderr, and 130 for Ctrl-C.
+    """
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        complain("interrupted; files are as they were, or complete")
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not (hasattr(options, "settings") and all(_may_follow(e, options) for e in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        wrong = next((entry for entry in rest if not _may_follow(entry, options)), rest[0])
+        rule = "is not of the form key=value" if hasattr(options, "settings") else "is too much"
+        parser.error(f"{quoted(wrong)} {rule}")
     if rest:
         options.settings += rest
     try:
         with _printout_apart(options), progress_shown():
             options.run(options)
     except GraphcError as error:
-        print(f"graphc: {error}", file=sys.stderr)
+        complain(error)
         return 2
     except BrokenPipeError:  # the reader, for example `head`, has seen enough
         sys.stderr.close()
     except OSError as error:
-        print(f"graphc: cannot write the output: {error.strerror}", file=sys.stderr)
+        complain(f"cannot write the output: {error.strerror or error}")
+        return 2
+    except MemoryError as error:
+        complain(f"there is not enough memory{f': {error}' if str(error) else ''}; ask for less")
+        return 2
+    except RecursionError:
+        complain("something in the input is nested too deeply; make it flatter")
         return 2
     return 0
 
@@ -62,9 +86,7 @@ def _may_follow(entry: str, options: argparse.Namespace) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="graphc", description="Plan every byte of a training step before it runs."
-    )
+    parser = Parser(prog="graphc", description="Plan every byte of a training step before it runs.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (
         plan,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphc import files
-from graphc.errors import OptionError
+from graphc.errors import OptionError, did_you_mean, quoted
 from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
 from graphc.options import GOALS, PlanOptions, StepOptions
@@ -108,10 +108,10 @@ def parse_settings(entries: Sequence[str]) -> dict[str, Any]:
     for entry in entries:
         key, separator, value = entry.partition("=")
         if not separator or not key.isidentifier():
-            raise OptionError(f"{entry!r} is not of the form key=value")
+            raise OptionError(f"{quoted(entry)} is not of the form key=value")
         try:
             settings[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             settings[key] = value
     return settings
 
@@ -129,12 +129,15 @@ def check_settings(
     known = allowed or tuple(parameters)
     for key, value in settings.items():
         if key not in known:
-            raise OptionError(f"{name} has no setting {key!r}; it takes {', '.join(known)}")
+            near = did_you_mean(key, known, before="; ")
+            raise OptionError(
+                f"{name} has no setting {quoted(key)}; it takes {', '.join(known)}{near}"
+            )
         annotation = str(parameters[key].annotation)
         if annotation.startswith("Sequence") and not isinstance(value, tuple | list):
-            raise OptionError(f"{name}: {key} is a list such as (2,3,4), got {value!r}")
+            raise OptionError(f"{name}: {key} is a list such as (2,3,4), got {quoted(value)}")
         wanted = {str(parameters[key].annotation), type(parameters[key].default).__name__}
         if wanted & {"int", "int | None"} and (type(value) is not int or value < 1):
-            raise OptionError(f"{name}: {key} is a whole number from 1 up, got {value!r}")
+            raise OptionError(f"{name}: {key} is a whole number from 1 up, got {quoted(value)}")
         if "float" in wanted and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise OptionError(f"{name}: {key} is a number, got {value!r}")
+            raise OptionError(f"{name}: {key} is a number, got {quoted(value)}")

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from graphc.batches import LargestBatch, largest_batch
@@ -16,6 +15,7 @@ from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, 
 from graphc.cli.fits import WIDTH, as_budget, place
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, plan_options
+from graphc.cli.terminal import Console, say
 from graphc.compiler import plan
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
@@ -53,9 +53,9 @@ def run(options: argparse.Namespace) -> None:
     kinds = _kinds(options, limit)
     found = [largest_batch(make, limit, **{**chosen, **asked}) for _, asked in kinds]
     if options.json:
-        print(json.dumps(_described(options, name, limit, kinds, found)))
+        say(json.dumps(_described(options, name, limit, kinds, found)))
         return
-    print(f"{name}: {limit} for an arena")
+    say(f"{name}: {limit} for an arena")
     table = Table("options", box=None)
     for column in ("largest batch", "arena", "extra time"):
         table.add_column(column, justify="right")

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.fits import fit_line, memory_object
 from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, PICTURE, check_suffix, plan_from_arguments
+from graphc.cli.terminal import Console, say
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
@@ -63,10 +63,10 @@ def run(options: argparse.Namespace) -> None:
         _draw(options, plans)
     if options.json:
         described = [{**found.summary(options.model), **memory_object(found)} for found in plans]
-        print(json.dumps(described))
+        say(json.dumps(described))
         return
     named = {f"{found.recompute}, {found.allocate}": found for found in plans}
-    print(fit_line(named, options))
+    say(fit_line(named, options))
     columns = ("recompute", "allocate", "feature maps", "arena", "gap", "extra flops", "seconds")
     table = Table(*columns, box=None)
     for found in plans:

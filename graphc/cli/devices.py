@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphc.cli.terminal import say
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.types import format_bytes
 from graphc.runtime.gpu import cublas, nvrtc
@@ -30,18 +31,18 @@ def run(options: argparse.Namespace) -> None:
     """Print what was found."""
     found = describe()
     if options.json:
-        print(json.dumps(found))
+        say(json.dumps(found))
         return
     cpu = found["cpu"]
-    print(f"cpu     {cpu['name']}, {format_bytes(cpu['memory_bytes'])}, NumPy {cpu['numpy']}")
+    say(f"cpu     {cpu['name']}, {format_bytes(cpu['memory_bytes'])}, NumPy {cpu['numpy']}")
     for gpu in found["gpus"]:
         memory = f"{format_bytes(gpu['free_bytes'])} free of {format_bytes(gpu['memory_bytes'])}"
-        print(f"cuda:{gpu['number']}  {gpu['name']}, sm_{gpu['architecture']}, {memory}")
+        say(f"cuda:{gpu['number']}  {gpu['name']}, sm_{gpu['architecture']}, {memory}")
     if found["gpu_unavailable"]:
-        print(f"cuda    {found['gpu_unavailable']}")
+        say(f"cuda    {found['gpu_unavailable']}")
     for name, version in found["libraries"].items():
-        print(f"        {name}: {version}")
-    print("        what has run on which GPU: docs/gpu-status.md")
+        say(f"        {name}: {version}")
+    say("        what has run on which GPU: docs/gpu-status.md")
 
 
 def describe() -> dict[str, Any]:

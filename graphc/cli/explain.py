@@ -13,6 +13,7 @@ from graphc.cli.fits import fits_line
 from graphc.cli.lowering import Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
+from graphc.cli.terminal import say
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
 from graphc.options import PlanOptions
@@ -91,14 +92,14 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parts = {name: every[name] for name in asked or every}
     if not options.json:
         ((_, lines),) = [part() for part in parts.values()]
-        print(fits_line(plan, None if is_file else options))
-        print("\n".join(lines))
+        say(fits_line(plan, None if is_file else options))
+        say("\n".join(lines))
         return
     found: dict[str, Any] = {"plan": plan.summary(options.model)}
     for name, part in parts.items():
         facts, lines = part()
         found[name] = {**facts, "sentences": lines}
-    print(json.dumps(found))
+    say(json.dumps(found))
 
 
 def _value(plan: MemoryPlan, value: Value, costs: CostModel) -> Told:

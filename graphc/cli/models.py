@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import inspect
 import sys
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from graphc.cli.arguments import check_settings, parse_settings
-from graphc.errors import GraphcError, OptionError
+from graphc.errors import GraphcError, OptionError, did_you_mean, quoted
+from graphc.ir.builder import at_most
 from graphc.ir.graph import Value
 from graphc.models import MODELS
+
+MOST_NODES = 250_000
+"""Nodes and parameters of a network beyond which a command gives up making it."""
 
 
 def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool = False) -> None:
@@ -29,7 +34,8 @@ def build(model: str, entries: Sequence[str]) -> Value:
     settings = parse_settings(entries)
     function = find_model(model, settings)
     check_settings(model, function, settings)
-    loss = _call(model, function, settings)
+    with at_most(MOST_NODES):
+        loss = _call(model, function, settings)
     if not isinstance(loss, Value):
         raise OptionError(f"{model} must return a graphc value, the loss; it returned {loss!r}")
     return loss
@@ -50,11 +56,15 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
         return MODELS[model]
     path, separator, name = model.rpartition(":")
     if not separator:
+        if _is_file(model):
+            raise OptionError(f"{model!r} is a file; add :function, {_functions(model)}")
+        near = did_you_mean(model, MODELS, before="; ")
         raise OptionError(
-            f"unknown model {model!r}; choose one of: {', '.join(MODELS)}, or give file.py:function"
+            f"unknown model {quoted(model)}; choose one of: {', '.join(MODELS)}, or give "
+            f"file.py:function{near}"
         )
-    if not Path(path).is_file():
-        raise OptionError(f"there is no file {path!r}")
+    if not _is_file(path):
+        raise OptionError(f"there is no file {quoted(path)}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None:
         raise OptionError(f"{path!r} is not a Python file")
@@ -64,7 +74,7 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     _call(path, spec.loader.exec_module, {"module": module})
     function = getattr(module, name, None)
     if not callable(function):
-        raise OptionError(f"{path!r} has no function {name!r}")
+        raise OptionError(f"{path!r} has no function {name!r}; it has {_functions(path)}")
     required = [
         p.name
         for p in inspect.signature(function).parameters.values()
@@ -75,6 +85,24 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
         raise OptionError(f"{model} needs {', '.join(f'{name}=...' for name in missing)}")
     found: Callable[..., Any] = function
     return found
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # no path at all: too long, or with a null character
+        return False
+
+
+def _functions(path: str) -> str:
+    """The functions that a Python file defines at its top level, for a message."""
+    try:
+        body = ast.parse(Path(path).read_bytes()).body
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return "none that can be read"
+    names = [entry.name for entry in body if isinstance(entry, ast.FunctionDef)]
+    public = [name for name in names if not name.startswith("_")]
+    return f"one of: {', '.join(public)}" if public else "of which it has none"
 
 
 def _call(what: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

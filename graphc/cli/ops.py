@@ -7,9 +7,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
+from graphc.cli.terminal import Console, say
 from graphc.ir.op import REGISTRY, Op
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the table."""
     if options.json:
-        print(json.dumps({name: _describe(op) for name, op in sorted(REGISTRY.items())}))
+        say(json.dumps({name: _describe(op) for name, op in sorted(REGISTRY.items())}))
         return
     table = Table("op", "inputs", "outputs", "gradient reads", "may overwrite", box=None)
     for name, op in sorted(REGISTRY.items()):

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from graphc.cli.arguments import check_writable
+from graphc.cli.terminal import say
 from graphc.errors import whole_number
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.packing import THOROUGH, Packing, pack
@@ -77,15 +78,15 @@ def run(options: argparse.Namespace) -> None:
             "effort": effort,
             "work": packing.work,
         }
-        print(json.dumps(found))
+        say(json.dumps(found))
         return
-    print(f"buffers    {len(table.ids)}, {len(table.pinned)} of them pinned")
-    print(f"height     {_told(packing.height)}, {_standing(packing, effort)}")
-    print(f"bound      {_told(packing.bound)}")
+    say(f"buffers    {len(table.ids)}, {len(table.pinned)} of them pinned")
+    say(f"height     {_told(packing.height)}, {_standing(packing, effort)}")
+    say(f"bound      {_told(packing.bound)}")
     if packing.proven > packing.bound:
-        print(f"proven     at least {_told(packing.proven)}")
-    print(f"gap        {packing.gap:.4%}")
-    print(f"seconds    {seconds:.2f}")
+        say(f"proven     at least {_told(packing.proven)}")
+    say(f"gap        {packing.gap:.4%}")
+    say(f"seconds    {seconds:.2f}")
 
 
 def _told(count: int) -> str:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +33,7 @@ from graphc.cli.plans import (
     plan_from_arguments,
     plan_options,
 )
+from graphc.cli.terminal import Console, say
 from graphc.compiler import FrontierPoint, frontier
 from graphc.errors import OptionError
 from graphc.files import write_atomically
@@ -98,11 +98,11 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.output:
         save_plan(memory_plan, options.output)
     if options.json:
-        print(json.dumps({**memory_plan.summary(options.model), **memory_object(memory_plan)}))
+        say(json.dumps({**memory_plan.summary(options.model), **memory_object(memory_plan)}))
         return
-    print(fits_line(memory_plan, None if is_file else options))
+    say(fits_line(memory_plan, None if is_file else options))
     if options.text:
-        print(format_plan(memory_plan, step_limit=None), end="")
+        say(format_plan(memory_plan, step_limit=None), end="")
     else:
         _show_plan(memory_plan)
     if not is_file:
@@ -113,7 +113,7 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
     """The changes that lower the arena most."""
     lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
     for line in ["", *lines] if lines else []:
-        print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
+        say(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _show_frontier(options: argparse.Namespace) -> None:
@@ -130,7 +130,7 @@ def _show_frontier(options: argparse.Namespace) -> None:
     if options.output is not None:
         _draw_frontier(options, points)
     if options.json:
-        print(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
+        say(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
         return
     columns = ("arena", "feature maps", "extra time", "proven", "extra flops")
     table = Table(*columns, box=None, title=f"no plan below {format_bytes(points[0].bound_bytes)}")
@@ -161,7 +161,7 @@ def _show_plan(memory_plan: MemoryPlan) -> None:
     """Tables and colour on a terminal, the plain printout elsewhere."""
     console = Console()
     if not console.is_terminal:
-        print(format_plan(memory_plan), end="")
+        say(format_plan(memory_plan), end="")
         return
     head = Table(box=None, show_header=False, title=f"{memory_plan.allocate} plan")
     for label, figure in summary_rows(memory_plan):

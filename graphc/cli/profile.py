@@ -6,12 +6,12 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from graphc.cli.arguments import add_recipe, check_writable
 from graphc.cli.models import add_model
 from graphc.cli.plans import DEFAULT, plan_from_arguments
+from graphc.cli.terminal import Console, say
 from graphc.errors import whole_number
 from graphc.ir.device import Device
 from graphc.plans.costs import MeasuredCosts
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     costs = profile(memory_plan, repeat)
     costs.write(options.output)
     _show(costs, memory_plan.device)
-    print(f"{len(costs.measured)} kernels written to {options.output}")
+    say(f"{len(costs.measured)} kernels written to {options.output}")
 
 
 def _show(costs: MeasuredCosts, device: Device) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from graphc.errors import escaped
 from graphc.progress import heard_by
 
 DELAY_SECONDS = 2.0
@@ -63,7 +64,7 @@ class _Display:
 
     def tell(self, doing: str) -> None:
         """Show what is being done now."""
-        self._bar.update(self._task, description=doing)
+        self._bar.update(self._task, description=escaped(doing))
 
     def end(self) -> None:
         """Remove the line, for good."""

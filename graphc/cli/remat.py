@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from graphc.errors import OptionError, ProblemError
+from graphc.cli.terminal import say
+from graphc.errors import BudgetError, OptionError, ProblemError
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.planning import read_problem, solve
 from graphc.planning.given.solve import SECONDS
@@ -32,21 +34,25 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Solve the problem and print the plan."""
-    if not options.seconds >= 0:
-        raise OptionError(f"--seconds is a number from 0 up, got {options.seconds}")
+    if not 0 <= options.seconds < math.inf:
+        raise OptionError(f"--seconds is a finite number from 0 up, got {options.seconds}")
     budget = None if options.budget is None else parse_bytes("--budget", options.budget)
     problem = read_problem(options.file)
     if budget is None and problem.budget is None:
         raise ProblemError(f"{options.file!r} has no budget; give one with --budget")
-    found = solve(problem, budget, options.seconds)
+    try:
+        found = solve(problem, budget, options.seconds)
+    except BudgetError as error:
+        error.args = (f"problem {options.file!r}: {error}",)
+        raise
     if options.json:
-        print(json.dumps(asdict(found)))
+        say(json.dumps(asdict(found)))
         return
     once = sum(problem.cost[node] for node in problem.needed)
     extra, proven = found.cost / (once or 1) - 1, found.bound_cost / (once or 1) - 1
-    print(f"peak       {found.peak_bytes} bytes = {format_bytes(found.peak_bytes)}")
-    print(f"cost       {found.cost:g}, {extra:.2%} above computing each node once")
-    print(f"proven     at least {found.bound_cost:g}, {proven:.2%} above")
-    print(f"steps      {len(found.sequence)} for {len(problem.needed)} nodes")
-    print(f"seconds    {found.seconds:.2f}")
-    print("sequence  ", *found.sequence)
+    say(f"peak       {found.peak_bytes} bytes = {format_bytes(found.peak_bytes)}")
+    say(f"cost       {found.cost:g}, {extra:.2%} above computing each node once")
+    say(f"proven     at least {found.bound_cost:g}, {proven:.2%} above")
+    say(f"steps      {len(found.sequence)} for {len(problem.needed)} nodes")
+    say(f"seconds    {found.seconds:.2f}")
+    say("sequence  ", *found.sequence)

@@ -8,7 +8,6 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import Progress as ProgressBar
 
 from graphc.cli.arguments import (
@@ -20,6 +19,7 @@ from graphc.cli.arguments import (
     parse_settings,
     recipe,
 )
+from graphc.cli.terminal import Console, say
 from graphc.errors import OptionError
 from graphc.options import CompileOptions
 from graphc.plans.printout import summary_rows
@@ -88,8 +88,8 @@ def _text(options: argparse.Namespace) -> None:
     _train(run, options, "text")
     if not options.json:
         for prompt in PROMPTS:
-            print("-" * 40)
-            print(run.sample(prompt, SAMPLE_BYTES).decode(errors="replace"))
+            say("-" * 40)
+            say(run.sample(prompt, SAMPLE_BYTES).decode(errors="replace"))
 
 
 def _check_count(option: str, count: int) -> None:
@@ -120,7 +120,7 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> None:
                 run.save(options.save)
             sys.stdout.flush()
     if options.json:
-        print(json.dumps({**run.training.plan.summary(task), **_reported(reports)}))
+        say(json.dumps({**run.training.plan.summary(task), **_reported(reports)}))
 
 
 def _told(event: Epoch | Progress) -> str:

@@ -26,6 +26,7 @@ from graphc.cli.plans import (
     cost_model,
     plan_from_arguments,
 )
+from graphc.cli.terminal import say
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import is_regular, write_atomically
 from graphc.options import PlanOptions
@@ -92,16 +93,16 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             check_pictures()
     plans = _plans(parser, options)
     if not options.diff:
-        print(fit_line(plans, None if options.model.endswith(SUFFIX) else options))
+        say(fit_line(plans, None if options.model.endswith(SUFFIX) else options))
     notes: list[str] = []
     if options.diff:
         notes = differences(*plans.values())
-        print("\n".join(notes))
+        say("\n".join(notes))
     if write is not None:
         report(f"making {output}")
         content = write(plans, options, notes)
         write_atomically(output, content, OptionError)
-        print(f"written to {output}")
+        say(f"written to {output}")
 
 
 def _check_times(options: argparse.Namespace, write: Writer | None) -> None:

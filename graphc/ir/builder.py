@@ -39,6 +39,8 @@ class Context:
 
 _context: ContextVar[Context] = ContextVar("graphc_context", default=Context())  # noqa: B039 - frozen
 _serials = itertools.count()
+_room: ContextVar[list[int] | None] = ContextVar("graphc_room", default=None)
+"""How many more nodes and parameters may be made, in a list of one; None for any number."""
 _kept: WeakSet[Value] = WeakSet()
 _NAME = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*")
 
@@ -99,6 +101,25 @@ def in_phase(phase: Phase, scope: str = "", segment: str = "") -> Iterator[None]
     """For passes: nodes made inside belong to `phase` and carry exactly this scope and segment."""
     with _within(Context(scope=scope, phase=phase, segment=segment)):
         yield
+
+
+@contextmanager
+def at_most(count: int) -> Iterator[None]:
+    """Making more than so many nodes and parameters inside raises `GraphError`."""
+    token = _room.set([count])
+    try:
+        yield
+    finally:
+        _room.reset(token)
+
+
+def _take_room() -> None:
+    room = _room.get()
+    if room is None:
+        return
+    room[0] -= 1
+    if room[0] < 0:
+        raise GraphError("the network has too many nodes and parameters; give it fewer layers")
 
 
 def scoped_name(name: str) -> str:
@@ -166,6 +187,7 @@ def parameter(
             f"graphc.Initial('constant', 0.5), got {initial!r}"
         )
     check_initial(name, type, initial)
+    _take_room()
     return State(type, name=scoped_name(name), initial=initial, trainable=trainable)
 
 
@@ -274,6 +296,7 @@ def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -
     expected = len(op.inputs) - op.is_variadic
     if len(types) < expected or (len(types) > expected and not op.is_variadic):
         raise GraphError(f"{op.name} takes {expected} operands, got {len(types)}")
+    _take_room()
     try:
         check_attributes(attributes)
         output_types = op.infer_types(attributes, types)

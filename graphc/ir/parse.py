@@ -91,7 +91,8 @@ class _Parser:
             )
         return self.fail(f"{name} is not defined anywhere")
 
-    def segment(self, name: str) -> str:
+    def checked_name(self, name: str) -> str:
+        """A scope or a segment, as the DSL takes it."""
         try:
             return builder.check_name(name)
         except GraphcError as error:
@@ -188,14 +189,14 @@ class _Parser:
                 self.fail(f"{op.name}: {name} is of the type {kind}, got {quoted(given)}")
         operands = [self.find(name) for name in match["operands"].split(", ") if name]
         marks = [mark for mark in (match["marks"] or "").split(", ") if mark]
-        context = builder.Context(scope=match["scope"] or "")
+        context = builder.Context(scope=self.checked_name(match["scope"]) if match["scope"] else "")
         for mark in marks:
             if mark in PHASES:
                 context = replace(context, phase=PHASES[mark])
             elif re.fullmatch(r"mirror=[0-9]{1,9}", mark):
                 context = replace(context, mirror=int(mark[7:]))
             elif mark.startswith("segment="):
-                context = replace(context, segment=self.segment(mark[8:]))
+                context = replace(context, segment=self.checked_name(mark[8:]))
             elif not re.fullmatch(r"keep(=[0-9]+)?", mark):
                 self.fail(f"unknown mark {mark!r}")
         try:

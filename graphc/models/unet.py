@@ -29,9 +29,9 @@ def unet(
     and followed by batch norm. Inputs: ``x`` (batch, channels, image, image), image a multiple of
     2 ** depth, and ``labels`` (batch, image, image), int32: a class for each pixel.
     """
-    if depth < 1 or image % 2**depth:
+    if not 1 <= depth < image.bit_length() or image % 2**depth:
         raise OptionError(
-            f"unet: the image is halved depth={depth} times, so {2**depth} must divide it; got "
+            f"unet: the image is halved depth={depth} times, so 2**{depth} must divide it; got "
             f"image={image}"
         )
     h: Value = input("x", (batch, channels, image, image), dtype)

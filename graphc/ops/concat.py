@@ -16,6 +16,9 @@ from graphc.ir.op import ANY_AXES, Array, Op, Recorder
 from graphc.ir.types import Layout, TensorType, as_shape, normalize_axis
 from graphc.ops.shape import AxisAttributes, full
 
+MOST_PARTS = 2**18
+"""The most parts that `split` makes; each is a value."""
+
 
 class Concat(Op):
     """Tensors one after another along an axis; what lies in its place already is not copied."""
@@ -146,6 +149,8 @@ def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, .
     """
     axis = normalize_axis(axis, as_value("split", x).type.rank, "split")
     if isinstance(parts, int | np.integer):
+        if parts > MOST_PARTS:
+            raise ShapeError(f"split: into at most {MOST_PARTS} parts, got {parts}")
         if parts < 1 or x.shape[axis] % parts:
             raise ShapeError(f"split: an axis of {x.shape[axis]} has no {parts} equal parts")
         parts = [x.shape[axis] // parts] * parts

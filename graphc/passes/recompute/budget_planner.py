@@ -372,12 +372,13 @@ class OptimalPlanner:
         measured = "feature maps" if maps_only else "arena"
         bound = least_bytes(self._graph_steps_for(maps_only, by_flops=False).bounding_steps())
         listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+        packed = "" if self.strategy == "packed" else "allocate packed, which needs less, "
         return BudgetError(
             f"no plan found whose {measured} fit into {budget} bytes = {format_bytes(budget)}; the "
             f"least found is {least.bytes(maps_only)} bytes = "
             f"{format_bytes(least.bytes(maps_only))}, and none can be below {bound} bytes. At its "
-            f"peak, {node}, the largest values are: {listed}. Raise the budget, or make the batch "
-            "smaller (accumulate=k keeps the step's batch)",
+            f"peak, {node}, the largest values are: {listed}. Raise the budget, {packed}or make "
+            "the batch smaller (accumulate=k keeps the step's batch)",
             least.bytes(maps_only),
             bound,
             node,

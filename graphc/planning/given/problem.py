@@ -102,9 +102,14 @@ def read_problem(path: str) -> Problem:
     """Read a problem from a file; raises `ProblemError` that says where it is wrong."""
     try:
         content = Path(path).read_bytes()
-    except OSError as error:
-        raise ProblemError(f"cannot read {path!r}: {error.strerror}") from None
-    return parse_problem(READER.parse(content, repr(path)))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ProblemError(f"cannot read {path!r}: {reason}") from None
+    found = READER.parse(content, repr(path))
+    try:
+        return parse_problem(found)
+    except ProblemError as error:
+        raise ProblemError(f"problem {path!r}: {error}") from None
 
 
 def parse_problem(given: Any) -> Problem:

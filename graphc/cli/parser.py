@@ -1,0 +1,41 @@
+"""A parser of the command line whose complaints are one line, with the nearest of what there is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from graphc.cli.terminal import complain
+from graphc.errors import did_you_mean, quoted
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's parser with other messages; parsers of commands are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say in one line what is wrong, and leave with 2."""
+        end = "" if message.endswith("?") else ";"
+        complain(f"{message}{end} `{self.prog} --help` lists what there is", self.prog)
+        raise SystemExit(2)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        listed = ", ".join(map(str, action.choices))
+        near = did_you_mean(value, map(str, action.choices), before="; ")
+        raise argparse.ArgumentError(
+            action, f"there is no {quoted(value)}; choose one of: {listed}{near}"
+        )
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Options, and entries that are none; an option that this parser lacks is an error."""
+        found, rest = super().parse_known_args(args, namespace)
+        for entry in rest:
+            if entry.startswith("-") and entry != "-":
+                name = entry.partition("=")[0]
+                near = did_you_mean(name, self._option_string_actions, before="; ")
+                self.error(f"there is no option {quoted(name)}{near}")
+        return found, rest
