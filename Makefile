@@ -9,7 +9,7 @@ PAGES := view,browser,perfetto
 PARALLEL := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly mutants gpu browser chromium lint benchmarks figures wheel clean
+.PHONY: demo test nightly mutants gpu browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -47,6 +47,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, under build/site; a warning or a link that leads nowhere is an error.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python docs/build.py
 
 benchmarks: $(VENV)/.installed-$(EXTRAS)
 	$(BIN)/python benchmarks/planning_time.py

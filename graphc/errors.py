@@ -36,15 +36,16 @@ def _caller(raised: TracebackType | None) -> str:
     """File and line of the innermost frame outside graphc that an error has passed."""
     found = ""
     while raised is not None:
-        module = str(raised.tb_frame.f_globals.get("__name__"))
-        if module.partition(".")[0] not in _PASSED_THROUGH:
-            found = f"{raised.tb_frame.f_code.co_filename}:{raised.tb_lineno}"
+        module, path = raised.tb_frame.f_globals.get("__name__"), raised.tb_frame.f_code.co_filename
+        is_passed = str(module).partition(".")[0] in _PASSED_THROUGH or path.startswith("<frozen ")
+        if not is_passed:
+            found = f"{path}:{raised.tb_lineno}"
         raised = raised.tb_next
     return found
 
 
 _PASSED_THROUGH = ("graphc", "contextlib")
-"""Packages whose lines are not where a program calls graphc."""
+"""Packages whose lines are not where a program calls graphc; nor are those of frozen modules."""
 
 
 class ShapeError(PlacedError):

@@ -59,6 +59,12 @@ def test_a_parameter_that_is_misspelt(program):
         lambda: program.states["adam/m/layer0/weigth"], OptionError))  # fmt: skip
 
 
+def test_the_place_of_a_call_through_the_standard_library_is_the_users(program):
+    told = error_of(lambda: program.states.update({"layer0/biass": 0}), OptionError)
+    assert told.startswith(f"{__file__}:")
+    assert told.endswith("there is no 'layer0/biass'; did you mean layer0/bias?")
+
+
 def test_a_feed_that_is_misspelt(program):
     images, targets = np.zeros((2, 3), np.float32), np.zeros((2, 4), np.float32)
     told = error_of(lambda: program.step(image=images, targets=targets), FeedError)

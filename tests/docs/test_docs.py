@@ -140,7 +140,7 @@ def test_the_gradient_of_a_tied_embedding_waits_for_all_layers():
 
 def test_packing_prints_what_its_document_shows(capsys, tmp_path, monkeypatch):
     text = (ROOT / "docs" / "packing.md").read_text()
-    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```(?:csv|console)\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("buffers.csv").write_text(blocks[0])
     for block in blocks[1:]:

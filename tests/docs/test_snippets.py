@@ -1,0 +1,188 @@
+"""Every snippet of the documents runs, or the page says why it does not."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.running import run
+from docs.snippets import PAGES, ROOT, commands, named, snippets
+from runtime.emulated_gpu.emulated import EmulatedDevice
+from safetensors.numpy import save_file
+
+from graphc.cli import main
+from graphc.runtime import bind as binding
+from graphc.runtime.gpu.device import Gpu
+
+LANGUAGES = {"console", "csv", "json", "python", "sh", "text"}
+ELSEWHERE = {"README.md": 3, "docs/writing-an-op.md": 2}
+"""Pages whose blocks of Python, so many, test_readme and test_writing_an_op run and look at."""
+
+NETWORK = """
+import graphc
+x = graphc.input("x", (16, 32))
+loss = graphc.mean(graphc.tanh(graphc.linear(x, 8)))
+"""
+PREPARED = {
+    "docs/costs.md": NETWORK,
+    "docs/gpu.md": NETWORK + "batches = [{'x': __import__('numpy').ones((16, 32), 'float32')}] * 3",
+}
+"""What stands before the first block of a page that shows a part."""
+
+WEIGHTS = {
+    "mlp": {"hidden.weight": (64, 32), "hidden.bias": (64,),
+            "out.weight": (10, 64), "out.bias": (10,)},
+    "conv": {"conv.weight": (8, 3, 3, 3), "norm.weight": (8,), "norm.bias": (8,),
+             "norm.running_mean": (8,), "norm.running_var": (8,), "norm.num_batches_tracked": ()},
+    "attention": {"norm.weight": (16,), "norm.bias": (16,), "attention.in_proj_weight": (48, 16),
+                  "attention.in_proj_bias": (48,), "attention.out_proj.weight": (16, 16),
+                  "attention.out_proj.bias": (16,)},
+}  # fmt: skip
+"""The state dicts of docs/from-pytorch.md, for where there is no PyTorch to write them."""
+
+TAUGHT = [page for page in PAGES if named(page) not in ELSEWHERE]
+WITH_PYTHON = [page for page in TAUGHT if any(s.language == "python" for s in snippets(page))]
+WITH_TORCH = ["docs/from-pytorch.md"]
+
+
+def test_every_snippet_says_what_it_is():
+    for page in PAGES:
+        assert {snippet.language for snippet in snippets(page)} <= LANGUAGES, page
+        assert page.read_text().count("```") == 2 * len(snippets(page)), page
+    assert len(WITH_PYTHON) >= 6
+
+
+def test_pages_with_tests_of_their_own_have_no_further_block():
+    for name, count in ELSEWHERE.items():
+        assert sum(s.language == "python" and s.runs for s in snippets(ROOT / name)) == count
+
+
+def run_python(page, namespace, skip=lambda text: False):
+    """Run the Python of a page as one program, and compare what it prints with what is shown."""
+    blocks = snippets(page)
+    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.language != "python" or not block.runs or skip(block.text):
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * block.line + block.text, "net.py", "exec"), namespace)
+        if after is not None and after.language == "text":
+            place = re.compile(r"^net\.py:\d+")
+            shown, found = (place.sub("", text) for text in (after.text, printed.getvalue()))
+            assert found == shown
+
+
+@pytest.fixture
+def on_emulated_gpu(monkeypatch, tmp_path):
+    """Programs for a GPU run where there is none."""
+    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
+    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
+    monkeypatch.setattr(binding, "CudaDevice", lambda gpu, cache: EmulatedDevice(tmp_path))
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, request):
+    monkeypatch.chdir(tmp_path)
+    if named(page) == "docs/gpu.md":
+        request.getfixturevalue("on_emulated_gpu")
+    if named(page) in WITH_TORCH:
+        random = np.random.default_rng(0)
+        for name, shapes in WEIGHTS.items():
+            tensors = {
+                key: random.uniform(0.5, 1, s).astype(np.float32) for key, s in shapes.items()
+            }
+            save_file(tensors, f"{name}.safetensors")
+    namespace = {"__name__": "net"}
+    exec(PREPARED.get(named(page), ""), namespace)
+    run_python(page, namespace, skip=lambda text: "torch" in text)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", WITH_TORCH)
+def test_the_python_of_a_page_agrees_with_torch(name, tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.chdir(tmp_path)
+    run_python(ROOT / name, {"__name__": "net"})
+
+
+def first(page, language):
+    """The first block in a language on a page under docs."""
+    return next(s.text for s in snippets(ROOT / "docs" / page) if s.language == language)
+
+
+def prepare_files():
+    """What the commands of the pages read and no earlier one has written."""
+    network = first("your-network.md", "python")
+    Path("net.py").write_text(network.replace("batch=32):", "batch=32, width=512):"))
+    Path("book.txt").write_text("It is a truth universally acknowledged. " * 200)
+    Path("graph.json").write_text(first("recomputation.md", "json"))
+    Path("buffers.csv").write_text(first("packing.md", "csv"))
+    for name, recompute in (("a.json", "none"), ("b.json", "cheap")):
+        assert main(["plan", "mlp", "layers=3", "--recompute", recompute, "-o", name]) == 0
+
+
+LONG = {
+    "README.md",
+    "docs/attention.md",
+    "docs/costs.md",
+    "docs/reading-a-plan.md",
+    "docs/recomputation.md",
+    "docs/viewing.md",
+}
+WITH_COMMANDS = [
+    pytest.param(page, id=named(page), marks=[pytest.mark.slow] if named(page) in LONG else [])
+    for page in PAGES
+    if any(line.startswith("graphc ") for line, _ in commands(page))
+]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    prepare_files()
+    ran = 0
+    for line, below in commands(page):
+        program, *arguments = shlex.split(line, comments=True)
+        if program == "graphc":
+            if any(a.endswith(".png") for a in arguments) and not importlib.util.find_spec(
+                "matplotlib"
+            ):
+                continue
+            if arguments[0] == "train":
+                pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
+                arguments += ["--epochs", "1"] if arguments[1] == "digits" else ["--steps", "2"]
+            code, _, err = run(capsys, *arguments)
+            assert code == (2 if below.startswith("graphc: ") else 0), (line, err)
+            ran += 1
+    assert ran
+
+
+def test_other_commands_name_targets_and_extras_that_there_are():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    seen = set()
+    for page in PAGES:
+        for line, _ in commands(page):
+            program, *arguments = shlex.split(line, comments=True)
+            seen.add(program)
+            if program == "make":
+                assert set(arguments) <= targets, line
+            elif program == "pip":
+                (extras,) = re.findall(r"'\.\[(.*?)\]'", line)
+                assert set(extras.split(",")) <= set(project["optional-dependencies"]), line
+            else:
+                assert program == "graphc" or (ROOT / program).is_file(), line
+    assert seen >= {"graphc", "make", "pip"}
+
+
+def test_json_that_is_shown_is_json():
+    shown = [s.text for page in PAGES for s in snippets(page) if s.language == "json"]
+    assert len(shown) >= 3
+    for text in shown:
+        assert isinstance(json.loads(text), dict)
