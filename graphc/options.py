@@ -182,16 +182,17 @@ class PlacementOptions(Options):
 class RecomputeOptions(Options):
     """The options that say what is computed again instead of kept."""
 
-    recompute: Recompute = option(
-        "none",
-        "What is computed again instead of kept, one of {choices}: ``mirror`` what "
-        "`graphc.mirror` marks; ``cheap`` all but products; ``segments`` what stays inside a "
-        "`graphc.segment` (Alg. 1); ``sublinear`` (Alg. 3), about the square root of the feature "
-        "maps for one more forward pass; ``recursive``, about their logarithm for several; "
+    recompute: Recompute | None = option(
+        None,
+        "What is computed again instead of kept, one of {choices}, by default ``none``: "
+        "``mirror`` what `graphc.mirror` marks; ``cheap`` all but products; ``segments`` what "
+        "stays inside a `graphc.segment` (Alg. 1); ``sublinear`` (Alg. 3), about the square root "
+        "of the feature maps for one more forward pass; ``recursive``, about their logarithm for "
+        "several; "
         "``optimal``, what one of the next three options asks for, each of which implies it, or "
         "without any the knee of the curve of bytes against time.",
         choices=RECOMPUTE,
-        flag=Flag("{choices} (default: {default})", metavar="P"),
+        flag=Flag("{choices} (default: {default})", metavar="P", unset="none"),
     )
     budget: int | str | None = option(
         None,
@@ -220,8 +221,10 @@ class RecomputeOptions(Options):
         given = self._given_goals
         if len(given) > 1:
             raise OptionError(f"give one of {' and '.join(given)}, not both: each decides a plan")
-        if given and self.recompute not in ("none", "optimal"):
-            raise OptionError(f"a budget decides what is recomputed; leave out {self.recompute!r}")
+        if given and self.recompute not in (None, "optimal"):
+            raise OptionError(
+                f"a budget decides what is recomputed; leave out {self.recompute!r}, or {given[0]}"
+            )
 
     @property
     def _given_goals(self) -> list[str]:
@@ -239,7 +242,7 @@ class RecomputeOptions(Options):
     @property
     def policy(self) -> Recompute:
         """The policy that decides on recomputation: a goal implies ``optimal``."""
-        return self.recompute if self.goal is None else "optimal"
+        return (self.recompute or "none") if self.goal is None else "optimal"
 
 
 GOALS = ("budget", "feature_map_budget", "max_extra_flops")
@@ -365,6 +368,11 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
         super().check()
         if self.goal is not None and self.optimizer is None:
             raise OptionError("budgets are for training steps; give an optimizer")
+        if self.policy != "none" and self.optimizer is None:
+            raise OptionError(
+                f"only training steps compute anything again; give an optimizer, or leave out "
+                f"recompute={self.policy!r}"
+            )
 
     @property
     def mode(self) -> bool | None:

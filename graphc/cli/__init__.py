@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
@@ -20,11 +21,15 @@ from graphc.cli import (
     train,
     view,
 )
+from graphc.cli.described import infeasible
 from graphc.cli.parser import Parser
 from graphc.cli.progress import progress_shown
-from graphc.cli.terminal import complain
-from graphc.errors import GraphcError, quoted
+from graphc.cli.terminal import complain, say
+from graphc.errors import BudgetError, GraphcError, quoted
 from graphc.files import is_standard_output
+
+INFEASIBLE = 3
+"""The exit code where no plan fits the budget; with --json there is an object all the same."""
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: that of a shell for a process that SIGINT ended."""
@@ -33,7 +38,8 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code.
 
-    0 stands for success, 2 for a user's mistake, told on stderr, and 130 for Ctrl-C.
+    0 stands for success, 2 for a user's mistake, told on stderr, 3 for a budget that no plan fits,
+    and 130 for Ctrl-C.
     """
     try:
         return _run(arguments)
@@ -54,6 +60,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         with _printout_apart(options), progress_shown():
             options.run(options)
+    except BudgetError as error:
+        if getattr(options, "json", False):
+            say(json.dumps(infeasible(error, options), default=str))
+        else:
+            complain(error)
+        return INFEASIBLE
     except GraphcError as error:
         complain(error)
         return 2

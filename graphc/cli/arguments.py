@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphc import files
-from graphc.errors import OptionError, did_you_mean, quoted
+from graphc.errors import OptionError, did_you_mean, quoted, whole_number
 from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
 from graphc.options import GOALS, PlanOptions, StepOptions
@@ -18,6 +18,10 @@ from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+STEPS = 10_000
+"""Steps of a run that is only planned."""
 
 
 class _Parser(Protocol):
@@ -91,15 +95,47 @@ def add_recipe(
 def add_steps(parser: argparse.ArgumentParser) -> None:
     """Add the option that says how long a run is that is only planned."""
     parser.add_argument(
-        "--steps", type=int, default=10_000, metavar="N",
-        help="steps of the run that a schedule is for (default: 10000)",
+        "--steps", type=int, metavar="N",
+        help=f"steps of the run that a schedule is for (default: {STEPS})",
     )  # fmt: skip
 
 
 def recipe(options: argparse.Namespace) -> Recipe:
-    """The recipe that the user asked for."""
+    """The recipe that the user asked for; raises `OptionError` for options that do nothing."""
     chosen = {name: getattr(options, name) for name in declared(Recipe) if hasattr(options, name)}
-    return Recipe(**{**chosen, "warmup": options.warmup or 0})
+    made = Recipe(**{**chosen, "warmup": options.warmup or 0})
+    _check_useful(options, made)
+    return made
+
+
+def planned_steps(options: argparse.Namespace) -> int:
+    """The steps of the run that a plan is for."""
+    steps = getattr(options, "steps", None)
+    return STEPS if steps is None else whole_number("--steps", steps)
+
+
+def _check_useful(options: argparse.Namespace, made: Recipe) -> None:
+    """Raise `OptionError` for options without which the plan would be the same."""
+    planned_steps(options)
+    if made.optimizer == "none":
+        asked = {
+            "--learning-rate": made.learning_rate is not None,
+            "--weight-decay": made.weight_decay is not None,
+            "--schedule": made.schedule != "constant",
+            "--warmup": options.warmup is not None,
+            "--steps": getattr(options, "steps", None) is not None,
+        }
+        _refuse([name for name, is_given in asked.items() if is_given], "--optimizer none")
+    if getattr(options, "steps", None) is not None and not made.is_scheduled:
+        _refuse(["--steps"], "a constant learning rate: give --schedule or --warmup")
+    if not made.reorder and made.allocate != "packed":
+        _refuse(["--keep-order"], f"--allocate {made.allocate}, which keeps it anyway")
+
+
+def _refuse(names: Sequence[str], why: str) -> None:
+    if names:
+        verb = "does" if len(names) == 1 else "do"
+        raise OptionError(f"{', '.join(names)} {verb} nothing with {why}; leave it out")
 
 
 def parse_settings(entries: Sequence[str]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
     add_costs(parser)
     add_order(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.set_defaults(run=run, dump=None, steps=10_000)
+    parser.set_defaults(run=run, dump=None)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,34 +1,56 @@
-"""graphc compare: one row for each allocation strategy and each recomputation policy."""
+"""graphc compare: one row for each allocation strategy, policy, budget and plan from a file."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
-from graphc.cli.fits import fit_line, memory_object
+from graphc.cli.described import described
+from graphc.cli.fits import WIDTH, fit_line
 from graphc.cli.models import add_model
-from graphc.cli.plans import DEFAULT, PICTURE, check_suffix, plan_from_arguments
+from graphc.cli.plans import (
+    DEFAULT,
+    PICTURE,
+    SUFFIX,
+    check_alone,
+    check_suffix,
+    plan_from_arguments,
+    written,
+)
 from graphc.cli.terminal import Console, say
 from graphc.errors import OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
 from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, MemoryPlan
+from graphc.plans.plan_file import load_plan
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
+SHOWING = ("model", "settings", "output", "json", "takes_word", "run")
+"""Options that say what to do with plans, not which ones to make."""
+
+LONGEST = 18
+"""The most columns of a row's name."""
+
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    parser = commands.add_parser("compare", help="one row for each strategy and policy")
-    add_model(parser)
+    parser = commands.add_parser("compare", help="one row for each strategy, policy and budget")
+    add_model(parser, "FILE.json, a plan; plans behind MODEL are rows as well")
+    parser.add_argument(
+        "--budget", dest="budgets", metavar="B", action="append", default=[],
+        help="a row for the least time within it, such as 7GiB; may be given several times",
+    )  # fmt: skip
     add_recipe(parser, DEFAULT, ("none",))
     add_costs(parser)
     add_options(parser, PlanOptions, ("device",))
@@ -37,7 +59,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE.png", help="bars by strategy, split by kind (matplotlib)"
     )
-    parser.set_defaults(run=run, dump=None, steps=10_000)
+    parser.set_defaults(run=partial(run, parser), dump=None, takes_word=True)
 
 
 POLICIES: tuple[dict[str, Any], ...] = (
@@ -51,45 +73,88 @@ POLICIES: tuple[dict[str, Any], ...] = (
 one arena, and the fewest bytes within about one more forward pass."""
 
 
-def run(options: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Row:
+    """A plan with its name, and how it differs from what the options ask for; None for a file."""
+
+    name: str
+    plan: MemoryPlan
+    strategy: dict[str, Any] | None = field(default_factory=dict)
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Plan the model under every strategy without recomputation, then under every policy."""
     if options.output is not None:
         check_writable(options.output)
         check_suffix(options.output, PICTURE)
-    trains = options.optimizer != "none"
-    choices = POLICIES if trains else POLICIES[: len(ALLOCATE)]
-    plans = [plan_from_arguments(options, **choice) for choice in choices]
+    words = [entry for entry in options.settings if "=" not in entry and entry.endswith(SUFFIX)]
+    options.settings = [entry for entry in options.settings if entry not in words]
+    if options.model.endswith(SUFFIX):
+        check_alone(parser, options, SHOWING)
+        words.insert(0, options.model)
+        rows = []
+    else:
+        rows = _made(options)
+    rows += [Row(Path(path).name, load_plan(path), None) for path in words]
     if options.output is not None:
-        _draw(options, plans)
+        _draw(options, rows)
     if options.json:
-        described = [{**found.summary(options.model), **memory_object(found)} for found in plans]
-        say(json.dumps(described))
-        return
-    named = {f"{found.recompute}, {found.allocate}": found for found in plans}
-    say(fit_line(named, options))
-    columns = ("recompute", "allocate", "feature maps", "arena", "gap", "extra flops", "seconds")
-    table = Table(*columns, box=None)
-    for found in plans:
-        gap = found.arena_bytes / found.live_bytes - 1
+        say(json.dumps([_described(row, options) for row in rows], default=str))
+    else:
+        named = {f"{row.name}, {row.plan.allocate}": row.plan for row in rows}
+        say(fit_line(named, options if not options.model.endswith(SUFFIX) else None))
+        Console(width=WIDTH).print(_table(rows))
+    written(options)
+
+
+def _made(options: argparse.Namespace) -> list[Row]:
+    """The rows of the model."""
+    trains = options.optimizer != "none"
+    if not trains and options.budgets:
+        raise OptionError("--budget is for training steps; leave out --optimizer none")
+    rows = []
+    for choice in POLICIES if trains else POLICIES[: len(ALLOCATE)]:
+        found = plan_from_arguments(options, **choice)
+        rows.append(Row(found.recompute, found, choice))
+    for budget in options.budgets:
+        choice = {"budget": budget}
+        rows.append(Row(f"budget {budget}", plan_from_arguments(options, **choice), choice))
+    return rows
+
+
+def _described(row: Row, options: argparse.Namespace) -> dict[str, Any]:
+    if row.strategy is None:
+        return described(row.plan, None, row.name)
+    return described(row.plan, options, options.model, **row.strategy)
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("plan", max_width=LONGEST, no_wrap=True, overflow="ellipsis")
+    table.add_column("allocate")
+    for column in (
+        "paper's\nmeasure", "\narena", "\ngap", "extra\nflops", "extra\ntime", "planning\nseconds"
+    ):  # fmt: skip
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        plan, again = row.plan, row.plan.recomputation
         table.add_row(
-            found.recompute,
-            found.allocate,
-            format_bytes(found.feature_map_bytes),
-            format_bytes(found.arena_bytes),
-            f"{gap:.1%}",
-            f"{found.recomputation.extra_flops_fraction:.1%}",
-            f"{found.planning_seconds:.2f}",
+            row.name,
+            plan.allocate,
+            format_bytes(plan.feature_map_bytes),
+            format_bytes(plan.arena_bytes),
+            f"{plan.arena_bytes / plan.live_bytes - 1:.1%}",
+            f"{again.extra_flops_fraction:.1%}",
+            f"{again.extra_time_fraction:.1%}",
+            f"{plan.planning_seconds:.2f}",
         )
-    Console(width=None if sys.stdout.isatty() else 100).print(table)
+    return table
 
 
-def _draw(options: argparse.Namespace, plans: Sequence[MemoryPlan]) -> None:
+def _draw(options: argparse.Namespace, rows: Sequence[Row]) -> None:
     from graphc.view.picture import compare_picture  # needs matplotlib, an extra
 
-    # The first plans differ in how they place values, the others in what they compute again.
-    bars = [
-        (found.allocate if row < len(ALLOCATE) else found.recompute, found)
-        for row, found in enumerate(plans)
-    ]
+    # Plans without recomputation differ in how they place values, the others in what they drop.
+    bars = [(row.plan.allocate if row.name == "none" else row.name, row.plan) for row in rows]
     picture = compare_picture(bars, f"{options.model}: arena by strategy")
     write_atomically(options.output, picture, OptionError)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.arguments import add_options, add_recipe, add_steps, add_strategy
+from graphc.cli.described import described
 from graphc.cli.fits import fits_line
 from graphc.cli.lowering import Alternatives
 from graphc.cli.models import add_model
@@ -95,11 +96,11 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         say(fits_line(plan, None if is_file else options))
         say("\n".join(lines))
         return
-    found: dict[str, Any] = {"plan": plan.summary(options.model)}
+    found: dict[str, Any] = {"plan": described(plan, None if is_file else options, options.model)}
     for name, part in parts.items():
         facts, lines = part()
         found[name] = {**facts, "sentences": lines}
-    say(json.dumps(found))
+    say(json.dumps(found, default=str))
 
 
 def _value(plan: MemoryPlan, value: Value, costs: CostModel) -> Told:

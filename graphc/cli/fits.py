@@ -104,7 +104,7 @@ def _cure(memory: DeviceMemory, plan: MemoryPlan, options: argparse.Namespace) -
 def _in_place(options: argparse.Namespace) -> str:
     """What was given that a budget takes the place of."""
     given = [f"--{goal.replace('_', '-')}" for goal in GOALS if getattr(options, goal, None)]
-    if getattr(options, "recompute", "none") not in ("none", "optimal"):
+    if getattr(options, "recompute", None) not in (None, "none", "optimal"):
         given.append(f"--recompute {options.recompute}")
     given = [name for name in given if name != "--budget"]
     return f" in place of {' and '.join(given)}" if given else ""

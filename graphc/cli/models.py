@@ -41,13 +41,17 @@ def build(model: str, entries: Sequence[str]) -> Value:
     return loss
 
 
+def arguments_of(model: str, entries: Sequence[str]) -> dict[str, Any]:
+    """All arguments of the model's function by name: as given, or their defaults."""
+    settings = parse_settings(entries)
+    parameters = inspect.signature(find_model(model, settings)).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    return {**defaults, **settings}
+
+
 def setting(model: str, entries: Sequence[str], name: str) -> Any:
     """The value of an argument of the model's function: as given, its default, or None."""
-    settings = parse_settings(entries)
-    if name in settings:
-        return settings[name]
-    parameter = inspect.signature(find_model(model, settings)).parameters.get(name)
-    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+    return arguments_of(model, entries).get(name)
 
 
 def find_model(model: str, given: Container[str]) -> Callable[..., Any]:

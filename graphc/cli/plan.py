@@ -21,7 +21,8 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
-from graphc.cli.fits import fits_line, memory_object
+from graphc.cli.described import described
+from graphc.cli.fits import fits_line
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
 from graphc.cli.plans import (
@@ -83,6 +84,7 @@ def add(commands: Commands) -> None:
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Print the plan, or the whole trade-off."""
+    _check_shown(options)
     if options.output is not None:
         check_writable(options.output)
         check_suffix(options.output, PICTURE if options.frontier else SUFFIX)
@@ -98,7 +100,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.output:
         save_plan(memory_plan, options.output)
     if options.json:
-        say(json.dumps({**memory_plan.summary(options.model), **memory_object(memory_plan)}))
+        made_by = None if is_file else options
+        say(json.dumps(described(memory_plan, made_by, options.model), default=str))
         return
     say(fits_line(memory_plan, None if is_file else options))
     if options.text:
@@ -107,6 +110,13 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         _show_plan(memory_plan)
     if not is_file:
         _show_lowering(options, memory_plan)
+
+
+def _check_shown(options: argparse.Namespace) -> None:
+    """Raise `OptionError` for two forms of one printout."""
+    shown = [f"--{name}" for name in ("frontier", "json", "text") if getattr(options, name)]
+    if options.text and len(shown) > 1:
+        raise OptionError(f"--text is a form of its own; give one of {' and '.join(shown)}")
 
 
 def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None:
@@ -122,7 +132,7 @@ def _show_frontier(options: argparse.Namespace) -> None:
         raise OptionError("a frontier is of a training step; leave out --optimizer none")
     chosen = plan_options(options)
     decided = (*declared(RecomputeOptions), "dump")
-    given = [name for name in decided if chosen.pop(name) not in (None, "none")]
+    given = [name for name in decided if chosen.pop(name) is not None]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise OptionError(f"--frontier shows plans for all budgets; leave out {names}")

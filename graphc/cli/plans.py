@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Collection
 from typing import Any
 
-from graphc.cli.arguments import recipe
+from graphc.cli.arguments import planned_steps, recipe
 from graphc.cli.models import build
+from graphc.cli.terminal import say
 from graphc.compiler import plan
-from graphc.errors import OptionError, whole_number
+from graphc.errors import OptionError, escaped
 from graphc.files import is_regular
 from graphc.ir.device import find_device
 from graphc.plans.cost_model import CostModel
@@ -80,9 +82,19 @@ def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None)
 def plan_options(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `graphc.plan`."""
     chosen = recipe(options)
-    steps = whole_number("--steps", options.steps)
+    steps = planned_steps(options)
     trains = options.optimizer != "none"
     return {
         **(chosen.compile_options(steps) if trains else chosen.plan_options()),
         "dump": options.dump,
     }
+
+
+def written(options: argparse.Namespace) -> None:
+    """Say what was written, beside an object on standard output that is to be read alone."""
+    if options.output is not None:
+        line = f"written to {options.output}"
+        if options.json:
+            print(escaped(line), file=sys.stderr)
+        else:
+            say(line)

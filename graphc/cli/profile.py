@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         "--output", default="costs.json", metavar="FILE",
         help="where the times go (default: costs.json)",
     )  # fmt: skip
-    parser.set_defaults(run=run, dump=None, steps=10_000)
+    parser.set_defaults(run=run, dump=None)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -247,7 +247,17 @@ class MemoryPlan:
             "planning_seconds": self.planning_seconds,
             "extra_time_bound": self.certificate.extra_time_bound if self.certificate else None,
             "settings": dict(self.settings),
+            "device": self.device.name,
+            "alignment": self.alignment,
+            "goal": self.certificate.goal if self.certificate else None,
+            "peak_node": {"number": self.peak_step, "name": self._peak_name()},
+            "bytes_by_kind": dict(self.bytes_by_kind),
+            "arena_by_strategy": dict(self.strategy_bytes),
         }
+
+    def _peak_name(self) -> str | None:
+        """Scope and op of the node at the peak; None for a graph without nodes."""
+        return self.graph.nodes[self.peak_step].label if self.graph.nodes else None
 
     def to_json(self) -> str:
         """The whole plan as JSON, as `graphc.save_plan` writes it; see docs/plan-file.md."""

@@ -74,7 +74,7 @@ def test_the_public_keywords():
         "clip_norm": None,
         "accumulate": 1,
         "precision": "fp32",
-        "recompute": "none",
+        "recompute": None,
         "allocate": "packed",
         "budget": None,
         "feature_map_budget": None,

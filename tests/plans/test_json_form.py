@@ -73,7 +73,7 @@ def test_round_trip_under_every_strategy(recompute, allocate):
         {"alignment": 64},
         {"precision": "bf16", "accumulate": 2},
         {"precision": "fp16", "clip_norm": 1.0},
-        {"recompute": "none", "max_extra_flops": 0.2},
+        {"recompute": None, "max_extra_flops": 0.2},
         {"roofline": "h100"},
     ],
 )

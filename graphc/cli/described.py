@@ -1,0 +1,53 @@
+"""What identifies a plan in JSON: the model with all its arguments, the options, the device."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from graphc.cli.fits import memory_object
+from graphc.cli.models import arguments_of
+from graphc.cli.plans import SUFFIX
+from graphc.errors import BudgetError, GraphcError
+from graphc.ir.device import planned_device
+from graphc.ir.types import parse_bytes
+from graphc.keywords import declared
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.training.recipe import Recipe
+
+
+def described(
+    plan: MemoryPlan, options: argparse.Namespace | None, model: str, **strategy: Any
+) -> dict[str, Any]:
+    """A plan as one JSON object; `options` made it, but for `strategy`, or None for a file."""
+    identity = _identity(options, strategy) if options is not None else {}
+    return {**plan.summary(model), **memory_object(plan), **identity}
+
+
+def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any]:
+    """A budget that cannot be met as one JSON object: what was asked for, and what blocks."""
+    try:
+        device = planned_device(options.device, options.roofline).name
+        identity = {"model": options.model, "device": device, **_identity(options, {})}
+    except (AttributeError, GraphcError):  # a problem from a file is no model
+        identity = {}
+    return {
+        **identity,
+        "error": str(error),
+        "least_bytes": error.least_bytes,
+        "bound_bytes": error.bound_bytes,
+        "node": error.node,
+        "values": [{"names": names, "bytes": size} for names, size in error.values],
+    }
+
+
+def _identity(options: argparse.Namespace, strategy: dict[str, Any]) -> dict[str, Any]:
+    given = {**vars(options), **strategy}
+    chosen = {name: given[name] for name in declared(Recipe) if name in given}
+    budget = chosen.get("budget")
+    is_model = not options.model.endswith(SUFFIX)
+    return {
+        "arguments": arguments_of(options.model, options.settings) if is_model else {},
+        "options": chosen,
+        "budget_bytes": None if budget is None else parse_bytes("budget", budget),
+    }

@@ -1,0 +1,149 @@
+"""JSON says which plan it is about, or why there is none; options that do nothing are errors."""
+
+import inspect
+import json
+
+import pytest
+from cli.running import run
+
+import graphc as g
+from graphc.errors import OptionError
+from graphc.models import mlp, resnet
+
+SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
+
+
+def found_by(capsys, *arguments):
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_an_object_has_all_that_its_plan_is_made_by(capsys):
+    found = found_by(
+        capsys, "plan", "mlp", *SMALL, "--device", "a100", "--budget", "1MiB", "--keep-order"
+    )
+    defaults = {n: p.default for n, p in inspect.signature(mlp).parameters.items()}
+    given = {"layers": 3, "hidden": 16, "inputs": 8, "batch": 4}
+    assert found["arguments"] == {**defaults, **given}
+    assert set(defaults) - set(given)
+    assert found["device"] == "a100"
+    assert found["budget_bytes"] == 2**20
+    assert found["goal"] == "arena of at most 1.00 MiB"
+    assert found["options"]["budget"] == "1MiB"
+    assert found["options"]["reorder"] is False
+    assert found["options"]["optimizer"] == "sgd"
+    plan = g.plan(
+        mlp(**given), optimizer=g.optim.SGD(), device="a100", budget="1MiB", reorder=False
+    )
+    assert found["arena_bytes"] == plan.arena_bytes
+    label = plan.graph.nodes[plan.peak_step].label
+    assert found["peak_node"] == {"number": plan.peak_step, "name": label}
+    assert found["bytes_by_kind"] == plan.bytes_by_kind
+    assert found["bytes_by_kind"]["state"] == plan.state_bytes
+    assert found["arena_by_strategy"]["packed"] == plan.arena_bytes
+
+
+def test_two_plans_that_differ_have_two_objects(capsys):
+    asked = ([], ["batch=5"], ["--recompute", "cheap"], ["--device", "t4"], ["--optimizer", "adam"])
+    objects = []
+    for more in asked:
+        found = found_by(capsys, "plan", "mlp", *SMALL, *more)
+        objects.append(json.dumps([found[k] for k in ("arguments", "options", "device")]))
+    assert len(set(objects)) == len(asked)
+
+
+def test_rows_of_a_comparison_have_their_own_options(capsys):
+    rows = found_by(capsys, "compare", "mlp", *SMALL, "--budget", "1MiB")
+    for row in rows[:-2]:
+        assert row["options"]["recompute"] == row["recompute"]
+    assert rows[-1]["budget_bytes"] == 2**20
+    assert all(row["arguments"]["batch"] == 4 for row in rows)
+
+
+def test_an_object_of_a_plan_from_a_file_has_what_the_file_knows(capsys, tmp_path):
+    path = str(tmp_path / "plan.json")
+    made = found_by(capsys, "plan", "mlp", *SMALL, "--device", "l4", "-o", path)
+    found = found_by(capsys, "plan", path)
+    assert found["device"] == "l4"
+    assert {name: made[name] for name in found if name != "model"} == {
+        name: found[name] for name in found if name != "model"
+    }
+    assert found["model"] == path
+
+
+def test_arguments_that_json_does_not_know_are_told_as_text(capsys):
+    found = found_by(capsys, "plan", "resnet", "units=(1,1,1,1)", "batch=1", "image=32")
+    assert found["arguments"]["units"] == [1, 1, 1, 1]
+    assert set(inspect.signature(resnet).parameters) == set(found["arguments"])
+
+
+def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
+    code, out, err = run(capsys, "plan", "mlp", *SMALL, "--budget", "1KiB", "--json")
+    assert (code, err) == (3, "")
+    found = json.loads(out)
+    with pytest.raises(g.BudgetError) as caught:
+        g.plan(mlp(layers=3, hidden=16, inputs=8, batch=4), optimizer=g.optim.SGD(), budget="1KiB")
+    error = caught.value
+    assert (found["least_bytes"], found["bound_bytes"]) == (error.least_bytes, error.bound_bytes)
+    assert found["node"] == error.node != ""
+    assert [(each["names"], each["bytes"]) for each in found["values"]] == list(error.values)
+    assert found["values"]
+    assert found["error"] == str(error)
+    assert (found["model"], found["device"], found["budget_bytes"]) == ("mlp", "cpu", 1024)
+    assert found["arguments"]["batch"] == 4
+    code, out, err = run(capsys, "plan", "mlp", *SMALL, "--budget", "1KiB")
+    assert (code, out) == (3, "")
+    assert err.startswith("graphc: no plan found")
+    assert run(capsys, "plan", "mlp", *SMALL, "--budget", "1KiBB", "--json")[0] == 2
+    assert run(capsys, "compare", "mlp", *SMALL, "--budget", "1KiB", "--json")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("plan", "--json", "--text"), "give one of --json and --text"),
+        (("plan", "--text", "--frontier"), "give one of --frontier and --text"),
+        (("plan", "--optimizer", "none", "--learning-rate", "3"), "--learning-rate does nothing"),
+        (("plan", "--optimizer", "none", "--weight-decay", "0"), "--weight-decay does nothing"),
+        (("plan", "--optimizer", "none", "--schedule", "cosine"), "--schedule does nothing"),
+        (("plan", "--optimizer", "none", "--warmup", "3"), "--warmup does nothing"),
+        (("plan", "--optimizer", "none", "--steps", "10000"), "--steps does nothing"),
+        (("plan", "--optimizer", "none", "--recompute", "cheap"), "only training steps"),
+        (("plan", "--optimizer", "none", "--budget", "1MiB"), "budgets are for training steps"),
+        (("plan", "--optimizer", "none", "--clip-norm", "1"), "give an optimizer"),
+        (("plan", "--steps", "10000"), "give --schedule or --warmup"),
+        (("plan", "--budget", "1GiB", "--recompute", "none"), "leave out 'none', or budget"),
+        (("plan", "--max-extra-flops", "1", "--recompute", "none"), "leave out 'none'"),
+        (("plan", "--feature-map-budget", "1MiB", "--recompute", "none"), "leave out 'none'"),
+        (("plan", "--keep-order", "--allocate", "sharing"), "which keeps it anyway"),
+        (("plan", "--frontier", "--recompute", "none"), "leave out --recompute"),
+        (("explain", "--peak", "--optimizer", "none", "--warmup", "1"), "--warmup does nothing"),
+        (("view", "--strategies", "none,optimal", "--budget", "1MiB"), "leave out 'none'"),
+        (("view", "--optimizer", "none", "--schedule", "cosine"), "--schedule does nothing"),
+        (("compare", "--optimizer", "none", "--learning-rate", "3"), "does nothing"),
+        (("compare", "--optimizer", "none", "--budget", "1MiB"), "for training steps"),
+        (("batch", "--allocate", "none", "--keep-order"), "which keeps it anyway"),
+        (("profile", "--optimizer", "none", "--weight-decay", "1"), "does nothing"),
+    ],
+)
+def test_options_that_contradict_or_do_nothing_are_errors(
+    capsys, tmp_path, monkeypatch, arguments, said
+):
+    monkeypatch.chdir(tmp_path)
+    command, *options = arguments
+    sizes = SMALL if command != "batch" else SMALL[:3]
+    code, out, err = run(capsys, command, "mlp", *sizes, *options)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("goal", [{"budget": "1GiB"}, {"max_extra_flops": 0.3}])
+def test_keywords_that_contradict_are_errors(goal):
+    with pytest.raises(OptionError, match="leave out 'none', or"):
+        g.plan(mlp(), optimizer=g.optim.SGD(), recompute="none", **goal)
+    with pytest.raises(OptionError, match="only training steps compute anything again"):
+        g.compile(mlp(), recompute="cheap")
+    assert g.plan(mlp(), optimizer=g.optim.SGD(), **goal).recompute == "optimal"
+    assert g.plan(mlp(), optimizer=g.optim.SGD()).recompute == "none"
