@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from collections.abc import Collection
 from typing import Any
 
 from graphc.cli.arguments import planned_steps, recipe
 from graphc.cli.models import build
-from graphc.cli.terminal import say
+from graphc.cli.terminal import complain, say
 from graphc.compiler import plan
-from graphc.errors import OptionError, escaped
+from graphc.errors import OptionError
 from graphc.files import is_regular
 from graphc.ir.device import find_device
 from graphc.plans.cost_model import CostModel
@@ -95,6 +94,6 @@ def written(options: argparse.Namespace) -> None:
     if options.output is not None:
         line = f"written to {options.output}"
         if options.json:
-            print(escaped(line), file=sys.stderr)
+            complain(line)
         else:
             say(line)
