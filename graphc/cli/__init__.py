@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except KeyboardInterrupt:
-        complain("interrupted; files are as they were, or complete")
+        complain("interrupted")
         return INTERRUPTED
 
 
