@@ -46,7 +46,8 @@ WORDS = (
     "--json", "--text", "--budget", "--recompute", "optimal", "none", "-o", "-", "--", "--help", "",
     "=", "x=", "=3", "batch=0", "layers=2.5", "hidden=(1,2)", "dtype=float16", "dtype=f99",
     "drop=2", "layers=None", "width=nan", "/", ".", "missing.json", "nets.py", "nets.py:none",
-    "é", "\x1b[2J", "\udc80", "--allocate=packed", "--precision", "fp16", "--device", "cuda:9", "--seed", "--peak",
+    "é", "\x1b[2J", "\udc80", "--allocate=packed", "--precision", "fp16", "--device", "cuda:9",
+    "--seed", "--peak",
 )  # fmt: skip
 
 counts = pytest.mark.parametrize("count", [100, pytest.param(2_000, marks=pytest.mark.slow)])
