@@ -249,3 +249,26 @@ def test_budgets_hold_for_maps_that_lie_channels_last():
     check_figures(plan)
     assert plan.arena_bytes <= budget
     assert json.loads(plan.to_json())["device"]["kind"] == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("shape", "differs"),
+    [
+        ((2, 2, 1, 2), True),
+        ((2, 2, 2, 1), True),
+        ((1, 2, 1, 2), True),
+        ((2, 1, 4, 4), False),
+        ((2, 4, 1, 1), False),
+    ],
+)
+def test_the_smallest_maps_that_lie_channels_last(shape, differs):
+    """Two channels of two positions; with one of either both orders are the same."""
+    n, c, h, w = shape
+    x = g.input("x", (n, 3, h, w))
+    y = g.conv2d(x, c, 1, bias=False)
+    graph = g.plan(outputs={"y": g.relu(y) * 2.0}, device="cuda").graph
+    found = layouts(graph, target_of(H200))
+    maps = [value for node in graph.nodes for value in node.outputs if value.shape == shape]
+    assert len(maps) >= 2
+    for value in maps:
+        assert found.get(value) == (channels_last_strides(value.type) if differs else None)

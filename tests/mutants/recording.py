@@ -103,21 +103,20 @@ class Chosen:
 
 
 def choice_for(function: str, tests: list[dict[str, Any]], seconds: float) -> list[str]:
-    """The tests that call a function, the quickest first, then the others, for so many seconds.
+    """The tests that call a function, the quickest first, for so many seconds.
 
     Code outside functions runs when it is imported: then those that call anything of its module.
     """
     called = {name for test in tests for name in test["calls"]}
-    while function not in called and "." in function:
-        if any(name.startswith(f"{function}.") for name in called):
-            break
+
+    def inside(name: str) -> bool:
+        return name == function or name.startswith(f"{function}.")
+
+    while "." in function and not any(map(inside, called)):
         function = function.rpartition(".")[0]
-
-    def calls(test: dict[str, Any]) -> bool:
-        return any(name == function or name.startswith(f"{function}.") for name in test["calls"])
-
+    calling = [test for test in tests if any(map(inside, test["calls"]))]
     chosen, spent = [], 0.0
-    for test in sorted(tests, key=lambda test: (not calls(test), test["seconds"])):
+    for test in sorted(calling or tests, key=lambda test: test["seconds"]):
         spent += test["seconds"]
         if chosen and spent > seconds:
             break
