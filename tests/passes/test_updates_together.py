@@ -74,13 +74,22 @@ def test_only_updates_move(optimizer, precision, monkeypatch):
         return MODELS["mlp"](layers=6, hidden=16, inputs=7, classes=3, batch=2048)
 
     options = {"optimizer": optimizer, "precision": precision, "clip_norm": 1.0}
-    before = apart(monkeypatch, network(), **options).graph
+    separate = apart(monkeypatch, network(), **options)
+    before = separate.graph
     graph = updates_together(Allocation(before, target_of(H200))).graph
     verify(graph)
     assert set(graph.nodes) == set(before.nodes)
+    assert graph.nodes != before.nodes
     others = [node for node in before.nodes if likeness(node) is None]
     assert [node for node in graph.nodes if likeness(node) is None] == others
-    assert launches(g.plan(network(), device="cuda", **options))[0] <= 5
+    small = len(before.nodes) - len(others)
+    assert small >= sum(state.role == "parameter" for state in before.states) == 14
+    few, updates = launches(g.plan(network(), device="cuda", **options))
+    many, as_many = launches(separate)
+    assert updates == as_many == small
+    assert 0 < few <= 5
+    if precision == "fp32":  # else all updates wait for the loss scale, and are together already
+        assert few < many / 2
 
 
 def test_plans_for_a_cpu_stay(monkeypatch):
@@ -90,6 +99,8 @@ def test_plans_for_a_cpu_stay(monkeypatch):
     monkeypatch.setattr("graphc.pipeline.updates_together", never)
     g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3))
     g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3), device="cuda", reorder=False)
+    with pytest.raises(AssertionError, match="no launches to save"):
+        g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3), device="cuda")
 
 
 @pytest.mark.parametrize("goal", ["budget", "feature_map_budget", "max_extra_flops"])
