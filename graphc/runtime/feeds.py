@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, GraphcError, NonFiniteError, did_you_mean
+from graphc.errors import FeedError, GraphcError, NonFiniteError, did_you_mean, quoted
 from graphc.ir.builder import number_of
 from graphc.ir.graph import Graph, Input
 from graphc.ops.update import LARGEST
@@ -76,7 +75,7 @@ def _check_rate(source: Input, given: float) -> None:
     if not 0 <= given <= LARGEST:
         raise FeedError(
             f"input {source.name!r} is a learning rate, which must lie between 0 and {LARGEST:g}, "
-            f"got {_short(given)}; feed a number in that range, or leave it out for "
+            f"got {quoted(given)}; feed a number in that range, or leave it out for "
             f"{source.default:g}"
         )
 
@@ -112,19 +111,9 @@ def _number(source: Input, given: float) -> Array:
     dtype = source.type.dtype
     try:
         number = number_of(f"input {source.name!r}", given, dtype)
-        with np.errstate(over="ignore"):
-            found = np.asarray(number).astype(dtype.numpy)
-        fits = bool(np.isinf(found)) == math.isinf(number)
     except GraphcError as error:
-        raise FeedError(str(error)) from None
-    except OverflowError:  # an int that is no float64 either
-        fits = False
-    if not fits:
-        raise FeedError(
-            f"input {source.name!r} is {source.type}, and {_short(given)} is more than "
-            f"{dtype.name} can hold; feed a smaller number"
-        )
-    return found
+        raise FeedError(f"{error}; feed a number that {dtype.name} holds") from None
+    return np.asarray(number).astype(dtype.numpy)
 
 
 def _what(source: Input, given: object) -> str:
@@ -151,13 +140,6 @@ def _conversion(source: Input, given: Array) -> str:
     if given.dtype.kind in "OSUV":
         return f"make numbers of it, in rows of one length: numpy.asarray(..., {name!r})"
     return f"convert it with .astype({name!r})"
-
-
-def _short(given: float) -> str:
-    """A number as text; an int may have more digits than Python writes."""
-    if isinstance(given, int) and given.bit_length() > 64:
-        return f"an int of {given.bit_length()} bits"
-    return repr(given)
 
 
 def _require_finite(source: Input, given: Array) -> None:

@@ -45,8 +45,8 @@ def refused(program, feeds, message):
         (-0.1, "got -0.1"),
         (-1, "got -1"),
         (1e300, "got 1e.300"),
-        pytest.param(10**400, "got an int of 1329 bits", id="10**400"),
-        pytest.param(-(10**5000), "got an int of", id="-10**5000"),
+        pytest.param(10**400, "got 1000", id="10**400"),
+        pytest.param(-(10**5000), "got a number of more than 4300 digits", id="-10**5000"),
         (np.float32("nan"), "got nan"),
         (np.asarray(-1.0, np.float32), "got -1"),
         (np.asarray(np.inf, np.float32), "got inf"),
@@ -100,12 +100,18 @@ def test_what_is_no_array_of_the_inputs_type_is_refused(given, message):
 @pytest.mark.parametrize(
     ("dtype", "given", "message"),
     [
-        ("float32", 1e300, "1e.300 is more than float32 can hold; feed a smaller"),
-        pytest.param("float32", 10**400, "an int of 1329 bits is more than", id="10**400"),
-        pytest.param("float32", 10**5000, "an int of 16610 bits is more", id="10**5000"),
-        ("float16", 65520.0, "65520.0 is more than float16"),
-        pytest.param("float64", -(10**400), "is more than float64", id="float64"),
-        pytest.param("int32", 10**400, "is more than int32", id="int32"),
+        (
+            "float32",
+            1e300,
+            r"1e.300 is more than the 3.4\d*e.38 that float32 holds; feed a number that",
+        ),
+        pytest.param("float32", 10**400, "1000.* is more than", id="10**400"),
+        pytest.param(
+            "float32", 10**5000, "a number of more than 4300 digits is more", id="10**5000"
+        ),
+        ("float16", 65520.0, "65520.0 is more than the 65504 that float16 holds"),
+        pytest.param("float64", -(10**400), "is more than .* that float64", id="float64"),
+        pytest.param("int32", 10**400, "is not exactly representable as int32", id="int32"),
         ("int32", 2**31, "2147483648 is not exactly representable as int32"),
         ("int32", 0.5, "0.5 is not exactly representable"),
         ("int32", float("nan"), "nan is not exactly representable"),
