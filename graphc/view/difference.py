@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from graphc.ir.graph import Value
 from graphc.ir.types import format_bytes
+from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import called, count, node_at, node_label
 from graphc.view.aliases import Aliases
 from graphc.view.matching import pairs
-from graphc.view.page_model import live_by_kind
+from graphc.view.page_model import PHASES, live_by_kind
 
 LARGEST = 5
 """Values listed of each sort."""
@@ -26,6 +27,7 @@ def differences(before: MemoryPlan, after: MemoryPlan) -> list[str]:
         _change("the most live bytes", before.live_bytes, after.live_bytes),
         _peaks(before, after),
         *_by_kind(before, after),
+        *_by_stage(before, after),
         *_copies("computed again only in the second", after, [b for a, b in matched if a is None]),
         *_copies("computed again only in the first", before, [a for a, b in matched if b is None]),
         *_ended(before, after, both),
@@ -73,6 +75,32 @@ def _by_kind(before: MemoryPlan, after: MemoryPlan) -> list[str]:
         for kind, size in first.items()
         if size != second[kind]
     ]
+
+
+def _by_stage(before: MemoryPlan, after: MemoryPlan) -> list[str]:
+    """Nodes, seconds and the most live bytes of each stage of a step in which they differ."""
+    told = []
+    for phase in PHASES:
+        first, second = _stage(before, phase), _stage(after, phase)
+        if first != second:
+            nodes, seconds, live = map(_both, first, second)
+            told.append(
+                f"{phase}: {nodes} nodes, {seconds} seconds by the cost model, at most {live} live"
+            )
+    return told
+
+
+def _stage(plan: MemoryPlan, phase: str) -> tuple[str, str, str]:
+    """How many nodes a stage has, what they take, and the most bytes live at one of them."""
+    costs, nodes = CostModel(plan.device), plan.graph.nodes
+    steps = [step for step, node in enumerate(nodes) if node.phase == phase]
+    seconds = sum(costs.seconds(nodes[step]) for step in steps)
+    live = max((plan.live_profile[step] for step in steps), default=0)
+    return str(len(steps)), f"{seconds:.3g}", format_bytes(live)
+
+
+def _both(first: str, second: str) -> str:
+    return first if first == second else f"{first} → {second}"
 
 
 def _is_copy(value: Value | None) -> bool:

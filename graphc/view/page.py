@@ -16,7 +16,10 @@ from graphc.view.clock import Clock
 from graphc.view.matching import identities
 from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
 
-SCRIPTS = ("plan.js", "map.js", "panels.js", "pointer.js", "page.js")
+SCRIPTS = (
+    "plan.js", "map.js", "panels.js", "scopes.js", "neighbours.js", "pointer.js", "help.js",
+    "address.js", "page.js",
+)  # fmt: skip
 """One scope on the page; the last one sets all in motion."""
 
 

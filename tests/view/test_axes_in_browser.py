@@ -208,7 +208,7 @@ def test_turning_time_keeps_what_is_seen(screen):
     # Halves of the plan, some nodes, less than one, the whole, and the axes of this plan.
     for keys in [("+", "+"), ("+",) * 9, ("ArrowRight",), ("0",), ("f",), ("0", "t", *"+" * 18)]:
         before = screen.press("3", *keys)
-        is_seconds = screen.page.locator("#time").inner_text() == "time: seconds"
+        is_seconds = screen.page.locator("#time").inner_text() == "show nodes"
         for turn in range(1, 21):
             after = screen.press("t")
             if turn % 2 == 0:

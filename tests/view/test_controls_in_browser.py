@@ -36,6 +36,7 @@ def wanted_at(plan, time, address):
 
 
 def test_the_tooltip_tells_what_is_there_after_the_view_has_changed(screen):
+    """The wheel turns under a pointer that rests; after a key, the pointer has to move."""
     plan = PLANS["packed"]
     screen.press("3")
     _, time, address = biggest(plan, screen)
@@ -44,24 +45,27 @@ def test_the_tooltip_tells_what_is_there_after_the_view_has_changed(screen):
     seen = set()
     keys = ("+", "+", "ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowUp", "ArrowDown")
     for turn, key in enumerate((*keys, "-", "+", "+", "+", "ArrowLeft", "ArrowLeft", "0", "f")):
-        if turn % 5 == 4:
-            screen.page.mouse.wheel(0, -100)
         screen.press(key)
-        told = screen.tooltip()
-        wanted = wanted_at(plan, *under(screen, x, y))
-        found = told and (told.split()[0], told.split("\n")[-1])
-        assert found == wanted
-        seen.add(wanted)
-    assert len(seen) >= 5
-    assert None in seen
+        assert screen.tooltip() is None
+        screen.page.mouse.move(x + 1, y)
+        screen.page.mouse.move(x, y)
+        for _ in range(turn % 3):
+            screen.page.mouse.wheel(0, -100)
+            told = screen.tooltip()
+            wanted = wanted_at(plan, *under(screen, x, y))
+            found = told and (told.split()[0], told.split("\n")[-1])
+            assert found == wanted
+            seen.add(wanted)
+    assert len(seen) >= 4
 
 
 def test_the_tooltip_is_that_of_the_tab(screen):
     _, time, address = biggest(PLANS["none"], screen)
     x, y = screen.place(time, address)
-    screen.page.mouse.move(x, y)
     for tab, plan in enumerate(PLANS.values(), 1):
         screen.press(str(tab))
+        screen.page.mouse.move(x + 1, y)
+        screen.page.mouse.move(x, y)
         told = screen.tooltip()
         assert (told and told.split("\n")[-1]) == (wanted_at(plan, time, address) or [None])[-1]
 

@@ -9,6 +9,7 @@ from view.replay import live_of_kind
 
 import graphc as g
 from graphc.ir.types import format_bytes
+from graphc.plans.cost_model import CostModel
 from graphc.view.aliases import Aliases
 from graphc.view.difference import differences
 from graphc.view.matching import pairs
@@ -72,6 +73,32 @@ def test_kinds_at_the_peak():
         assert len(sentence) == (sizes[0] != sizes[1])
         if sentence and format_bytes(sizes[0]) != format_bytes(sizes[1]):
             assert f": {format_bytes(sizes[0])} → {format_bytes(sizes[1])}" in sentence[0]
+
+
+@pytest.mark.parametrize("network", ["lstm", "gpt2", "unet"])
+@pytest.mark.parametrize("policy", ["cheap", "recursive"])
+def test_stages_are_compared_by_nodes_seconds_and_live_bytes(network, policy):
+    before, after = planned(network), planned(network, recompute=policy)
+    told, seen = differences(before, after), 0
+    for phase in ("forward", "gradient", "mirror", "update"):
+        facts = []
+        for plan in (before, after):
+            nodes = [n for n in plan.graph.nodes if n.phase == phase]
+            steps = [plan.graph.position[node] for node in nodes]
+            seconds = sum(CostModel(plan.device).seconds(node) for node in nodes)
+            most = max((plan.live_profile[step] for step in steps), default=0)
+            facts.append((str(len(nodes)), f"{seconds:.3g}", format_bytes(most)))
+        lines = [line for line in told if line.startswith(f"{phase}: ")]
+        assert len(lines) == (facts[0] != facts[1])
+        if not lines:
+            continue
+        pattern = r"(.*) nodes, (.*) seconds by the cost model, at most (.*) live"
+        for entry, *pair in zip(
+            re.fullmatch(rf"{phase}: {pattern}", lines[0]).groups(), *facts, strict=True
+        ):
+            assert entry.split(" → ") == list(dict.fromkeys(pair))
+        seen += 1
+    assert seen >= 2
 
 
 @pytest.mark.parametrize("network", ["lstm", "gpt2", "unet", "resnet"])

@@ -131,7 +131,7 @@ def test_keys_move_zoom_and_reset(screen):
 def test_time_in_seconds(screen):
     plan = PLANS["packed"]
     screen.press("3", "t")
-    assert screen.page.locator("#time").inner_text() == "time: seconds"
+    assert screen.page.locator("#time").inner_text() == "show nodes"
     from graphc.plans.cost_model import CostModel
 
     costs = CostModel(plan.device)

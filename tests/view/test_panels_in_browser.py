@@ -87,7 +87,7 @@ def test_what_changes_the_view_leaves_side_by_side(screen):
         screen.press(key)
         assert screen.page.locator("#map").is_visible()
     screen.press("a")
-    screen.page.locator("#whole").click()
+    screen.page.locator("#fit").click()
     assert screen.page.locator("#map").is_visible()
 
 
@@ -179,14 +179,16 @@ def test_what_is_related_to_a_value_is_one_click_away(screen):
     heading = screen.page.locator("#details h3")
     assert heading.inner_text().split()[0] == graph.names[original]
     at = graph.position[copy.node]
-    screen.page.get_by_role("button", name=f"node {at}, {graph.names[copy]} ").click()
+    screen.page.get_by_role("button", name=f"show node {at}, {graph.names[copy]} ").click()
     assert heading.inner_text().split()[0] == graph.names[copy]
     t0, t1, _, _ = screen.view()
     assert t0 <= at < t1
-    screen.page.get_by_role("button", name=called(plan, original)).click()
+    screen.page.get_by_role(
+        "button", name=f"show {called(plan, original)}", exact=True
+    ).last.click()
     assert heading.inner_text().split()[0] == graph.names[original]
     reader = graph.uses[original][0]
-    named = f"node {reader}, {graph.nodes[reader].label}"
+    named = f"show node {reader}, {graph.nodes[reader].label}"
     screen.page.get_by_role("button", name=named, exact=True).click()
     assert heading.inner_text().split()[0] == graph.names[graph.nodes[reader].outputs[0]]
 

@@ -122,7 +122,7 @@ def test_views_and_wholes_are_one_click_away(panel):
     part = next(v for v, p in plan.placements.items() if p.how == "part")
     whole = plan.placements[part].over
     panel.choose(plan, part)
-    panel.page.get_by_role("button", name=called(plan, whole)).first.click()
+    panel.page.get_by_role("button", name=f"show {called(plan, whole)}").last.click()
     assert panel.heading().split()[0] == names[whole]
 
 

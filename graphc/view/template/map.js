@@ -188,7 +188,7 @@ function drawPeak(canvas, plan, view, most, lines, colours) {
   context.font = `600 ${11 * scale}px system-ui, sans-serif`;
   const text = `peak ${formatBytes(plan.live_bytes)} at node ${plan.peak_step}`;
   const room = context.measureText(text).width + 10 * scale;
-  const left = x + room < width ? x + 8 * scale : x - room;
+  const left = x + room < width ? x + 8 * scale : Math.max(0, x - room);
   const base = Math.max(12 * scale, y + 4 * scale);
   context.strokeStyle = colours.page;
   context.setLineDash([]);

@@ -104,6 +104,7 @@ function showAll(isShown) {
 }
 
 function draw() {
+  writeAddress();
   if (element("charts").hidden) {
     drawAll();
     return;
@@ -155,6 +156,7 @@ function showPlan(number) {
   fillSummary();
   fillKinds();
   fillMoment();
+  fillScopes();
   find(element("search").value, false);
   if (staysFitted) showThisPlan(); else redraw();
 }
@@ -179,6 +181,7 @@ function setMoment(step) {
   moment = inside === plan.peak_step ? null : inside;
   fillKinds();
   fillMoment();
+  fillScopes();
   redraw();
 }
 
@@ -209,7 +212,7 @@ function setAxis(axis) {
   const isBack = turned && turned.plan === plan && turned.became.t0 === t0 && turned.became.t1 === t1;
   Object.assign(view, { axis }, isBack ? turned.was : timesOn(axis));
   turned = { plan, was: { t0, t1 }, became: { t0: view.t0, t1: view.t1 } };
-  element("time").textContent = axis === "node" ? "time: nodes" : "time: seconds";
+  element("time").textContent = axis === "node" ? "show seconds" : "show nodes";
   redraw();
 }
 
@@ -224,6 +227,7 @@ function timesOn(axis) {
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   element("theme").textContent = theme === "dark" ? "light" : "dark";
+  element("theme").setAttribute("aria-label", `use ${element("theme").textContent} colours`);
   colours = palette(content.kinds);
   fillKinds();
   fillMoment();
@@ -253,7 +257,10 @@ const KEYS = {
   ",": () => setMoment((moment ?? plan.peak_step) - 1), ".": () => setMoment((moment ?? plan.peak_step) + 1),
   t: () => setAxis(view.axis === "node" ? "seconds" : "node"),
   d: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+  "?": showHelp,
 };
+
+const MODIFIERS = ["Shift", "Control", "Alt", "Meta"];
 
 // Arrows on a tab, as people who do without a pointer expect of tabs.
 function turnTabs(turn) {
@@ -265,7 +272,9 @@ function turnTabs(turn) {
 function listenToKeys() {
   const search = element("search");
   document.addEventListener("keydown", event => {
+    if (resting && !MODIFIERS.includes(event.key)) { leave(); drawOver(); }
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (element("help").open && event.key !== "?") return;  // Esc closes it, which the browser does
     if (event.target === search) {
       if (event.key === "Enter") showMatch(event.shiftKey ? -1 : 1);
       else if (event.key === "Escape") clear();
@@ -293,6 +302,7 @@ function listenToButtons() {
     const button = make("button"), title = make("div", `${each.label} `);
     title.append(make("span", `arena ${formatBytes(each.arena_bytes)}, most live ${formatBytes(each.live_bytes)}`));
     button.append(title, make("canvas"));
+    button.setAttribute("aria-label", `show ${title.textContent}`);
     button.addEventListener("click", () => showPlan(number));
     return button;
   }));
@@ -305,6 +315,7 @@ function listenToButtons() {
   element("fit").addEventListener("click", onMap(showThisPlan));
   element("whole").addEventListener("click", onMap(showWhole));
   element("to-peak").addEventListener("click", () => setMoment(null));
+  for (const id of ["show-help", "show-keys", "close-help"]) element(id).addEventListener("click", showHelp);
 }
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -312,13 +323,14 @@ element("title").textContent = content.title;
 element("notes").hidden = !content.notes.length;
 element("note-list").append(...content.notes.map(note => make("li", note)));
 listKinds();
+fillHelp();
 listenToButtons();
 listenToPointer();
 listenToKeys();
 setTheme(dark.matches ? "dark" : "light");
 dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
-showPlan(0);
-showWhole();
+readAddress();
+window.addEventListener("hashchange", readAddress);
 const resized = new ResizeObserver(redraw);
 resized.observe(element("charts"));
 resized.observe(element("all"));

@@ -4,6 +4,8 @@ function fillSummary() {
   element("plan-title").textContent = plans.length > 1 ? `plan: ${plan.label}` : "plan";
   const rows = plan.summary.flatMap(([label, figure]) => [make("dt", label), make("dd", figure)]);
   element("summary").replaceChildren(...rows);
+  element("lowering").hidden = !plan.lowering.length;
+  element("lowering-list").replaceChildren(...plan.lowering.map(line => make("li", line)));
 }
 
 function listKinds() {
@@ -45,6 +47,7 @@ function fillMoment() {
     text.append(swatch, plan.nameOf(buffer, value));
     text.title = text.textContent;
     button.append(text, make("span", formatBytes(bytes[buffer])));
+    button.setAttribute("aria-label", `show ${text.textContent}, ${formatBytes(bytes[buffer])}`);
     button.addEventListener("click", () => goTo(buffer, value));
     const row = make("li");
     row.append(button);
@@ -81,7 +84,8 @@ function fillDetails() {
 function tellAll({ buffer, value }) {
   const list = make("dl");
   for (const [label, text] of describe(buffer, value)) list.append(make("dt", label), make("dd", text));
-  return [make("h3", plan.nameOf(buffer, value), { tabIndex: -1 }), list, ...related(buffer, value)];
+  const around = value < 0 ? [] : [make("h2", "neighbours"), neighbours(value)];
+  return [make("h3", plan.nameOf(buffer, value), { tabIndex: -1 }), list, ...around, ...related(buffer, value)];
 }
 
 // Lists of what else to look at: what reads a value, what it was copied from, what shares its bytes.
@@ -115,6 +119,7 @@ function listed(title, rows, isAlways = false) {
 
 function toValue(value, text) {
   const button = make("button", text);
+  button.setAttribute("aria-label", `show ${text}`);
   button.addEventListener("click", () => goTo(plan.values.buffer[value], value));
   return button;
 }

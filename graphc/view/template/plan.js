@@ -43,15 +43,22 @@ class Plan {
     this.values.buffer.forEach((buffer, value) => this.residents[buffer].push(value));
   }
 
-  // Of each node the first value it writes, of each value its recomputed copies and its views.
+  // Of each node the first value it writes, all of them, and its operands; of each value its recomputed
+  // copies and its views; of each state the node that updates it.
   findRelations() {
     const { node, over, copy_of: copies } = this.values;
     this.written = new Int32Array(this.steps).fill(-1);
     this.copies = new Map();
     this.views = new Map();
+    this.updaters = new Map();
+    this.results = Array.from({ length: this.steps }, () => []);
+    this.operands = Array.from({ length: this.steps }, () => []);
     const add = (map, key, value) => map.set(key, [...(map.get(key) ?? []), value]);
     node.forEach((step, value) => {
       if (step >= 0 && this.written[step] < 0) this.written[step] = value;
+      if (step >= 0) this.results[step].push(value);
+      for (const reader of this.readers[value]) this.operands[reader].push(value);
+      if (step >= 0 && this.how(value) === "state" && over[value] >= 0) this.updaters.set(over[value], step);
       if (copies[value] >= 0) add(this.copies, copies[value], value);
       if (this.how(value) === "view") add(this.views, over[value], value);
     });
