@@ -8,7 +8,9 @@ import pytest
 import graphc as g
 from graphc.allocation import inplace
 from graphc.allocation.allocate import Allocation
+from graphc.allocation.zero_copy import choose_parts
 from graphc.errors import PlanError
+from graphc.ir.builder import trace
 from graphc.models import densenet121, unet
 from graphc.plans.check_plan import check_plan
 from graphc.runtime.cpu.bind import numpy_calls
@@ -160,6 +162,18 @@ def test_what_does_not_pay_is_copied():
     wide = g.broadcast_to(g.reshape(h, (1, 64)), (255, 64)) * 2.0
     plan = g.plan(outputs=[g.concat([early, wide])], training=True)
     assert plan.placements[plan.graph.nodes[0].output].how != "part"
+
+
+@pytest.mark.parametrize(("columns", "inside"), [(8, 0), (64, 1)])
+def test_a_part_is_chosen_only_if_it_lowers_what_is_live(columns, inside):
+    """One is made long before the whole; the other alone pays where most of the whole is it."""
+    x = g.input("x", (4, 8))
+    early = g.tanh(x)
+    late = g.broadcast_to(g.sum(g.exp(x) * 2.0), (4, columns)) * 2.0
+    graph = trace({"y": g.concat([early, late], 1) * 1.0})
+    allocation = Allocation(graph)
+    chosen = choose_parts(graph, allocation.separate, allocation.target)
+    assert list(chosen.places) == [late][:inside]
 
 
 def test_the_peak_is_never_above_that_of_copies():
