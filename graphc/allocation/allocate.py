@@ -150,7 +150,7 @@ class Allocation:
             and tenant.owner.index not in excluded
             and not isinstance(tenant.owner.root, Input)
         ]
-        return PLACERS[strategy](sorted(tenants, key=lambda tenant: tenant.first))[1]
+        return PLACERS[strategy](tenants)[1]
 
     def sizes(self, strategy: Allocate) -> Sizes:
         """The sizes of a strategy's plan, without the plan."""
@@ -197,7 +197,7 @@ class Allocation:
         return self._places[strategy]
 
     def _storage_tenants(self, storages: Storages) -> list[Tenant]:
-        """One tenant for each storage that is no state's, in the order of storages."""
+        """One tenant for each storage that is no state's, by first step as storages are."""
         return [
             Tenant(storage.first, storage.last, self._aligned(storage.bytes), storage)
             for storage in storages.storages

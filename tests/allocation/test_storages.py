@@ -108,6 +108,10 @@ def test_values_share_bytes_where_the_rule_of_fig_2_says_so(network, optimizer, 
             steps = [s for v in values for s in readers(graph, v)]
             steps += [graph.nodes.index(v.node) for v in values if v.node is not None]
             assert (storage.first, storage.last) == (born, max([born, *steps]) + 1)
+    with_parts = Allocation(graph).merged.storages
+    for storages in (found.storages, with_parts):  # placers rely on it
+        born = [s.first for s in storages if not isinstance(s.root, State)]
+        assert born == sorted(born)
     lifetimes = [(s.first, s.last, s.bytes) for s in found.storages]
     assert found.peak_bytes() == most_live(lifetimes)
 
