@@ -34,15 +34,15 @@ class TrainingRun:
     def step(self, feeds: Mapping[str, Array]) -> float:
         """Run one step and return its loss.
 
-        Raises `NonFiniteError` where that is no number any more.
+        Raises `NonFiniteError` where that is no number any more; the step is done all the same.
         """
         loss = float(self.training.step(feeds)["loss"])
+        self.done += 1
         if not math.isfinite(loss) and self.recipe.precision != "fp16":
             raise NonFiniteError(
-                f"the loss of step {self.done + 1} is {loss}; a smaller --learning-rate, --warmup "
+                f"the loss of step {self.done} is {loss}; a smaller --learning-rate, --warmup "
                 "or --clip-norm keeps it finite"
             )
-        self.done += 1
         return loss
 
     def save(self, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.metadata
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -42,7 +43,7 @@ class CudaDevice:
             self._blas = Cublas(load_cublas())
             self._lt = CublasLt(load_cublas("cublasLt"))
         self._products: dict[int, tuple[BoundGemm, LtProduct]] = {}
-        owned = self._products, self._lt, self._blas
+        owned = os.getpid(), self._products, self._lt, self._blas
         weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
 
     def active(self) -> AbstractContextManager[Any]:
@@ -180,9 +181,14 @@ def _collection_paused() -> Iterator[None]:
 
 
 def _give_back(
-    products: dict[int, tuple[BoundGemm, LtProduct]], lt: CublasLt, blas: Cublas
+    process: int, products: dict[int, tuple[BoundGemm, LtProduct]], lt: CublasLt, blas: Cublas
 ) -> None:
-    """What libraries hold for a device that nobody uses any more."""
+    """What libraries hold for a device that nobody uses any more.
+
+    A forked child has no CUDA: what it has a copy of is the parent's.
+    """
+    if os.getpid() != process:
+        return
     for _, product in products.values():
         product.close()
     lt.close()

@@ -6,6 +6,7 @@ import sys
 import pytest
 from runtime.emulated_gpu.fake_cupy import FREE, FakeCupy
 from runtime.emulated_gpu.networks import SEED, bits, branches, fed
+from runtime.forked import in_child
 
 import graphc as g
 from graphc.errors import ArenaError
@@ -96,6 +97,25 @@ def test_a_device_that_nobody_knows_is_planned_by_what_the_driver_says(cupy):
 def test_there_is_no_second_gpu(cupy):
     with pytest.raises(g.GraphcError, match="no cuda:1; it has cuda:0"):
         compiled(device="cuda:1")
+
+
+def test_a_forked_child_gives_nothing_back(cupy):
+    """The handles are its parent's, and CUDA does not work there."""
+    device = compiled(device="cuda")._backend._accelerator
+    closed = []
+    for handle in (device._blas, device._lt):
+        handle.close = lambda: closed.append("closed")
+
+    def child():
+        nonlocal device, handle
+        del device, handle
+        gc.collect()
+        return closed
+
+    assert in_child(child) == []
+    del device, handle
+    gc.collect()
+    assert closed == ["closed"] * 2
 
 
 def test_handles_are_given_back_with_the_program(cupy):
