@@ -127,6 +127,24 @@ def test_a_file_that_does_not_fit_changes_nothing(tmp_path, kind, message):
     assert states(target) == before
 
 
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (2, "unknown extra0, extra1. The"),
+        (3, "unknown extra0, extra1, extra2. The"),
+        (4, "unknown extra0, extra1, extra2 and 1 more. The"),
+        (6, "unknown extra0, extra1, extra2 and 3 more. The"),
+    ],
+)
+def test_three_names_that_do_not_fit_are_told_and_how_many_more_there_are(tmp_path, count, told):
+    path, run = tmp_path / "run.safetensors", program()
+    run.save(path)
+    save_file({**load_file(path), **{f"extra{i}": np.zeros(3) for i in range(count)}}, path)
+    with pytest.raises(CheckpointError) as error:
+        run.load(path)
+    assert told in str(error.value)
+
+
 def test_an_unwritable_path_says_so_and_leaves_nothing(tmp_path):
     with pytest.raises(CheckpointError, match="cannot write"):
         program().save(tmp_path / "no" / "folder" / "run.safetensors")
