@@ -15,7 +15,7 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
-from graphc.cli.fits import fit_line
+from graphc.cli.fits import fit_line, place
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.plans import (
@@ -29,13 +29,15 @@ from graphc.cli.plans import (
 from graphc.cli.terminal import say
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import is_regular, write_atomically
+from graphc.ir.types import parse_bytes
 from graphc.options import PlanOptions
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.plans.plan_file import load_plan
 from graphc.progress import report
+from graphc.runtime.memory import memory_of
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.difference import differences
-from graphc.view.page import page
+from graphc.view.page import Limit, page
 from graphc.view.snapshot import snapshot
 from graphc.view.trace import trace
 
@@ -200,8 +202,24 @@ def _page(plans: Mapping[str, MemoryPlan], options: argparse.Namespace, notes: l
     lowering, opened = _lowering(plans, options), None
     if options.strategies is not None:
         opened = min(plans, key=lambda label: plans[label].arena_bytes)
-    found = page(plans, _title(options), clocks, notes, lowering=lowering, opened=opened)
+    found = page(
+        plans, _title(options), clocks, notes,
+        lowering=lowering, limits=_limits(plans, options), opened=opened,
+    )  # fmt: skip
     return found.encode("utf-8")
+
+
+def _limits(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dict[str, Limit]:
+    """What each plan's arena may have: the budget that was given, else its device's memory."""
+    if options.budget is not None:
+        budget = Limit(parse_bytes("budget", options.budget), "budget")
+        return dict.fromkeys(plans, budget)
+    known = {label: memory_of(found.device) for label, found in plans.items()}
+    return {
+        label: Limit(memory.usable_bytes, f"memory of {place(memory)}")
+        for label, memory in known.items()
+        if memory is not None
+    }
 
 
 def _lowering(plans: Mapping[str, MemoryPlan], options: argparse.Namespace) -> dict[str, list[str]]:

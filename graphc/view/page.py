@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.clock import Clock
@@ -17,10 +17,17 @@ from graphc.view.matching import identities
 from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
 
 SCRIPTS = (
-    "plan.js", "map.js", "panels.js", "scopes.js", "neighbours.js", "pointer.js", "help.js",
-    "address.js", "page.js",
+    "plan.js", "map.js", "limit.js", "panels.js", "scopes.js", "neighbours.js", "pointer.js",
+    "help.js", "address.js", "page.js",
 )  # fmt: skip
 """One scope on the page; the last one sets all in motion."""
+
+
+class Limit(NamedTuple):
+    """The bytes that an arena may have, and what they are of."""
+
+    bytes: int
+    name: str
 
 
 def page(
@@ -30,13 +37,15 @@ def page(
     notes: Sequence[str] = (),
     *,
     lowering: Mapping[str, Sequence[str]] | None = None,
+    limits: Mapping[str, Limit] | None = None,
     opened: str | None = None,
 ) -> str:
     """The page of one plan or of several, a tab each, on common axes.
 
     `plans` maps what stands on a tab to its plan, and `clocks` to how long its nodes take, by
     default by the roofline of its device; `notes` are sentences shown beside the map, `lowering`
-    those on what would lower a plan's arena. `opened` is the tab that is shown first.
+    those on what would lower a plan's arena, and `limits` what it may have, drawn as a line where
+    that is near. `opened` is the tab that is shown first.
     """
     content = {
         "title": title,
@@ -45,7 +54,7 @@ def page(
         "phases": PHASES,
         "notes": list(notes),
         "opened": list(plans).index(opened) if opened is not None else 0,
-        "plans": _models(plans, clocks or {}, lowering or {}),
+        "plans": _models(plans, clocks or {}, lowering or {}, limits or {}),
     }
     parts = {
         "title": html.escape(title),
@@ -62,6 +71,7 @@ def _models(
     plans: Mapping[str, MemoryPlan],
     clocks: Mapping[str, Clock],
     lowering: Mapping[str, Sequence[str]],
+    limits: Mapping[str, Limit],
 ) -> list[dict[str, Any]]:
     """A model a plan, with numbers that are the same for what is the same value in all of them."""
     models = []
@@ -70,6 +80,7 @@ def _models(
         model = page_model(plan, label, clocks.get(label))
         model["values"]["same"] = list(numbers.values())
         model["lowering"] = list(lowering.get(label, ()))
+        model["limit"] = limits[label]._asdict() if label in limits else None
         models.append(model)
     return models
 

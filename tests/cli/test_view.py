@@ -10,7 +10,9 @@ from view.reading import content
 
 import graphc as g
 from graphc.cli.lowering import HEADING
+from graphc.ir.device_memory import gpu_memory
 from graphc.ir.types import format_bytes
+from graphc.runtime.memory import machine_memory
 
 WIDE = ["layers=8", "hidden=64", "inputs=8", "batch=512"]
 SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
@@ -251,3 +253,23 @@ def test_charts_of_compare_and_of_a_frontier(capsys, tmp_path):
         assert code == 0
         assert path.read_bytes().startswith(b"\x89PNG")
         assert out == run(capsys, command[0], "mlp", *SMALL, *command[1:])[1] or "seconds" in out
+
+
+def test_the_page_knows_the_budget_or_else_the_memory_of_the_device(capsys, tmp_path):
+    path = tmp_path / "plan.html"
+
+    def limits(*options):
+        assert run(capsys, "view", "mlp", *WIDE, *options, "-o", str(path))[0] == 0
+        return [plan["limit"] for plan in content(path.read_text())["plans"]]
+
+    assert limits("--budget", "2MiB") == [{"bytes": 2 * 2**20, "name": "budget"}]
+    h100 = gpu_memory("h100").usable_bytes
+    wanted = {"bytes": h100, "name": "memory of h100"}
+    device = ["--device", "cuda", "--roofline", "h100"]
+    assert limits(*device, "--strategies", "none,packed") == [wanted, wanted]
+    here = {"bytes": machine_memory().usable_bytes, "name": "memory of this machine"}
+    assert limits() == [here]
+    saved = str(tmp_path / "plan.json")
+    run(capsys, "plan", "mlp", *WIDE, *device, "--output", saved)
+    assert run(capsys, "view", saved, "-o", str(path))[0] == 0
+    assert content(path.read_text())["plans"][0]["limit"] == wanted

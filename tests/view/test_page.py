@@ -40,6 +40,7 @@ def test_the_numbers_are_those_of_the_models():
     found = content(page(TABS, "two plans"))
     assert found["title"] == "two plans"
     same = [model["values"].pop("same") for model in found["plans"]]
+    assert [model.pop("limit") for model in found["plans"]] == [None, None]
     assert [model.pop("lowering") for model in found["plans"]] == [[], []]
     wanted = [page_model(plan, label) for label, plan in TABS.items()]
     assert found["plans"] == json.loads(json.dumps(wanted))

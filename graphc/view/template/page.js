@@ -24,10 +24,10 @@ function span(axis, of = plan) {
   return Math.max(...alike.map(each => each.edges[axis][each.steps])) || 1;
 }
 
-const height = Math.max(1, ...plans.map(each => each.arena_bytes));
-const most = Math.max(1, ...plans.map(each => each.live_bytes));
+const height = withLimit(Math.max(1, ...plans.map(each => each.arena_bytes)), plans);
+const most = withLimit(Math.max(1, ...plans.map(each => each.live_bytes)), plans);
 
-const highest = () => (isFitted ? Math.max(1, plan.live_bytes) : most) * 1.08;
+const highest = () => (isFitted ? withLimit(Math.max(1, plan.live_bytes), [plan]) : most) * 1.08;
 
 function showWhole() {
   isFitted = false;
@@ -131,6 +131,8 @@ function drawOver() {
   const lines = steps.filter(({ step }) => step !== null);
   drawMarks(element("marks"), plan, view, outlined, lines, colours);
   drawPeak(element("live-marks"), plan, view, highest(), lines, colours);
+  drawLimit(element("marks"), view.a0, view.a1, plan.limit, colours);
+  drawLimit(element("live-marks"), 0, highest(), plan.limit, colours);
 }
 
 function isWhole() {
