@@ -18,8 +18,9 @@ from properties.small_packings import (
 from properties.strategies import examples
 
 from graphc.packing import exact, phases
-from graphc.packing.orders import basic_orders, disturbed_orders
+from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
 from graphc.packing.phases import SQUEAKS, Packer
+from graphc.packing.valleys import fill_valleys
 
 
 def problem_from(lower, upper, size, pinned=None):
@@ -160,6 +161,43 @@ def test_a_height_that_the_caller_wants_is_asked_for_before_others(monkeypatch):
     calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1, wanted=bound + 3)
     capacities = [arguments[2] for name, arguments in calls if name == "search"]
     assert capacities == [bound, bound, bound, bound + 3]
+
+
+def test_what_ends_above_the_target_goes_to_the_front_by_a_random_part_of_the_way(monkeypatch):
+    """Round after round, from the first disturbed order and then from the second."""
+    monkeypatch.setattr(phases, "SQUEAKS", 6)
+    problem = problem_from(*level_columns(2, count=10))
+    target = problem.bound
+    calls = calls_of(Packer(problem), monkeypatch, 1 + 6 + 6 + 12 + 3 + 6 + 1 + 3 + 6)
+    orders = [arguments[0].tolist() for name, arguments in calls if name == "valleys"][6:]
+    assert len(orders) == 6 + 12  # once in the phase, then from two orders between searches
+    for begin, rounds in ((0, orders[:6]), (0, orders[6:12]), (1, orders[12:])):
+        start = next(itertools.islice(disturbed_orders(problem), begin, None)).tolist()
+        place = {buffer: float(start.index(buffer)) for buffer in range(len(problem))}
+        for number, order in enumerate(rounds, 1 + 6 * begin):
+            assert order == sorted(place, key=lambda buffer: place[buffer])
+            ends = np.array(lowest_first(problem, order)) + problem.size
+            blamed = np.flatnonzero(ends > target).tolist()
+            for buffer, drawn in zip(blamed, random_numbers(len(blamed), number), strict=True):
+                part = (drawn + 1) / 2  # of the longest way, 0.3 of all places, most by less
+                place[buffer] -= 0.3 * len(problem) * part * part
+
+
+def test_work_is_counted_by_what_a_method_looks_at(monkeypatch):
+    count, call = len(LEVEL_PROBLEM), phases.CALL
+    packer = Packer(problem_from(*level_columns(0), {0: 700}))
+    assert packer.work == call + count**2
+    calls_of(packer, monkeypatch, 1 + 5)
+    assert packer.work == 6 * (call + count**2)
+    packer = Packer(LEVEL_PROBLEM)
+    assert packer.work == 0
+    (_, (order,)), *_ = calls_of(packer, monkeypatch, 1 + 1)
+    visits = fill_valleys(
+        LEVEL_PROBLEM.first, LEVEL_PROBLEM.last, LEVEL_PROBLEM.size, ranks(order),
+        LEVEL_PROBLEM.by_birth, LEVEL_PROBLEM.births, np.zeros(count, np.int64),
+    )[1]  # fmt: skip
+    assert packer.work == call + phases.VISIT * visits
+    assert count <= visits <= count * count
 
 
 def test_large_problems_are_not_placed_in_quadratic_work(monkeypatch):
