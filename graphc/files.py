@@ -203,15 +203,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _make_like(file: IO[bytes], old: os.stat_result) -> None:
-    """Give a file the owner, as far as this user may, and the mode of the one it replaces."""
-    made = os.fstat(file.fileno())
-    for owner, group, differs in (
-        (-1, old.st_gid, made.st_gid != old.st_gid),
-        (old.st_uid, -1, made.st_uid != old.st_uid),
-    ):
-        if differs:
-            with suppress(PermissionError):
-                os.fchown(file.fileno(), owner, group)
+    """Give a file group and owner, as far as this user may, and mode of the one it replaces."""
+    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
+        with suppress(PermissionError):
+            os.fchown(file.fileno(), owner, group)
     os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
 
 

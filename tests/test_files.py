@@ -161,15 +161,37 @@ def test_a_file_that_is_overwritten_keeps_its_mode(tmp_path, mode):
     assert mode_of(tmp_path / "run") == mode
 
 
+def another_group():
+    """A group that a file may be given to, if there is one besides that of new files."""
+    if os.getuid() == 0:
+        return 54321
+    return next((group for group in os.getgroups() if group != os.getgid()), os.getgid())
+
+
 def test_a_file_that_is_overwritten_keeps_its_owner_and_group(tmp_path):
     (tmp_path / "run").write_bytes(OLD)
-    others = [group for group in os.getgroups() if group != os.getgid()]
-    owner, group = (12345, 54321) if os.getuid() == 0 else (os.getuid(), (others or [-1])[0])
-    os.chown(tmp_path / "run", owner, group)
+    os.chown(tmp_path / "run", 12345 if os.getuid() == 0 else -1, another_group())
     expected = (tmp_path / "run").stat()
     write(tmp_path / "run")
     found = (tmp_path / "run").stat()
     assert (found.st_uid, found.st_gid) == (expected.st_uid, expected.st_gid)
+
+
+def test_the_group_is_kept_where_the_owner_may_not_be_given_away(tmp_path, monkeypatch):
+    """As for a user who writes over a file that others share."""
+    fchown, group = os.fchown, another_group()
+
+    def refuse(descriptor, owner, group):
+        if owner != -1:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        fchown(descriptor, owner, group)
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    (tmp_path / "run").write_bytes(OLD)
+    os.chown(tmp_path / "run", -1, group)
+    (tmp_path / "run").chmod(0o660)
+    write(tmp_path / "run")
+    assert ((tmp_path / "run").stat().st_gid, mode_of(tmp_path / "run")) == (group, 0o660)
 
 
 def test_what_replaces_a_private_file_is_private_from_its_first_byte(tmp_path, monkeypatch):
