@@ -30,7 +30,8 @@ class LearningRateAttributes:
     dtype: Annotated[str, DTypeName("float")]
 
     def at(self, step: int) -> float:
-        """The rate of step number `step`, from 0."""
+        """The rate of step number `step`, from 0; before that, the rate of step 0."""
+        step = max(step, 0)
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         part = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
+
 from graphc.errors import DTypeError, ShapeError
 from graphc.ir.attributes import Between
 from graphc.ir.expression import Expression, parse
@@ -208,9 +210,10 @@ class AdamCorrection(Op):
 def _correct(
     betas: BetaAttributes, learning_rate: Array, step: Array, rate: Array, correction: Array
 ) -> None:
-    count = step.item() + 1
-    rate[()] = learning_rate.item() / (1 - betas.beta1**count)
-    correction[()] = (1 - betas.beta2**count) ** -0.5
+    # NumPy's numbers have an infinity where a count that is not from 1 up would make Python raise.
+    beta1, beta2, count = np.float64(betas.beta1), np.float64(betas.beta2), step.item() + 1
+    rate[()] = learning_rate.item() / (1 - beta1**count)
+    correction[()] = (1 - beta2**count) ** -0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -359,3 +359,14 @@ def test_what_a_state_cannot_begin_with_is_refused(kind, scale, dtype):
             f"graph {{\n@w: {short} = parameter() {{initial={kind!r}, scale={scale!r}}}\n"
             "output y = @w\n}"
         )
+
+
+def test_a_step_number_below_0_makes_no_kernel_raise():
+    """As a graph text may begin its counter, or a feed may say."""
+    for name in ("adam_correction", "learning_rate", "dropout"):
+        graph = alone(name)
+        program = g.Program(Allocation(graph).plan("packed"))
+        for step in (-(2**62), -2, -1, 0, 2**62):
+            feeds = {x.name: np.zeros(x.shape, x.type.dtype.numpy) for x in graph.inputs}
+            feeds[graph.inputs[-1].name] = np.array(step, np.int64)
+            program.step(feeds)

@@ -83,6 +83,19 @@ def mutated_text(text, random):
             return text[:start] + inserted + text[end:]
 
 
+def mutated_attribute(text, random):
+    """A text with another number somewhere in braces, if there is one."""
+    found = [
+        (braces.start() + number.start(), braces.start() + number.end())
+        for braces in re.finditer(r"\{[^{}\n]+\}", text)
+        for number in NUMBER.finditer(braces[0])
+    ]
+    if not found:
+        return text
+    start, end = random.choice(found)
+    return text[:start] + random.choice(NUMBERS) + text[end:]
+
+
 def _moved(parts, random):
     """Parts of which one is removed, repeated, or exchanged with another."""
     one, other = random.randrange(len(parts)), random.randrange(len(parts))
