@@ -125,12 +125,13 @@ class Alternatives:
             yield "--allocate packed", {"allocate": "packed"}, True
         if not options.reorder:
             yield "leaving out --keep-order", {"reorder": True}, True
-        batch = setting(options.model, options.settings, "batch")
-        if isinstance(batch, int) and batch > 1:
+        batch, goals = setting(options.model, options.settings, "batch"), self._goals(strategy)
+        # A plan takes the budget that it is given, whatever the batch.
+        if isinstance(batch, int) and batch > 1 and "budget" not in goals:
             others = [e for e in options.settings if not e.startswith("batch=")]
             smaller = {"settings": [*others, f"batch={batch // 2}"]}
             yield f"batch={batch // 2}, half of it", smaller, False
-        if options.optimizer != "none" and not self._goals(strategy):
+        if options.optimizer != "none" and not goals:
             for policy in POLICIES:
                 if policy["recompute"] != plan.recompute:
                     name, value = list(policy.items())[-1]  # a goal says which policy

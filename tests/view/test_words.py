@@ -1,0 +1,29 @@
+"""A step is a training step, and what runs in it are nodes: in explain and on the page."""
+
+import re
+from importlib.resources import files
+
+import pytest
+from view.networks import every_plan
+
+from graphc.view.explain import explain_value
+from graphc.view.peak import explain_kept, explain_peak
+from graphc.view.scopes import explain_scopes
+
+NODE_AS_STEP = re.compile(r"\b(at|from|to|in|step) steps? ?\d|\bsteps? (\d|\$\{)", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("plan", every_plan(), ids=repr)
+def test_explain_calls_no_node_a_step(plan):
+    values = list(plan.graph.values)[:: max(1, len(plan.graph.values) // 40)]
+    told = [line for value in values for line in explain_value(plan, value)]
+    told += [*explain_peak(plan), *explain_kept(plan), *explain_scopes(plan)]
+    assert [line for line in told if NODE_AS_STEP.search(line)] == []
+    assert any(re.search(r"\bnode \d", line) for line in told)
+
+
+def test_the_page_calls_no_node_a_step():
+    for path in files("graphc.view").joinpath("template").iterdir():
+        text = path.read_text("utf-8")
+        shown = re.findall(r"`[^`]*`|\"[^\"]*\"|>[^<>]+<", text)
+        assert [each for each in shown if NODE_AS_STEP.search(each)] == []
