@@ -91,7 +91,7 @@ class Packer:
     def _begin(self) -> None:
         """Make a first packing at little work."""
         if self._pinned:
-            self.offsets, self.height = self._in_order(np.argsort(self.problem.first), True)
+            self.offsets, self.height = self._in_order(self.problem.by_birth, True)
         else:
             self.offsets, self.height = pack_in_time(self.problem)
 
