@@ -147,3 +147,19 @@ def test_a_copy_is_made_once_and_as_late_as_it_can():
     assert [node.op.name for node in copies] == ["exp"]
     assert nodes.index(copies[0]) > [n.op.name for n in nodes].index("tanh_gradient")
     assert networkx.is_directed_acyclic_graph(trace({"dx": dx}).to_networkx())
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_what_two_branches_read_is_copied_once_for_both(level):
+    """The second branch finds the copies of the first, and makes only its own."""
+    w = g.parameter("w", (4,))
+    shared = g.tanh(g.tanh(w))
+    left, right = g.tanh(shared * 2.0), g.sigmoid(shared * 3.0)
+    recomputed = {"tanh", "sigmoid", "scale"}
+    (dw,) = gradient(
+        g.sum(left) + g.sum(right), [w], lambda n: level if n.op.name in recomputed else 0
+    )
+    copies = [(n.copy_of, n.level) for n in trace({"dw": dw}).nodes if n.copy_of is not None]
+    assert len(copies) == len(set(copies))
+    ops = sorted(node.op.name for node, count in copies if count == level)
+    assert ops == ["scale", "scale", "sigmoid", "tanh", "tanh", "tanh"]
