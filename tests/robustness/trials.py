@@ -8,27 +8,36 @@ from random import Random
 from graphc.errors import GraphcError
 
 SECONDS = 20
-"""A case that runs longer hangs."""
+"""A case that computes longer hangs."""
+
+WAITING_SECONDS = 600
+"""A case that takes longer, by the clock, waits for something that does not come."""
 
 
 class HangError(BaseException):
-    """A case ran into the alarm; no handler of exceptions in the code catches it."""
+    """A case ran into an alarm; no handler of exceptions in the code catches it."""
 
 
 @contextmanager
 def alarm():
-    """Raise `HangError` inside after `SECONDS`."""
+    """Raise `HangError` inside after `SECONDS` of computing, or `WAITING_SECONDS`."""
 
     def ring(*_):
-        raise HangError(f"over {SECONDS} s")
+        raise HangError(f"over {SECONDS} s of computing, or {WAITING_SECONDS} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    timers = (
+        (signal.SIGPROF, signal.ITIMER_PROF, SECONDS),
+        (signal.SIGALRM, signal.ITIMER_REAL, WAITING_SECONDS),
+    )
+    before = [signal.signal(number, ring) for number, _, _ in timers]
+    for _, timer, seconds in timers:
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, timer, _), handler in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
 
 
 def failures(what, count, case):
