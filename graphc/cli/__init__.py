@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 
+import graphc
 from graphc.cli import (
     batch,
     compare,
@@ -20,6 +21,7 @@ from graphc.cli import (
     remat,
     train,
     view,
+    zoo,
 )
 from graphc.cli.described import infeasible
 from graphc.cli.parser import Parser
@@ -99,6 +101,7 @@ def _may_follow(entry: str, options: argparse.Namespace) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="graphc", description="Plan every byte of a training step before it runs.")
+    parser.add_argument("--version", action="version", version=f"graphc {graphc.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (
         plan,
@@ -110,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         profile,
         remat,
         pack,
+        zoo,
         ops,
         devices,
     ):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from graphc.cli.arguments import check_writable
 from graphc.cli.terminal import say
 from graphc.errors import whole_number
-from graphc.ir.types import format_bytes, parse_bytes
+from graphc.ir.types import exact_bytes, parse_bytes
 from graphc.packing import THOROUGH, Packing, pack
 from graphc.packing.csv_file import read_buffers, write_offsets
 from graphc.progress import report
@@ -81,16 +81,12 @@ def run(options: argparse.Namespace) -> None:
         say(json.dumps(found))
         return
     say(f"buffers    {len(table.ids)}, {len(table.pinned)} of them pinned")
-    say(f"height     {_told(packing.height)}, {_standing(packing, effort)}")
-    say(f"bound      {_told(packing.bound)}")
+    say(f"height     {exact_bytes(packing.height)}, {_standing(packing, effort)}")
+    say(f"bound      {exact_bytes(packing.bound)}")
     if packing.proven > packing.bound:
-        say(f"proven     at least {_told(packing.proven)}")
+        say(f"proven     at least {exact_bytes(packing.proven)}")
     say(f"gap        {packing.gap:.4%}")
     say(f"seconds    {seconds:.2f}")
-
-
-def _told(count: int) -> str:
-    return f"{count} bytes = {format_bytes(count)}"
 
 
 def _standing(packing: Packing, effort: int) -> str:

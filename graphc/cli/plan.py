@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from graphc.cli.arguments import (
     add_options,
@@ -22,7 +20,7 @@ from graphc.cli.arguments import (
     check_writable,
 )
 from graphc.cli.described import described
-from graphc.cli.fits import fits_line
+from graphc.cli.fits import WIDTH, fits_line
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
 from graphc.cli.plans import (
@@ -33,6 +31,7 @@ from graphc.cli.plans import (
     check_suffix,
     plan_from_arguments,
     plan_options,
+    written,
 )
 from graphc.cli.terminal import Console, say
 from graphc.compiler import FrontierPoint, frontier
@@ -43,14 +42,7 @@ from graphc.keywords import declared
 from graphc.options import PlanOptions, RecomputeOptions
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan, save_plan
-from graphc.plans.printout import (
-    STEP_COLUMNS,
-    format_plan,
-    peak_rows,
-    shown_steps,
-    step_rows,
-    summary_rows,
-)
+from graphc.plans.printout import format_plan
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
@@ -78,7 +70,7 @@ def add(commands: Commands) -> None:
         help="write the plan as JSON, to run or print it later; with --frontier FILE.png, a chart",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--text", action="store_true", help="plain text with every step")
+    parser.add_argument("--text", action="store_true", help="list every node, too")
     parser.set_defaults(run=partial(run, parser))
 
 
@@ -94,6 +86,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         memory_plan = load_plan(options.model)
     elif options.frontier:
         _show_frontier(options)
+        written(options)
         return
     else:
         memory_plan = plan_from_arguments(options)
@@ -102,14 +95,13 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.json:
         made_by = None if is_file else options
         say(json.dumps(described(memory_plan, made_by, options.model), default=str))
+        written(options)
         return
     say(fits_line(memory_plan, None if is_file else options))
-    if options.text:
-        say(format_plan(memory_plan, step_limit=None), end="")
-    else:
-        _show_plan(memory_plan)
+    say(format_plan(memory_plan, None if options.text else 0), end="")
     if not is_file:
         _show_lowering(options, memory_plan)
+    written(options)
 
 
 def _check_shown(options: argparse.Namespace) -> None:
@@ -123,7 +115,7 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
     """The changes that lower the arena most."""
     lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
     for line in ["", *lines] if lines else []:
-        say(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
+        say(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _show_frontier(options: argparse.Namespace) -> None:
@@ -142,7 +134,7 @@ def _show_frontier(options: argparse.Namespace) -> None:
     if options.json:
         say(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
         return
-    columns = ("arena", "feature maps", "extra time", "proven", "extra flops")
+    columns = ("arena", "paper's measure", "extra time", "proven", "extra flops")
     table = Table(*columns, box=None, title=f"no plan below {format_bytes(points[0].bound_bytes)}")
     for column in table.columns:
         column.justify = "right"
@@ -154,7 +146,7 @@ def _show_frontier(options: argparse.Namespace) -> None:
             f"{point.extra_time_bound:.2%}",
             f"{point.extra_flops_fraction:.2%}",
         )
-    Console(width=None if sys.stdout.isatty() else 100).print(table)
+    Console(width=WIDTH).print(table)
 
 
 def _draw_frontier(options: argparse.Namespace, points: Sequence[FrontierPoint]) -> None:
@@ -165,30 +157,3 @@ def _draw_frontier(options: argparse.Namespace, points: Sequence[FrontierPoint])
     title = f"{options.model}: arena against extra time"
     picture = frontier_picture(points, marked, points[0].bound_bytes, title)
     write_atomically(options.output, picture, OptionError)
-
-
-def _show_plan(memory_plan: MemoryPlan) -> None:
-    """Tables and colour on a terminal, the plain printout elsewhere."""
-    console = Console()
-    if not console.is_terminal:
-        say(format_plan(memory_plan), end="")
-        return
-    head = Table(box=None, show_header=False, title=f"{memory_plan.allocate} plan")
-    for label, figure in summary_rows(memory_plan):
-        head.add_row(Text(label, "bold"), figure)
-    for kind, size in memory_plan.bytes_by_kind.items():
-        head.add_row(Text(f"all {kind} bytes", "dim"), format_bytes(size))
-    steps = Table(box=None)
-    for column in STEP_COLUMNS:
-        steps.add_column(column, justify="right" if column in ("step", "bytes", "live") else "left")
-    colours = {"new": "red", "reuse": "green", "over": "green", "part": "green"}
-    colours |= {"view": "blue", "state": "dim"}
-    for row in step_rows(memory_plan, shown_steps(memory_plan, 60)):
-        how = row[STEP_COLUMNS.index("how")]
-        cells = [Text(cell) for cell in row]
-        cells[STEP_COLUMNS.index("how")].stylize(colours[how.split()[0]])
-        steps.add_row(*cells)
-    peak = Table(box=None, show_header=False, title=f"peak at step {memory_plan.peak_step}")
-    for peak_row in peak_rows(memory_plan):
-        peak.add_row(*map(Text, peak_row))
-    console.print(head, steps, peak)

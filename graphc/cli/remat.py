@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from graphc.cli.terminal import say
 from graphc.errors import BudgetError, OptionError, ProblemError
-from graphc.ir.types import format_bytes, parse_bytes
+from graphc.ir.types import exact_bytes, parse_bytes
 from graphc.planning import read_problem, solve
 from graphc.planning.given.solve import SECONDS
 
@@ -50,9 +50,9 @@ def run(options: argparse.Namespace) -> None:
         return
     once = sum(problem.cost[node] for node in problem.needed)
     extra, proven = found.cost / (once or 1) - 1, found.bound_cost / (once or 1) - 1
-    say(f"peak       {found.peak_bytes} bytes = {format_bytes(found.peak_bytes)}")
+    say(f"peak       {exact_bytes(found.peak_bytes)}")
     say(f"cost       {found.cost:g}, {extra:.2%} above computing each node once")
     say(f"proven     at least {found.bound_cost:g}, {proven:.2%} above")
-    say(f"steps      {len(found.sequence)} for {len(problem.needed)} nodes")
+    say(f"runs       {len(found.sequence)}, of {len(problem.needed)} nodes")
     say(f"seconds    {found.seconds:.2f}")
     say("sequence  ", *found.sequence)

@@ -114,7 +114,7 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> None:
                 progress.update(bar, completed=event)
                 continue
             reports.append(event)
-            line = f"{_told(event)}  arena {run.training.arena_bytes} bytes"
+            line = f"{_told(event)}  arena {run.training.arena_bytes:,} bytes"
             console.print(line, highlight=False, soft_wrap=True)
             if options.save:
                 run.save(options.save)

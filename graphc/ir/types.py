@@ -247,6 +247,11 @@ def format_bytes(count: int) -> str:
     return f"{size:.2f} TiB"
 
 
+def exact_bytes(count: int) -> str:
+    """A number of bytes in full and as people read it: "1,536 bytes = 1.50 KiB"."""
+    return f"{count:,} bytes = {format_bytes(count)}"
+
+
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
 UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}

@@ -24,7 +24,7 @@ class Goal:
         if self.budget is not None:
             return f"arena of at most {format_bytes(self.budget)}"
         if self.feature_map_budget is not None:
-            return f"feature maps of at most {format_bytes(self.feature_map_budget)}"
+            return f"paper's measure of at most {format_bytes(self.feature_map_budget)}"
         if self.max_extra_flops is not None:
             return f"at most {self.max_extra_flops:.1%} more flops"
         return "knee of the curve"

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from graphc.ir.forms import writes
 from graphc.ir.graph import Node
-from graphc.ir.types import format_bytes
+from graphc.ir.types import exact_bytes, format_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import buffer_name, kind_at
 
-STEP_LIMIT = 200
-"""The most steps that `str(plan)` lists; of longer plans it shows the steps around the peak."""
+NODE_LIMIT = 200
+"""The most nodes that `str(plan)` lists; of longer plans it shows those around the peak."""
+
+WIDTH = 80
+"""The columns of all but the list of nodes."""
+
+INDENT, PEAK_INDENT = 22, 30
+"""The columns before a figure of the summary, and before a name at the peak."""
 
 LARGEST = 6
 """The number of values that are listed at the peak."""
 
 
 @writes(MemoryPlan, "text")
-def format_plan(plan: MemoryPlan, step_limit: int | None = STEP_LIMIT) -> str:
-    """Summary, bytes by kind, steps, and the peak with its largest values."""
-    sections = [_summary(plan), _kinds(plan), _steps(plan, step_limit), _peak(plan)]
+def format_plan(plan: MemoryPlan, node_limit: int | None = NODE_LIMIT) -> str:
+    """The list of nodes, then summary, bytes by kind, and the peak with its largest values.
+
+    Of more than `node_limit` nodes those around the peak are listed: None lists all, 0 none.
+    """
+    sections = [_summary(plan), _kinds(plan), _peak(plan)]
+    if node_limit != 0:
+        sections.insert(0, _nodes(plan, node_limit))
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
@@ -30,10 +42,10 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     forward = sum(node.phase == "forward" for node in graph.nodes)
     gap = (plan.arena_bytes - plan.live_bytes) / max(plan.live_bytes, 1)
     rows = [
-        ("nodes", f"{len(graph.nodes)} ({forward} forward)"),
-        ("arena", f"{plan.arena_bytes} bytes = {format_bytes(plan.arena_bytes)}"),
+        ("nodes", f"{len(graph.nodes):,} ({forward:,} forward)"),
+        ("arena", exact_bytes(plan.arena_bytes)),
         ("most bytes live", f"{format_bytes(plan.live_bytes)} (gap {gap:.2%})"),
-        ("feature maps", format_bytes(plan.feature_map_bytes)),
+        ("paper's measure", format_bytes(plan.feature_map_bytes)),
     ]
     if plan.device.kind == "cuda":
         rows.insert(0, ("device", f"{plan.device.name}, a GPU"))
@@ -66,7 +78,18 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
 
 def _summary(plan: MemoryPlan) -> list[str]:
     head = f"plan: allocate={plan.allocate} recompute={plan.recompute} alignment={plan.alignment}"
-    return [head, *(f"  {label:<20}{figure}" for label, figure in summary_rows(plan))]
+    return [head, *(line for row in summary_rows(plan) for line in _row(*row))]
+
+
+def _row(label: str, figure: str, indent: int = INDENT) -> list[str]:
+    """A label and a figure, which goes on below itself where it is long."""
+    return textwrap.wrap(
+        figure,
+        WIDTH,
+        initial_indent=f"  {label:<{indent - 2}}",
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+    )
 
 
 def _kinds(plan: MemoryPlan) -> list[str]:
@@ -76,8 +99,8 @@ def _kinds(plan: MemoryPlan) -> list[str]:
     return lines
 
 
-def step_rows(plan: MemoryPlan, steps: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """(step, node, value, type, bytes, offset, how, live) for each output of the given steps."""
+def node_rows(plan: MemoryPlan, steps: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """(node, call, value, type, bytes, offset, how, live) for each output of the given nodes."""
     names = plan.graph.names
     for step in steps:
         node = plan.graph.nodes[step]
@@ -98,7 +121,7 @@ def step_rows(plan: MemoryPlan, steps: Sequence[int]) -> Iterator[tuple[str, ...
             )
 
 
-STEP_COLUMNS = ("step", "node", "value", "type", "bytes", "offset", "how", "live")
+NODE_COLUMNS = ("node", "call", "value", "type", "bytes", "offset", "how", "live")
 
 
 def _call(plan: MemoryPlan, node: Node) -> str:
@@ -107,8 +130,8 @@ def _call(plan: MemoryPlan, node: Node) -> str:
     return f"{title}({operands})" if len(operands) <= 48 else f"{title}(...)"
 
 
-def shown_steps(plan: MemoryPlan, limit: int | None) -> range:
-    """All steps, or the `limit` steps around the peak."""
+def shown_nodes(plan: MemoryPlan, limit: int | None) -> range:
+    """The numbers of all nodes, or of the `limit` ones around the peak."""
     count = len(plan.graph.nodes)
     if limit is None or count <= limit:
         return range(count)
@@ -116,14 +139,14 @@ def shown_steps(plan: MemoryPlan, limit: int | None) -> range:
     return range(first, first + limit)
 
 
-def _steps(plan: MemoryPlan, limit: int | None) -> list[str]:
-    steps = shown_steps(plan, limit)
-    rows = [STEP_COLUMNS, *step_rows(plan, steps)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(STEP_COLUMNS))]
-    lines = ["steps"]
-    if len(steps) < len(plan.graph.nodes):
+def _nodes(plan: MemoryPlan, limit: int | None) -> list[str]:
+    shown = shown_nodes(plan, limit)
+    rows = [NODE_COLUMNS, *node_rows(plan, shown)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(NODE_COLUMNS))]
+    lines = ["nodes"]
+    if len(shown) < len(plan.graph.nodes):
         lines[0] += (
-            f" {steps.start} to {steps.stop - 1}, around the peak, of {len(plan.graph.nodes)}"
+            f" {shown.start} to {shown.stop - 1}, around the peak, of {len(plan.graph.nodes)}"
         )
     for row in rows:
         cells = [
@@ -137,9 +160,10 @@ def _steps(plan: MemoryPlan, limit: int | None) -> list[str]:
 def _peak(plan: MemoryPlan) -> list[str]:
     step = plan.peak_step
     at = plan.graph.nodes[step].label if plan.graph.nodes else "start"
-    lines = [f"peak at step {step} ({at}): {format_bytes(plan.live_bytes)} live"]
-    for size, kind, names in peak_rows(plan):
-        lines.append(f"  {size:>12}  {kind:<12}  {names}")
+    title = f"peak at node {step} ({at}): {format_bytes(plan.live_bytes)} live"
+    lines = textwrap.wrap(title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    for size, kind, name in peak_rows(plan):
+        lines += _row(f"{size:>12}  {kind}", name, PEAK_INDENT)
     return lines
 
 

@@ -31,7 +31,7 @@ def test_python_block_runs(tmp_path):
         [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert "peak at step" in done.stdout
+    assert "peak at node" in done.stdout
     assert (tmp_path / "run.safetensors").exists()
 
 

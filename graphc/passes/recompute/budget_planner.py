@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError
 from graphc.ir.graph import Graph, Node
-from graphc.ir.types import format_bytes
+from graphc.ir.types import exact_bytes, format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.points import Point, undominated
@@ -374,11 +374,10 @@ class OptimalPlanner:
         listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
         packed = "" if self.strategy == "packed" else "allocate packed, which needs less, "
         return BudgetError(
-            f"no plan found whose {measured} fit into {budget} bytes = {format_bytes(budget)}; the "
-            f"least found is {least.bytes(maps_only)} bytes = "
-            f"{format_bytes(least.bytes(maps_only))}, and none can be below {bound} bytes. At its "
-            f"peak, {node}, the largest values are: {listed}. Raise the budget, {packed}or make "
-            "the batch smaller (accumulate=k keeps the step's batch)",
+            f"no plan found whose {measured} fit into {exact_bytes(budget)}; the "
+            f"least found is {exact_bytes(least.bytes(maps_only))}, and none can be below "
+            f"{bound:,} bytes. At its peak, {node}, the largest values are: {listed}. Raise the "
+            f"budget, {packed}or make the batch smaller (accumulate=k keeps the step's batch)",
             least.bytes(maps_only),
             bound,
             node,

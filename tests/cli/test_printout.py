@@ -1,0 +1,172 @@
+"""What commands print: 80 columns, the answer last, nodes where asked for, one name a thing."""
+
+import importlib
+import inspect
+import json
+import re
+
+import pytest
+from cli.running import run
+
+import graphc as g
+from graphc.ir.types import format_bytes
+from graphc.models import MODELS, mlp
+from graphc.plans.printout import format_plan
+
+SMALL = ["layers=3", "hidden=16", "inputs=8", "batch=4"]
+SIZES = {"layers": 3, "hidden": 16, "inputs": 8, "batch": 4}
+NODE_LINE = re.compile(r"^ +\d+  \w+\(", re.MULTILINE)
+
+DEEP_SCOPES = (
+    "import graphc as g\n"
+    "def build():\n"
+    "    h = g.input('x', (64, 8))\n"
+    "    for name in ('encoder' * 9, 'decoder' * 9):\n"
+    "        with g.scope(name), g.scope(name):\n"
+    "            h = g.tanh(g.linear(h, 32))\n"
+    "    return g.mean(h)\n"
+)
+
+
+def planned(**options):
+    return g.plan(mlp(**SIZES), optimizer=g.optim.Adam(), **options)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["mlp", *SMALL, "--optimizer", "adam", "--clip-norm", "1", "--schedule", "cosine"],
+        ["mlp", "--budget", "2.6MiB"],
+        ["mlp", *SMALL, "--recompute", "cheap", "--device", "rtx-4090", "--accumulate", "3"],
+        ["deep", "--optimizer", "none"],
+        ["mlp", *SMALL, "--frontier"],
+    ],
+)
+def test_a_plan_is_printed_in_80_columns_without_its_nodes(capsys, tmp_path, arguments):
+    if arguments[0] == "deep":
+        (tmp_path / "net.py").write_text(DEEP_SCOPES)
+        arguments = [f"{tmp_path}/net.py:build", *arguments[1:]]
+    code, out, err = run(capsys, "plan", *arguments)
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= 80
+    assert not NODE_LINE.search(out)
+
+
+def test_with_text_the_list_of_nodes_comes_before_the_answer(capsys):
+    plain, text = (run(capsys, "plan", "mlp", *SMALL, *more)[1] for more in ((), ("--text",)))
+    count = json.loads(run(capsys, "plan", "mlp", *SMALL, "--json")[1])["nodes"]
+    assert len(NODE_LINE.findall(text)) == count
+    first, rest = plain.split("\n", 1)
+    assert text.startswith(f"{first}\nnodes\n")
+    assert text.endswith(rest)
+
+
+def test_a_terminal_and_a_pipe_show_the_same_text(capsys, monkeypatch):
+    piped = run(capsys, "plan", "mlp", *SMALL)[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run(capsys, "plan", "mlp", *SMALL)[1] == piped
+
+
+def test_a_printed_plan_lists_every_node_up_to_its_limit():
+    plan = planned()
+    assert len(NODE_LINE.findall(str(plan))) == len(plan.graph.nodes)
+    few = format_plan(plan, node_limit=5)
+    assert len(NODE_LINE.findall(few)) == 5
+    assert f", around the peak, of {len(plan.graph.nodes)}" in few
+    assert not NODE_LINE.search(format_plan(plan, node_limit=0))
+
+
+def test_a_node_is_no_step_and_a_measure_has_one_name():
+    """The step of a printout is the training step; feature maps are a kind of buffers."""
+    plan = planned(feature_map_budget="1GiB")
+    text = format_plan(plan).replace("@counter/step", "")
+    told = [line for line in text.splitlines() if re.search(r"\bsteps?\b", line)]
+    assert len(told) == 1
+    assert told[0].startswith("  step                Adam(")
+    assert f"  paper's measure     {format_bytes(plan.feature_map_bytes)}\n" in text
+    (kind,) = re.findall(r"^  feature map +(\S+ \S+)$", text, re.MULTILINE)
+    assert kind == format_bytes(plan.bytes_by_kind["feature map"])
+    assert f"peak at node {plan.peak_step} (" in text
+
+
+def test_sizes_have_separators():
+    plan = g.plan(mlp(), optimizer=g.optim.SGD())
+    assert plan.arena_bytes > 10**6
+    assert f"  arena               {plan.arena_bytes:,} bytes = " in str(plan)
+    with pytest.raises(g.BudgetError) as caught:
+        g.plan(mlp(), optimizer=g.optim.SGD(), budget="1KiB")
+    error = caught.value
+    assert (
+        f"fit into 1,024 bytes = 1.00 KiB; the least found is {error.least_bytes:,} bytes = "
+        in (str(error))
+    )
+    assert f"none can be below {error.bound_bytes:,} bytes" in str(error)
+
+
+def test_what_was_written_is_said(capsys, tmp_path):
+    path = str(tmp_path / "plan.json")
+    code, out, err = run(capsys, "plan", "mlp", *SMALL, "-o", path)
+    assert (code, err) == (0, "")
+    assert out.endswith(f"\nwritten to {path}\n")
+    code, out, err = run(capsys, "plan", "mlp", *SMALL, "-o", path, "--json")
+    assert json.loads(out)["model"] == "mlp"
+    assert err == f"graphc: written to {path}\n"
+
+
+def test_compare_has_rows_for_budgets_and_plan_files(capsys, tmp_path):
+    path = str(tmp_path / "cheap.json")
+    run(capsys, "plan", "mlp", *SMALL, "--recompute", "cheap", "-o", path)
+    arguments = ("compare", "mlp", *SMALL, path, "--budget", "1MiB", "--budget", "2MiB")
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= 80
+    assert " ".join(out.splitlines()[1].split()) == "paper's extra extra planning"
+    assert " ".join(out.splitlines()[2].split()) == (
+        "plan allocate measure arena gap flops time seconds"
+    )
+    names = [line.split("  ")[0] for line in out.splitlines()[3:]]
+    assert names[-3:] == ["budget 1MiB", "budget 2MiB", "cheap.json"]
+    rows = json.loads(run(capsys, *arguments, "--json")[1])
+    assert [row["budget_bytes"] for row in rows[-3:-1]] == [2**20, 2**21]
+    assert rows[-1]["model"] == "cheap.json"
+    for line, row in zip(out.splitlines()[3:], rows, strict=True):
+        assert f" {format_bytes(row['arena_bytes'])} " in line
+        assert f" {row['extra_time_fraction']:.1%} " in line
+    code, out, _ = run(capsys, "compare", path, path, "--json")
+    assert code == 0
+    assert [row["recompute"] for row in json.loads(out)] == ["cheap", "cheap"]
+    code, _, err = run(capsys, "compare", path, "--budget", "1MiB")
+    assert code == 2
+    assert "is a plan already; leave out --budget" in err
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as left:
+        run(capsys, "--version")
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"graphc {g.__version__}\n"
+
+
+def test_models_are_listed_with_their_arguments_and_parameters(capsys):
+    code, out, _ = run(capsys, "models", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert list(found) == list(MODELS)
+    for name, model in found.items():
+        parameters = inspect.signature(MODELS[name]).parameters
+        assert set(model["arguments"]) == set(parameters)
+        assert model["arguments"]["batch"] == parameters["batch"].default
+        module = importlib.import_module(MODELS[name].__module__)
+        assert module.__doc__
+        assert model["doc"]
+    trained = [state for state in planned().graph.states if state.trainable]
+    small = sum(state.type.elements for state in trained)
+    assert small == 8 * 16 + 16 + 2 * (16 * 16 + 16) + 16 * 10 + 10
+    assert found["mlp"]["parameters"] == 784 * 256 + 3 * 256**2 + 256 * 10 + 4 * 256 + 10
+    code, out, _ = run(capsys, "models")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    text = " ".join(out.split())
+    for name, model in found.items():
+        assert f"{name} {model['parameters']:,} " in text
+    assert "hidden=256 inputs=784" in text
