@@ -134,8 +134,8 @@ def test_effort_bounds_the_search_and_the_result_says_where_it_ended(capsys, lev
     for effort in (0, 10**5, 10**6, 10**8):
         code, text, _ = run(capsys, "pack", level, "--effort", str(effort))
         assert code == 0
-        height = re.search(r"height +(\d+) bytes = .*, (.*)", text)
-        heights.append(int(height[1]))
+        height = re.search(r"height +([\d,]+) bytes = .*, (.*)", text)
+        heights.append(int(height[1].replace(",", "")))
         assert height[2] == (
             f"not proven to be the least: the search ended at the effort of {effort}"
         )

@@ -158,7 +158,7 @@ def test_command_line(capsys, tmp_path):
     assert found["peak_bytes"] <= 40
     code, out, _ = run(capsys, "remat", str(path), "--budget", "1KiB")
     assert code == 0
-    assert "41 for 41 nodes" in out
+    assert "runs       41, of 41 nodes" in out
     for arguments, message in (
         ([str(path), "--budget", "lots"], "a size such as 7GiB"),
         ([str(path), "--budget", "39"], "none can be below 40"),
