@@ -106,7 +106,7 @@ class Alternatives:
             if left is not None and work > left:
                 left_out.append(how)
                 continue
-            other = self._plan(how, changed, is_same_step)
+            other = self._plan(how, changed)
             if other is None:
                 continue
             left = None if left is None else left - work
@@ -144,8 +144,8 @@ class Alternatives:
     def _nodes(self, plan: MemoryPlan, strategy: dict[str, Any]) -> int:
         return len(plan.graph.nodes) * (SEARCH if self._goals(strategy) else 1)
 
-    def _plan(self, how: str, strategy: dict[str, Any], is_same_step: bool) -> MemoryPlan | None:
-        """The plan; None where a smaller batch cannot be planned."""
+    def _plan(self, how: str, strategy: dict[str, Any]) -> MemoryPlan | None:
+        """The plan; None where there is none, as a budget or a model of the user's own may rule."""
         key = self._key(strategy)
         if key not in self._known:
             report(f"what would lower the arena: {how}")
@@ -155,9 +155,7 @@ class Alternatives:
             try:
                 self._known[key] = self._make(given, **changed, dump=None)
             except GraphcError:
-                if is_same_step:
-                    raise
-                return None  # a budget, or a model of the user's own, may not allow it
+                return None
         return self._known[key]
 
     def _key(self, strategy: dict[str, Any]) -> tuple[object, ...]:

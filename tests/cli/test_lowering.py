@@ -112,6 +112,26 @@ def test_a_large_network_is_planned_in_few_other_ways(capsys, monkeypatch):
     assert len(made) == 5
 
 
+def test_an_alternative_that_cannot_be_planned_is_left_out(capsys, tmp_path):
+    """A plan is printed although half the batch of this model is refused."""
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import graphc\n\n"
+        "def build(batch=6):\n"
+        "    if batch < 6:\n"
+        "        raise graphc.errors.OptionError('too few')\n"
+        "    h = graphc.input('x', (batch, 64))\n"
+        "    for layer in range(6):\n"
+        "        with graphc.scope(f'layer{layer}'):\n"
+        "            h = graphc.relu(graphc.linear(h, 64))\n"
+        "    return graphc.mean(h)\n"
+    )
+    code, out, err = run(capsys, "plan", f"{path}:build")
+    assert (code, err) == (0, "")
+    assert "peak at " in out
+    assert "batch=3" not in out
+
+
 def test_tabs_of_a_page_are_not_planned_twice(capsys, tmp_path, monkeypatch):
     made = []
     from graphc.cli import view
