@@ -16,7 +16,8 @@ import pytest
 import graphc
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = CONFIGURATION["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 SOURCES = sorted((ROOT / "graphc").rglob("*.py"))
 UNTRACKED = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "__pycache__")
@@ -93,12 +94,13 @@ def test_the_wheel_holds_all_of_the_package_and_the_sdist_all_of_the_checkout(bu
         return {str(p.relative_to(ROOT)) for p in files if "__pycache__" not in p.parts}
 
     package = below("graphc")
+    modules = {f"{name}.py" for name in CONFIGURATION["tool"]["setuptools"]["py-modules"]}
     assert {".py", ".cuh", ".html", ".js", ".css", ".typed"} <= {
         Path(name).suffix or Path(name).name[2:] for name in package
     }
     with zipfile.ZipFile(wheel) as opened:
         held = {name for name in opened.namelist() if ".dist-info/" not in name}
-    assert held == package
+    assert held == package | modules
     with tarfile.open(sdist) as opened:
         held = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
     folders = ("graphc", "tests", "docs", "examples", "benchmarks")
