@@ -276,3 +276,13 @@ def test_recomputed_integers_are_checked_once():
     assert sum(map(len, ranges.values())) == 2
     assert not any(isinstance(r.value, Input) for found in ranges.values() for r in found)
     assert program._backend._kept == []
+
+
+def test_integers_that_a_cast_cuts_are_checked_behind_it():
+    """257 is 1 in eight bits, which is a class; 5 is none, cut or not."""
+    labels = g.cast(g.input("t", (2,), "int64"), "uint8")
+    program = g.compile(outputs={"y": g.one_hot(labels, 3)})
+    found = program.step(t=np.array([257, 2]))["y"]
+    np.testing.assert_array_equal(found, [[0, 1, 0], [0, 0, 1]])
+    with pytest.raises(FeedError, match=r"which the graph computes.*from 1 to 5.*\[0, 3\)"):
+        program.step(t=np.array([257, 5]))
