@@ -3,7 +3,7 @@
 The arena is [state | rest]. In the rest every value has a place for its lifetime, by these steps,
 each of which reads only what those before it found (V values, E edges, S storages):
 
-1. Lifetimes and liveness counters (`liveness`): of each value the step that writes it and the last
+1. Lifetimes (`liveness`): of each value the step that writes it and the last
    that reads it. O(V + E).
 2. Layouts (`layout`): which values do not lie row-major, by what the target prefers. O(V + E).
 3. Storages (`inplace`): values that view, replace or may overwrite one another share bytes. An
@@ -92,7 +92,7 @@ class Allocation:
 
     @cached_property
     def live(self) -> Liveness:
-        """Lifetimes and liveness counters of all values."""
+        """Lifetimes of all values."""
         return liveness(self.graph)
 
     @cached_property

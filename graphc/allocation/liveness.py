@@ -1,4 +1,4 @@
-"""Lifetimes and liveness counters: when each value is written, and who still has to read it."""
+"""Lifetimes: when each value is written, and when it is read for the last time."""
 
 from __future__ import annotations
 
@@ -13,29 +13,25 @@ class Liveness:
     """Lifetimes of all values: `born` is the step that writes one, `dies` that of its last reader.
 
     Steps count nodes. Sources are born at step 0, before its node runs. Graph outputs die at `end`,
-    one past the last step: they are copied out after it. `counters` is the number of readers,
-    copying out included: the counter of Fig. 2 before anything has run.
+    one past the last step: they are copied out after it.
     """
 
     born: dict[Value, int]
     dies: dict[Value, int]
-    counters: dict[Value, int]
     end: int
 
 
 def liveness(graph: Graph) -> Liveness:
-    """Compute the lifetimes and counters of all values of a graph in its order."""
+    """Compute the lifetimes of all values of a graph in its order."""
     end = len(graph.nodes)
     born: dict[Value, int] = dict.fromkeys(graph.sources, 0)
     for step, node in enumerate(graph.nodes):
         for value in node.outputs:
             born[value] = step
     dies = {value: steps[-1] if steps else born[value] for value, steps in graph.uses.items()}
-    counters = {value: len(steps) for value, steps in graph.uses.items()}
     for value in graph.outputs.values():
         dies[value] = end
-        counters[value] += 1
-    return Liveness(born, dies, counters, end)
+    return Liveness(born, dies, end)
 
 
 def peak_bytes(lifetimes: Iterable[tuple[int, int, int]]) -> int:

@@ -28,16 +28,15 @@ def readers(graph, value):
 
 @examples(60)
 @given(networks(), st.sampled_from(OPTIMIZERS))
-def test_lifetimes_and_counters_are_those_of_all_readers(network, optimizer):
+def test_lifetimes_are_those_of_all_readers(network, optimizer):
     graph = graph_of(network, optimizer)
     live = liveness(graph)
     assert live.end == len(graph.nodes)
-    assert set(live.born) == set(live.dies) == set(live.counters) == set(graph.values)
+    assert set(live.born) == set(live.dies) == set(graph.values)
     for value in graph.values:
         born = 0 if value.node is None else graph.nodes.index(value.node)
         assert live.born[value] == born
         assert live.dies[value] == max([born, *readers(graph, value)])
-        assert live.counters[value] == len(readers(graph, value))
 
 
 def permitted(node, value):

@@ -83,6 +83,9 @@ def _children(node: ast.AST) -> Iterable[ast.AST]:
             return ()
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return ()
+        case ast.Assign(targets=[target], value=value) if ast.unparse(target).isupper():
+            parts = value.elts if isinstance(value, ast.Tuple) else [value]
+            return [part for part in parts if not _is_measured(part)]
         case ast.AnnAssign(value=value):
             return () if value is None else (value,)
         case ast.FunctionDef(args=args, body=body):
@@ -144,6 +147,11 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
             yield "continue"
         case ast.Continue():
             yield "break"
+
+
+def _is_measured(node: ast.expr) -> bool:
+    """Whether this is a limit that was chosen by measuring: one more or less is as good."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value >= 64
 
 
 def _text(node: ast.expr) -> str:

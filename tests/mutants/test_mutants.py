@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     LIMIT = 3
 
 
+LARGE, SMALL = 1000, 2
+
+
 def least(values: "list[1]", start: int = 7) -> int:
     """Not 4."""
     if not values or start < 0:
@@ -28,6 +31,8 @@ def least(values: "list[1]", start: int = 7) -> int:
     return sorted(values, reverse=True)[0] - start
 '''
 WANTED = {
+    ("LARGE, SMALL = 1000, 2", "LARGE, SMALL = 1000, (3)"),
+    ("LARGE, SMALL = 1000, 2", "LARGE, SMALL = 1000, (1)"),
     ("if not values or start < 0:", "if (not values and start < 0):"),
     ("if not values or start < 0:", "if (not (not values or start < 0)):"),
     ("if not values or start < 0:", "if (values) or start < 0:"),
@@ -55,10 +60,13 @@ WANTED = {
 }
 
 
-def test_faults_are_of_what_runs_and_not_of_texts_types_and_messages(tmp_path):
+def test_faults_are_of_what_runs_and_not_of_texts_types_messages_and_measured_limits(tmp_path):
     (tmp_path / "least.py").write_text(SOURCE)
     found = {(f.before, f.after) for f in faults_in(tmp_path, "least.py")}
-    head = 'def least(values: "list[1]", start: int = '
+    head = 'LARGE, SMALL = 1000, 2
+
+
+def least(values: "list[1]", start: int = '
     wanted = WANTED | {(f"{head}7) -> int:", f"{head}({n})) -> int:") for n in (6, 8)}
     assert found == wanted
 
