@@ -54,7 +54,7 @@ GROUPS = {
     ),
     "recompute": Group(
         ("graphc/passes/recompute/*.py",),
-        ("tests/passes/recompute", "tests/properties", "tests/plans/test_growth.py"),
+        ("tests/passes/recompute",),
     ),
     "planning": Group(
         ("graphc/planning/**/*.py",),

@@ -63,10 +63,7 @@ WANTED = {
 def test_faults_are_of_what_runs_and_not_of_texts_types_messages_and_measured_limits(tmp_path):
     (tmp_path / "least.py").write_text(SOURCE)
     found = {(f.before, f.after) for f in faults_in(tmp_path, "least.py")}
-    head = 'LARGE, SMALL = 1000, 2
-
-
-def least(values: "list[1]", start: int = '
+    head = 'def least(values: "list[1]", start: int = '
     wanted = WANTED | {(f"{head}7) -> int:", f"{head}({n})) -> int:") for n in (6, 8)}
     assert found == wanted
 
