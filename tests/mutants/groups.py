@@ -58,7 +58,7 @@ GROUPS = {
     ),
     "planning": Group(
         ("graphc/planning/**/*.py",),
-        ("tests/planning", "tests/passes/recompute", "tests/passes/test_order.py"),
+        ("tests/planning", "tests/passes/test_order.py"),
     ),
     "packing": Group(
         ("graphc/packing/*.py",),

@@ -1,15 +1,19 @@
 """Planners at their limits: the largest numbers, the shortest searches, and what is done then."""
 
 import pytest
+from planning.order.test_order import random_problem as random_order_problem
 from planning.order.test_order import steps_of
-from planning.problems import training_chain
+from planning.problems import random_problem, training_chain
 
 from graphc.errors import ProblemError
 from graphc.planning import bound, replay, solve
+from graphc.planning.chain import Scale
 from graphc.planning.given import solve as solving
 from graphc.planning.given.problem import LARGEST, parse_problem
 from graphc.planning.order import Precedence
 from graphc.planning.order.exact import least_peak_order
+from graphc.planning.order.search import _Search
+from graphc.planning.order.windows import improve_windows
 
 
 def test_of_equal_peaks_the_fullest_set_is_looked_at_first():
@@ -55,3 +59,34 @@ def test_the_largest_numbers_of_a_problem_are_taken_and_none_above():
         above = {**node, key: LARGEST + 1}
         with pytest.raises(ProblemError, match=rf"nodes\[0\]\.{key}"):
             parse_problem({"nodes": [above], "outputs": [above["id"]]})
+
+
+def test_windows_are_solved_for_what_cuts_and_lists_leave():
+    """The method alone lowers the peak as `improve_windows` does."""
+    lowered = 0
+    for seed in range(20):
+        problem = random_order_problem(seed, 14)
+        search = _Search(problem, list(range(len(problem))))
+        before, wanted = search.peak, max(problem.profile(improve_windows(problem, search.order)))
+        search.solve_windows()
+        assert search.peak == max(problem.profile(search.order)) == min(before, wanted)
+        lowered += search.peak < before
+    assert lowered > 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bytes_that_a_node_needs_are_its_own_its_inputs_and_its_workspace(seed):
+    problem = random_problem(20, seed)
+    for node in problem.needed:
+        read = {*problem.inputs[node]}
+        live = [problem.bytes[n] for n in (*read, node)] + [problem.workspace[node]]
+        assert problem.working_bytes[node] == 7 + sum(live)
+    peak = replay(problem, problem.needed).peak_bytes
+    assert max(problem.working_bytes[n] for n in problem.needed) <= problem.bound_bytes <= peak
+
+
+@pytest.mark.parametrize(("most", "count", "level"), [(20, 21, 1.0), (21, 11, 2.1), (0, 1, 1.0)])
+def test_bytes_are_counted_one_by_one_up_to_twice_the_levels(most, count, level):
+    scale = Scale(most, 1, 10)
+    assert scale.count == count
+    assert scale.bytes == pytest.approx(level)

@@ -3,9 +3,10 @@
 import os
 
 import pytest
+from plans.changed_files import place_of, tampered
 
 import graphc as g
-from graphc.errors import PlanFileError
+from graphc.errors import PlanError, PlanFileError
 
 DAMAGED = {
     "empty": b"",
@@ -53,6 +54,18 @@ def test_paths_that_cannot_be(plan, tmp_path):
         with pytest.raises(PlanFileError, match="nothing was written"):
             g.save_plan(plan, path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_in_a_file_that_would_corrupt_a_value_is_told_with_file_and_culprits(text, tmp_path):
+    def change(content):
+        place_of(content, "%0")["offset"] = place_of(content, "@layer1/weight")["offset"]
+
+    path = tmp_path / "plan.json"
+    path.write_text(tampered(text, change))
+    with pytest.raises(PlanError) as error:
+        g.load_plan(path)
+    assert str(error.value).startswith(f"plan {str(path)!r}: ")
+    assert "@layer1/weight" in error.value.culprits
 
 
 def test_saving_replaces_a_file_completely_or_not_at_all(plan, tmp_path, monkeypatch):
