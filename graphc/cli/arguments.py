@@ -108,26 +108,29 @@ def recipe(options: argparse.Namespace) -> Recipe:
     return made
 
 
-def planned_steps(options: argparse.Namespace) -> int:
-    """The steps of the run that a plan is for."""
-    steps = getattr(options, "steps", None)
-    return STEPS if steps is None else whole_number("--steps", steps)
+def planned_steps(options: argparse.Namespace, made: Recipe) -> int:
+    """The steps of the run that a plan of the recipe is for; `OptionError` where it has none."""
+    given = getattr(options, "steps", None)
+    if given is None:
+        return STEPS
+    steps = whole_number("--steps", given)
+    if made.optimizer == "none":
+        _refuse(["--steps"], "--optimizer none")
+    if not made.is_scheduled:
+        _refuse(["--steps"], "a constant learning rate: give --schedule or --warmup")
+    return steps
 
 
 def _check_useful(options: argparse.Namespace, made: Recipe) -> None:
     """Raise `OptionError` for options without which the plan would be the same."""
-    planned_steps(options)
     if made.optimizer == "none":
         asked = {
             "--learning-rate": made.learning_rate is not None,
             "--weight-decay": made.weight_decay is not None,
             "--schedule": made.schedule != "constant",
             "--warmup": options.warmup is not None,
-            "--steps": getattr(options, "steps", None) is not None,
         }
         _refuse([name for name, is_given in asked.items() if is_given], "--optimizer none")
-    if getattr(options, "steps", None) is not None and not made.is_scheduled:
-        _refuse(["--steps"], "a constant learning rate: give --schedule or --warmup")
     if not made.reorder and made.allocate != "packed":
         _refuse(["--keep-order"], f"--allocate {made.allocate}, which keeps it anyway")
 

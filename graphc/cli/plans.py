@@ -81,7 +81,7 @@ def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None)
 def plan_options(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `graphc.plan`."""
     chosen = recipe(options)
-    steps = planned_steps(options)
+    steps = planned_steps(options, chosen)
     trains = options.optimizer != "none"
     return {
         **(chosen.compile_options(steps) if trains else chosen.plan_options()),
