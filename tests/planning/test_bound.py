@@ -15,13 +15,22 @@ from graphc.planning.steps import Run, Steps
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_bound_is_never_above_the_optimum(seed):
-    problem = training_chain(6, cost=1 + seed) if seed % 5 == 0 else random_problem(10, seed)
+    """On chains there is something to prove at every budget but the largest."""
+    is_chain = seed % 5 == 0
+    problem = training_chain(6, cost=1 + seed) if is_chain else random_problem(10, seed)
     base = replay(problem, problem.needed)
+    compared = proven = 0
     for budget in np.linspace(problem.bound_bytes, base.peak_bytes - 1, 4).astype(int):
         found = cheapest(problem, int(budget))
         if found is not None:
             best = replay(problem, found).cost - base.cost
-            assert extra_cost(problem.steps, int(budget)) <= best * (1 + 1e-6)
+            bound = extra_cost(problem.steps, int(budget))
+            assert bound <= best * (1 + 1e-6)
+            compared += 1
+            proven += bound > 0.1 * best > 0
+    if is_chain:
+        assert compared == 4
+        assert proven >= 3
 
 
 @pytest.mark.parametrize("part", [0.7, 0.5, 0.3])

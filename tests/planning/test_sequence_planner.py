@@ -15,7 +15,6 @@ from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning import replay
 from graphc.planning.given.exact import cheapest
 from graphc.planning.keep_sets import Choice
-from graphc.planning.polish import keep_more
 from graphc.planning.sequence_planner import SequencePlanner
 
 
@@ -115,14 +114,3 @@ def test_steps_have_the_bytes_of_the_plan(build, monkeypatch):
     once = range(len(graph_steps.steps))
     assert graph_steps.steps.peak(once) == plan.live_bytes
     assert sorted(graph_steps.with_views(once)) == list(range(len(plan.graph.nodes)))
-
-
-def test_polishing_keeps_what_there_is_room_for():
-    problem = training_chain(30)
-    steps = problem.steps
-    once = list(range(len(steps)))
-    needless = [*once[:10], 9, *once[10:40], 3, *once[40:]]
-    roomy = keep_more(steps, needless, steps.peak(once))
-    assert roomy == once
-    tight = keep_more(steps, needless, steps.peak(needless) - 1)
-    assert steps.peak(tight) <= max(steps.peak(needless), steps.peak(once))
