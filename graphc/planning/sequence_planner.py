@@ -6,7 +6,9 @@ For a limit of M bytes, room m starts at M less the fixed bytes, and
     1. each run's table gives its actions for m, and emission.py the sequence;
     2. where its peak is above M, m falls by the difference, at least by m / 200, and 1 is tried
        again, up to 12 times;
-    3. else polish.py fills what is left of M by keeping values that would be made again.
+    3. else polish.py fills what is left of M by keeping values that would be made again: in that
+       sequence, and in those of up to 32 rooms below m, which are the same for all limits; fewer
+       where sequences are long. The cheapest is the plan.
 
 Tables are made for the bytes of running all once, divided by 1, 2, 4, ...: a limit is served by the
 smallest table that reaches up to it, so that it has at least half of its levels. A table without
@@ -31,6 +33,12 @@ from graphc.planning.steps import Steps
 
 ATTEMPTS = 12
 """Lower levels that are tried where a plan takes more bytes than the table said."""
+
+PER_OCTAVE, ROOMS = 64, 32
+"""Rooms whose sequences are filled for every limit above: how dense they are, and how many."""
+
+EFFORT = 12_000
+"""Steps of all sequences that are filled for one limit, where that leaves any."""
 
 CHEAP = 0.05
 """Part of a forward pass below which no range is run anew as a whole."""
@@ -65,15 +73,22 @@ class SequencePlanner:
         self._floor = steps.fixed_bytes + least
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}
         self._plans: dict[int, SequencePlan | None] = {}
+        self._sequences: dict[int, list[int] | None] = {}
 
-    def plan(self, limit: int) -> SequencePlan | None:
-        """The cheapest sequence found whose peak is at most `limit` bytes, or None."""
+    def plan_for(self, limit: int) -> SequencePlan | None:
+        """The sequence for a limit of bytes, whatever was planned before, or None."""
         if limit >= self.once.peak_bytes:
             return self.once
         if limit <= 0:
             return None
         if limit not in self._plans:
             self._plans[limit] = self._plan(limit)
+        return self._plans[limit]
+
+    def plan(self, limit: int) -> SequencePlan | None:
+        """The cheapest sequence found so far whose peak is at most `limit` bytes, or None."""
+        if self.plan_for(limit) is self.once:
+            return self.once
         # A plan for a smaller limit may have been found cheaper.
         known = (plan for plan in self._plans.values() if plan and plan.peak_bytes <= limit)
         return min(known, key=lambda plan: plan.extra_cost, default=None)
@@ -160,14 +175,44 @@ class SequencePlanner:
             # Tables round to levels, so the sequence is measured before anybody relies on it.
             peak = self.steps.peak(sequence)
             if peak <= limit:
-                sequence = keep_more(self.steps, sequence, limit)
-                return SequencePlan(
-                    sequence, self.steps.extra_cost(sequence), self.steps.peak(sequence)
-                )
+                return self._filled(limit, room, sequence)
             # By the overshoot, and at least by about a level of a coarse table, or the same plan
             # comes back.
             room -= max(peak - limit, room / 200)
         return None
+
+    def _filled(self, limit: int, room: float, sequence: list[int]) -> SequencePlan:
+        """The cheapest of the sequence given and those for less room, all filled up to the limit.
+
+        The rooms are the same for all limits, so that a larger one does not miss what a smaller
+        one has. What tables lose by rounding, a sequence for less room that is filled may regain.
+        """
+        tried = [sequence]
+        width = 1
+        while width * EFFORT < ROOMS * len(sequence):
+            width *= 2
+        whole = self.once.peak_bytes - self.steps.fixed_bytes
+        first = -int(-PER_OCTAVE * math.log2(max(whole / room, 1.0)) // width) * width
+        for number in range(first, first + ROOMS, width) if width <= ROOMS else ():
+            other = self._sequence_for(number)
+            if other is None:
+                break
+            if other not in tried and self.steps.peak(other) <= limit:
+                tried.append(other)
+        filled = (keep_more(self.steps, each, limit) for each in tried)
+        plans = [
+            SequencePlan(each, self.steps.extra_cost(each), self.steps.peak(each))
+            for each in filled
+        ]
+        return min(plans, key=lambda plan: plan.extra_cost)
+
+    def _sequence_for(self, number: int) -> list[int] | None:
+        """What the tables give for a room that no limit moves."""
+        if number not in self._sequences:
+            whole = self.once.peak_bytes - self.steps.fixed_bytes
+            room = whole * 2.0 ** (-number / PER_OCTAVE)
+            self._sequences[number] = self._sequence(int(room) + self.steps.fixed_bytes, room)
+        return self._sequences[number]
 
     def _sequence(self, limit: int, room: float) -> list[int] | None:
         sequence: list[int] = []

@@ -1,18 +1,17 @@
 """The planner that is asked for bytes or work: least extra time within a budget, or least bytes.
 
 A budget bounds the packed arena. graphc.planning knows live bytes, but not packing, nor where parts
-lie inside concatenations, nor the orders that passes/order.py may find. So with arena(M) the arena
-of the plan that `SequencePlanner` makes for a limit of M live bytes,
+lie inside concatenations, nor the orders that passes/order.py may find. So for a budget B
 
-    1. an M near the budget B with arena(M) ≤ B is looked for, from M = B down by what the arena
-       overshoots, and up again by bisection while much of B is left; at most 8 plans, since
-       arena(M) is neither smooth nor monotone;
-    2. plans for M > B are tried too where another order may bring them below B: limits at fixed
-       ratios up to what an order saves without recomputation, until two in a row miss;
-    3. the paper's policies that would be cheaper, and may fit, are made as well.
+    1. the largest limit of live bytes whose plan has an arena of at most B, in its own order or a
+       better one, is looked for on a ladder of limits (ladder.py), up to as much above B as an
+       order, or parts, save without recomputation;
+    2. the paper's policies that would be cheaper, and may fit, are made as well.
 
-The best of all three is taken, so the result is never worse than one of the paper's that fits.
-Where nothing fits, the plan of the fewest bytes is tried, and then told in the error.
+The best of both is taken, so the result is never worse than one of the paper's that fits. What is
+tried for a limit depends on no budget, and more is tried for a larger budget; ladder.py says what
+follows. Where nothing fits, the plan of the fewest bytes is told in the error: the search is done
+again for one byte less than was found until it finds nothing, so no budget below it has a plan.
 
 `max_extra_flops` asks the other way round, with flops for costs; without either, the knee of the
 curve (bytes, extra time) that the tables estimate is the limit. What is proven is planning/bound.py
@@ -29,6 +28,7 @@ from graphc.ir.graph import Graph, Node
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
+from graphc.passes.recompute.ladder import Ladder
 from graphc.passes.recompute.points import Point, undominated
 from graphc.passes.recompute.trials import Trials
 from graphc.planning.bound import extra_cost, least_bytes
@@ -37,20 +37,8 @@ from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
 
-ATTEMPTS = 8
-"""Plans with less and less room, until packing does not overshoot the budget."""
-
-LIMIT_STEP, LIMITS = 0.93, 40
-"""Limits above a budget at which plans are made and reordered: so many parts of all bytes."""
-
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
-
-SLACK = 0.01
-"""Part of a budget that may be left without another try."""
-
-LEAST_TRIES = (1.0, 1.01, 1.03, 1.06, 1.1)
-"""Parts of the least limit that the steps allow: a little more room may pack better."""
 
 POINTS = 16
 """Budgets of a frontier."""
@@ -81,7 +69,10 @@ class OptimalPlanner:
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._orders: dict[Graph, Graph] = {}
-        self._limits: dict[int, Point | None] = {}
+        self._limits: dict[tuple[int, bool], Graph] = {}
+        self._allocations: dict[Graph, Allocation] = {allocation.graph: allocation}
+        self._points: dict[Graph, Point] = {}
+        self._least: dict[bool, Point] = {}
         self._trials = Trials("the fewest bytes")
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
         """Whether plans may need fewer bytes than the steps say: parts inside concatenations."""
@@ -112,89 +103,57 @@ class OptimalPlanner:
     def within(self, budget: int, maps_only: bool) -> Point:
         """The least extra time found with at most `budget` bytes; raises `BudgetError`."""
         best = self._within(budget, maps_only)
-        # Nothing is cheaper than no recomputation, whatever the order.
-        if not maps_only and (best is None or best.extra_time > 0):
-            best = self._in_better_orders(budget, best)
-        for other in self._cheaper(best, budget, maps_only):
-            if other.bytes(maps_only) <= budget and (
-                best is None or other.extra_time < best.extra_time
-            ):
-                best = other
         if best is None:
-            least = self.least(maps_only)
-            if least.bytes(maps_only) > budget:
-                raise self._does_not_fit(budget, least, maps_only)
-            best = least
+            best = self.least(maps_only)
+            if best.bytes(maps_only) > budget:
+                raise self._does_not_fit(budget, best, maps_only)
         return best if maps_only else self._ordered(best)
 
     def _within(self, budget: int, maps_only: bool) -> Point | None:
-        planner = self._planner(maps_only, by_flops=False)
-        fits: Point | None = None
-        limit = fitted = budget
-        too_much: int | None = None
-        for attempt in range(ATTEMPTS):
-            plan = planner.plan(limit)
-            if plan is None:
-                break
-            point = self._point(plan, maps_only, by_flops=False)
-            # Orders are slow to find, so only the plan nearest to the budget is reordered here.
-            if attempt == 0 and not maps_only and point.bytes(maps_only) > budget:
-                point = self._ordered(point)
-            # `limit` falls until a plan fits; then it lies between `fitted` and `too_much`.
-            over = point.bytes(maps_only) - budget
-            if over > 0:
-                too_much = limit
-                limit = limit - max(over, limit // 500) if fits is None else (limit + fitted) // 2
-                continue
-            if fits is None or point.extra_time <= fits.extra_time:
-                fits, fitted = point, limit
-            if self._saves and point.extra_time > 0 and -over > SLACK * budget:
-                # The steps count parts of concatenations twice: there is more room than they know.
-                raised = int(limit * budget / point.bytes(maps_only))
-                limit = raised if too_much is None else (limit + too_much) // 2
-                continue
-            if too_much is None or -over <= SLACK * budget or too_much - limit <= SLACK * budget:
-                break
-            limit = (limit + too_much) // 2
-        return fits
-
-    def _in_better_orders(self, budget: int, best: Point | None) -> Point | None:
-        """Plans for more than the budget that fit when reordered, up to as much more as an order
-        saves without recomputation.
-
-        Limits are the same for all budgets and are left after two misses, so that a larger budget
-        finds all that a smaller one does.
-        """
-        if self._reordered(self.graph) is self.graph:
+        # Nothing is faster than no recomputation, in either order.
+        best = self._other("none", maps_only)
+        if best.bytes(maps_only) <= budget:
             return best
-        once = self._planner(maps_only=False, by_flops=False).once.peak_bytes
-        # As if an order saved the same part with recomputation as without.
-        most = budget * once // max(self._other("none", maps_only=False).bytes(False), 1)
-        misses = 0
-        # From the budget up: larger limits cost less time, but less often fit.
-        for limit in sorted(int(once * LIMIT_STEP**power) for power in range(LIMITS)):
-            if budget < limit <= most and misses < 2:
-                point = self._reordered_within(limit)
-                if point is None or point.bytes(False) > budget:
-                    misses += 1
-                    continue
-                misses = 0
-                if best is None or point.extra_time < best.extra_time:
-                    best = point
-        return best
+        found = self._ladder(maps_only).within(budget)
+        for other in self._cheaper(found, budget, maps_only):
+            if other.bytes(maps_only) <= budget and (
+                found is None or other.extra_time < found.extra_time
+            ):
+                found = other
+        return found
 
-    def _reordered_within(self, limit: int) -> Point | None:
-        """The plan for a limit in bytes of the steps, reordered."""
-        if limit not in self._limits:
-            plan = self._planner(maps_only=False, by_flops=False).plan(limit)
-            point = None
-            if plan is not None:
-                sequence = self._graph_steps_for(maps_only=False, by_flops=False).with_views(
-                    plan.sequence
-                )
-                point = self._measured(self._reordered(with_sequence(self.graph, sequence)))
-            self._limits[limit] = point
-        return self._limits[limit]
+    def _ladder(self, maps_only: bool) -> Ladder:
+        planner = self._planner(maps_only, by_flops=False)
+        # As if an order, or parts, saved as much with recomputation as without.
+        plain = self._other("none", maps_only).bytes(maps_only)
+        reach = max(1.0, planner.once.peak_bytes / max(plain, 1))
+        return Ladder(
+            planner.once.peak_bytes,
+            reach,
+            lambda limit: planner.plan_for(limit) is not None,
+            lambda limit, budget: self._fitting(limit, budget, maps_only),
+        )
+
+    def _fitting(self, limit: int, budget: int, maps_only: bool) -> Point | None:
+        """The plan for a limit in bytes of the steps, if it is within the budget."""
+        key = (limit, maps_only)
+        if key not in self._limits:
+            plan = self._planner(maps_only, by_flops=False).plan_for(limit)
+            assert plan is not None, "only feasible limits are tried"
+            self._limits[key] = self._graph_of(plan, maps_only, by_flops=False)
+        graph = self._limits[key]
+        point = self._measured_within(graph, budget, maps_only)
+        if point is None and not maps_only:
+            # Orders are slow to find, so only where they may make the plan fit.
+            point = self._measured_within(self._reordered(graph), budget, maps_only)
+        return point
+
+    def _measured_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
+        """The point of a graph if it is within the budget; packed only where that may be."""
+        if not maps_only and self._allocated(graph).live_bytes > budget:
+            return None
+        point = self._measured(graph)
+        return point if point.bytes(maps_only) <= budget else None
 
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
@@ -230,14 +189,15 @@ class OptimalPlanner:
         return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
-        """The fewest bytes found at any price."""
-        planner = self._planner(maps_only, by_flops=False)
-        limit = planner.least().peak_bytes
-        plans = (planner.plan(int(limit * part)) for part in LEAST_TRIES)
-        points = [self._point(p, maps_only, by_flops=False) for p in plans if p is not None]
-        points += [self._other(name, maps_only) for name in self._policies()]
-        least = min(points, key=lambda point: (point.bytes(maps_only), point.extra_time))
-        return least if maps_only else self._ordered(least)
+        """The fewest bytes found at any price: with one byte less, no search finds a plan."""
+        if maps_only not in self._least:
+            plan = self._planner(maps_only, by_flops=False).least()
+            found: Point | None = self._point(plan, maps_only, by_flops=False)
+            while found is not None:
+                least = found if maps_only else self._ordered(found)
+                found = self._within(least.bytes(maps_only) - 1, maps_only)
+            self._least[maps_only] = least
+        return self._least[maps_only]
 
     def frontier(self) -> list[Point]:
         """Plans from the fewest bytes to those without recomputation, dominated ones left out."""
@@ -279,17 +239,27 @@ class OptimalPlanner:
         return self._graph_steps[key]
 
     def _point(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Point:
+        return self._measured(self._graph_of(plan, maps_only, by_flops))
+
+    def _graph_of(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Graph:
         if plan is self._planner(maps_only, by_flops).once:
-            return self._measured(self.graph)
+            return self.graph
         sequence = self._graph_steps_for(maps_only, by_flops).with_views(plan.sequence)
-        return self._measured(with_sequence(self.graph, sequence))
+        return with_sequence(self.graph, sequence)
+
+    def _allocated(self, graph: Graph) -> Allocation:
+        if graph not in self._allocations:
+            self._allocations[graph] = self.allocation.of(graph)
+        return self._allocations[graph]
 
     def _measured(self, graph: Graph) -> Point:
-        sizes = self.allocation.of(graph).sizes(self.strategy)
-        again = recomputation(graph, self.costs)
-        point = Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
-        self._trials.tell(point)
-        return point
+        if graph not in self._points:
+            sizes = self._allocated(graph).sizes(self.strategy)
+            again = recomputation(graph, self.costs)
+            point = Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
+            self._points[graph] = point
+        self._trials.tell(self._points[graph])
+        return self._points[graph]
 
     def _ordered(self, point: Point) -> Point:
         """The same nodes in an order with a smaller arena, where one is looked for and found."""
@@ -304,7 +274,9 @@ class OptimalPlanner:
         if self.order is None:
             return graph
         if graph not in self._orders:
-            self._orders[graph] = self.order(self.allocation.of(graph)).graph
+            found = self.order(self._allocated(graph))
+            self._orders[graph] = found.graph
+            self._allocations.setdefault(found.graph, found)
         return self._orders[graph]
 
     def _is_moved(self, name: str) -> bool:

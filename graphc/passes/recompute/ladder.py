@@ -1,0 +1,79 @@
+"""The largest limit of live bytes whose plan, packed, fits into a budget.
+
+What a planner is told is a limit of live bytes; what a budget bounds is an arena, which is neither
+smooth nor monotone in that limit. So limits stand on a ladder that no budget moves,
+
+    limit(i) = top · 2 ^ (-i / 512)         rung i; rung 0 runs everything once
+
+and each rung has one plan, whatever was asked before. A rung fits where its arena does, or that of
+its nodes in a better order. Tried are, from large limits to small,
+
+    every 64th rung     from reach · budget down to the first that fits, j
+    every 16th          between j - 64 and j, down to the first that fits; so on with 4 and 1
+
+What fits into a budget fits into every larger one. So the first that fits at a width stands no
+later there; where it stands earlier, all that follows does, and where it does not, the next width
+decides in the same gap: a larger budget ends at no smaller limit, and has a plan where a smaller
+one has. That it is no slower either takes plans that cost no less for smaller limits, which
+sequence_planner.py works towards and nobody proves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+from graphc.passes.recompute.points import Point
+
+PER_OCTAVE = 512
+
+STRIDES = (64, 16, 4, 1)
+"""Widths at which rungs are tried, each within a gap of the one before."""
+
+
+class Ladder:
+    """Limits from `top` down, and the plans for them that fit.
+
+    `is_feasible` tells whether there is a plan for a limit; `fitting` gives it where its arena, or
+    that in a better order, is within a budget. Limits up to `reach` budgets are tried.
+    """
+
+    def __init__(
+        self,
+        top: int,
+        reach: float,
+        is_feasible: Callable[[int], bool],
+        fitting: Callable[[int, int], Point | None],
+    ) -> None:
+        self.top, self.reach = top, reach
+        self._is_feasible, self._fitting = is_feasible, fitting
+
+    def limit(self, rung: int) -> int:
+        """The live bytes that a rung allows."""
+        return int(self.top * 2.0 ** (-rung / PER_OCTAVE))
+
+    def within(self, budget: int) -> Point | None:
+        """The fastest plan of the rungs tried whose arena is at most `budget` bytes."""
+        allowed = self.reach * budget
+        if allowed < 1:
+            return None
+        highest = next(rung for rung in itertools.count() if self.limit(rung) <= allowed)
+        fits: list[Point] = []
+        rung, last = _next(highest, STRIDES[0]), math.inf
+        for stride, finer in itertools.zip_longest(STRIDES, STRIDES[1:], fillvalue=1):
+            # Below all that is feasible is as good a mark as a rung that fits.
+            while rung < last and self._is_feasible(self.limit(rung)):
+                found = self._fitting(self.limit(rung), budget)
+                if found is not None:
+                    fits.append(found)
+                    break
+                rung += stride
+            last = min(rung, last)
+            rung = max(_next(highest, finer), int(last) - stride + finer)
+        return min(fits, key=lambda point: point.extra_time, default=None)
+
+
+def _next(rung: int, stride: int) -> int:
+    """The first rung from there on that is tried at a width."""
+    return -(-rung // stride) * stride
