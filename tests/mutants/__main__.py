@@ -105,7 +105,9 @@ class Run:
     def run(self) -> None:
         """Put in the faults; what is to be said of each is printed at once."""
         print(f"{self.name}: recording what the tests call", flush=True)
-        tests = self.scratch.record(self.group, paths_of(self.name))
+        recorded = self.scratch.record(self.group, paths_of(self.name))
+        tests = [test for test in recorded if not test["fails"]]
+        self.wrong += [f"fails without a fault: {t['id']}" for t in recorded if t["fails"]]
         chosen = sample(self.name, self.arguments.count, self.arguments.seed, self.known)
         for number, fault in enumerate(chosen, 1):
             if self.arguments.only not in str(fault):

@@ -43,6 +43,11 @@ class Recorder:
         self.report = report
         self.fixtures: defaultdict[str, set[str]] = defaultdict(set)
         self.tests: list[dict[str, Any]] = []
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
 
     @contextmanager
     def recorded(self) -> Iterator[set[str]]:
@@ -77,7 +82,9 @@ class Recorder:
         seconds = time.perf_counter() - start
         names = getattr(item, "fixturenames", ())
         calls = sorted(self.in_call.union(*(self.fixtures[name] for name in names)))
-        self.tests.append({"id": item.nodeid, "seconds": seconds, "calls": calls})
+        fails = item.nodeid in self.failed
+        found = {"id": item.nodeid, "seconds": seconds, "calls": calls, "fails": fails}
+        self.tests.append(found)
         return result
 
     def pytest_sessionfinish(self) -> None:
