@@ -36,7 +36,7 @@ LINES = (
     "view plan.json -o page.html",
     "remat problem.json --budget 700 --seconds 0 --json",
     "pack buffers.csv --capacity 1KiB --alignment 4 -o offsets.csv",
-    f"batch {SMALL} --device a100",
+    "batch mlp layers=2 hidden=8 inputs=4 classes=3 --budget 64KiB",
     "ops --json",
     "devices --json",
 )
