@@ -146,7 +146,8 @@ def test_an_infeasible_budget_says_what_would_do():
     node, largest = largest_at_peak(found)
     assert error.node == node
     assert [size for _, size in error.values] == largest[: len(error.values)]
-    for part in (str(error.least_bytes), str(error.bound_bytes), error.node, error.values[0][0]):
+    told = (f"{error.least_bytes:,}", f"{error.bound_bytes:,}", error.node, error.values[0][0])
+    for part in told:
         assert part in str(error)
     with pytest.raises(BudgetError, match="feature maps fit"):
         plan("preact_resnet", feature_map_budget=1)
