@@ -7,6 +7,7 @@ import random
 import pytest
 from properties.small_packings import problem_of
 
+from graphc.packing.orders import basic_orders
 from graphc.packing.phases import Packer
 
 STEPS = 90
@@ -43,3 +44,20 @@ def told(problem):
 def test_the_same_problem_is_packed_the_same_step_by_step(golden, name):
     given, pinned = PROBLEMS[name]
     golden(f"packing-{name}.txt", f"{told(problem_of(given, pinned))}\n")
+
+
+def test_orders_are_placed_into_the_tightest_gap_and_into_the_first(monkeypatch):
+    """Each order of buffers in both ways, one after the other."""
+    tried, place = [], Packer._in_order
+
+    def noted(self, order, tightest):
+        tried.append((order.tolist(), tightest))
+        return place(self, order, tightest)
+
+    monkeypatch.setattr(Packer, "_in_order", noted)
+    problem = problem_of(PROBLEMS["some"][0])
+    packer = Packer(problem)
+    for _ in itertools.islice(packer._steps(packer.bound, packer.bound), STEPS):
+        pass
+    orders = [order.tolist() for order in basic_orders(problem)]
+    assert tried == [(order, tightest) for order in orders for tightest in (True, False)]

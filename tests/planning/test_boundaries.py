@@ -11,6 +11,7 @@ from graphc.planning.chain import Scale
 from graphc.planning.given import solve as solving
 from graphc.planning.given.problem import LARGEST, parse_problem
 from graphc.planning.order import Precedence
+from graphc.planning.order.cuts import CAPACITY, Cuts
 from graphc.planning.order.exact import least_peak_order
 from graphc.planning.order.search import _Search
 from graphc.planning.order.windows import improve_windows
@@ -90,3 +91,15 @@ def test_bytes_are_counted_one_by_one_up_to_twice_the_levels(most, count, level)
     scale = Scale(most, 1, 10)
     assert scale.count == count
     assert scale.bytes == pytest.approx(level)
+
+
+def test_cuts_count_bytes_in_their_greatest_unit_that_the_flow_can_hold():
+    def unit(*sizes):
+        rows = [([], [0]), *(([i], [i + 1]) for i in range(len(sizes) - 1))]
+        return Cuts(Precedence(steps_of(rows, sizes, held=[len(sizes) - 1]))).unit
+
+    assert unit(6, 4) == 2
+    assert unit(6, 4, 9) == 1
+    assert unit(CAPACITY - 1, 1) == 1
+    assert unit(CAPACITY, 1) == 2
+    assert unit(2**40, 2**40 + 2) == 2**11 + 1

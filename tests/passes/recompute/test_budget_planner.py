@@ -11,6 +11,7 @@ from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
 from graphc.options import RecomputeOptions
+from graphc.passes.recompute.budget_planner import OptimalPlanner
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.plans.check_plan import check_plan
 from graphc.plans.goal import Goal
@@ -329,3 +330,17 @@ def test_more_flops_never_cost_bytes(allocate):
     plain = plan("preact_resnet", allocate=allocate).arena_bytes
     for options in ({"max_extra_flops": 0.1}, {"recompute": "optimal"}):
         assert plan("preact_resnet", allocate=allocate, **options).arena_bytes <= plain
+
+
+def test_the_knee_goes_by_seconds_not_by_flops(monkeypatch):
+    made, build = [], OptimalPlanner._planner
+
+    def noted(self, **options):
+        made.append(options)
+        return build(self, **options)
+
+    monkeypatch.setattr(OptimalPlanner, "_planner", noted)
+    loss = g.mean(g.tanh(g.tanh(g.linear(g.input("x", (4, 8)), 8))))
+    g.plan(loss, optimizer=g.optim.SGD(), recompute="optimal")
+    assert made
+    assert all(options == {"maps_only": False, "by_flops": False} for options in made)

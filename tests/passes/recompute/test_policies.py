@@ -13,6 +13,7 @@ from graphc.passes.recompute import mirrored_sequence, policies
 from graphc.passes.recompute.apply import with_sequence
 from graphc.passes.recompute.bulk import bulk_operators
 from graphc.passes.recompute.cuts import cuts, forward_passes
+from graphc.passes.recompute.policies import recursive
 from graphc.plans.check_plan import check_plan
 
 MIB = 2**20
@@ -220,3 +221,14 @@ def test_sublinear_is_judged_at_the_alignment_asked_for():
         assert found.live_bytes == live_bytes(best, 4096)
         differing += live_bytes(other, 4096) > found.live_bytes
     assert differing >= 2
+
+
+def test_parts_of_an_uneven_split_have_the_level_that_they_lie_on():
+    """By hand: six cuts part a chain at the third, then at the first and fifth, then elsewhere."""
+    h = g.input("x", (2, 4)) * g.parameter("w", (2, 4))
+    for _ in range(5):
+        h = g.tanh(h)
+    graph = g.plan(g.sum(h), optimizer=g.optim.SGD()).graph
+    counts = recursive(graph, 1)
+    forward = [node for node in graph.nodes if node.phase == "forward"]
+    assert [counts[node] for node in forward] == [1, 2, 0, 2, 1, 2, 3]
