@@ -9,7 +9,6 @@ writer has left, also where processes of several machines or containers share th
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -20,6 +19,14 @@ from pathlib import Path
 from typing import IO
 
 from graphc.errors import GraphcError
+
+try:
+    import fcntl
+except ImportError:
+    ON_UNIX = False
+else:
+    ON_UNIX = True
+"""Elsewhere there are no locks, owners and modes, and no folder is synced."""
 
 PREFIX, SUFFIX = ".graphc-", ".part"
 """What names of unfinished files begin and end with. They are short, so that a target's name may be
@@ -138,7 +145,7 @@ def _write_into(target: Path, content: bytes) -> None:
         _write_all(own, content)
         return
     # Neither created nor cut: it is there, and is not to become a file in between.
-    descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY)
+    descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
     try:
         _write_all(descriptor, content)
     finally:
@@ -164,12 +171,15 @@ def _replace(target: Path, content: bytes) -> None:
             # What replaces a private file is private from its first byte on.
             with _open_new(part, 0o666 if old is None else 0o600) as file:
                 if not _lock(file, part):
+                    part.unlink(missing_ok=True)  # who has taken it may be kept from removing it
                     continue
                 if old is not None:
                     _make_like(file, old)
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+                if not ON_UNIX:  # where a file is not renamed while it is open
+                    file.close()
                 os.replace(part, target)
                 break
         except BaseException:  # Ctrl-C, too, leaves nothing
@@ -185,6 +195,8 @@ def _open_new(part: Path, mode: int) -> IO[bytes]:
 
 def _lock(file: IO[bytes], part: Path) -> bool:
     """Lock a new file; False where another writer has taken it for one that was left."""
+    if not ON_UNIX:
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -204,6 +216,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _make_like(file: IO[bytes], old: os.stat_result) -> None:
     """Give a file group and owner, as far as this user may, and mode of the one it replaces."""
+    if not ON_UNIX:
+        return
     for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
         with suppress(PermissionError):
             os.fchown(file.fileno(), owner, group)
@@ -212,6 +226,8 @@ def _make_like(file: IO[bytes], old: os.stat_result) -> None:
 
 def _remove_left(folder: Path) -> None:
     """Remove what writers that are dead have left in a folder."""
+    if not ON_UNIX:
+        return
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
@@ -234,6 +250,8 @@ def _remove_if_left(part: Path) -> None:
 
 def _sync_folder(target: Path, error: type[GraphcError]) -> None:
     """Make the new name outlast a loss of power."""
+    if not ON_UNIX:
+        return
     try:
         descriptor = os.open(Path(os.path.realpath(target)).parent, os.O_RDONLY | os.O_DIRECTORY)
         try:

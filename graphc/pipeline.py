@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from graphc.allocation.allocate import Allocation
 from graphc.errors import GraphcError, GraphError, OptionError
+from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.text import format_graph
@@ -112,13 +113,14 @@ class Compilation:
         times = "".join(f"{seconds:10.6f} s  {each}\n" for each, seconds in self.seconds)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{len(self.seconds) - 1:02d}-{name}.txt").write_text(text)
-            (folder / "times.txt").write_text(times)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise GraphcError(
-                f"cannot dump into {str(folder)!r}: {error.strerror}; choose a folder that is "
-                "writable"
+                f"cannot dump into {str(folder)!r}: {getattr(error, 'strerror', None) or error}; "
+                "choose a folder that is writable"
             ) from None
+        path = folder / f"{len(self.seconds) - 1:02d}-{name}.txt"
+        write_atomically(path, text.encode(), GraphcError)
+        write_atomically(folder / "times.txt", times.encode(), GraphcError)
 
 
 def _verify_after(name: str, graph: Graph) -> None:

@@ -29,6 +29,10 @@ class Backend(Protocol):
     def arena_bytes(self) -> int:
         """Bytes of the one allocation."""
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the copies of states that a step makes beside it, to bring them back."""
+
     def read(self, state: State) -> Array:
         """A copy of a state."""
 

@@ -24,7 +24,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Program:
-    """One graph on one device. `plan` says where everything lives; nothing else is allocated.
+    """One graph on one device. `plan` says where everything lives; nothing else is allocated, but
+    for `kept_bytes`, which few programs have.
 
     A step that raises leaves all states as they were, or it was stopped in the middle of its
     updates: then reading states, `save` and further steps raise `TornError` until `load` or
@@ -65,6 +66,15 @@ class Program:
     def arena_bytes(self) -> int:
         """Bytes of the one allocation; equal to the plan's."""
         return self._backend.arena_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of copies of states in this machine's memory, beside the arena.
+
+        They are 0 unless a step can be refused when updates have begun: under `check_finite`, and
+        on the CPU where integers that the graph computes are checked behind an update.
+        """
+        return self._backend.kept_bytes
 
     @property
     def parameters(self) -> MutableMapping[str, Array]:

@@ -74,6 +74,7 @@ GROUPS = {
         ),
         (
             "tests/test_files.py",
+            "tests/test_left_files.py",
             "tests/plans/test_files.py",
             "tests/plans/test_json_form.py",
             "tests/plans/test_tampered_files.py",

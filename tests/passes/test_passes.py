@@ -1,5 +1,8 @@
 """Rewriting passes, the pipeline and storages on graphs small enough to see through."""
 
+import errno
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,12 +87,34 @@ def test_dumps_and_verification_between_passes(tmp_path):
     assert [line.split()[-1] for line in times] == [file[3:-4] for file in files[:-1]]
     assert g.parse_graph((tmp_path / "dump" / "09-place-updates.txt").read_text())
     (tmp_path / "file").write_text("")
-    with pytest.raises(GraphcError, match="cannot dump"):
-        g.plan(loss, dump=tmp_path / "file")
+    for folder in (tmp_path / "file", "nul\0"):
+        with pytest.raises(GraphcError, match="cannot dump"):
+            g.plan(loss, dump=folder)
 
     reverse = plain("reverse", lambda graph: Graph(graph.nodes[::-1], graph.outputs))
     with pytest.raises(GraphError, match="after the pass 'reverse'"):
         make_plan(PlanOptions(loss), (*STEPS, reverse))
+
+
+def test_a_dump_that_cannot_be_written_leaves_the_file_that_was_there_and_nothing_else(
+    tmp_path, monkeypatch
+):
+    """Its files go through links and keep their mode, as all that graphc writes."""
+    loss = g.mean(g.tanh(g.input("x", (2, 3))))
+    g.plan(loss, dump=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "00-forward.txt").chmod(0o600)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(GraphcError, match=r"00-forward.txt.*No space left.*nothing was written"):
+        g.plan(g.mean(g.input("y", (9,))), dump=tmp_path)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    g.plan(loss, dump=tmp_path)
+    assert (tmp_path / "00-forward.txt").stat().st_mode & 0o777 == 0o600
 
 
 def test_storage_is_not_overwritten_while_a_view_of_it_is_to_be_read():

@@ -181,3 +181,13 @@ def test_kept_states_cost_memory_only_where_a_check_is_late():
     late = Program(interleaved(computed=True))
     kept = {array.__array_interface__["data"][0] for array, _ in late._backend._kept}
     assert len(kept) == len(late.states)
+
+
+def test_kept_bytes_are_those_of_the_states_or_none():
+    """The plan does not count them, so the program tells of them."""
+    for computed, check_finite in [(False, False), (True, False), (False, True), (True, True)]:
+        plan = interleaved(computed)
+        program = Program(plan, check_finite=check_finite)
+        states = sum(array.nbytes for array in program.states.values())
+        assert program.kept_bytes == (states if computed or check_finite else 0)
+        assert program.arena_bytes == plan.arena_bytes

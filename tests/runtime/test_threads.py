@@ -1,5 +1,7 @@
 """One program in several threads and processes: every step is whole, and in turn."""
 
+import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -16,6 +18,7 @@ import graphc as g
 from graphc.errors import GpuUnavailable, ProgramBusy, TornError
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
+from graphc.runtime.turns import Turns
 
 THREADS = 4
 
@@ -151,6 +154,31 @@ def test_a_signals_handler_never_sees_the_middle_of_a_step():
         signal.signal(signal.SIGALRM, before)
     assert None in seen
     assert bits(program) == moments[-1]
+
+
+def test_threads_that_come_first_in_a_forked_child_take_turns_too(monkeypatch):
+    """Both see that they are in another process, and look again, before either has its turn."""
+    turns, child = Turns(on_gpu=False), os.getpid() + 1
+    begun, both = threading.Event(), [threading.Barrier(2) for _ in range(3)]
+    looks = itertools.count()
+
+    def process():
+        look = next(looks)
+        if look < 4:
+            both[look // 2].wait()
+        if look == 3:
+            begun.wait()
+        return child
+
+    def work():
+        begun.set()
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both[2].wait(0.2)
+            return "both at once"
+        return "alone"
+
+    monkeypatch.setattr(os, "getpid", process)
+    assert together(*[lambda: turns.take(work)] * 2) == ["alone"] * 2
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -43,6 +43,10 @@ class CpuBackend:
     def arena_bytes(self) -> int:
         return int(self._arena.bytes.size)
 
+    @property
+    def kept_bytes(self) -> int:
+        return sum(copy.nbytes for _, copy in self._kept)
+
     def read(self, state: State) -> Array:
         return self._arrays[state].copy()
 

@@ -87,6 +87,11 @@ class GpuBackend:
         return self.plan.arena_bytes
 
     @property
+    def kept_bytes(self) -> int:
+        kept = self.plan.graph.states if self._check_finite else ()
+        return sum(state.type.bytes for state in kept)
+
+    @property
     def stream(self) -> Stream:
         """The stream that a step starts and ends on."""
         return self._streams[0]

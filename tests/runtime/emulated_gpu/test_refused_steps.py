@@ -100,6 +100,13 @@ def test_whatever_launch_fails_states_are_as_before_or_torn(options, folder, tmp
     assert min(outcomes.count("torn"), outcomes.count("whole")) > 5
 
 
+def test_kept_bytes_are_those_of_the_states_or_none(folder):
+    for check_finite in (False, True):
+        program, _ = on_gpu(folder, check_finite=check_finite)
+        states = sum(array.nbytes for array in program.states.values())
+        assert program.kept_bytes == (states if check_finite else 0)
+
+
 def test_with_finite_numbers_checked_every_failing_launch_leaves_the_states(folder):
     program, device = on_gpu(folder, check_finite=True)
     program.step(feeds())
