@@ -39,7 +39,7 @@ class Backend(Protocol):
     def write(self, state: State, given: Array) -> None:
         """Replace a state; `given` has its shape and dtype."""
 
-    def stage(self, feeds: Mapping[Input, Array | float]) -> Staged:
+    def stage(self, feeds: Mapping[Input, Array]) -> Staged:
         """Make feeds ready for a later step; an earlier step may still run. All inputs are there
         and checked."""
 

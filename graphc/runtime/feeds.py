@@ -25,8 +25,13 @@ class Feeds:
         self._inputs = {source.name: source for source in graph.inputs}
         self._check_finite, self._ranges = check_finite, ranges
         self._rates = _learning_rates(graph)
+        self._defaults = {
+            source: _number(source, source.default)
+            for source in graph.inputs
+            if source.default is not None
+        }
 
-    def checked(self, feeds: Mapping[str, Any]) -> dict[Input, Array | float]:
+    def checked(self, feeds: Mapping[str, Any]) -> dict[Input, Array]:
         """An array of every input's type, or its default; raises `FeedError`.
 
         With `check_finite`, raises `NonFiniteError` for NaN or infinity.
@@ -41,12 +46,10 @@ class Feeds:
             )
         return {source: self._checked(source, feeds) for source in self._inputs.values()}
 
-    def _checked(self, source: Input, feeds: Mapping[str, Any]) -> Array | float:
-        if source.name not in feeds:
-            if source.default is None:
-                raise FeedError(f"input {source.name!r} is missing; feed an array of {source.type}")
-            return source.default
-        given = feeds[source.name]
+    def _checked(self, source: Input, feeds: Mapping[str, Any]) -> Array:
+        if source.name not in feeds and source not in self._defaults:
+            raise FeedError(f"input {source.name!r} is missing; feed an array of {source.type}")
+        given = feeds[source.name] if source.name in feeds else self._defaults[source]
         if source in self._rates and isinstance(given, int | float):
             _check_rate(source, given)
         given = _as_array(source, given)

@@ -66,6 +66,28 @@ def test_learning_rates_that_may_be_fed_are_what_the_step_takes(rate):
     assert states(fed) == states(made)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "bool", "float16", "float32"])
+def test_a_default_is_what_a_step_takes_in_the_dtype_of_its_input(dtype):
+    x = g.input("x", (), dtype, default=1)
+    program = g.compile(outputs={"y": x, "twice": g.cast(x, "float64") * 2.0})
+    found = program.step()
+    assert (found["y"].dtype, found["y"], found["twice"]) == (np.dtype(dtype), 1, 2.0)
+    assert program.step(x=0)["twice"] == 0.0
+
+
+def test_a_default_out_of_range_is_refused_as_if_it_were_fed():
+    rows = g.parameter("rows", (5, 2), initial=g.Initial("normal", 1.0))
+    for default in (4, 5, -1):
+        row = g.gather(rows, g.input("row", (), "int32", default=default))
+        program = g.compile(outputs={"y": row})
+        if default == 4:
+            assert np.array_equal(program.step()["y"], program.parameters["rows"][4])
+            continue
+        with pytest.raises(FeedError, match=rf"'row' holds numbers from {default} .*\[0, 5\)"):
+            program.step()
+        assert np.array_equal(program.step(row=2)["y"], program.parameters["rows"][2])
+
+
 def test_an_input_that_is_called_learning_rate_and_is_none_may_be_anything():
     program = g.compile(outputs={"y": g.input("learning_rate", (), default=1.0) * 2.0})
     assert program.step(learning_rate=-3.0)["y"] == -6.0

@@ -53,7 +53,7 @@ class CpuBackend:
     def write(self, state: State, given: Array) -> None:
         np.copyto(self._arrays[state], given)
 
-    def stage(self, feeds: Mapping[Input, Array | float]) -> Staged:
+    def stage(self, feeds: Mapping[Input, Array]) -> Staged:
         return feeds
 
     def submit(self, staged: Staged) -> Outputs:

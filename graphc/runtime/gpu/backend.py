@@ -110,7 +110,7 @@ class GpuBackend:
             self._accelerator.upload(place.address, memory, self.stream)
             self._accelerator.synchronize(self._accelerator.record(self.stream))
 
-    def stage(self, feeds: Mapping[Input, Array | float]) -> Staged:
+    def stage(self, feeds: Mapping[Input, Array]) -> Staged:
         with self._accelerator.active():
             return self._staging.stage(feeds)
 

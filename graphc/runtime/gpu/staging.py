@@ -64,7 +64,7 @@ class Feed:
     """Feeds that were written to one half; they are written again if another took it since."""
 
     half: int
-    feeds: Mapping[Input, Array | float]
+    feeds: Mapping[Input, Array]
 
 
 class Staging:
@@ -86,7 +86,7 @@ class Staging:
         self._uploads: list[Event] = [None] * HALVES
         self._next = 0
 
-    def stage(self, feeds: Mapping[Input, Array | float]) -> Feed:
+    def stage(self, feeds: Mapping[Input, Array]) -> Feed:
         """Write feeds to the half that was not used last, once its copies are done."""
         feed = Feed(self._next, feeds)
         self._next = (self._next + 1) % HALVES
