@@ -6,7 +6,6 @@ import difflib
 import sys
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from types import TracebackType
 
 
 class GraphcError(Exception):
@@ -28,13 +27,13 @@ class PlacedError(GraphcError):
 
     def __str__(self) -> str:
         scope = f"in scope {self.scope!r}" if self.scope else ""
-        place = " ".join(filter(None, (_caller(self.__traceback__), scope)))
+        place = " ".join(filter(None, (place_of(self), scope)))
         return f"{place}: {self.message}" if place else self.message
 
 
-def _caller(raised: TracebackType | None) -> str:
-    """File and line of the innermost frame outside graphc that an error has passed."""
-    found = ""
+def place_of(error: BaseException) -> str:
+    """FILE:LINE of the innermost frame outside graphc that an error has passed; else empty."""
+    found, raised = "", error.__traceback__
     while raised is not None:
         module, path = raised.tb_frame.f_globals.get("__name__"), raised.tb_frame.f_code.co_filename
         is_passed = str(module).partition(".")[0] in _PASSED_THROUGH or path.startswith("<frozen ")

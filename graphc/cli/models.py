@@ -7,13 +7,12 @@ import ast
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
 from graphc.cli.arguments import check_settings, parse_settings
-from graphc.errors import GraphcError, OptionError, did_you_mean, quoted
+from graphc.errors import GraphcError, OptionError, did_you_mean, place_of, quoted
 from graphc.ir.builder import at_most
 from graphc.ir.graph import Value
 from graphc.models import MODELS
@@ -116,8 +115,8 @@ def _call(what: str, function: Callable[..., Any], arguments: dict[str, Any]) ->
     except GraphcError:
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{last.filename}, line {last.lineno}"
-        if isinstance(error, SyntaxError):
-            place = f"{error.filename}, line {error.lineno}"
-        raise OptionError(f"{what} failed at {place}: {type(error).__name__}: {error}") from error
+        place, told = place_of(error), str(error)
+        if isinstance(error, SyntaxError) and error.lineno is not None:
+            place, told = f"{error.filename}:{error.lineno}", error.msg
+        where = f"{place}: " if place else ""
+        raise OptionError(f"{where}{what} failed: {type(error).__name__}: {told}") from error

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from graphc.errors import OptionError, choose, quoted
 from graphc.ir.types import as_dtype
 
@@ -54,6 +56,8 @@ class Between:
 
     def check(self, name: str, given: Any) -> None:
         """Raise `OptionError` for what is no finite number of that range."""
+        if isinstance(given, np.floating):  # which compares in its own, perhaps narrow, precision
+            given = float(given)
         is_number = isinstance(given, Real) and not isinstance(given, bool)
         if (
             not is_number

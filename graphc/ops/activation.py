@@ -256,6 +256,7 @@ def leaky_relu(x: Value, slope: float = 0.01) -> Value:
 
     Raises `OptionError` unless the slope is above 0.
     """
+    Between().check("leaky_relu: the slope", slope)
     if not slope > 0:
         raise OptionError(
             f"leaky_relu: the slope must be above 0, got {slope!r}; use graphc.relu for 0"

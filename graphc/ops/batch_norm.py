@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from graphc.errors import ShapeError
+from graphc.errors import ShapeError, number_between
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, scope, scoped_name, state
 from graphc.ir.graph import Node, Value
@@ -176,7 +176,7 @@ def batch_norm(
     ``running_variance``, which each training step moves by `momentum` towards the batch's; a
     program without an optimizer uses them instead of the batch's. `epsilon` is added to the
     variance. Raises `ShapeError` for fewer than two axes, and `OptionError` unless `epsilon` is
-    above 0.
+    above 0 and `momentum` from 0 to 1.
     """
     if as_value("batch_norm", x).type.rank < 2:
         raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
@@ -187,5 +187,6 @@ def batch_norm(
             state(scoped_name(kind), (channels,), compute_dtype(x.type.dtype), start, "statistic")
             for kind, start in (("running_mean", 0.0), ("running_variance", 1.0))
         ]
-        attributes = BatchNormAttributes(positive("batch_norm", epsilon), float(momentum))
+        weight = number_between("batch_norm: momentum", momentum, 0, 1)
+        attributes = BatchNormAttributes(positive("batch_norm", epsilon), weight)
         return apply(BatchNorm, x, scale, bias, *running, attributes=attributes).outputs[0]

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.errors import DTypeError, ShapeError
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.device import Device
@@ -348,8 +348,7 @@ def affine_parameters(x: Value, length: int, trainable: bool) -> tuple[Value, Va
 
 def positive(where: str, epsilon: float) -> float:
     """The guard in a root; raises `OptionError` unless it is above 0."""
-    if not isinstance(epsilon, int | float) or not epsilon > 0:
-        raise OptionError(f"{where}: epsilon must be above 0, got {epsilon!r}")
+    Between(above=0.0).check(f"{where}: epsilon", epsilon)
     return float(epsilon)
 
 

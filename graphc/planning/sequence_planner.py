@@ -70,7 +70,8 @@ class SequencePlanner:
         self.spans = [Spans(chain) for chain in chains if chain.useful]
         self.forward_cost = sum(steps.cost_of(chain.useful) for chain in chains)
         least = max((spans.least_peak() for spans in self.spans), default=0)
-        self._floor = steps.fixed_bytes + least
+        self.floor = steps.fixed_bytes + least
+        """Bytes that every plan found here needs."""
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}
         self._plans: dict[int, SequencePlan | None] = {}
         self._sequences: dict[int, list[int] | None] = {}
@@ -94,7 +95,7 @@ class SequencePlanner:
         return min(known, key=lambda plan: plan.extra_cost, default=None)
 
     def least(self) -> SequencePlan:
-        """The plan of the fewest bytes found."""
+        """The plan of the fewest bytes found, whatever was planned before."""
         # The smallest table that has a plan first: its levels are the finest where it matters.
         for most in reversed(list(self._mosts())):
             tables = [self._table(number, most, True) for number in range(len(self.spans))]
@@ -102,7 +103,7 @@ class SequencePlanner:
                 continue
             limit = self.steps.fixed_bytes + max(math.ceil(table.least_bytes) for table in tables)
             while limit < self.once.peak_bytes:
-                found = self.plan(limit)
+                found = self.plan_for(limit)
                 if found is not None:
                     return found
                 # A table counts in levels and may promise a little too much, so the limit goes up
@@ -117,7 +118,7 @@ class SequencePlanner:
         for reruns in (False, True):
             # Reruns go on from where tables without them stopped: they reach fewer bytes at the
             # same cost.
-            low = self._floor
+            low = self.floor
             for most in self._mosts():
                 if most >= high:
                     continue
@@ -155,7 +156,7 @@ class SequencePlanner:
         """Bytes that tables are made for: the whole, and halves of halves."""
         most = self.once.peak_bytes
         yield most
-        while most // 2 > self._floor:
+        while most // 2 > self.floor:
             most //= 2
             yield most
 

@@ -39,6 +39,11 @@ DTYPES = {
 }
 """NumPy's names for what safetensors calls the dtypes of states; other dtypes no state has."""
 
+TAKE_A_PART = (
+    "to take all that it has from the file: saved = safetensors.numpy.load_file(path); "
+    "program.states.update({name: saved[name] for name in program.states})"
+)
+
 
 class _Header(NamedTuple):
     """What a file says of one tensor."""
@@ -157,9 +162,12 @@ def _check_fit(path: str, found: Mapping[str, _Header], states: Mapping[str, Ten
         if found[name] != want:
             problems.append(f"{name} is {found[name]}, this network has {want}")
     if problems:
+        # As those of a training run are for a program that only infers.
+        is_enough = len(problems) == 1 and extra
+        cure = f"; {TAKE_A_PART}" if is_enough else ""
         raise CheckpointError(
             f"{path!r} belongs to another network or optimizer: {'; '.join(problems[:4])}. "
-            "The program is unchanged"
+            f"The program is unchanged{cure}"
         )
 
 

@@ -84,6 +84,29 @@ def test_the_command_line_tells_it_too(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("graphc: budget")
 
 
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            "g.reluu(x)",
+            "AttributeError: module 'graphc' has no attribute 'reluu'; did you mean relu",
+        ),
+        ("g.relu(x, 1, 2)", "TypeError: relu() takes 1 positional argument but 3 were given"),
+        ("x + 1 +* 2", "SyntaxError: invalid syntax"),
+        ("None / 3", "TypeError: unsupported operand"),
+    ],
+)
+def test_any_other_mistake_in_a_file_is_told_with_the_users_line(call, told, tmp_path, capsys):
+    """Not a line of graphc's, where it is graphc that raises."""
+    path = tmp_path / "network.py"
+    path.write_text(NETWORK.format(call=call))
+    assert main(["plan", f"{path}:build"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"graphc: {path}:{LINE}: {path}")
+    assert f" failed: {told}" in error
+    assert error.count("\n") == 1
+
+
 def test_an_error_that_no_user_code_is_part_of_has_no_place():
     with pytest.raises(ShapeError) as caught:
         g.matmul(g.input("x", (4, 6)), g.input("y", (4, 6)))

@@ -314,6 +314,26 @@ def test_the_values_of_a_graph_have_less_than_2_to_the_60_bytes_together():
         g.plan(outputs=[g.neg(x)])
 
 
+@pytest.mark.parametrize("given", ["a", None, NAN, -1.0, (0.5,), INF])
+def test_a_layers_numbers_are_refused_as_options(given):
+    x = g.input("x", (4, 6, 2, 2))
+    for make in (
+        lambda: g.leaky_relu(x, given),
+        lambda: g.batch_norm(x, momentum=given),
+        lambda: g.layer_norm(x, epsilon=given),
+        lambda: g.dropout(x, given),
+    ):
+        with pytest.raises(OptionError, match="got"):
+            make()
+
+
+def test_a_layers_numbers_may_be_those_of_numpy():
+    x = g.input("x", (4, 6, 2, 2))
+    assert g.leaky_relu(x, np.float32(0.5)).producer.attributes.slope == 0.5
+    norm = g.batch_norm(x, momentum=np.float32(0.5), epsilon=np.float32(0.25)).producer
+    assert (norm.attributes.momentum, norm.attributes.epsilon) == (0.5, 0.25)
+
+
 # --- rules ---
 
 
@@ -321,6 +341,7 @@ def test_rules_hold_at_their_boundaries():
     for rule, good, bad in (
         (Whole(1, 5), (1, 5, np.int64(3)), (0, 6, 2.0, True, "3")),
         (Between(0.0, 1.0), (0, 1, 0.5, np.float32(0.5)), (-1e-9, 1.1, NAN, True, "0")),
+        (Between(), (np.float16(6e4), np.float32(-3e38)), (np.float32(INF), np.float16(NAN))),
         (Between(0.0, below=1.0), (0.0, 1 - 2**-53), (1.0, -5e-324)),
         (Between(above=0.0), (5e-324, 1.7e308), (0.0, INF, 10**400)),
     ):

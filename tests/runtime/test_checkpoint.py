@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors
 from safetensors.numpy import load_file, save_file
 
 import graphc as g
@@ -143,6 +144,27 @@ def test_three_names_that_do_not_fit_are_told_and_how_many_more_there_are(tmp_pa
     with pytest.raises(CheckpointError) as error:
         run.load(path)
     assert told in str(error.value)
+
+
+def test_a_file_of_a_training_run_tells_a_program_that_infers_how_to_take_its_part(tmp_path):
+    x = g.input("x", (2, 3))
+    y = g.linear(x, 4, name="out")
+    trained = g.compile(g.mean(y * y), optimizer=g.optim.Adam(0.1))
+    trained.step(x=np.ones((2, 3), np.float32))
+    path = tmp_path / "run.safetensors"
+    trained.save(path)
+    program = g.compile(outputs={"y": y})
+    with pytest.raises(CheckpointError) as caught:
+        program.load(path)
+    advice = str(caught.value).partition("from the file: ")[2]
+    exec(advice, {"safetensors": safetensors, "path": path, "program": program})
+    for name in ("out/weight", "out/bias"):
+        np.testing.assert_array_equal(program.states[name], trained.states[name])
+
+    other = g.compile(outputs={"y": g.linear(x, 5, name="out")})
+    with pytest.raises(CheckpointError) as caught:
+        other.load(path)
+    assert "from the file" not in str(caught.value)
 
 
 def test_an_unwritable_path_says_so_and_leaves_nothing(tmp_path):

@@ -129,6 +129,7 @@ class OptimalPlanner:
         reach = max(1.0, planner.once.peak_bytes / max(plain, 1))
         return Ladder(
             planner.once.peak_bytes,
+            planner.floor,
             reach,
             lambda limit: planner.plan_for(limit) is not None,
             lambda limit, budget: self._fitting(limit, budget, maps_only),

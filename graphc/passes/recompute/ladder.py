@@ -11,6 +11,9 @@ its nodes in a better order. Tried are, from large limits to small,
     every 64th rung     from reach · budget down to the first that fits, j
     every 16th          between j - 64 and j, down to the first that fits; so on with 4 and 1
 
+A rung without a plan is passed over where a later one has one. Beyond the last of those nothing is
+tried, and which rung that is depends on no budget either: the last that widths find, from below.
+
 What fits into a budget fits into every larger one. So the first that fits at a width stands no
 later there; where it stands earlier, all that follows does, and where it does not, the next width
 decides in the same gap: a larger budget ends at no smaller limit, and has a plan where a smaller
@@ -20,6 +23,7 @@ sequence_planner.py works towards and nobody proves.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -33,7 +37,7 @@ STRIDES = (64, 16, 4, 1)
 
 
 class Ladder:
-    """Limits from `top` down, and the plans for them that fit.
+    """Limits from `top` down, and the plans for them that fit; there is none below `floor`.
 
     `is_feasible` tells whether there is a plan for a limit; `fitting` gives it where its arena, or
     that in a better order, is within a budget. Limits up to `reach` budgets are tried.
@@ -42,16 +46,28 @@ class Ladder:
     def __init__(
         self,
         top: int,
+        floor: int,
         reach: float,
         is_feasible: Callable[[int], bool],
         fitting: Callable[[int, int], Point | None],
     ) -> None:
-        self.top, self.reach = top, reach
+        self.top, self.floor, self.reach = top, max(floor, 1), reach
         self._is_feasible, self._fitting = is_feasible, fitting
 
     def limit(self, rung: int) -> int:
         """The live bytes that a rung allows."""
         return int(self.top * 2.0 ** (-rung / PER_OCTAVE))
+
+    @functools.cached_property
+    def deepest(self) -> int:
+        """The last rung with a plan, as far as widths find it; -1 where there is none."""
+        below = next(rung for rung in itertools.count() if self.limit(rung) < self.floor)
+        found = -1
+        for stride in STRIDES:
+            rungs = range(_next(below, stride) - stride, found, -stride)
+            found = next((rung for rung in rungs if self._is_feasible(self.limit(rung))), found)
+            below = min(below, found + stride)
+        return found
 
     def within(self, budget: int) -> Point | None:
         """The fastest plan of the rungs tried whose arena is at most `budget` bytes."""
@@ -60,11 +76,14 @@ class Ladder:
             return None
         highest = next(rung for rung in itertools.count() if self.limit(rung) <= allowed)
         fits: list[Point] = []
-        rung, last = _next(highest, STRIDES[0]), math.inf
+        rung, last, end = _next(highest, STRIDES[0]), math.inf, math.inf
         for stride, finer in itertools.zip_longest(STRIDES, STRIDES[1:], fillvalue=1):
-            # Below all that is feasible is as good a mark as a rung that fits.
-            while rung < last and self._is_feasible(self.limit(rung)):
-                found = self._fitting(self.limit(rung), budget)
+            while rung < last:
+                is_feasible = self._is_feasible(self.limit(rung))
+                end = end if is_feasible else self.deepest
+                if rung > end:
+                    break  # as good a mark as a rung that fits
+                found = self._fitting(self.limit(rung), budget) if is_feasible else None
                 if found is not None:
                     fits.append(found)
                     break
