@@ -43,7 +43,7 @@ def place_of(error: BaseException) -> str:
     return found
 
 
-_PASSED_THROUGH = ("graphc", "contextlib")
+_PASSED_THROUGH = ("graphc", "contextlib", "functools")
 """Packages whose lines are not where a program calls graphc; nor are those of frozen modules."""
 
 

@@ -25,7 +25,9 @@ def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool =
     """MODEL and its sizes; `others` says what else may stand there."""
     kinds = "; or ".join([f"one of {', '.join(MODELS)}, or file.py:function", *others])
     parser.add_argument("model", metavar="MODEL", nargs="?" if is_optional else None, help=kinds)
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="arguments of the model")
+    parser.add_argument(
+        "settings", nargs="*", default=[], metavar="key=value", help="arguments of the model"
+    )
 
 
 def build(model: str, entries: Sequence[str]) -> Value:

@@ -37,5 +37,8 @@ class Parser(argparse.ArgumentParser):
             if entry.startswith("-") and entry != "-":
                 name = entry.partition("=")[0]
                 near = did_you_mean(name, self._option_string_actions, before="; ")
+                key = name[2:]
+                if not near and "settings" in found and key.isidentifier() and len(key) < 50:
+                    near = f"; an argument is written {key}=..."
                 self.error(f"there is no option {quoted(name)}{near}")
         return found, rest

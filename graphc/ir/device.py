@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from graphc.errors import OptionError, choose
+from graphc.errors import OptionError, choose, did_you_mean
 
 HOPPER = 90
 
@@ -92,8 +92,9 @@ def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
         return None
     kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
     if kind != "cuda" or not (number.isdecimal() or device == "cuda"):
-        names = ", ".join(("cpu", "cuda", "cuda:1", "auto", *others))
-        raise OptionError(f"unknown device {device!r}; choose one of: {names}")
+        names = ("cpu", "cuda", "cuda:1", "auto", *others)
+        near = did_you_mean(device, names, before="; ") if isinstance(device, str) else ""
+        raise OptionError(f"unknown device {device!r}; choose one of: {', '.join(names)}{near}")
     return int(number or "0")
 
 

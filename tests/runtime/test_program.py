@@ -249,6 +249,12 @@ def test_unknown_options_list_the_known_ones(options, message):
         small(**options)
 
 
+def test_an_unknown_device_is_told_with_the_line_that_names_it():
+    with pytest.raises(OptionError) as raised:
+        small(device="tpu")
+    assert str(raised.value).startswith(f"{__file__}:")
+
+
 def test_what_compile_needs():
     with pytest.raises(OptionError, match="loss or outputs"):
         g.compile()
