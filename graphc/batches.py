@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphc.compiler import plan
-from graphc.errors import BudgetError
+from graphc.errors import BudgetError, OptionError, whole_number
 from graphc.ir.graph import Value
 from graphc.ir.types import format_bytes, parse_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
+
+MOST = 2**40
+"""The largest batch that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +26,26 @@ class LargestBatch:
 
 
 def largest_batch(
-    make: Callable[[int], Value], memory: int | str, **options: Any
+    make: Callable[[int], Value], memory: int | str, *, start: int = 1, **options: Any
 ) -> LargestBatch | None:
     """The largest batch whose plan takes at most `memory`, bytes or ``"7GiB"``; None if none does.
 
     `make` returns the loss for a batch, a whole number from 1 up; `options` are those of
     `graphc.plan`. With ``recompute="optimal"`` and nothing else that asks for bytes or flops, as
-    much is computed again as it takes. Raises what `make` and `graphc.plan` do.
+    much is computed again as it takes. `start` is tried first: the answer for other options saves
+    plans. Raises what `make` and `graphc.plan` do, and `OptionError` where even 2**40 fit.
     """
+    whole_number("start", start)
     search = _Search(make, parse_bytes("memory", memory), options)
-    return search.run()
+    return search.run(start)
 
 
 class _Search:
-    """Plans by batch, each made once.
+    """Bytes by batch, each planned once.
 
     Bytes grow nearly in a line with the batch, so the next batch that is tried is where the line
-    through the largest one that fits and the smallest that does not meets the limit.
+    through the largest one that fits and the smallest that does not meets the limit. Where the
+    line is off, steps away from it double, so an answer takes a logarithm of plans at most.
     """
 
     def __init__(self, make: Callable[[int], Value], memory: int, options: dict[str, Any]) -> None:
@@ -49,17 +55,21 @@ class _Search:
             options.get(goal) is not None for goal in goals
         )
         self.sizes: dict[int, int] = {}
+        self.best: LargestBatch | None = None
 
-    def run(self) -> LargestBatch | None:
+    def run(self, start: int) -> LargestBatch | None:
         """Bracket the answer, narrow the bracket, and go on until one more does not fit."""
-        if self.size(1) > self.memory:
+        fits, over = (start, None) if self.size(start) <= self.memory else (1, start)
+        if self.size(fits) > self.memory:
             return None
-        fits, over = 1, None
+        pace = 1
         while over is None or over - fits > 1:
-            batch = self.guess(fits, over)
+            batch, was_over = self.guess(fits, over, pace), over
             if self.size(batch) <= self.memory:
+                pace = pace * 2 if pace > 0 else 1
                 fits = batch
             else:
+                pace = pace * 2 if pace < 0 and was_over is not None else -1
                 over = batch
             report(self._doing(fits, over))
         found = self.planned(fits)
@@ -68,18 +78,31 @@ class _Search:
             fits, found = fits + 1, larger
         return None if found is None else LargestBatch(fits, found)
 
-    def guess(self, fits: int, over: int | None) -> int:
-        """A batch above `fits`, and below `over` where that is known."""
-        known = [batch for batch in self.sizes if batch != fits]
-        if not known:
-            return 2
-        other = over if over is not None else max(known)
-        slope = (self.sizes[other] - self.sizes[fits]) / (other - fits)
-        step = int((self.memory - self.sizes[fits]) / slope) if slope > 0 else fits
-        if over is None:
-            # One more than the line says: it will probably not fit, and then the bracket is small.
-            return fits + max(1, min(step, 2**20))
-        return min(max(fits + step, fits + 1), over - 1)
+    def guess(self, fits: int, over: int | None, pace: int) -> int:
+        """A batch above `fits`, and below `over` where that is known.
+
+        It is at least `pace` above `fits`, or as far below `over` where that is negative.
+        """
+        spare = self.memory - self.sizes[fits]
+        if over is not None:
+            line = fits + int(spare * (over - fits) / (self.sizes[over] - self.sizes[fits]))
+            line = max(line, fits + pace) if pace > 0 else min(line, over + pace)
+            return min(max(line, fits + 1), over - 1)
+        smaller = [batch for batch in self.sizes if batch < fits]
+        if fits >= MOST:
+            raise OptionError(
+                f"a batch of {fits:,} fits into {format_bytes(self.memory)}; larger ones are not "
+                "looked for: give less memory, or a network that grows with its batch"
+            )
+        if not smaller:
+            # What a network takes beside its batch, its weights, makes this too few at most.
+            times = self.memory // max(self.sizes[fits], 1)
+            return min(max(fits * times, fits + 1), MOST)
+        last = max(smaller)
+        grown = self.sizes[fits] - self.sizes[last]
+        step = spare * (fits - last) // grown if grown > 0 else fits
+        # One more than the line says: it will probably not fit, and then the bracket is small.
+        return min(fits + max(step + 1, pace), MOST)
 
     def size(self, batch: int) -> int:
         """The bytes of a batch's plan; where any time may be taken, the fewest found."""
@@ -87,7 +110,10 @@ class _Search:
             if self.takes_any_time:
                 self.sizes[batch] = self._least(batch)
             else:
-                self.sizes[batch] = plan(self.make(batch), **self.options).arena_bytes
+                found = plan(self.make(batch), **self.options)
+                self.sizes[batch] = found.arena_bytes
+                if found.arena_bytes <= self.memory:
+                    self.best = LargestBatch(batch, found)
         return self.sizes[batch]
 
     def _least(self, batch: int) -> int:
@@ -99,13 +125,13 @@ class _Search:
 
     def planned(self, batch: int) -> MemoryPlan | None:
         """The plan of a batch, None where it does not fit."""
-        within = {"budget": self.memory} if self.takes_any_time else {}
+        if not self.takes_any_time:
+            return self.best.plan if self.best is not None and self.best.batch == batch else None
         try:
-            found = plan(self.make(batch), **{**self.options, **within})
+            return plan(self.make(batch), **{**self.options, "budget": self.memory})
         except BudgetError:
             return None
-        return found if found.arena_bytes <= self.memory else None
 
     def _doing(self, fits: int, over: int | None) -> str:
-        above = "" if over is None else f", {over} does not"
-        return f"the largest batch within {format_bytes(self.memory)}: {fits} fits{above}"
+        above = "" if over is None else f", {over:,} does not"
+        return f"the largest batch within {format_bytes(self.memory)}: {fits:,} fits{above}"

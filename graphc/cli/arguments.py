@@ -17,7 +17,9 @@ from graphc.options import GOALS, PlanOptions, StepOptions
 from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from graphc.cli.parser import Parser
+
+    Commands = argparse._SubParsersAction[Parser]
 
 
 STEPS = 10_000

@@ -51,7 +51,10 @@ def run(options: argparse.Namespace) -> None:
     name, limit = _room(options, make, chosen)
     chosen["budget"] = None
     kinds = _kinds(options, limit)
-    found = [largest_batch(make, limit, **{**chosen, **asked}) for _, asked in kinds]
+    found: list[LargestBatch | None] = []
+    for _, asked in kinds:  # each computes more again than the one before, so more fits
+        start = max((each.batch for each in found if each is not None), default=1)
+        found.append(largest_batch(make, limit, start=start, **{**chosen, **asked}))
     if options.json:
         say(json.dumps(_described(options, name, limit, kinds, found)))
         return

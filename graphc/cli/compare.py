@@ -16,6 +16,7 @@ from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, 
 from graphc.cli.described import described
 from graphc.cli.fits import WIDTH, fit_line
 from graphc.cli.models import add_model
+from graphc.cli.parser import Parser
 from graphc.cli.plans import (
     DEFAULT,
     PICTURE,
@@ -82,7 +83,7 @@ class Row:
     strategy: dict[str, Any] | None = field(default_factory=dict)
 
 
-def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def run(parser: Parser, options: argparse.Namespace) -> None:
     """Plan the model under every strategy without recomputation, then under every policy."""
     if options.output is not None:
         check_writable(options.output)

@@ -13,6 +13,7 @@ from graphc.cli.described import described
 from graphc.cli.fits import fits_line
 from graphc.cli.lowering import Alternatives
 from graphc.cli.models import add_model
+from graphc.cli.parser import Parser
 from graphc.cli.plans import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
 from graphc.cli.terminal import say
 from graphc.errors import OptionError
@@ -64,7 +65,7 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=partial(run, parser), takes_word=True)
 
 
-def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def run(parser: Parser, options: argparse.Namespace) -> None:
     """Print sentences, one a line, or one JSON object."""
     words = [entry for entry in options.settings if "=" not in entry]
     words += [options.value] if options.value is not None else []

@@ -13,11 +13,21 @@ from graphc.errors import did_you_mean, quoted
 class Parser(argparse.ArgumentParser):
     """argparse's parser with other messages; parsers of commands are of this class too."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.given: dict[str, str] = {}
+        """The flags on the command line by what they set, also where that is the default."""
+
     def error(self, message: str) -> NoReturn:
         """Say in one line what is wrong, and leave with 2."""
         end = "" if message.endswith("?") else ";"
         complain(f"{message}{end} `{self.prog} --help` lists what there is", self.prog)
         raise SystemExit(2)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings:
+            self.given[action.dest] = action.option_strings[-1]
+        return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -23,6 +23,7 @@ from graphc.cli.described import described
 from graphc.cli.fits import WIDTH, fits_line
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
+from graphc.cli.parser import Parser
 from graphc.cli.plans import (
     DEFAULT,
     PICTURE,
@@ -74,7 +75,7 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=partial(run, parser))
 
 
-def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def run(parser: Parser, options: argparse.Namespace) -> None:
     """Print the plan, or the whole trade-off."""
     _check_shown(options)
     if options.output is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from graphc.cli.arguments import planned_steps, recipe
 from graphc.cli.models import build
+from graphc.cli.parser import Parser
 from graphc.cli.terminal import complain, say
 from graphc.compiler import plan
 from graphc.errors import OptionError
@@ -32,7 +33,7 @@ WRITTEN_FORMS = {SUFFIX: "a plan as JSON", PICTURE: "a chart as PNG"}
 
 
 def check_alone(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     options: argparse.Namespace,
     showing: Collection[str],
     what: str | None = None,
@@ -41,12 +42,8 @@ def check_alone(
 
     `what` begins the message, by default that the model is a plan.
     """
-    given = vars(options)
-    names = [
-        name for name in given if name not in showing and given[name] != parser.get_default(name)
-    ]
-    if options.settings or names:
-        told = [f"--{name.replace('_', '-')}" for name in names if name != "settings"]
+    told = [flag for name, flag in parser.given.items() if name not in showing]
+    if options.settings or told:
         raise OptionError(
             f"{what or repr(options.model) + ' is a plan already'}; leave out "
             f"{', '.join(told + options.settings)}"

@@ -18,6 +18,7 @@ from graphc.cli.arguments import (
 from graphc.cli.fits import fit_line, place
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model
+from graphc.cli.parser import Parser
 from graphc.cli.plans import (
     DEFAULT,
     SUFFIX,
@@ -81,7 +82,7 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=partial(run, parser))
 
 
-def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def run(parser: Parser, options: argparse.Namespace) -> None:
     """Make the plans, write the file, and say what differs where that was asked for."""
     output = "plan.html" if options.output is None and not options.diff else options.output
     write = None if output is None else _writer(output)
@@ -123,7 +124,7 @@ def _check_times(options: argparse.Namespace, write: Writer | None) -> None:
         )
 
 
-def _plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
+def _plans(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
     """The plans to view, by what stands on their tabs."""
     if options.diff:
         return _two_plans(parser, options)
@@ -142,9 +143,7 @@ def _plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict
     return _tabs(parser, options)
 
 
-def _two_plans(
-    parser: argparse.ArgumentParser, options: argparse.Namespace
-) -> dict[str, MemoryPlan]:
+def _two_plans(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
     rule = "--diff shows two plans from files"
     if options.strategies is not None:
         raise OptionError(f"{rule}; leave out --strategies")
@@ -158,7 +157,7 @@ def _two_plans(
     return dict(zip(labels, map(load_plan, paths), strict=True))
 
 
-def _tabs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
+def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
     """A plan for each name under --strategies."""
     names = [name.strip() for name in options.strategies.split(",")]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -8,7 +8,7 @@ from cli.running import run
 import graphc as g
 from graphc.batches import LargestBatch
 from graphc.cli import batch as command
-from graphc.errors import GraphcError
+from graphc.errors import GraphcError, OptionError
 from graphc.ir.device_memory import MIB, DeviceMemory
 from graphc.models import mlp, unet
 
@@ -81,11 +81,42 @@ def test_few_plans_are_made():
     assert len(made) <= 12
 
 
-def test_the_command_prints_what_python_finds(capsys, monkeypatch):
-    asked = []
+@pytest.mark.parametrize("policy", ["none", "optimal"])
+def test_few_plans_are_made_where_the_answer_is_huge(policy):
+    """A few bytes an example in the memory of a large GPU."""
+    made = []
 
-    def answered(make, memory, **options):
+    def counted(batch):
+        made.append(batch)
+        return mlp(layers=2, hidden=8, inputs=4, classes=3, batch=batch)
+
+    options = {"optimizer": g.optim.SGD(), "device": "a100", "recompute": policy}
+    found = g.largest_batch(counted, "78GiB", **options)
+    assert found.batch > 10**8
+    assert found.plan.arena_bytes <= 78 * 2**30
+    assert len(made) <= 16
+
+
+@pytest.mark.parametrize("start", [2, 50, 10**6])
+def test_the_answer_is_the_same_wherever_the_search_begins(start):
+    first, other = (
+        g.largest_batch(make, 60_000, start=begin, optimizer=g.optim.SGD()) for begin in (1, start)
+    )
+    assert first.batch == other.batch
+    assert first.plan.arena_bytes == other.plan.arena_bytes
+
+
+def test_a_network_that_does_not_grow_with_its_batch_ends_the_search():
+    with pytest.raises(OptionError, match="a batch of 1,099,511,627,776 fits"):
+        g.largest_batch(lambda batch: make(3), "1MiB", optimizer=g.optim.SGD())
+
+
+def test_the_command_prints_what_python_finds(capsys, monkeypatch):
+    asked, begun = [], []
+
+    def answered(make, memory, start, **options):
         asked.append(options)
+        begun.append(start)
         assert make(3).type == make(5).type
         assert memory == "0.25MiB"
         return LargestBatch(1234, g.plan(make(2), optimizer=g.optim.SGD()))
@@ -102,6 +133,7 @@ def test_the_command_prints_what_python_finds(capsys, monkeypatch):
         assert " 1,234 " in line
     assert [each["recompute"] for each in asked] == ["none", None, "optimal"]
     assert [each["max_extra_flops"] for each in asked] == [None, 0.33, None]
+    assert begun == [1, 1234, 1234]
     monkeypatch.undo()
     code, out, _ = run(capsys, *arguments, "--budget", "256KiB", "--json")
     rows = json.loads(out)["batches"]

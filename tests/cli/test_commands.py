@@ -246,6 +246,8 @@ def test_mistakes_with_plan_files(capsys, tmp_path):
         ([str(tmp_path / "gone.json")], "there is no file"),
         ([str(path), "--budget", "1GiB"], "is a plan already; leave out --budget"),
         ([str(path), "--frontier"], "is a plan already; leave out --frontier"),
+        ([str(path), "--optimizer", "sgd"], "is a plan already; leave out --optimizer"),
+        ([str(path), "--keep-order"], "is a plan already; leave out --keep-order"),
         ([str(path), "batch=3"], "is a plan already; leave out batch=3"),
         (["mlp", "--output", "/no/folder/p.json"], "cannot save to"),
         (["mlp", "--frontier", "--output", str(path)], "a chart as PNG; end its name in .png"),
