@@ -156,6 +156,21 @@ def takes(
     return keyworded
 
 
+def asks(kind: type[T]) -> type[T]:
+    """Make a dataclass answer a keyword that it does not have with an `OptionError`, too."""
+    made = kind.__init__
+    known = tuple(inspect.signature(kind).parameters)
+
+    @functools.wraps(made)
+    def begin(self: T, *given: object, **named: object) -> None:
+        for name in named:
+            _check_known(kind.__name__, name, known)
+        made(self, *given, **named)
+
+    kind.__init__ = begin  # type: ignore[assignment, method-assign]
+    return kind
+
+
 def _check_known(function: str, name: str, known: Sequence[str]) -> None:
     """Raise `OptionError` with the names nearest to an unknown one."""
     if name not in known:

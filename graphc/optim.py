@@ -15,6 +15,7 @@ from graphc.errors import OptionError, choose, no_attribute, number_between, who
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import DType, compute_dtype
+from graphc.keywords import asks
 from graphc.ops.elementwise import scale, shift
 from graphc.ops.learning_rate import LEARNING_RATE_FORMS, LearningRate, LearningRateAttributes
 from graphc.ops.update import (
@@ -47,6 +48,7 @@ class Optimizer(Protocol):
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
+@asks
 @dataclass(frozen=True)
 class Schedule:
     """A learning rate that follows the step counter.
@@ -97,6 +99,7 @@ def _moment(kind: str, parameter: State) -> State:
     return builder.state(f"{kind}/{parameter.name}", parameter.shape, dtype, 0.0, "moment")
 
 
+@asks
 @dataclass(frozen=True)
 class SGD:
     """w ← w - learning_rate · g, with momentum (classical) and L2 decay where asked for."""
@@ -135,6 +138,7 @@ def Momentum(learning_rate: Rate = 0.01, momentum: float = 0.9, weight_decay: fl
     return SGD(learning_rate, momentum, weight_decay)
 
 
+@asks
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba, 2015); `weight_decay` is L2, added to the gradient."""
@@ -153,6 +157,7 @@ class Adam:
         return _AdamUpdater(AdamUpdate, attributes, _corrections(self, dtype)[1])
 
 
+@asks
 @dataclass(frozen=True)
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""

@@ -36,6 +36,18 @@ def test_an_optimizer_that_is_misspelt():
     assert "did you mean Schedule?" in error_of(lambda: g.optim.schedule, AttributeError)
 
 
+def test_a_setting_of_an_optimizer_that_there_is_not():
+    assert "Adam has no option 'weight_decai'; did you mean weight_decay?" in error_of(
+        lambda: g.optim.Adam(1e-3, weight_decai=0.1), OptionError
+    )
+    assert "SGD has no option 'lr'; it takes learning_rate" in error_of(
+        lambda: g.optim.SGD(lr=0.1), OptionError
+    )
+    assert g.optim.AdamW(2e-3, weight_decay=0.5) == g.optim.AdamW(
+        learning_rate=2e-3, weight_decay=0.5
+    )
+
+
 @pytest.fixture(scope="module")
 def program():
     x = g.input("images", (2, 3))

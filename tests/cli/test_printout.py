@@ -97,7 +97,7 @@ def test_sizes_have_separators():
         g.plan(mlp(), optimizer=g.optim.SGD(), budget="1KiB")
     error = caught.value
     assert (
-        f"fit into 1,024 bytes = 1.00 KiB; the least found is {error.least_bytes:,} bytes = "
+        f"fits into 1,024 bytes = 1.00 KiB; the least found is {error.least_bytes:,} bytes = "
         in (str(error))
     )
     assert f"none can be below {error.bound_bytes:,} bytes" in str(error)

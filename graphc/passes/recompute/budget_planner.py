@@ -342,15 +342,16 @@ class OptimalPlanner:
             for b in found.live_at(found.peak_step)
             if b.index in found.residents
         ][:6]
-        measured = "feature maps" if maps_only else "arena"
+        measured = "feature maps fit" if maps_only else "arena fits"
         bound = least_bytes(self._graph_steps_for(maps_only, by_flops=False).bounding_steps())
         listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
         packed = "" if self.strategy == "packed" else "allocate packed, which needs less, "
         return BudgetError(
-            f"no plan found whose {measured} fit into {exact_bytes(budget)}; the "
+            f"no plan found whose {measured} into {exact_bytes(budget)}; the "
             f"least found is {exact_bytes(least.bytes(maps_only))}, and none can be below "
-            f"{bound:,} bytes. At its peak, {node}, the largest values are: {listed}. Raise the "
-            f"budget, {packed}or make the batch smaller (accumulate=k keeps the step's batch)",
+            f"{exact_bytes(bound)}. At its peak, {node}, the largest values are: {listed}. "
+            f"Raise the budget, {packed}or make the batch smaller (accumulate=k keeps the step's "
+            "batch)",
             least.bytes(maps_only),
             bound,
             node,
