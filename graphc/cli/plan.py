@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -114,6 +115,7 @@ def _check_shown(options: argparse.Namespace) -> None:
 
 def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None:
     """The changes that lower the arena most."""
+    sys.stdout.flush()  # the plan is read while others are made
     lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
     for line in ["", *lines] if lines else []:
         say(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))

@@ -33,11 +33,7 @@ from graphc.ops.cpu.norm import (
     tile_shape,
 )
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
-from graphc.ops.elementwise import (
-    float_dtype,
-    mul,
-    sub,
-)
+from graphc.ops.elementwise import float_dtype, mul, sub
 from graphc.ops.frame import Frame, groups_frame, rows_frame
 from graphc.ops.reduce import mean, sum_to
 
