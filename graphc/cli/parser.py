@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -29,6 +30,15 @@ class Parser(argparse.ArgumentParser):
             self.given[action.dest] = action.option_strings[-1]
         return super()._get_values(action, arg_strings)
 
+    def _tell_given(self, entries: Sequence[str]) -> None:
+        """Let what is told of a flag be its form on the command line: --fuse, not --no-fuse."""
+        for action in self._actions:
+            if action.dest in self.given:
+                last = self.given[action.dest]
+                self.given[action.dest] = next(
+                    (form for form in action.option_strings if form in entries), last
+                )
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
@@ -43,6 +53,7 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Options, and entries that are none; an option that this parser lacks is an error."""
         found, rest = super().parse_known_args(args, namespace)
+        self._tell_given(sys.argv[1:] if args is None else args)
         for entry in rest:
             if entry.startswith("-") and entry != "-":
                 name = entry.partition("=")[0]

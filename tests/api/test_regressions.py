@@ -272,7 +272,7 @@ def test_a_model_file_that_fails(tmp_path, capsys):
     assert main(["plan", f"{tmp_path}/net.py:good", "a=1", "--json"]) == 0
     for model, message in (
         ("net.py:needs", "needs width=..."),
-        ("net.py:fails", "net.py, line 10: ZeroDivisionError"),
+        ("net.py:fails", "net.py:fails failed: ZeroDivisionError"),
         ("wrong.py:f", "wrong.py, line 1: SyntaxError"),
     ):
         assert main(["plan", f"{tmp_path}/{model}"]) == 2
