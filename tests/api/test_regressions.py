@@ -272,8 +272,8 @@ def test_a_model_file_that_fails(tmp_path, capsys):
     assert main(["plan", f"{tmp_path}/net.py:good", "a=1", "--json"]) == 0
     for model, message in (
         ("net.py:needs", "needs width=..."),
-        ("net.py:fails", "net.py:fails failed: ZeroDivisionError"),
-        ("wrong.py:f", "wrong.py, line 1: SyntaxError"),
+        ("net.py:fails", f"net.py:10: {tmp_path}/net.py:fails failed: ZeroDivisionError"),
+        ("wrong.py:f", f"wrong.py:1: {tmp_path}/wrong.py failed: SyntaxError"),
     ):
         assert main(["plan", f"{tmp_path}/{model}"]) == 2
         assert message in capsys.readouterr().err
