@@ -139,3 +139,19 @@ def test_nothing_to_train():
 def test_settings_out_of_range(make):
     with pytest.raises(OptionError, match="must lie between"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "wide"),
+    [
+        (("float32", "float32"), "float32"),
+        (("float32", "float64"), "float64"),
+        (("float64", "float64"), "float64"),
+    ],
+)
+def test_one_parameter_in_float64_makes_the_rates_of_a_step_float64(dtypes, wide):
+    parts = [g.mean(g.parameter(f"w{i}", (4,), dtype=dtype)) for i, dtype in enumerate(dtypes)]
+    loss = g.add(*(g.cast(part, "float64") for part in parts))
+    graph = g.plan(loss, optimizer=g.optim.SGD(0.1)).graph
+    (rate,) = [source for source in graph.inputs if source.name == "learning_rate"]
+    assert rate.type.dtype.name == wide
