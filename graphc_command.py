@@ -27,6 +27,9 @@ def main() -> int:
             raise
         _say()
         return CODE
+    finally:
+        # All is done and told: while Python ends, it would die of the signal without a line.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

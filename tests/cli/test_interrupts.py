@@ -52,6 +52,17 @@ def test_a_command_that_is_interrupted_says_so_in_a_line(tmp_path, seconds):
     check(arguments, seconds, tmp_path, ".json")
 
 
+def test_ctrl_c_while_python_ends_does_not_change_the_exit_code():
+    at_exit = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); "
+    process = subprocess.run(
+        [sys.executable, "-c", at_exit + PROGRAM, "models"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_ctrl_c_at_a_random_time_leaves_files_complete_or_not_there(tmp_path, seed):
