@@ -4,6 +4,8 @@ import ast
 import tomllib
 from pathlib import Path
 
+import pytest
+from mutants.__main__ import Reason, Run, key
 from mutants.faults import faults_in
 from mutants.groups import GROUPS
 from mutants.recording import choice_for, telling
@@ -117,3 +119,23 @@ def test_every_group_has_modules_and_tests():
     for group in GROUPS.values():
         assert all(list(ROOT.glob(pattern)) for pattern in group.modules)
         assert all((ROOT / test).exists() for test in group.tests)
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "counted", "wrong"),
+    [
+        ("noticed", False, "noticed", 0),
+        ("timed out", False, "timed out", 0),
+        ("unseen", False, "survivors", 1),
+        ("unseen", True, "explained", 0),
+        ("timed out", True, "explained", 0),
+        ("noticed", True, "noticed", 1),
+    ],
+)
+def test_only_what_is_noticed_belies_a_reason(found, known, counted, wrong):
+    fault = faults_in(ROOT, "graphc/plans/check_places.py")[0]
+    run = Run("checker", None, None)
+    run.known = {key(fault): Reason("it is harmless")} if known else {}
+    run.judge(fault, found)
+    assert run.counts == {counted: 1}
+    assert len(run.wrong) == wrong
