@@ -8,7 +8,7 @@ from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as t
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError
 from graphc.errors import no_attribute as _no_attribute
-from graphc.ir.builder import input, keep, mirror, parameter, scope, segment
+from graphc.ir.builder import constant, input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value
 from graphc.ir.op import Op
 from graphc.ir.parse import parse_graph
@@ -86,6 +86,7 @@ __all__ = [
     "causal_softmax",
     "compile",
     "concat",
+    "constant",
     "conv2d",
     "conv_transpose2d",
     "div",

@@ -23,7 +23,7 @@ class PlacedError(GraphcError):
     @property
     def message(self) -> str:
         """What went wrong, without where."""
-        return super().__str__()
+        return Exception.__str__(self)  # a KeyError's own would quote it
 
     def __str__(self) -> str:
         scope = f"in scope {self.scope!r}" if self.scope else ""
@@ -57,6 +57,10 @@ class DTypeError(PlacedError):
 
 class OptionError(PlacedError):
     """An option, name or argument has a value outside its allowed set."""
+
+
+class UnknownNameError(OptionError, KeyError):
+    """A mapping of graphc has nothing of that name; its `get` and `in` take it as a KeyError."""
 
 
 class GraphError(PlacedError):

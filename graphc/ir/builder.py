@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import ml_dtypes
 import numpy as np
 
 from graphc.errors import DTypeError, GraphError, OptionError, PlacedError, quoted
 from graphc.ir.attributes import check_attributes
+from graphc.ir.contents import Contents, contents_of
 from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.types import DTYPES, DType, TensorType, tensor_type
@@ -42,6 +43,8 @@ _serials = itertools.count()
 _room: ContextVar[list[int] | None] = ContextVar("graphc_room", default=None)
 """How many more nodes and parameters may be made, in a list of one; None for any number."""
 _kept: WeakSet[Value] = WeakSet()
+_constants: WeakValueDictionary[tuple[str, str], State] = WeakValueDictionary()
+"""Constants by name and digest, so that equal ones are one value."""
 _NAME = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*")
 
 
@@ -191,6 +194,30 @@ def parameter(
     return State(type, name=scoped_name(name), initial=initial, trainable=trainable)
 
 
+def constant(given: object, name: str | None = None, dtype: object = None) -> State:
+    """A tensor of numbers that never change: of an array, nested lists, or one number.
+
+    It counts among the states' bytes, and the numbers are part of the graph: its text and a plan's
+    file have them to the bit, so a loaded plan needs nothing else. It is no parameter: nothing
+    trains it, `Program.states` and checkpoints leave it out. An array keeps its dtype; Python's
+    floats become float32, whole numbers int64, unless `dtype` says otherwise.
+
+    A `name` stands inside the current scope. Without one, equal contents are the same value.
+    Raises `OptionError` for what is no array of numbers, `ShapeError` for an empty one, and
+    `DTypeError` for a dtype that no tensor has, or that does not hold the numbers.
+    """
+    contents = contents_of(given, dtype)
+    _take_room()
+    called = f"constant/{contents.digest[:16]}" if name is None else scoped_name(name)
+    return constant_named(called, contents)
+
+
+def constant_named(name: str, contents: Contents) -> State:
+    """The constant of a full name; the same one as before, if there still is one that is equal."""
+    made = State(contents.type, name=name, initial=contents, role="constant", trainable=False)
+    return _constants.setdefault((name, contents.digest), made)
+
+
 def check_initial(name: str, type: TensorType, initial: Initial) -> None:
     """Raise `OptionError` or `DTypeError` unless a state of that type can begin so."""
     if initial.kind == "seed":
@@ -232,7 +259,7 @@ def as_value(where: str, given: object) -> Value:
     if not isinstance(given, Value):
         raise OptionError(
             f"{where}: an operand is a graphc value, got {given!r} ({type(given).__name__}); make "
-            "one with graphc.input, parameter or full"
+            "one with graphc.input, parameter, full, or constant(array)"
         )
     return given
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphc.errors import choose
 from graphc.ir.attributes import Between
+from graphc.ir.contents import Contents
 from graphc.ir.forms import written
 from graphc.ir.op import Op
 from graphc.ir.operators import Operators
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 Phase = Literal["forward", "gradient", "mirror", "update"]
 """Why a node exists; `mirror` marks a recomputed copy."""
 
-Role = Literal["parameter", "moment", "statistic", "counter"]
+Role = Literal["parameter", "moment", "statistic", "counter", "constant"]
+"""What a state is; one that is a constant is never replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class Initial:
     def __post_init__(self) -> None:
         choose("initial kind", self.kind, ("constant", "uniform", "normal", "seed"))
         Between().check("the scale of an initial value", self.scale)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the text of a graph says of it."""
+        return {"initial": self.kind, "scale": self.scale}
 
     def __str__(self) -> str:
         return f"{self.kind}({self.scale!r})"
@@ -99,10 +106,10 @@ class Input(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class State(Value):
-    """A value that lives across steps: a parameter, optimizer moment, statistic or counter."""
+    """A value that lives across steps: a parameter, moment, statistic, counter or constant."""
 
     name: str = ""
-    initial: Initial = Initial("constant", 0.0)
+    initial: Initial | Contents = Initial("constant", 0.0)
     role: Role = "parameter"
     trainable: bool = True
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from graphc.errors import GraphcError, TextError, quoted, window
 from graphc.ir import builder
+from graphc.ir.contents import read_contents
 from graphc.ir.graph import Graph, Initial, Node, Phase, State, Value
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.types import TensorType, as_dtype
@@ -22,7 +23,10 @@ PHASES: dict[str, Phase] = {
     "mirror": "mirror",
     "update": "update",
 }
-ROLES = ("parameter", "moment", "statistic", "counter")
+ROLES = ("parameter", "moment", "statistic", "counter", "constant")
+
+SOURCE_DETAILS = {"input": ("default",), "constant": ("values", "base64", "digest")}
+"""What stands in the braces of sources that are no states with an `Initial`."""
 
 FAULTS = (GraphcError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 """What an op may raise for operands and attributes that it does not expect."""
@@ -155,11 +159,13 @@ class _Parser:
         label = name[1:]
         if (kind == "input") != name.startswith("%"):
             self.fail("inputs are named %name, states @name")
-        known = ("default",) if kind == "input" else ("initial", "scale", "trainable")
+        known = SOURCE_DETAILS.get(kind, ("initial", "scale", "trainable"))
         if not set(details) <= set(known):
             self.fail(f"{kind} has the details {known}, got {list(details)}")
         try:
             builder.check_name(label)
+            if kind == "constant":
+                return builder.constant_named(label, read_contents(type, details))
             if kind == "input":
                 return builder.input(label, type.shape, type.dtype, details.get("default"))
             initial = Initial(details.get("initial", "constant"), details.get("scale", 0.0))

@@ -3,6 +3,7 @@
     graph {
       %x: f32[64,784] = input()
       @layer0/weight: f32[10,784] = parameter() {initial='uniform', scale=0.08}
+      @shift: f32[2] = constant() {values=(0.1, -2.5)}
       %0: f32[64,10] = matmul(%x, @layer0/weight) {transpose_a=False, transpose_b=True}  # layer0
       %0.m1: f32[64,10] = ...                     the first mirrored copy of %0
       output loss = %7
@@ -42,7 +43,7 @@ def _format_source(graph: Graph, source: Value) -> str:
         details = {} if source.default is None else {"default": source.default}
     elif isinstance(source, State):
         kind = source.role
-        details = {"initial": source.initial.kind, "scale": source.initial.scale}
+        details = source.initial.details
         if source.role == "parameter" and not source.trainable:
             details["trainable"] = False
     suffix = " [keep]" if source in graph.kept else ""

@@ -19,7 +19,7 @@ def verify(graph: Graph) -> None:
     - names of inputs and of states are unique;
     - its values have less than 2**60 bytes together;
     - a state is updated at most once, and no node reads its old content after that;
-    - what an op must overwrite is a state.
+    - what an op must overwrite is a state, and no constant.
     """
     check_names(graph)
     total = sum(value.type.bytes for value in graph.values)
@@ -45,9 +45,10 @@ def verify(graph: Graph) -> None:
         if inferred != node.output_types:
             _fail(graph, node, f"{node.label} yields {inferred}, not {node.output_types}")
         for output, state in node.replaced.items():
-            if not isinstance(state, State):
+            if not isinstance(state, State) or state.role == "constant":
                 name = node.op.must_overwrite[node.op.output_name(output.index)]
-                _fail(graph, node, f"{node.label} replaces {name!r}, which is no state")
+                what = "a constant" if isinstance(state, State) else "no state"
+                _fail(graph, node, f"{node.label} replaces {name!r}, which is {what}")
             updated[state] = node
         for value in node.outputs:
             if value in known:

@@ -1,7 +1,8 @@
 """Which integers number rows or classes, and where they are checked.
 
 Those that are fed are checked before a step's first node, also behind views and copies, which leave
-every number as it is. Those that the graph computes are checked where they are read.
+every number as it is. Constants are checked once, when a program is made. Those that the graph
+computes are checked where they are read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from graphc.errors import FeedError
-from graphc.ir.graph import Graph, Input, Node, Value
+from graphc.ir.contents import Contents
+from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ops.choice import Cast
 from graphc.ops.shape import Copy
 
@@ -32,16 +34,17 @@ class FedRange:
     positions: Array | None
     chosen: Array | None
 
-    def check(self, source: Input, given: Array) -> None:
-        """Raise `FeedError` unless what is fed lies in the range."""
+    def check(self, source: Input | State, given: Array) -> None:
+        """Raise `FeedError` unless what is fed, or a constant, lies in the range."""
         if self.positions is not None:
             flat = given.reshape(-1)
             given = np.take(flat, self.positions, out=self.chosen, mode="clip")
         low, high = int(given.min()), int(given.max())
         if low < 0 or high >= self.limit:
+            kind = "input" if isinstance(source, Input) else "constant"
             raise FeedError(
-                f"input {source.name!r} holds numbers from {low} to {high}; {self.reader.label} "
-                f"reads them as rows or classes, which must lie in [0, {self.limit}); feed numbers "
+                f"{kind} {source.name!r} holds numbers from {low} to {high}; {self.reader.label} "
+                f"reads them as rows or classes, which must lie in [0, {self.limit}); give numbers "
                 "in that range"
             )
 
@@ -71,7 +74,7 @@ class IndexRanges:
     def __init__(self, graph: Graph) -> None:
         self.computed: dict[Node, list[ComputedRange]] = {}
         self._positions = _fed_positions(graph)
-        found: dict[Input, dict[int, list[tuple[Node, Array]]]] = {}
+        found: dict[Input | State, dict[int, list[tuple[Node, Array]]]] = {}
         checked: dict[Value, int] = {}
         for node in graph.nodes:
             for value, limit in _ranges_of(node):
@@ -85,9 +88,13 @@ class IndexRanges:
                 else:
                     read = ComputedRange(value, limit, node)
                     self.computed.setdefault(node, []).append(read)
-        self.fed: dict[Input, list[FedRange]] = {
-            source: _united(source, ranges) for source, ranges in found.items()
-        }
+        self.fed: dict[Input, list[FedRange]] = {}
+        for source, ranges in found.items():
+            if isinstance(source, Input):
+                self.fed[source] = _united(source, ranges)
+            elif isinstance(source.initial, Contents):
+                for allowed in _united(source, ranges):
+                    allowed.check(source, source.initial.array)
 
 
 def _ranges_of(node: Node) -> list[tuple[Value, int]]:
@@ -110,12 +117,13 @@ def _original(value: Value) -> Value:
     return value if node is None or node.copy_of is None else node.copy_of.outputs[value.index]
 
 
-def _fed_positions(graph: Graph) -> dict[Value, tuple[Input, Array]]:
-    """Integers that are fed, as they are or behind views and copies: which elements of which input
-    they are."""
-    found: dict[Value, tuple[Input, Array]] = {
+def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
+    """Integers that are fed or constants, as they are or behind views and copies: which elements
+    of which input or constant they are."""
+    constants = (state for state in graph.states if state.role == "constant")
+    found: dict[Value, tuple[Input | State, Array]] = {
         source: (source, np.arange(source.type.elements).reshape(source.shape))
-        for source in graph.inputs
+        for source in (*graph.inputs, *constants)
         if source.type.dtype.kind == "int"
     }
     for node in graph.nodes:
@@ -139,7 +147,9 @@ def _keeps_numbers(node: Node) -> bool:
     return kept.kind == "int" and kept.itemsize >= given.itemsize
 
 
-def _united(source: Input, ranges: Mapping[int, list[tuple[Node, Array]]]) -> list[FedRange]:
+def _united(
+    source: Input | State, ranges: Mapping[int, list[tuple[Node, Array]]]
+) -> list[FedRange]:
     """One range a limit, from the least limit on, of positions that none before has."""
     covered = np.zeros(source.type.elements, np.bool_)
     united = []

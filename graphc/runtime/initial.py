@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from graphc.ir.contents import Contents
 from graphc.ir.graph import State
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,6 +23,9 @@ _CHUNK = 1 << 18
 
 def fill_initial(state: State, seed: int, out: Array) -> None:
     """Write the state's initial values into `out`, contiguous."""
+    if isinstance(state.initial, Contents):
+        out[...] = state.initial.array
+        return
     if state.initial.kind == "constant":
         out.fill(state.initial.scale)
         return

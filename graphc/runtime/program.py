@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import FeedError, OptionError, TornError, check_seed, did_you_mean
+from graphc.errors import (
+    FeedError,
+    OptionError,
+    TornError,
+    UnknownNameError,
+    check_seed,
+    did_you_mean,
+)
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.backend import Backend, Outputs, Staged
@@ -57,7 +64,7 @@ class Program:
         ranges = IndexRanges(plan.graph)
         self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
         self._backend = backend or CpuBackend(plan, poison, check_finite, ranges.computed)
-        self._named = {state.name: state for state in self.graph.states}
+        self._named = {s.name: s for s in self.graph.states if s.role != "constant"}
         self._turns = Turns(on_gpu)
         self._pending: _Pending | None = None
         self.reset()
@@ -83,7 +90,7 @@ class Program:
 
     @property
     def states(self) -> MutableMapping[str, Array]:
-        """Everything that lives across steps: parameters, moments, counters."""
+        """Everything that steps may change: parameters, moments, statistics, counters."""
         return self._states(self._named)
 
     def _states(self, states: Mapping[str, State]) -> MutableMapping[str, Array]:
@@ -166,6 +173,7 @@ class Program:
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
 
+        Constants are part of the plan and not of the file.
         `notes` go into the file's metadata; `graphc.read_notes` gives them back.
         """
         save_states(path, self._turns.take(self._read_all), notes or {})
@@ -257,6 +265,9 @@ class _States(MutableMapping[str, Array]):
             )
         self._write(state, array)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._states
+
     def __delitem__(self, name: str) -> None:
         raise OptionError(f"{name!r} cannot be removed: its bytes are part of the plan")
 
@@ -270,4 +281,4 @@ class _States(MutableMapping[str, Array]):
         if name not in self._states:
             some = f"some that there are: {', '.join(list(self._states)[:6])}"
             cure = did_you_mean(name, self._states) or some
-            raise OptionError(f"there is no {name!r}; {cure}")
+            raise UnknownNameError(f"there is no {name!r}; {cure}")

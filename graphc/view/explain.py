@@ -61,7 +61,8 @@ def value_facts(plan: MemoryPlan, value: Value) -> dict[str, Any]:
 def _what(plan: MemoryPlan, value: Value) -> str:
     name, size = plan.graph.names[value], format_bytes(value.type.bytes)
     if isinstance(value, State):
-        made = f"a {value.role}, which lives across steps"
+        life = "never changes" if value.role == "constant" else "lives across steps"
+        made = f"a {value.role}, which {life}"
     elif isinstance(value, Input):
         made = "an input, fed anew at every step"
     else:

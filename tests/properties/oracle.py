@@ -76,7 +76,7 @@ def sources_of(graph, states, feed):
 
 
 def run_plain(graph, feeds, seed=0):
-    """Steps without a plan: outputs of each, and the final states by name."""
+    """Steps without a plan: outputs of each, and the final states by name, without constants."""
     states = initial_states(graph, seed)
     results = []
     for feed in feeds:
@@ -86,4 +86,4 @@ def run_plain(graph, feeds, seed=0):
             inputs, outputs = node.named_inputs(), node.named_outputs()
             for output, state in node.op.must_overwrite.items():
                 states[inputs[state]] = arrays[outputs[output]].copy()
-    return results, {state.name: array for state, array in states.items()}
+    return results, {s.name: array for s, array in states.items() if s.role != "constant"}

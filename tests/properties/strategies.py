@@ -82,7 +82,12 @@ def cross(a, b):
     return g.mul(g.sum(a, 0, keepdims=True), b)
 
 
+ROW = g.constant(np.linspace(-1, 1, COLUMNS), dtype="float32")
+TABLE = g.constant(np.sin(np.arange(ROWS * COLUMNS)).reshape(ROWS, COLUMNS), dtype="float32")
+
+
 UNARY = [
+    lambda x: g.matmul(x * ROW, g.constant(np.eye(COLUMNS)[::-1], dtype="float32")),
     lambda x: g.layer_norm(x, name="norm"),
     lambda x: g.dropout(x, 0.25),
     g.relu, g.tanh, g.sigmoid, g.silu, g.gelu, g.softmax, g.log_softmax, g.neg,
@@ -94,7 +99,7 @@ BINARY = [
     g.add, g.sub, g.mul, g.maximum, halves, through_views, top_rows, normalised, cross,
     spread_cut, counted, through_double, through_half,
     lambda a, b: g.add(a, a[1:2]),  # an operand, and a view of it
-    lambda a, b: g.where(g.less(a, b), a, b),
+    lambda a, b: g.where(g.less(a, TABLE), a, b),
     lambda a, b: g.matmul(g.matmul(a, b, transpose_b=True), b),
 ]  # fmt: skip
 

@@ -41,7 +41,8 @@ def convolution():
     x, t = g.input("x", (2, 3, 6, 6)), g.input("t", (2,), "int32")
     h = g.relu(g.batch_norm(g.conv2d(x, 4, 3, padding=1, groups=1)))
     h = g.upsample2d(g.average_pool2d(g.max_pool2d(h, 2), 3, 1, 1), 2)
-    h = g.dropout(g.reshape(h, (2, -1)), 0.25)
+    h = g.dropout(g.reshape(h, (2, -1)), 0.25) * g.constant(np.arange(2.0), dtype="float32")[0]
+    h = h + g.constant(np.arange(float(h.shape[1])), dtype="float32")
     loss = g.softmax_cross_entropy(g.linear(h, 3, name="head"), t)
     return g.plan(loss, optimizer=g.optim.AdamW(0.01), clip_norm=1.0)
 
