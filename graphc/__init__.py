@@ -32,7 +32,7 @@ from graphc.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, su
 from graphc.ops.embedding import embedding, gather, one_hot
 from graphc.ops.loss import mse, softmax_cross_entropy
 from graphc.ops.matmul import affine, linear, matmul
-from graphc.ops.norm import group_norm, layer_norm, rms_norm
+from graphc.ops.norm import group_norm, layer_norm
 from graphc.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ops.random import dropout
 from graphc.ops.recurrent import (
@@ -44,6 +44,7 @@ from graphc.ops.recurrent import (
 )
 from graphc.ops.reduce import max, mean, sum
 from graphc.ops.resample import adaptive_average_pool2d, pad, upsample2d
+from graphc.ops.rms_norm import rms_norm
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ops.shape import slice_ as slice
 from graphc.ops.softmax import causal_softmax, log_softmax, softmax

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from graphc.errors import ShapeError, number_between
+from graphc.errors import OptionError, ShapeError, number_between
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, scope, scoped_name, state
-from graphc.ir.graph import Node, Value
+from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import TensorType, broadcast_shapes, compute_dtype
 from graphc.ops.choice import cast
 from graphc.ops.elementwise import (
@@ -26,7 +26,7 @@ from graphc.ops.elementwise import (
 )
 from graphc.ops.elementwise import scale as scale_by
 from graphc.ops.frame import Frame, channels_frame
-from graphc.ops.norm import Epsilon, Norm, affine_parameters, check_dtypes, positive
+from graphc.ops.norm import Epsilon, Norm, check_dtypes, positive, scale_and_bias
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import reshape
 from graphc.ops.update import Update
@@ -79,12 +79,18 @@ class BatchNorm(Norm):
         )
 
     def inference(self, node: Node) -> Value:
-        x, scale, bias, mean, variance = node.inputs
-        shape = self.frame(node).parameter_shape
-        deviation = sqrt(shift(variance, node.attributes.epsilon))
-        factor = div(cast(scale, variance.type.dtype), deviation)
-        operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
-        return apply(BatchNormInference, *operands).output
+        return _by_statistics(*node.inputs, epsilon=node.attributes.epsilon)
+
+
+def _by_statistics(
+    x: Value, scale: Value, bias: Value, mean: Value, variance: Value, epsilon: float
+) -> Value:
+    """x normalised by statistics that are there, a channel at a time."""
+    shape = channels_frame(x.shape).parameter_shape
+    deviation = sqrt(shift(variance, epsilon))
+    factor = div(cast(scale, variance.type.dtype), deviation)
+    operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
+    return apply(BatchNormInference, *operands).output
 
 
 def _average(values: Sequence[Value]) -> Value:
@@ -169,24 +175,60 @@ def batch_norm(
     momentum: float = 0.1,
     trainable: bool = True,
     name: str = "norm",
+    scale: Value | None = None,
+    bias: Value | None = None,
+    running_mean: Value | None = None,
+    running_variance: Value | None = None,
+    frozen: bool = False,
 ) -> Value:
     """Batch norm of float x (batch, channels, ...) (Ioffe and Szegedy, 2015); keeps the shape.
 
     Makes ``scale`` and ``bias`` (channels,) under scope `name`, and the states ``running_mean`` and
     ``running_variance``, which each training step moves by `momentum` towards the batch's; a
-    program without an optimizer uses them instead of the batch's. `epsilon` is added to the
-    variance. Raises `ShapeError` for fewer than two axes, and `OptionError` unless `epsilon` is
-    above 0 and `momentum` from 0 to 1.
+    program without an optimizer uses them instead of the batch's. With `frozen` every program uses
+    them, and none moves them. `epsilon` is added to the variance.
+
+    A `scale` or `bias` may be given as for `layer_norm`, and both running statistics: states, such
+    as `graphc.parameter(..., trainable=False)`, or any values for a norm that is frozen. Raises
+    `ShapeError` for fewer than two axes or other shapes, and `OptionError` unless `epsilon` is
+    above 0 and `momentum` from 0 to 1, or for statistics that no step could move.
     """
     if as_value("batch_norm", x).type.rank < 2:
         raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
     with scope(name):
         channels = x.shape[1]
-        scale, bias = affine_parameters(x, channels, trainable)
-        running = [
-            state(scoped_name(kind), (channels,), compute_dtype(x.type.dtype), start, "statistic")
-            for kind, start in (("running_mean", 0.0), ("running_variance", 1.0))
-        ]
+        factors = scale_and_bias("batch_norm", x, channels, trainable, scale, bias)
+        running = _running(x, running_mean, running_variance, frozen)
         weight = number_between("batch_norm: momentum", momentum, 0, 1)
         attributes = BatchNormAttributes(positive("batch_norm", epsilon), weight)
-        return apply(BatchNorm, x, scale, bias, *running, attributes=attributes).outputs[0]
+        if frozen:
+            return _by_statistics(x, *factors, *running, epsilon=attributes.epsilon)
+        return apply(BatchNorm, x, *factors, *running, attributes=attributes).outputs[0]
+
+
+def _running(
+    x: Value, mean: Value | None, variance: Value | None, frozen: bool
+) -> tuple[Value, Value]:
+    """The running statistics: made, or those that are given."""
+    wide, length = compute_dtype(x.type.dtype), (x.shape[1],)
+    if mean is None and variance is None:
+        return (
+            state(scoped_name("running_mean"), length, wide, 0.0, "statistic"),
+            state(scoped_name("running_variance"), length, wide, 1.0, "statistic"),
+        )
+    if mean is None or variance is None:
+        raise OptionError("batch_norm: give running_mean and running_variance together")
+    for name, given in (("running_mean", mean), ("running_variance", variance)):
+        if as_value(f"batch_norm: {name}", given).shape != length:
+            raise ShapeError(
+                f"batch_norm: {name} has one number a channel of x, {length} for {x.type}, got "
+                f"{given.type}"
+            )
+        moves = isinstance(given, State) and given.role != "constant" and not given.trainable
+        if not (moves or frozen):
+            raise OptionError(
+                f"batch_norm: a training step moves {name}, so it is a state that is not trained, "
+                f"such as graphc.parameter(..., trainable=False), got {given!r}; or pass "
+                "frozen=True, so that it stays"
+            )
+    return mean, variance

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphc.errors import OptionError, ShapeError
-from graphc.ir.builder import apply, as_value, parameter, scope
+from graphc.errors import OptionError, ShapeError, whole_number
+from graphc.ir.builder import apply, as_value, scope
 from graphc.ir.device import Device
-from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, compute_dtype
 from graphc.ops.accumulation import check_sum, start_sum
@@ -35,6 +35,7 @@ from graphc.ops.geometry import (
 )
 from graphc.ops.reduce import sum
 from graphc.ops.shape import reshape
+from graphc.ops.weights import agree, bias_of, given_weight, he_weight, needed
 
 
 class Convolution(Op):
@@ -260,15 +261,16 @@ def pair(where: str, given: int | Pair, least: int) -> Pair:
 
 def conv2d(
     x: Value,
-    filters: int,
-    window: int | Pair,
+    filters: int | None = None,
+    window: int | Pair | None = None,
     stride: int | Pair = 1,
     padding: int | Pair = 0,
     dilation: int | Pair = 1,
     groups: int = 1,
-    bias: bool = True,
+    bias: Value | bool = True,
     trainable: bool = True,
     name: str | None = None,
+    weight: Value | None = None,
 ) -> Value:
     """Convolution of float x (batch, channels, height, width) with `filters` windows.
 
@@ -276,27 +278,47 @@ def conv2d(
     1, ...); `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns).
     With `groups`, each group of filters sees its own group of channels. Makes ``weight`` (filters,
     channels / groups, rows, columns), drawn by He's rule (uniform within √(6 / inputs of a
-    filter)), and ``bias`` (filters,), zero, in the current scope, or in ``name`` inside it. Raises
-    `ShapeError` where groups divide the channels or filters unevenly or no window fits, and
-    `OptionError` for other numbers.
+    filter)), and ``bias`` (filters,), zero, in the current scope, or in ``name`` inside it.
+
+    A `weight` that is given has the sizes, and nothing is made: `bias` is a value, or there is
+    none. Raises `ShapeError` where groups divide the channels or filters unevenly, no window fits,
+    or a size that is stated is not the weight's, and `OptionError` for other numbers.
     """
     if name is not None:
         with scope(name):
-            return conv2d(x, filters, window, stride, padding, dilation, groups, bias, trainable)
+            return conv2d(
+                x, filters, window, stride, padding, dilation, groups, bias, trainable,
+                weight=weight,
+            )  # fmt: skip
     attributes = _attributes(stride, padding, dilation, groups)
     if as_value("conv2d", x).type.rank != 4 or x.shape[1] % groups:
         raise ShapeError(
             f"conv2d: x is (batch, channels, height, width) with channels in {groups} groups, got "
             f"{x.type}"
         )
-    channels, dtype = x.shape[1] // groups, x.type.dtype
-    rows, columns = pair("conv2d: window", window, 1)
-    bound = Initial("uniform", math.sqrt(6 / (channels * rows * columns)))
-    w = parameter("weight", (filters, channels, rows, columns), dtype, bound, trainable)
-    operands = [x, w]
-    if bias:
-        operands.append(parameter("bias", (filters,), dtype, trainable=trainable))
-    return apply(Conv2d, *operands, attributes=attributes).output
+    channels = x.shape[1] // groups
+    if weight is None:
+        needed("conv2d", filters=filters, window=window)
+        size = pair("conv2d: window", window, 1)
+        shape = (whole_number("conv2d: filters", filters), channels, *size)
+        w = he_weight(x, shape, channels * math.prod(size), trainable)
+    else:
+        w = given_weight("conv2d", weight, FILTERS_FORM, trainable)
+        agree("conv2d", w, {"filters": (filters, w.shape[0]), **_window("conv2d", window, w)})
+    b = bias_of("conv2d", bias, w.shape[0], x.type.dtype, trainable, weight is None)
+    return apply(Conv2d, x, w, *(() if b is None else (b,)), attributes=attributes).output
+
+
+FILTERS_FORM = "(filters, channels / groups, rows, columns)"
+TRANSPOSED_FORM = "(channels, filters / groups, rows, columns)"
+
+
+def _window(
+    where: str, window: int | Pair | None, weight: Value
+) -> dict[str, tuple[Pair | None, tuple[int, ...]]]:
+    """The window that is stated, and that of a weight that is given."""
+    stated = None if window is None else pair(f"{where}: window", window, 1)
+    return {"window": (stated, weight.shape[2:])}
 
 
 def _attributes(
@@ -314,47 +336,57 @@ def _attributes(
 
 def conv_transpose2d(
     x: Value,
-    filters: int,
-    window: int | Pair,
+    filters: int | None = None,
+    window: int | Pair | None = None,
     stride: int | Pair = 1,
     padding: int | Pair = 0,
     output_padding: int | Pair = 0,
     dilation: int | Pair = 1,
     groups: int = 1,
-    bias: bool = True,
+    bias: Value | bool = True,
     trainable: bool = True,
     name: str | None = None,
+    weight: Value | None = None,
 ) -> Value:
     """The transpose of a convolution: each element of x adds a window to the output.
 
     x is float (batch, channels, height, width), the result (batch, filters, (height - 1) · stride -
     2 · padding + dilation · (window - 1) + 1 + output_padding, ...). Makes ``weight`` (channels,
     filters / groups, rows, columns), drawn as `conv2d` does, and ``bias`` (filters,), zero, in the
-    current scope, or in ``name`` inside it. Raises what `conv2d` does.
+    current scope, or in ``name`` inside it. A `weight` and a `bias` may be given as for `conv2d`.
+    Raises what `conv2d` does.
     """
     if name is not None:
         with scope(name):
             return conv_transpose2d(
                 x, filters, window, stride, padding, output_padding, dilation, groups, bias,
-                trainable,
+                trainable, weight=weight,
             )  # fmt: skip
+    where = "conv_transpose2d"
     a = _attributes(stride, padding, dilation, groups)
-    if as_value("conv_transpose2d", x).type.rank != 4 or filters % groups:
+    if as_value(where, x).type.rank != 4 or x.shape[1] % groups:
         raise ShapeError(
-            f"conv_transpose2d: x is (batch, channels, height, width), got {x.type}, and filters "
-            f"divide into {groups} groups, got {filters}"
+            f"{where}: x is (batch, channels, height, width) with channels in {groups} groups, got "
+            f"{x.type}"
         )
-    extra, size = pair("output_padding", output_padding, 0), pair("window", window, 1)
+    if weight is None:
+        needed(where, filters=filters, window=window)
+        kernel, filters = pair("window", window, 1), whole_number(f"{where}: filters", filters)
+        if filters % groups:
+            raise ShapeError(f"{where}: filters divide into {groups} groups, got {filters}")
+        fan_in = x.shape[1] // groups * math.prod(kernel)
+        w = he_weight(x, (x.shape[1], filters // groups, *kernel), fan_in, trainable)
+    else:
+        w = given_weight(where, weight, TRANSPOSED_FORM, trainable)
+        sizes = {"x's channels": (x.shape[1], w.shape[0]), **_window(where, window, w)}
+        agree(where, w, {"filters": (filters, w.shape[1] * groups), **sizes})
+    extra, size = pair("output_padding", output_padding, 0), w.shape[2:]
     extent = [
         (x.shape[2 + i] - 1) * a.stride[i] - 2 * a.padding[i] + a.dilation[i] * (size[i] - 1)
         + extra[i] + 1
         for i in (0, 1)
     ]  # fmt: skip
-    bound = Initial("uniform", math.sqrt(6 / (x.shape[1] // groups * size[0] * size[1])))
-    w = parameter("weight", (x.shape[1], filters // groups, *size), x.type.dtype, bound, trainable)
     attributes = _input_attributes(a, (0, 0, *extent))
     y = apply(Conv2dInputGradient, x, w, attributes=attributes).output
-    if bias:
-        b = parameter("bias", (filters,), x.type.dtype, trainable=trainable)
-        y = add(y, reshape(b, (filters, 1, 1)))
-    return y
+    b = bias_of(where, bias, y.shape[1], x.type.dtype, trainable, weight is None)
+    return y if b is None else add(y, reshape(b, (y.shape[1], 1, 1)))

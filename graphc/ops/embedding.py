@@ -15,6 +15,7 @@ from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype, bool_, int64
 from graphc.ops.accumulation import check_sum, start_sum
+from graphc.ops.weights import agree, given_weight, needed
 
 
 def require_integers(type: TensorType, what: str) -> None:
@@ -188,20 +189,28 @@ def gather(table: Value, indices: Value) -> Value:
 
 def embedding(
     indices: Value,
-    rows: int,
-    width: int,
+    rows: int | None = None,
+    width: int | None = None,
     dtype: object = "float32",
     deviation: float = 0.02,
     name: str | None = None,
+    weight: Value | None = None,
 ) -> Value:
     """Rows of a table that is learned: the shape is indices.shape + (width,).
 
     Makes ``weight`` (rows, width), normal with that standard deviation, in the current scope, or in
-    ``name`` inside it. Raises what `gather` does.
+    ``name`` inside it; or takes the `weight`, for example one that is shared. Raises what `gather`
+    does, and `ShapeError` for sizes that are not the weight's.
     """
     if name is not None:
         with scope(name):
-            return embedding(indices, rows, width, dtype, deviation)
+            return embedding(indices, rows, width, dtype, deviation, weight=weight)
+    if weight is not None:
+        table = given_weight("embedding", weight, "(rows, width)")
+        sizes = {"rows": (rows, table.shape[0]), "width": (width, table.shape[1])}
+        agree("embedding", table, sizes)
+        return gather(table, indices)
+    needed("embedding", rows=rows, width=width)
     return gather(parameter("weight", (rows, width), dtype, Initial("normal", deviation)), indices)
 
 

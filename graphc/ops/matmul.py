@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,7 +11,7 @@ import scipy.linalg.blas
 
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.attributes import OneOf
-from graphc.ir.builder import apply, as_value, parameter, scope
+from graphc.ir.builder import apply, as_value, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
@@ -24,6 +23,7 @@ from graphc.ops.choice import cast
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, registers_type
 from graphc.ops.elementwise import Elementwise, float_dtype, lowering_of
 from graphc.ops.shape import reshape
+from graphc.ops.weights import agree, bias_of, given_weight, he_weight, needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,28 +241,38 @@ def affine(x: Value, weight: Value, bias: Value | None = None) -> Value:
 
 def linear(
     x: Value,
-    outputs: int,
-    bias: bool = True,
+    outputs: int | None = None,
+    bias: Value | bool = True,
     trainable: bool = True,
     name: str | None = None,
     initial: Initial | None = None,
+    weight: Value | None = None,
 ) -> Value:
     """y = x · weightᵀ + bias on the last axis of float x: (..., inputs) to (..., outputs).
 
     Makes ``weight`` (outputs, inputs), drawn by `initial`, or else by He's rule for relu networks
     (uniform within √(6 / inputs); He et al., 2015), and ``bias`` (outputs,), zero, in the current
-    scope, or in ``name`` inside it. Raises `ShapeError` for x without an axis or fewer than one
-    output.
+    scope, or in ``name`` inside it. A `weight` that is given has the sizes, and nothing is made:
+    `bias` is a value, or there is none. Raises `ShapeError` for x without an axis, fewer than one
+    output, or sizes that are not the weight's.
     """
     if name is not None:
         with scope(name):
-            return linear(x, outputs, bias, trainable, initial=initial)
+            return linear(x, outputs, bias, trainable, initial=initial, weight=weight)
     if not isinstance(x, Value) or x.type.rank < 1:
         raise ShapeError(f"linear: the input is a value with one axis or more, got {x!r}")
-    if not isinstance(outputs, int | np.integer) or outputs < 1:
-        raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
-    inputs, dtype = x.shape[-1], x.type.dtype
-    drawn = initial or Initial("uniform", math.sqrt(6 / inputs))
-    weight = parameter("weight", (outputs, inputs), dtype, drawn, trainable)
-    shift = parameter("bias", (outputs,), dtype, trainable=trainable) if bias else None
-    return affine(x, weight, shift)
+    if weight is None:
+        needed("linear", outputs=outputs)
+        if not isinstance(outputs, int | np.integer) or outputs < 1:
+            raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
+        w = he_weight(x, (outputs, x.shape[-1]), x.shape[-1], trainable, initial)
+    else:
+        w = given_weight("linear", weight, "(outputs, inputs)", trainable)
+        agree(
+            "linear",
+            w,
+            {"outputs": (outputs, w.shape[0]), "x's last axis": (x.shape[-1], w.shape[1])},
+        )
+    return affine(
+        x, w, bias_of("linear", bias, w.shape[0], x.type.dtype, trainable, weight is None)
+    )

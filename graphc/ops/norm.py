@@ -1,4 +1,4 @@
-"""Normalisation: layer, group and root mean square, and what batch norm shares with them.
+"""Normalisation: layer and group, and what batch norm and root mean square share with them.
 
 The arithmetic is in statistics.py.
 
@@ -28,14 +28,13 @@ from graphc.ops.cpu.norm import (
     folded_statistic,
     normalise,
     normalise_back,
-    root_mean_square,
     scale_back,
     tile_shape,
 )
-from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
-from graphc.ops.elementwise import float_dtype, mul, sub
+from graphc.ops.elementwise import float_dtype
 from graphc.ops.frame import Frame, groups_frame, rows_frame
-from graphc.ops.reduce import mean, sum_to
+from graphc.ops.shape import full
+from graphc.ops.weights import frozen_alone
 
 
 def check_dtypes(x: TensorType, *others: TensorType) -> DType:
@@ -283,63 +282,35 @@ class GroupNorm(Norm):
         return groups_frame(shape, groups)
 
 
-class RmsNorm(Op):
-    """y = x · scale / root mean square over the last axis (Zhang and Sennrich, 2019)."""
-
-    name, inputs, outputs = "rms_norm", ("x", "scale"), ("y", "inverse")
-    attributes = EpsilonAttributes
-    needs_contiguous = ("x",)
-    flops_per_element = 5
-    wide_inputs = ("scale",)
-    any_strides = True
-
-    def infer(
-        self, attributes: EpsilonAttributes, x: TensorType, scale: TensorType
-    ) -> tuple[TensorType, TensorType]:
-        wide = check_dtypes(x, scale)
-        if x.rank < 1 or scale.shape != x.shape[-1:]:
-            raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
-        return x, TensorType((*x.shape[:-1], 1), wide)
-
-    def gradient_x(self, node: Node, dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
-        """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale, in the wide dtype."""
-        dtype, wide = x.type.dtype, inverse.type.dtype
-        dy, x, scale = cast(dy, wide), cast(x, wide), cast(scale, wide)
-        g = mul(dy, scale)
-        along = mean(mul(g, x), -1, keepdims=True)
-        return cast(mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along)))), dtype)
-
-    def gradient_scale(self, node: Node, dy: Value, x: Value, inverse: Value) -> Value:
-        wide, scale = inverse.type.dtype, node.inputs[1]
-        product = mul(cast(dy, wide), mul(cast(x, wide), inverse))
-        return cast(sum_to(product, scale.shape), scale.type.dtype)
-
-    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of squares."""
-        x = node.inputs[0].type
-        rows = max(1, TILE_ELEMENTS // x.shape[-1])
-        return (x.with_shape((min(rows, x.elements // x.shape[-1]), x.shape[-1])),)
-
-    def kernel(
-        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, inverse: Array
-    ) -> None:
-        (tile,) = record.scratch
-        rows = (-1, x.shape[-1])
-        arrays = x.reshape(rows), y.reshape(rows), inverse.reshape(-1, 1)
-        record(root_mean_square, node.attributes.epsilon, *arrays, scale, tile)
-
-
 # --- functions ---
 
 
-def affine_parameters(x: Value, length: int, trainable: bool) -> tuple[Value, Value]:
-    """``scale``, one, and ``bias``, zero, of that length in the current scope."""
-    one = Initial("constant", 1.0)
-    dtype = x.type.dtype
-    return (
-        parameter("scale", (length,), dtype, one, trainable),
-        parameter("bias", (length,), dtype, trainable=trainable),
-    )
+def scale_and_bias(
+    where: str,
+    x: Value,
+    length: int,
+    trainable: bool,
+    scale: Value | None = None,
+    bias: Value | None = None,
+) -> tuple[Value, Value]:
+    """``scale``, one, and ``bias``, zero, of that length in the current scope; or those that are
+    given, and the number in place of one that is not."""
+    one, dtype = Initial("constant", 1.0), x.type.dtype
+    if scale is None and bias is None:
+        return (
+            parameter("scale", (length,), dtype, one, trainable),
+            parameter("bias", (length,), dtype, trainable=trainable),
+        )
+    pair = []
+    for name, given, number in (("scale", scale, 1.0), ("bias", bias, 0.0)):
+        value = full((length,), number, dtype) if given is None else given
+        if as_value(f"{where}: {name}", value).shape != (length,):
+            raise ShapeError(
+                f"{where}: {name} has one number a channel, ({length},) for x of {x.type}, got "
+                f"{value.type}"
+            )
+        pair.append(frozen_alone(where, value, trainable))
+    return pair[0], pair[1]
 
 
 def positive(where: str, epsilon: float) -> float:
@@ -355,43 +326,45 @@ def extent_of(where: str, x: Value, axis: int) -> int:
 
 
 def layer_norm(
-    x: Value, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
+    x: Value,
+    epsilon: float = 1e-5,
+    trainable: bool = True,
+    name: str = "norm",
+    scale: Value | None = None,
+    bias: Value | None = None,
 ) -> Value:
     """Layer norm of float x over its last axis (Ba, Kiros and Hinton, 2016); keeps the shape.
 
-    Makes ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name`. `epsilon` is
-    added to the variance; raises `OptionError` unless it is above 0.
+    Makes ``scale``, one, and ``bias``, zero, of that axis's extent under scope `name`. Where one of
+    them is given, nothing is made, and the other is that number if it is left out. `epsilon` is
+    added to the variance; raises `OptionError` unless it is above 0, and `ShapeError` for a scale
+    or a bias of another extent.
     """
     with scope(name):
-        scale, bias = affine_parameters(x, extent_of("layer_norm", x, -1), trainable)
+        length = extent_of("layer_norm", x, -1)
+        scale, bias = scale_and_bias("layer_norm", x, length, trainable, scale, bias)
         attributes = EpsilonAttributes(positive("layer_norm", epsilon))
         return apply(LayerNorm, x, scale, bias, attributes=attributes).outputs[0]
 
 
 def group_norm(
-    x: Value, groups: int, epsilon: float = 1e-5, trainable: bool = True, name: str = "norm"
+    x: Value,
+    groups: int,
+    epsilon: float = 1e-5,
+    trainable: bool = True,
+    name: str = "norm",
+    scale: Value | None = None,
+    bias: Value | None = None,
 ) -> Value:
     """Group norm of float x (batch, channels, ...) (Wu and He, 2018); keeps the shape.
 
     Each group of channels is normalised over itself and all places. Makes ``scale``, one, and
-    ``bias``, zero, of (channels,) under scope `name`. `epsilon` is added to the variance. Raises
-    `ShapeError` where `groups` does not divide the channels, and `OptionError` unless `epsilon` is
-    above 0.
+    ``bias``, zero, of (channels,) under scope `name`, unless given as for `layer_norm`. `epsilon`
+    is added to the variance. Raises `ShapeError` where `groups` does not divide the channels, and
+    `OptionError` unless `epsilon` is above 0.
     """
     with scope(name):
-        scale, bias = affine_parameters(x, extent_of("group_norm", x, 1), trainable)
+        length = extent_of("group_norm", x, 1)
+        scale, bias = scale_and_bias("group_norm", x, length, trainable, scale, bias)
         attributes = GroupNormAttributes(groups, positive("group_norm", epsilon))
         return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]
-
-
-def rms_norm(x: Value, epsilon: float = 1e-6, trainable: bool = True, name: str = "norm") -> Value:
-    """x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
-
-    Keeps the shape of float x. Makes ``scale``, one, of that axis's extent under scope `name`.
-    Raises `OptionError` unless `epsilon` is above 0.
-    """
-    with scope(name):
-        one, length = Initial("constant", 1.0), extent_of("rms_norm", x, -1)
-        scale = parameter("scale", (length,), x.type.dtype, one, trainable)
-        attributes = EpsilonAttributes(positive("rms_norm", epsilon))
-        return apply(RmsNorm, x, scale, attributes=attributes).outputs[0]

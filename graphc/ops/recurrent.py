@@ -17,12 +17,16 @@ from graphc.ops.matmul import affine
 
 @dataclass(frozen=True, slots=True)
 class CellParameters:
-    """Weights of one cell, shared over time; gates lie side by side in their rows."""
+    """Weights of one cell, shared over time; gates lie side by side in their rows.
+
+    `lstm_parameters` and `gru_parameters` make them; values that are there are given here, as
+    ``CellParameters(input_weight, None, hidden_weight, None)`` for a cell without biases.
+    """
 
     input_weight: Value
-    input_bias: Value
+    input_bias: Value | None
     hidden_weight: Value
-    hidden_bias: Value
+    hidden_bias: Value | None
 
 
 def _cell(gates: int, inputs: int, hidden: int, dtype: DType | str) -> CellParameters:

@@ -6,6 +6,7 @@ import numpy as np
 from ops.samples.sample import Sample, direct
 
 from graphc.ops import batch_norm, norm, random
+from graphc.ops.rms_norm import RmsNorm
 
 
 def standardised(x, axes, epsilon=1e-5):
@@ -102,7 +103,7 @@ SAMPLES = [
         ((3, 4, 2, 3), (4,), (4,)), group_normed, NORM_READS, second_order=False,
     ),
     Sample(
-        "rms_norm", direct(norm.RmsNorm, norm.EpsilonAttributes(1e-6)), ((2, 3, 5), (5,)),
+        "rms_norm", direct(RmsNorm, norm.EpsilonAttributes(1e-6)), ((2, 3, 5), (5,)),
         rms_normed, {"x": {"dy", "x", "inverse", "scale"}, "scale": {"dy", "x", "inverse"}},
         second_order=False,
     ),

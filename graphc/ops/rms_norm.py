@@ -1,0 +1,84 @@
+"""Normalisation by the root mean square."""
+
+from __future__ import annotations
+
+from graphc.errors import ShapeError
+from graphc.ir.builder import apply, as_value, parameter, scope
+from graphc.ir.device import Device
+from graphc.ir.graph import Initial, Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import TensorType
+from graphc.ops.choice import cast
+from graphc.ops.cpu.norm import root_mean_square
+from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
+from graphc.ops.elementwise import mul, sub
+from graphc.ops.norm import EpsilonAttributes, check_dtypes, extent_of, positive
+from graphc.ops.reduce import mean, sum_to
+from graphc.ops.weights import frozen_alone
+
+
+class RmsNorm(Op):
+    """y = x · scale / root mean square over the last axis (Zhang and Sennrich, 2019)."""
+
+    name, inputs, outputs = "rms_norm", ("x", "scale"), ("y", "inverse")
+    attributes = EpsilonAttributes
+    needs_contiguous = ("x",)
+    flops_per_element = 5
+    wide_inputs = ("scale",)
+    any_strides = True
+
+    def infer(
+        self, attributes: EpsilonAttributes, x: TensorType, scale: TensorType
+    ) -> tuple[TensorType, TensorType]:
+        wide = check_dtypes(x, scale)
+        if x.rank < 1 or scale.shape != x.shape[-1:]:
+            raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
+        return x, TensorType((*x.shape[:-1], 1), wide)
+
+    def gradient_x(self, node: Node, dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
+        """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale, in the wide dtype."""
+        dtype, wide = x.type.dtype, inverse.type.dtype
+        dy, x, scale = cast(dy, wide), cast(x, wide), cast(scale, wide)
+        g = mul(dy, scale)
+        along = mean(mul(g, x), -1, keepdims=True)
+        return cast(mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along)))), dtype)
+
+    def gradient_scale(self, node: Node, dy: Value, x: Value, inverse: Value) -> Value:
+        wide, scale = inverse.type.dtype, node.inputs[1]
+        product = mul(cast(dy, wide), mul(cast(x, wide), inverse))
+        return cast(sum_to(product, scale.shape), scale.type.dtype)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of squares."""
+        x = node.inputs[0].type
+        rows = max(1, TILE_ELEMENTS // x.shape[-1])
+        return (x.with_shape((min(rows, x.elements // x.shape[-1]), x.shape[-1])),)
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, scale: Array, *, y: Array, inverse: Array
+    ) -> None:
+        (tile,) = record.scratch
+        rows = (-1, x.shape[-1])
+        arrays = x.reshape(rows), y.reshape(rows), inverse.reshape(-1, 1)
+        record(root_mean_square, node.attributes.epsilon, *arrays, scale, tile)
+
+
+def rms_norm(
+    x: Value,
+    epsilon: float = 1e-6,
+    trainable: bool = True,
+    name: str = "norm",
+    scale: Value | None = None,
+) -> Value:
+    """x / √(mean(x²) + epsilon) over the last axis, scaled (Zhang and Sennrich, 2019).
+
+    Keeps the shape of float x. Makes ``scale``, one, of that axis's extent under scope `name`,
+    unless it is given. Raises `OptionError` unless `epsilon` is above 0.
+    """
+    with scope(name):
+        one, length = Initial("constant", 1.0), extent_of("rms_norm", x, -1)
+        if scale is None:
+            scale = parameter("scale", (length,), x.type.dtype, one, trainable)
+        frozen_alone("rms_norm", as_value("rms_norm: scale", scale), trainable)
+        attributes = EpsilonAttributes(positive("rms_norm", epsilon))
+        return apply(RmsNorm, x, scale, attributes=attributes).outputs[0]

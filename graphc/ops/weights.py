@@ -1,0 +1,83 @@
+"""Weights that a function is given as values, in place of parameters that it makes.
+
+A function either makes its weights, from sizes that the caller states, or takes them and has the
+sizes from them. A size that is stated beside a weight has to be the weight's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError, quoted
+from graphc.ir.builder import as_value, parameter
+from graphc.ir.graph import Initial, Value
+from graphc.ir.types import DType
+
+
+def given_weight(where: str, weight: Value, axes: str, trainable: bool = True) -> Value:
+    """A weight with the axes that its form names, as ``(outputs, inputs)``."""
+    if as_value(f"{where}: weight", weight).type.rank != axes.count(",") + 1:
+        raise ShapeError(f"{where}: weight is {axes}, got {weight.type}")
+    return frozen_alone(where, weight, trainable)
+
+
+def frozen_alone(where: str, weight: Value, trainable: bool) -> Value:
+    """A weight that is given; raises `OptionError` where ``trainable=False`` stands beside it."""
+    if not trainable:
+        raise OptionError(
+            f"{where}: trainable=False is for a weight that is made, and {weight!r} is given; make "
+            "that one with trainable=False"
+        )
+    return weight
+
+
+def agree(where: str, weight: Value, sizes: Mapping[str, tuple[object, object]]) -> None:
+    """Raise `ShapeError` where a size is stated and not the weight's: name → (stated, weight's)."""
+    for name, (stated, found) in sizes.items():
+        if stated is not None and stated != found:
+            raise ShapeError(
+                f"{where}: {name} is {quoted(stated)}, but the weight, {weight.type}, has {found}; "
+                "change one of the two, or leave out the size"
+            )
+
+
+def needed(where: str, **sizes: object) -> None:
+    """Raise `OptionError` unless all sizes of a weight that is to be made are stated."""
+    missing = [name for name, stated in sizes.items() if stated is None]
+    if missing:
+        raise OptionError(
+            f"{where}: {' and '.join(missing)} not given; state {' and '.join(sizes)} for a weight "
+            "that is made, or give one as weight="
+        )
+
+
+def he_weight(
+    x: Value, shape: Sequence[int], fan_in: int, trainable: bool, initial: Initial | None = None
+) -> Value:
+    """A ``weight`` beside x, drawn by `initial`, or else uniformly within √(6 / fan_in)."""
+    drawn = initial or Initial("uniform", math.sqrt(6 / fan_in))
+    return parameter("weight", shape, x.type.dtype, drawn, trainable)
+
+
+def bias_of(
+    where: str,
+    bias: Value | bool | None,
+    length: int,
+    dtype: DType,
+    trainable: bool,
+    is_made: bool,
+) -> Value | None:
+    """A bias of a number an output: the one that is given, or made, or none.
+
+    True stands for one that is made beside a weight that is made.
+    """
+    if isinstance(bias, Value):
+        if bias.shape != (length,):
+            raise ShapeError(f"{where}: bias has one number an output, ({length},), got {bias!r}")
+        return bias
+    if bias is not None and not isinstance(bias, bool | np.bool_ | int):
+        raise OptionError(f"{where}: bias is a value, True or False, got {quoted(bias)}")
+    return parameter("bias", (length,), dtype, trainable=trainable) if bias and is_made else None
