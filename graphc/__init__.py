@@ -28,12 +28,23 @@ from graphc.ops.choice import (
 )
 from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
+from graphc.ops.conv_axes import conv1d, conv3d, conv_transpose1d, conv_transpose3d
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
 from graphc.ops.loss import mse, softmax_cross_entropy
 from graphc.ops.matmul import affine, linear, matmul
 from graphc.ops.norm import group_norm, layer_norm
-from graphc.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
+from graphc.ops.padding import pad
+from graphc.ops.pool_axes import (
+    average_pool1d,
+    average_pool2d,
+    average_pool3d,
+    global_average_pool2d,
+    lp_pool,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
 from graphc.ops.random import dropout
 from graphc.ops.recurrent import (
     CellParameters,
@@ -43,8 +54,8 @@ from graphc.ops.recurrent import (
     lstm_parameters,
 )
 from graphc.ops.reduce import max, mean, sum
-from graphc.ops.resample import adaptive_average_pool2d, pad, upsample2d
 from graphc.ops.rms_norm import rms_norm
+from graphc.ops.resample import adaptive_average_pool2d, upsample2d
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ops.shape import slice_ as slice
 from graphc.ops.softmax import causal_softmax, log_softmax, softmax
@@ -79,7 +90,9 @@ __all__ = [
     "add",
     "affine",
     "attention",
+    "average_pool1d",
     "average_pool2d",
+    "average_pool3d",
     "batch_norm",
     "bind",
     "broadcast_to",
@@ -88,8 +101,12 @@ __all__ = [
     "compile",
     "concat",
     "constant",
+    "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "div",
     "dropout",
     "embedding",
@@ -118,11 +135,14 @@ __all__ = [
     "load_plan",
     "log",
     "log_softmax",
+    "lp_pool",
     "lstm_cell",
     "lstm_parameters",
     "matmul",
     "max",
+    "max_pool1d",
     "max_pool2d",
+    "max_pool3d",
     "maximum",
     "mean",
     "mirror",

@@ -48,7 +48,8 @@ class ConvolutionRequest:
     w: Tensor
     y: Tensor
     stride: Pair
-    padding: Pair
+    padding: tuple[int, ...]
+    """(rows, columns) on both sides, or (top, left, bottom, right)."""
     dilation: Pair
     groups: int
     tf32: bool = False

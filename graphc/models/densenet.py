@@ -11,7 +11,7 @@ from graphc.ops.activation import relu
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.concat import concat
 from graphc.ops.conv import conv2d
-from graphc.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
+from graphc.ops.pool_axes import average_pool2d, global_average_pool2d, max_pool2d
 
 
 def densenet121(

@@ -10,7 +10,7 @@ from graphc.ops.activation import relu6
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.conv import conv2d
 from graphc.ops.elementwise import add
-from graphc.ops.pool import global_average_pool2d
+from graphc.ops.pool_axes import global_average_pool2d
 from graphc.ops.random import dropout
 
 STAGES = (

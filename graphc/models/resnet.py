@@ -13,7 +13,7 @@ from graphc.ops.activation import relu
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.conv import conv2d
 from graphc.ops.elementwise import add
-from graphc.ops.pool import average_pool2d, global_average_pool2d, max_pool2d
+from graphc.ops.pool_axes import average_pool2d, global_average_pool2d, max_pool2d
 from graphc.ops.shape import reshape
 
 UNITS = {

@@ -9,7 +9,7 @@ from graphc.models.heads import classifier
 from graphc.ops.activation import relu
 from graphc.ops.conv import conv2d
 from graphc.ops.matmul import linear
-from graphc.ops.pool import max_pool2d
+from graphc.ops.pool_axes import max_pool2d
 from graphc.ops.random import dropout
 from graphc.ops.shape import reshape
 

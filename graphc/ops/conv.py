@@ -29,6 +29,7 @@ from graphc.ops.geometry import (
     Groups,
     Padding,
     Pair,
+    Sides,
     Stride,
     geometry_of,
     plain_attributes,
@@ -259,12 +260,50 @@ def pair(where: str, given: int | Pair, least: int) -> Pair:
     return both[0], both[1]
 
 
+def sides(where: str, given: Sides) -> tuple[int, ...]:
+    """Padding from one number, (rows, columns), or ((top, bottom), (left, right)).
+
+    Raises `OptionError` for anything else, and for numbers below 0.
+    """
+    return padding_of(axis_sides(where, given, 2))
+
+
+def padding_of(sides: Sequence[Pair]) -> tuple[int, ...]:
+    """The attribute for what lies before and behind rows and columns."""
+    before, behind = zip(*sides, strict=True)
+    return before if before == behind else (*before, *behind)
+
+
+def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) -> tuple[int, ...]:
+    """A number an axis, from one number or as many; raises `OptionError` below `least`."""
+    all_axes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
+    if len(all_axes) != axes or any(not _is_whole(n) or n < least for n in all_axes):
+        raise OptionError(
+            f"{where} is a whole number from {least} up, or one for each of {axes} axes, got "
+            f"{given!r}"
+        )
+    return all_axes
+
+
+def axis_sides(where: str, given: object, axes: int) -> tuple[Pair, ...]:
+    """(before, behind) an axis, from one number, one an axis, or a pair an axis."""
+    if not isinstance(given, Sequence) or all(map(_is_whole, given)):
+        return tuple((n, n) for n in axis_numbers(where, given, axes, 0))  # type: ignore[arg-type]
+    if len(given) != axes:
+        raise OptionError(f"{where} is (before, behind) for each of {axes} axes, got {given!r}")
+    return tuple(pair(where, side, 0) for side in given)
+
+
+def _is_whole(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
 def conv2d(
     x: Value,
     filters: int | None = None,
     window: int | Pair | None = None,
     stride: int | Pair = 1,
-    padding: int | Pair = 0,
+    padding: Sides = 0,
     dilation: int | Pair = 1,
     groups: int = 1,
     bias: Value | bool = True,
@@ -275,8 +314,8 @@ def conv2d(
     """Convolution of float x (batch, channels, height, width) with `filters` windows.
 
     The result is (batch, filters, ⌊(height + 2 · padding - dilation · (window - 1) - 1) / stride⌋ +
-    1, ...); `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns).
-    With `groups`, each group of filters sees its own group of channels. Makes ``weight`` (filters,
+    1, ...); `window`, `stride`, `padding` (zeros) and `dilation` are one number or (rows, columns),
+    and padding may be ((top, bottom), (left, right)), where 2 · padding stands for their sum. With `groups`, each group of filters sees its own group of channels. Makes ``weight`` (filters,
     channels / groups, rows, columns), drawn by He's rule (uniform within √(6 / inputs of a
     filter)), and ``bias`` (filters,), zero, in the current scope, or in ``name`` inside it.
 
@@ -322,13 +361,13 @@ def _window(
 
 
 def _attributes(
-    stride: int | Pair, padding: int | Pair, dilation: int | Pair, groups: int
+    stride: int | Pair, padding: Sides, dilation: int | Pair, groups: int
 ) -> Conv2dAttributes:
     if not isinstance(groups, int) or groups < 1:
         raise OptionError(f"groups is a whole number from 1 up, got {groups!r}")
     return Conv2dAttributes(
         pair("stride", stride, 1),
-        pair("padding", padding, 0),
+        sides("padding", padding),
         pair("dilation", dilation, 1),
         groups,
     )
@@ -339,7 +378,7 @@ def conv_transpose2d(
     filters: int | None = None,
     window: int | Pair | None = None,
     stride: int | Pair = 1,
-    padding: int | Pair = 0,
+    padding: Sides = 0,
     output_padding: int | Pair = 0,
     dilation: int | Pair = 1,
     groups: int = 1,
@@ -382,9 +421,9 @@ def conv_transpose2d(
         agree(where, w, {"filters": (filters, w.shape[1] * groups), **sizes})
     extra, size = pair("output_padding", output_padding, 0), w.shape[2:]
     extent = [
-        (x.shape[2 + i] - 1) * a.stride[i] - 2 * a.padding[i] + a.dilation[i] * (size[i] - 1)
+        (x.shape[2 + i] - 1) * a.stride[i] - before - behind + a.dilation[i] * (size[i] - 1)
         + extra[i] + 1
-        for i in (0, 1)
+        for i, (before, behind) in enumerate(zip(a.padding[:2], a.padding[-2:], strict=True))
     ]  # fmt: skip
     attributes = _input_attributes(a, (0, 0, *extent))
     y = apply(Conv2dInputGradient, x, w, attributes=attributes).output

@@ -12,18 +12,22 @@ from graphc.ir.types import TensorType
 
 Pair = tuple[int, int]
 
+Sides = int | Pair | tuple[Pair, Pair]
+"""Padding as users give it: for all sides, (rows, columns), or ((top, bottom), (left, right))."""
+
 COUNTED = 2**31 - 1
 """The most that a stride, a padding or a place may be: kernels count places in 32 bits."""
 
 Stride = Annotated[Pair, Whole(1, COUNTED)]
-Padding = Annotated[Pair, Whole(0, COUNTED)]
+Padding = Annotated[tuple[int, ...], Whole(0, COUNTED)]
+"""(rows, columns) on both sides, or (top, left, bottom, right)."""
 Extent = Annotated[Pair, Whole(1, COUNTED)]
 Groups = Annotated[int, Whole(1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Conv2dAttributes:
-    """Window geometry: (rows, columns) each; padding is zeros on both sides."""
+    """Window geometry: (rows, columns) each; padding is zeros."""
 
     stride: Stride = (1, 1)
     padding: Padding = (0, 0)
@@ -32,7 +36,12 @@ class Conv2dAttributes:
 
     def output_extents(self, x: TensorType, window: Sequence[int]) -> tuple[int, int]:
         """Windows along both axes of x; raises `ShapeError` where there are none, or too many."""
-        padded = [n + 2 * p for n, p in zip(x.shape[2:], self.padding, strict=True)]
+        if len(self.padding) not in (2, 4):
+            raise ShapeError(
+                f"padding is (rows, columns) or (top, left, bottom, right), got {self.padding}"
+            )
+        before, behind = self.padding[:2], self.padding[-2:]
+        padded = [n + p + q for n, p, q in zip(x.shape[2:], before, behind, strict=True)]
         reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, window, strict=True)]
         if any(most < least for most, least in zip(padded, reach, strict=True)):
             raise ShapeError(

@@ -1,4 +1,4 @@
-"""Pooling and resampling of (batch, channels, height, width)."""
+"""Pooling of (batch, channels, height, width) as ops; functions are in `pool_axes`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, bool_, int32, int64, uint8
-from graphc.ops.conv import pair
 from graphc.ops.cpu.numpy_expression import select
 from graphc.ops.elementwise import float_dtype
-from graphc.ops.geometry import Conv2dAttributes, Extent, Padding, Pair, Stride, window
-from graphc.ops.reduce import mean
+from graphc.ops.geometry import Conv2dAttributes, Extent, Padding, Stride, window
 
 TILE_BYTES = 4 * 2**20
 """Bytes of one scratch tensor, if the device allows as much."""
@@ -32,6 +30,7 @@ class Pool2dAttributes:
     window: Extent
     stride: Stride
     padding: Padding
+    dilation: Stride = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ class Pool2dGradientAttributes:
     stride: Stride
     padding: Padding
     extent: Extent
+    dilation: Stride = (1, 1)
 
 
 PoolAttributes = Pool2dAttributes | Pool2dGradientAttributes
@@ -64,12 +64,17 @@ class Pooling(Op):
         float_dtype(x)
         if x.rank != 4:
             raise ShapeError(f"x is (batch, channels, height, width), got {x}")
-        window, padding = attributes.window, attributes.padding
+        window, dilation, padding = attributes.window, attributes.dilation, attributes.padding
         if window[0] * window[1] > self.most_places:
             raise ShapeError(f"a window of {list(window)} has more than {self.most_places} places")
-        if any(2 * p > w for p, w in zip(padding, window, strict=True)):
-            raise ShapeError(f"padding {padding} is more than half of the window {window}")
-        extents = Conv2dAttributes(attributes.stride, padding).output_extents(x, window)
+        reach = [d * (w - 1) + 1 for d, w in zip(dilation, window, strict=True)]
+        if any(p >= r for sides in (padding[:2], padding[2:]) for p, r in zip(sides, reach)):
+            raise ShapeError(
+                f"padding {padding} is as wide as the window {window} with dilation {dilation}: "
+                "a window would hold nothing else"
+            )
+        geometry = Conv2dAttributes(attributes.stride, padding, dilation)
+        extents = geometry.output_extents(x, window)
         return x.with_shape((*x.shape[:2], *extents))
 
     def spread(self, attributes: Pool2dGradientAttributes, dy: TensorType) -> TensorType:
@@ -93,9 +98,9 @@ def _positions(a: Any, x: Array, y: Array) -> Iterator[tuple[int, Array, Array]]
     rows, columns = a.window
     down, across = range(y.shape[2]), range(y.shape[3])
     for i in range(rows):
-        vertical = window(i, down, x.shape[2], a.stride[0], a.padding[0], 1)
+        vertical = window(i, down, x.shape[2], a.stride[0], a.padding[0], a.dilation[0])
         for j in range(columns):
-            horizontal = window(j, across, x.shape[3], a.stride[1], a.padding[1], 1)
+            horizontal = window(j, across, x.shape[3], a.stride[1], a.padding[1], a.dilation[1])
             part = x[:, :, vertical.inner(), horizontal.inner()]
             target = y[:, :, vertical.outer(), horizontal.outer()]
             yield i * columns + j, part, target
@@ -178,7 +183,7 @@ class MaxPool2dGradient(MaxPooling):
 
     def gradient_dy(self, node: Node, ddx: Value, place: Value) -> Value:
         a = node.attributes
-        attributes = Pool2dAttributes(a.window, a.stride, a.padding)
+        attributes = Pool2dAttributes(a.window, a.stride, a.padding, a.dilation)
         return apply(MaxPool2dSelect, ddx, place, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
@@ -248,7 +253,8 @@ def _max_select(
 
 
 def _with_extent(a: Pool2dAttributes, shape: tuple[int, ...]) -> Pool2dGradientAttributes:
-    return Pool2dGradientAttributes(a.window, a.stride, a.padding, (shape[2], shape[3]))
+    extent = (shape[2], shape[3])
+    return Pool2dGradientAttributes(a.window, a.stride, a.padding, extent, a.dilation)
 
 
 class AveragePool2d(Pooling):
@@ -283,7 +289,7 @@ class AveragePool2dGradient(Pooling):
 
     def gradient(self, node: Node, ddx: Value) -> Value:
         a = node.attributes
-        attributes = Pool2dAttributes(a.window, a.stride, a.padding)
+        attributes = Pool2dAttributes(a.window, a.stride, a.padding, a.dilation)
         return apply(AveragePool2d, ddx, attributes=attributes).output
 
     def kernel(self, record: Recorder, node: Node, dy: Array, *, dx: Array) -> None:
@@ -292,40 +298,3 @@ class AveragePool2dGradient(Pooling):
         for _, target, source in _positions(a, dx, dy):
             record(np.add, target, source, out=target)
         record(np.divide, dx, float(a.window[0] * a.window[1]), out=dx)
-
-
-# --- functions ---
-
-
-def max_pool2d(
-    x: Value, window: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
-) -> Value:
-    """The largest element of each window of x (batch, channels, height, width).
-
-    The result is (batch, channels, ⌊(height + 2 · padding - window) / stride⌋ + 1, ...); each of
-    `window`, `stride` (by default the window) and `padding` is one number or (rows, columns).
-    Padding is never the largest. Raises `ShapeError` where no window fits, for more than 256 places
-    in one, and for padding of more than half of it.
-    """
-    return apply(MaxPool2d, x, attributes=_pool(window, stride, padding)).outputs[0]
-
-
-def average_pool2d(
-    x: Value, window: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
-) -> Value:
-    """The mean of each window of x (batch, channels, height, width), padding counted as zeros.
-
-    Shapes and arguments are those of `max_pool2d`. Raises `ShapeError` where no window fits.
-    """
-    return apply(AveragePool2d, x, attributes=_pool(window, stride, padding)).output
-
-
-def _pool(window: int | Pair, stride: int | Pair | None, padding: int | Pair) -> Pool2dAttributes:
-    size = pair("window", window, 1)
-    step = size if stride is None else pair("stride", stride, 1)
-    return Pool2dAttributes(size, step, pair("padding", padding, 0))
-
-
-def global_average_pool2d(x: Value) -> Value:
-    """The mean over height and width: (batch, channels, height, width) to (batch, channels)."""
-    return mean(x, (2, 3))

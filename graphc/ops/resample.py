@@ -1,8 +1,8 @@
-"""Height and width to another extent: adaptive means, upsampling, zero padding."""
+"""Height and width to another extent: adaptive means and upsampling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.attributes import Whole
-from graphc.ir.builder import apply, as_value
+from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
@@ -19,7 +19,6 @@ from graphc.ops.conv import pair
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import COUNTED, Extent, Pair
 from graphc.ops.pool import AveragePool2d, Pool2dAttributes
-from graphc.ops.shape import PadSlice, PadSliceAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,19 +246,3 @@ def upsample2d(x: Value, factor: int, form: str = "nearest") -> Value:
             f"up, got {form!r} and {factor!r}"
         )
     return apply(ops[form], x, attributes=UpsampleAttributes(factor)).output
-
-
-def pad(x: Value, widths: Sequence[int | Pair]) -> Value:
-    """Zeros around x: for each axis (before, after), or one number for both, from 0 up.
-
-    Raises `ShapeError` for another number of widths, and `OptionError` for a negative one.
-    """
-    rank = as_value("pad", x).type.rank
-    if not isinstance(widths, Sequence) or len(widths) != rank:
-        raise ShapeError(f"pad: give (before, after) for each of {rank} axes, got {widths!r}")
-    pairs = [pair("pad: a width", width, 0) for width in widths]
-    starts = tuple(before for before, _ in pairs)
-    stops = tuple(before + n for before, n in zip(starts, x.shape, strict=True))
-    shape = tuple(stop + after for stop, (_, after) in zip(stops, pairs, strict=True))
-    attributes = PadSliceAttributes(shape, starts, stops, (1,) * rank)
-    return apply(PadSlice, x, attributes=attributes).output

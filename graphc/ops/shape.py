@@ -211,7 +211,7 @@ class Slice(Op):
         return apply(PadSlice, dy, attributes=attributes).output
 
 
-def _fields(a: SliceAttributes) -> tuple[tuple[int, ...], ...]:
+def _fields(a: SliceAttributes | PadSliceAttributes) -> tuple[tuple[int, ...], ...]:
     return a.starts, a.stops, a.steps
 
 
@@ -223,10 +223,11 @@ class PadSliceAttributes:
     starts: Annotated[tuple[int, ...], Whole()]
     stops: Annotated[tuple[int, ...], Whole(1)]
     steps: Annotated[tuple[int, ...], Whole(1)]
+    value: float = 0.0
 
 
 class PadSlice(Op):
-    """Zeros everywhere but in one slice: the gradient of `slice`."""
+    """One number everywhere but in one slice; with zeros the gradient of `slice`."""
 
     name, inputs = "pad_slice", ("x",)
     attributes = PadSliceAttributes
@@ -235,6 +236,7 @@ class PadSlice(Op):
 
     def infer(self, attributes: PadSliceAttributes, x: TensorType) -> TensorType:
         y = x.with_shape(attributes.shape)
+        number_of("value", attributes.value, x.dtype)
         part = SliceAttributes(attributes.starts, attributes.stops, attributes.steps)
         filled = Slice().infer(part, y)
         if filled != x:
@@ -245,7 +247,7 @@ class PadSlice(Op):
         return apply(Slice, dy, attributes=SliceAttributes(*_fields(node.attributes))).output
 
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
-        record(y.fill, 0)
+        record(y.fill, node.attributes.value)
         record(np.copyto, y[SliceAttributes(*_fields(node.attributes)).index()], x)
 
 

@@ -18,7 +18,7 @@ from graphc.ops.activation import relu
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.conv import conv2d
 from graphc.ops.matmul import linear
-from graphc.ops.pool import max_pool2d
+from graphc.ops.pool_axes import max_pool2d
 from graphc.ops.random import dropout
 from graphc.ops.shape import reshape
 from graphc.training.recipe import Recipe

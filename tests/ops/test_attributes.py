@@ -28,10 +28,13 @@ FAR, HUGE = 10**12, 2**63
 NOT_FINITE = (NAN, INF, -INF)
 PAIRS = ((0, 1), (1, 0), (-1, 1), (1, -1), (1,), (1, 1, 1), (HUGE, 1), (1, FAR), 2)
 EXTENTS = (*PAIRS, (FAR, FAR))
-WINDOW = {"stride": PAIRS, "padding": ((-1, 0), (0, -1), (1,), (HUGE, 0), (0, FAR))}
+WINDOW = {
+    "stride": PAIRS,
+    "padding": ((-1, 0), (0, -1), (1,), (HUGE, 0), (0, FAR), (0, 0, 0), (0, 0, -1, 0)),
+}
 POOL = {
     "window": (*PAIRS, (FAR, FAR), (2**20, 2**20)), "stride": PAIRS,
-    "padding": (*WINDOW["padding"], (2, 0), (FAR, FAR)),
+    "padding": (*WINDOW["padding"], (2, 0), (0, 0, 0, 2), (FAR, FAR)), "dilation": (*PAIRS, (6, 1)),
 }  # fmt: skip
 CONVOLUTION = {**WINDOW, "dilation": PAIRS, "groups": (0, -1, 3, FAR, HUGE)}
 AXIS = {"axis": (-1, 4, FAR, HUGE)}
@@ -105,6 +108,7 @@ REFUSED = {
     "pad_slice": {
         "shape": (*SHAPE, (1, 1)), "starts": ((-1, 0), (9, 9), (0,), (HUGE, 0)),
         "stops": ((0, 0), (99, 99), (1,), (-1, -1)), "steps": ((0, 1), (-1, 1), (1,), (FAR, 1)),
+        "value": (10**400, "1", None),
     },
     "power": {"value": NUMBER},
     "reshape": {"shape": (*SHAPE, (7,), ())},

@@ -68,8 +68,11 @@ def _unchanged(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("full")
 def _full(node: Node, places: Places) -> NodeCalls:
-    number = parse("value").specialize({"value": float(node.attributes.value)})
-    return NodeCalls((_launch(node, places, [], number),))
+    return NodeCalls((_launch(node, places, [], _number(node.attributes.value)),))
+
+
+def _number(value: float) -> Expression:
+    return parse("value").specialize({"value": float(value)})
 
 
 @kernels_of("reshape")
@@ -144,10 +147,10 @@ def _concatenated(node: Node, places: Places) -> NodeCalls:
 
 @kernels_of("pad_slice")
 def _padded(node: Node, places: Places) -> NodeCalls:
-    """The output filled with zeros, then the slice copied into it."""
+    """The output filled with one number, then the slice copied into it."""
     (x,), where = node.inputs, node.attributes
-    zeros = _launch(node, places, [], parse("0"))
-    return NodeCalls((zeros, _part(node, places, x, where.starts, where.steps)))
+    fill = _launch(node, places, [], _number(where.value))
+    return NodeCalls((fill, _part(node, places, x, where.starts, where.steps)))
 
 
 @kernels_of("upsample_nearest2d")

@@ -25,18 +25,24 @@ Axis = Callable[[Node, int], list[str]]
 """Statements that find the place which a loop meets along an axis, and skip those outside."""
 
 
+def _tap(node: Node, axis: int) -> str:
+    """How far the loop's place in a window lies from its first."""
+    counter, dilation = LOOPS[axis][0], node.attributes.dilation[axis]
+    return counter if dilation == 1 else f"{counter} * {dilation}"
+
+
 def _place_of_window(node: Node, axis: int) -> list[str]:
     """Statements for an element of the thread's window, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
-    counter, own, _ = LOOPS[axis]
-    return [input_place(a, axis, own, counter), skip_outside(axis, extent)]
+    _, own, _ = LOOPS[axis]
+    return [input_place(a, axis, own, _tap(node, axis)), skip_outside(axis, extent)]
 
 
 def _window_of_place(node: Node, axis: int) -> list[str]:
     """Statements for a window that holds the thread's element, along an axis."""
     a, extent = node.attributes, node.inputs[0].shape[2 + axis]
-    counter, own, far = LOOPS[axis]
-    *found, skip = window_over(a, axis, own, counter, extent, far)
+    _, own, far = LOOPS[axis]
+    *found, skip = window_over(a, axis, own, _tap(node, axis), extent, far)
     return [f"const int {', '.join(found)};", skip]
 
 

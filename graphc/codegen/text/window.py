@@ -14,13 +14,14 @@ READ = ("row", "column")
 
 
 class Windows(Protocol):
-    """The steps and the padding of windows along height and width."""
+    """The steps of windows along height and width, and the padding, of which the sides in front come
+    first."""
 
     @property
     def stride(self) -> Pair: ...
 
     @property
-    def padding(self) -> Pair: ...
+    def padding(self) -> tuple[int, ...]: ...
 
 
 def input_place(windows: Windows, axis: int, window: str, tap: str) -> str:

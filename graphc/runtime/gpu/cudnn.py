@@ -226,8 +226,8 @@ def signature(request: Request, workspace_bytes: int) -> str:
     if isinstance(request, ConvolutionRequest):
         pairs = (request.stride, request.padding, request.dilation)
         numbers = " ".join(
-            f"{name}={rows}x{columns}"
-            for name, (rows, columns) in zip(("stride", "pad", "dilation"), pairs, strict=True)
+            f"{name}={'x'.join(map(str, sizes))}"
+            for name, sizes in zip(("stride", "pad", "dilation"), pairs, strict=True)
         )
         options = f"{numbers} groups={request.groups} tf32={request.tf32:d}"
         kind = f"convolution {request.kind}"
@@ -277,8 +277,8 @@ def _graph_of(library: Any, handle: Any, request: Request) -> Any:
 def _convolution(graph: Any, request: ConvolutionRequest, read: Mapping[str, Any]) -> list[Any]:
     """Add a convolution, whose number of groups cuDNN takes from the channels of x and w."""
     geometry = {
-        "pre_padding": list(request.padding),
-        "post_padding": list(request.padding),
+        "pre_padding": list(request.padding[:2]),
+        "post_padding": list(request.padding[-2:]),
         "stride": list(request.stride),
         "dilation": list(request.dilation),
     }

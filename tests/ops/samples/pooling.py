@@ -9,18 +9,18 @@ import graphc as g
 from graphc.ops import pool, resample
 
 
-def pool_samples(label, x, size, stride, padding):
+def pool_samples(label, x, size, stride, padding, dilation=(1, 1)):
     """Max and average pooling with this geometry, and their gradients as ops."""
-    a = pool.Pool2dAttributes(size, stride, padding)
+    a = pool.Pool2dAttributes(size, stride, padding, dilation)
     back = pool._with_extent(a, x)
 
     def largest(x):
-        seen = windows(x, size, stride, padding, fill=-np.inf)
+        seen = windows(x, size, stride, padding, dilation, fill=-np.inf)
         flat = seen.reshape(*seen.shape[:4], -1)
         return flat.max(-1), flat.argmax(-1)
 
     def average(x):
-        return windows(x, size, stride, padding).mean((-2, -1))
+        return windows(x, size, stride, padding, dilation).mean((-2, -1))
 
     y = average(np.zeros(x)).shape
     # places that lie inside the input for every window
@@ -28,7 +28,7 @@ def pool_samples(label, x, size, stride, padding):
     middle = inner[len(inner) // 2]
 
     def chosen(x, place):
-        seen = windows(x, size, stride, padding).reshape(*y, -1)
+        seen = windows(x, size, stride, padding, dilation).reshape(*y, -1)
         return np.take_along_axis(seen, place[..., None].astype(int), -1)[..., 0]
 
     return [
@@ -110,6 +110,7 @@ SAMPLES = [
     *pool_samples("", (2, 2, 6, 4), (2, 2), (2, 2), (0, 0)),
     *pool_samples(" overlapping", (1, 2, 7, 5), (3, 2), (2, 1), (0, 0)),
     *pool_samples(" stride above window", (1, 1, 7, 7), (2, 2), (3, 3), (0, 0)),
+    *pool_samples(" dilated, one side padded", (2, 1, 7, 6), (2, 3), (2, 1), (0, 1, 2, 3), (3, 2)),
     Sample(
         "max_pool2d", lambda x: g.max_pool2d(x, 3, 2, 1).producer.outputs, ((2, 3, 5, 5),),
         lambda x: (

@@ -108,6 +108,7 @@ SAMPLES = [
     *conv_samples(" padded", (1, 2, 5, 5), (3, 2, 3, 3), (2, 2), (1, 1)),
     *conv_samples(" stride above window", (2, 1, 7, 7), (1, 1, 2, 2), (3, 3), (0, 0)),
     *conv_samples(" dilated", (1, 2, 7, 5), (2, 2, 3, 2), (1, 2), (2, 1), (2, 3)),
+    *conv_samples(" one side padded", (1, 2, 5, 6), (2, 2, 3, 2), (2, 1), (0, 1, 2, 0)),
     *conv_samples(" depthwise", (2, 3, 5, 5), (3, 1, 3, 3), (1, 1), (1, 1), groups=3),
     *conv_samples(" grouped", (1, 4, 3, 3), (6, 2, 1, 1), (2, 1), (0, 0), groups=2),
     *conv_samples(" pointwise", (2, 3, 4, 5), (2, 3, 1, 1), (1, 1), (0, 0)),

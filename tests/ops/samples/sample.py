@@ -52,7 +52,7 @@ def linear_transpose(function, shape, dy):
 
 def windows(x, size, stride, padding, dilation=(1, 1), fill=0.0):
     """All windows of x: (n, c, rows, columns, *size)."""
-    spread = [(0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2]
+    spread = [(0, 0), (0, 0), (padding[0], padding[-2]), (padding[1], padding[-1])]
     wide = np.pad(x, spread, constant_values=fill)
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, size, strict=True)]
     found = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3))

@@ -37,6 +37,10 @@ SAMPLES = [
     Sample("slice", lambda x: x[1:4:2, :3], ((4, 5),), lambda x: x[1:4:2, :3], {"x": {"dy"}}),
     Sample("pad_slice", direct(shape.PadSlice, WHOLE), ((2, 3),), padded, {"x": {"dy"}}),
     Sample(
+        "pad_slice", lambda x: g.pad(x, ((1, 0), (0, 2)), value=-1.5), ((2, 3),),
+        lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=-1.5), {"x": {"dy"}}, label=" filled",
+    ),
+    Sample(
         "concat", lambda *x: g.concat(x, 1), (M, (3, 1), (3, 2)),
         lambda *x: np.concatenate(x, 1), {"parts": {"dy"}},
     ),

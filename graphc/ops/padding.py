@@ -1,0 +1,61 @@
+"""Padding and cropping of any axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphc.errors import OptionError, ShapeError, choose
+from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.graph import Value
+from graphc.ops.geometry import Pair
+from graphc.ops.shape import PadSlice, PadSliceAttributes, Slice, SliceAttributes
+
+MODES = ("constant",)
+
+
+def pad(
+    x: Value, widths: Sequence[int | Pair], mode: str = "constant", value: float = 0.0
+) -> Value:
+    """x with more elements around it: for each axis (before, after), or one number for both.
+
+    Negative widths crop, before anything is added. The mode "constant" adds `value`. x itself where
+    all widths are 0. Raises `ShapeError` for another number of widths and where nothing is left of
+    an axis, `OptionError` for another mode, and `DTypeError` for a value that x's dtype does not
+    hold.
+    """
+    rank = as_value("pad", x).type.rank
+    choose("pad: mode", mode, MODES)
+    if not isinstance(widths, Sequence) or len(widths) != rank:
+        raise ShapeError(f"pad: give (before, after) for each of {rank} axes, got {widths!r}")
+    pairs = [_width(width) for width in widths]
+    number = number_of("pad: value", value, x.type.dtype)
+    x = _cropped(x, pairs)
+    added = [(max(before, 0), max(after, 0)) for before, after in pairs]
+    return _surrounded(x, added, number) if any(map(any, added)) else x
+
+
+def _width(given: int | Pair) -> Pair:
+    both = tuple(given) if isinstance(given, Sequence) else (given, given)
+    if len(both) != 2 or any(not isinstance(n, int) or isinstance(n, bool) for n in both):
+        raise OptionError(f"pad: a width is a whole number or (before, after), got {given!r}")
+    return both[0], both[1]
+
+
+def _cropped(x: Value, pairs: Sequence[Pair]) -> Value:
+    """x without what negative widths take off: a view."""
+    starts = tuple(max(0, -before) for before, _ in pairs)
+    stops = tuple(n - max(0, -after) for n, (_, after) in zip(x.shape, pairs, strict=True))
+    if any(start >= stop for start, stop in zip(starts, stops, strict=True)):
+        raise ShapeError(f"pad: widths {[*pairs]} leave nothing of {x.type}")
+    if not any(starts) and stops == x.shape:
+        return x
+    attributes = SliceAttributes(starts, stops, (1,) * len(starts))
+    return apply(Slice, x, attributes=attributes).output
+
+
+def _surrounded(x: Value, added: Sequence[Pair], value: float) -> Value:
+    starts = tuple(before for before, _ in added)
+    stops = tuple(before + n for before, n in zip(starts, x.shape, strict=True))
+    shape = tuple(stop + after for stop, (_, after) in zip(stops, added, strict=True))
+    attributes = PadSliceAttributes(shape, starts, stops, (1,) * len(starts), value)
+    return apply(PadSlice, x, attributes=attributes).output

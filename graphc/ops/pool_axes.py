@@ -1,0 +1,287 @@
+"""Pools along one, two and three axes, by windows along two.
+
+One axis is a row. Of three, the last two are pooled, then the first over what is left: reshapes
+around both are views, and the largest of a window is found at the same place. What a window of an
+average holds of the map is the average over ones, so the share that counts is a quotient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply, as_value
+from graphc.ir.graph import Value
+from graphc.ir.op import Op
+from graphc.ops.choice import maximum
+from graphc.ops.conv import axis_numbers, axis_sides, padding_of
+from graphc.ops.conv_axes import AxisWindows, Numbers, Padding
+from graphc.ops.elementwise import div, mul, neg, power, sqrt
+from graphc.ops.pool import AveragePool2d, MaxPool2d, Pool2dAttributes
+from graphc.ops.reduce import mean
+from graphc.ops.shape import full, reshape
+
+Window = tuple[int, AxisWindows]
+"""The places of a window along an axis, and how windows lie there."""
+
+ONE: Window = (1, AxisWindows())
+
+
+def pool_windows(
+    where: str,
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None,
+    padding: Padding,
+    dilation: Numbers,
+    ceil_mode: bool,
+) -> tuple[Window, ...]:
+    """The windows along each axis behind the channels of x.
+
+    With `ceil_mode` a last window that starts inside, or in the padding in front, may reach beyond
+    the padding behind, which then grows. Raises `ShapeError` and `OptionError`.
+    """
+    axes = as_value(where, x).type.rank - 2
+    if axes not in (1, 2, 3):
+        raise ShapeError(f"{where}: x is (batch, channels, and 1 to 3 more axes), got {x.type}")
+    if not isinstance(ceil_mode, bool):
+        raise OptionError(f"{where}: ceil_mode is True or False, got {ceil_mode!r}")
+    sizes = axis_numbers(f"{where}: window", window, axes, 1)
+    steps = sizes if stride is None else axis_numbers(f"{where}: stride", stride, axes, 1)
+    sides = axis_sides(f"{where}: padding", padding, axes)
+    spread = axis_numbers(f"{where}: dilation", dilation, axes, 1)
+    found = []
+    for n, size, step, (before, behind), d in zip(
+        x.shape[2:], sizes, steps, sides, spread, strict=True
+    ):
+        if ceil_mode:
+            reach = d * (size - 1) + 1
+            count = -(-(n + before + behind - reach) // step) + 1
+            count -= (count - 1) * step >= n + before
+            behind = max(behind, (count - 1) * step + reach - n - before)
+        found.append((size, AxisWindows(step, before, behind, d)))
+    return tuple(found)
+
+
+def pooled(op: type[Op], x: Value, windows: Sequence[Window]) -> Value:
+    """An op over two-dimensional windows, along one, two or three axes."""
+    batch, channels, *extents = x.shape
+    if len(windows) == 1:
+        y = _maps(op, reshape(x, (batch, channels, 1, *extents)), ONE, *windows)
+        return reshape(y, (batch, channels, y.shape[3]))
+    if len(windows) == 2:
+        return _maps(op, x, *windows)
+    depth, rows, columns = extents
+    y = _maps(op, reshape(x, (batch, channels * depth, rows, columns)), *windows[1:])
+    rows, columns = y.shape[2:]
+    y = _maps(op, reshape(y, (batch, channels, depth, rows * columns)), windows[0], ONE)
+    return reshape(y, (batch, channels, y.shape[2], rows, columns))
+
+
+def _maps(op: type[Op], x: Value, rows: Window, columns: Window) -> Value:
+    if (rows, columns) == (ONE, ONE):
+        return x
+    (height, down), (width, across) = rows, columns
+    attributes = Pool2dAttributes(
+        (height, width),
+        (down.stride, across.stride),
+        padding_of(((down.before, down.behind), (across.before, across.behind))),
+        (down.dilation, across.dilation),
+    )
+    return apply(op, x, attributes=attributes).outputs[0]
+
+
+def max_pool(
+    where: str,
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+) -> Value:
+    """The largest element of each window of x (batch, channels, and 1 to 3 more axes)."""
+    windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
+    return pooled(MaxPool2d, x, windows)
+
+
+def average_pool(
+    where: str,
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Value:
+    """The mean of each window of x (batch, channels, and 1 to 3 more axes)."""
+    windows = pool_windows(where, x, window, stride, padding, dilation, ceil_mode)
+    means = pooled(AveragePool2d, x, windows)
+    sides = axis_sides(f"{where}: padding", padding, len(windows))
+    counted = sides if count_include_pad else ((0, 0),) * len(windows)
+    if all((a.before, a.behind) == side for (_, a), side in zip(windows, counted, strict=True)):
+        return means
+    extents = [
+        n + before + behind for n, (before, behind) in zip(x.shape[2:], counted, strict=True)
+    ]
+    over_ones = [
+        (size, axis._replace(before=axis.before - before, behind=axis.behind - behind))
+        for (size, axis), (before, behind) in zip(windows, counted, strict=True)
+    ]
+    ones = full((1, 1, *extents), 1.0, x.type.dtype)
+    return div(means, pooled(AveragePool2d, ones, over_ones))
+
+
+# --- functions ---
+
+
+def max_pool1d(
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+) -> Value:
+    """The largest element of each window of x (batch, channels, length).
+
+    The result is (batch, channels, ⌊(length + before + behind - dilation · (window - 1) - 1) /
+    stride⌋ + 1), rounded up with `ceil_mode`, but for a window that would start behind x. The stride
+    is by default the window; `padding` is one number or ((before, behind),), and never the largest.
+    Raises `ShapeError` where no window fits, for more than 256 places in one, and for padding as
+    wide as one, and `OptionError` for other numbers.
+    """
+    _check_axes("max_pool1d", x, 1)
+    return max_pool("max_pool1d", x, window, stride, padding, dilation, ceil_mode)
+
+
+def max_pool2d(
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+) -> Value:
+    """The largest element of each window of x (batch, channels, height, width).
+
+    Each of `window`, `stride` (by default the window), `padding` and `dilation` is one number or
+    (rows, columns), padding also ((top, bottom), (left, right)). Extents and errors are those of
+    `max_pool1d` along each axis.
+    """
+    _check_axes("max_pool2d", x, 2)
+    return max_pool("max_pool2d", x, window, stride, padding, dilation, ceil_mode)
+
+
+def max_pool3d(
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+) -> Value:
+    """The largest element of each window of x (batch, channels, depth, height, width).
+
+    Arguments are one number or one an axis, padding also (before, behind) an axis. Extents and
+    errors are those of `max_pool1d` along each axis. Height and width are pooled before the depth.
+    """
+    _check_axes("max_pool3d", x, 3)
+    return max_pool("max_pool3d", x, window, stride, padding, dilation, ceil_mode)
+
+
+def average_pool1d(
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Value:
+    """The mean of each window of x (batch, channels, length).
+
+    Shapes and arguments are those of `max_pool1d`. Padding counts as zeros, unless
+    `count_include_pad` is false: then a window is the mean of what it holds of x, and where it holds
+    nothing NaN. What `ceil_mode` adds behind the padding never counts. Raises what `max_pool1d`
+    does.
+    """
+    _check_axes("average_pool1d", x, 1)
+    return average_pool(
+        "average_pool1d", x, window, stride, padding, dilation, ceil_mode, count_include_pad
+    )
+
+
+def average_pool2d(
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Value:
+    """The mean of each window of x (batch, channels, height, width).
+
+    Shapes and arguments are those of `max_pool2d`, what counts is said at `average_pool1d`. Raises
+    what `max_pool1d` does.
+    """
+    _check_axes("average_pool2d", x, 2)
+    return average_pool(
+        "average_pool2d", x, window, stride, padding, dilation, ceil_mode, count_include_pad
+    )
+
+
+def average_pool3d(
+    x: Value,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Value:
+    """The mean of each window of x (batch, channels, depth, height, width).
+
+    Shapes and arguments are those of `max_pool3d`, what counts is said at `average_pool1d`. Raises
+    what `max_pool1d` does.
+    """
+    _check_axes("average_pool3d", x, 3)
+    return average_pool(
+        "average_pool3d", x, window, stride, padding, dilation, ceil_mode, count_include_pad
+    )
+
+
+def lp_pool(
+    x: Value,
+    p: float,
+    window: Numbers,
+    stride: Numbers | None = None,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+) -> Value:
+    """The p-norm of each window of x (batch, channels, and 1 to 3 more axes), for p above 0.
+
+    It is (Σ |x|ᵖ)^(1/p), with zeros for padding. Shapes and other arguments are those of the max
+    pool with as many axes. Where a window holds zeros alone its gradient is not finite. Raises what
+    `max_pool1d` does.
+    """
+    if not isinstance(p, int | float) or not 0 < p < math.inf:
+        raise OptionError(f"lp_pool: p is a finite number above 0, got {p!r}")
+    windows = pool_windows("lp_pool", x, window, stride, padding, dilation, ceil_mode)
+    powers = mul(x, x) if p == 2 else power(maximum(x, neg(x)), p)
+    sums = mul(pooled(AveragePool2d, powers, windows), float(math.prod(n for n, _ in windows)))
+    return sqrt(sums) if p == 2 else power(sums, 1 / p)
+
+
+def global_average_pool2d(x: Value) -> Value:
+    """The mean over height and width: (batch, channels, height, width) to (batch, channels)."""
+    return mean(x, (2, 3))
+
+
+def _check_axes(where: str, x: Value, axes: int) -> None:
+    if as_value(where, x).type.rank != axes + 2:
+        raise ShapeError(f"{where}: x is (batch, channels, and {axes} more axes), got {x.type}")
