@@ -28,7 +28,7 @@ from graphc.ops.choice import (
 )
 from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
-from graphc.ops.conv_axes import conv1d, conv3d, conv_transpose1d, conv_transpose3d
+from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
 from graphc.ops.loss import mse, softmax_cross_entropy
@@ -54,8 +54,8 @@ from graphc.ops.recurrent import (
     lstm_parameters,
 )
 from graphc.ops.reduce import max, mean, sum
-from graphc.ops.rms_norm import rms_norm
 from graphc.ops.resample import adaptive_average_pool2d, upsample2d
+from graphc.ops.rms_norm import rms_norm
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ops.shape import slice_ as slice
 from graphc.ops.softmax import causal_softmax, log_softmax, softmax

@@ -88,7 +88,7 @@ def resnet(
             with scope(f"stage{stage + 1}/unit{unit}"):
                 stride = 2 if stage > 0 and unit == 0 else 1
                 h = style.bottleneck(h, 64 * 2**stage, stride, project=unit == 0)
-    h = average_pool2d(h, h.shape[2:])  # type: ignore[arg-type]
+    h = average_pool2d(h, h.shape[2:])
     return classifier(reshape(h, (batch, -1)), classes)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from graphc.errors import ShapeError
+from graphc.errors import OptionError, ShapeError
 from graphc.ir.attributes import Whole
 from graphc.ir.types import TensorType
 
@@ -132,3 +132,54 @@ def geometry_of(attributes: Any, x: TensorType, w: TensorType, y: TensorType) ->
 def _four(type: TensorType) -> tuple[int, int, int, int]:
     a, b, c, d = type.shape
     return a, b, c, d
+
+
+# --- numbers as users give them ---
+
+
+def pair(where: str, given: int | Pair, least: int) -> Pair:
+    """(rows, columns) from one number or two; raises `OptionError` below `least`."""
+    both = tuple(given) if isinstance(given, Sequence) else (given, given)
+    if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
+        raise OptionError(
+            f"{where} is a whole number from {least} up, or two of them, got {given!r}"
+        )
+    return both[0], both[1]
+
+
+def sides(where: str, given: Sides) -> tuple[int, ...]:
+    """Padding from one number, (rows, columns), or ((top, bottom), (left, right)).
+
+    Raises `OptionError` for anything else, and for numbers below 0.
+    """
+    return padding_of(axis_sides(where, given, 2))
+
+
+def padding_of(sides: Sequence[Pair]) -> tuple[int, ...]:
+    """The attribute for what lies before and behind rows and columns."""
+    before, behind = zip(*sides, strict=True)
+    return before if before == behind else (*before, *behind)
+
+
+def axis_numbers(where: str, given: int | Sequence[int], axes: int, least: int) -> tuple[int, ...]:
+    """A number an axis, from one number or as many; raises `OptionError` below `least`."""
+    all_axes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
+    if len(all_axes) != axes or any(not _is_whole(n) or n < least for n in all_axes):
+        raise OptionError(
+            f"{where} is a whole number from {least} up, or one for each of {axes} axes, got "
+            f"{given!r}"
+        )
+    return all_axes
+
+
+def axis_sides(where: str, given: object, axes: int) -> tuple[Pair, ...]:
+    """(before, behind) an axis, from one number, one an axis, or a pair an axis."""
+    if not isinstance(given, Sequence) or all(map(_is_whole, given)):
+        return tuple((n, n) for n in axis_numbers(where, given, axes, 0))  # type: ignore[arg-type]
+    if len(given) != axes:
+        raise OptionError(f"{where} is (before, behind) for each of {axes} axes, got {given!r}")
+    return tuple(pair(where, side, 0) for side in given)
+
+
+def _is_whole(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool)

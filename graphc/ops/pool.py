@@ -68,7 +68,8 @@ class Pooling(Op):
         if window[0] * window[1] > self.most_places:
             raise ShapeError(f"a window of {list(window)} has more than {self.most_places} places")
         reach = [d * (w - 1) + 1 for d, w in zip(dilation, window, strict=True)]
-        if any(p >= r for sides in (padding[:2], padding[2:]) for p, r in zip(sides, reach)):
+        widest = map(max, padding[:2], padding[-2:])
+        if any(p >= r for p, r in zip(widest, reach, strict=False)):
             raise ShapeError(
                 f"padding {padding} is as wide as the window {window} with dilation {dilation}: "
                 "a window would hold nothing else"

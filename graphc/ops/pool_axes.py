@@ -15,9 +15,9 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Value
 from graphc.ir.op import Op
 from graphc.ops.choice import maximum
-from graphc.ops.conv import axis_numbers, axis_sides, padding_of
 from graphc.ops.conv_axes import AxisWindows, Numbers, Padding
 from graphc.ops.elementwise import div, mul, neg, power, sqrt
+from graphc.ops.geometry import axis_numbers, axis_sides, padding_of
 from graphc.ops.pool import AveragePool2d, MaxPool2d, Pool2dAttributes
 from graphc.ops.reduce import mean
 from graphc.ops.shape import full, reshape
@@ -148,10 +148,10 @@ def max_pool1d(
     """The largest element of each window of x (batch, channels, length).
 
     The result is (batch, channels, ⌊(length + before + behind - dilation · (window - 1) - 1) /
-    stride⌋ + 1), rounded up with `ceil_mode`, but for a window that would start behind x. The stride
-    is by default the window; `padding` is one number or ((before, behind),), and never the largest.
-    Raises `ShapeError` where no window fits, for more than 256 places in one, and for padding as
-    wide as one, and `OptionError` for other numbers.
+    stride⌋ + 1), rounded up with `ceil_mode`, but for a window that would start behind x. The
+    stride is by default the window; `padding` is one number or ((before, behind),), and never the
+    largest. Raises `ShapeError` where no window fits, for more than 256 places in one, and for
+    padding as wide as one, and `OptionError` for other numbers.
     """
     _check_axes("max_pool1d", x, 1)
     return max_pool("max_pool1d", x, window, stride, padding, dilation, ceil_mode)
@@ -204,8 +204,8 @@ def average_pool1d(
     """The mean of each window of x (batch, channels, length).
 
     Shapes and arguments are those of `max_pool1d`. Padding counts as zeros, unless
-    `count_include_pad` is false: then a window is the mean of what it holds of x, and where it holds
-    nothing NaN. What `ceil_mode` adds behind the padding never counts. Raises what `max_pool1d`
+    `count_include_pad` is false: then a window is the mean of what it holds of x, and NaN where it
+    holds nothing. What `ceil_mode` adds behind the padding never counts. Raises what `max_pool1d`
     does.
     """
     _check_axes("average_pool1d", x, 1)

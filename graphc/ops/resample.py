@@ -15,9 +15,8 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType
-from graphc.ops.conv import pair
 from graphc.ops.elementwise import float_dtype
-from graphc.ops.geometry import COUNTED, Extent, Pair
+from graphc.ops.geometry import COUNTED, Extent, Pair, pair
 from graphc.ops.pool import AveragePool2d, Pool2dAttributes
 
 

@@ -207,7 +207,8 @@ class Slice(Op):
         return (x[node.attributes.index()],)
 
     def gradient(self, node: Node, dy: Value) -> Value:
-        attributes = PadSliceAttributes(node.inputs[0].shape, *_fields(node.attributes))
+        a = node.attributes
+        attributes = PadSliceAttributes(node.inputs[0].shape, a.starts, a.stops, a.steps)
         return apply(PadSlice, dy, attributes=attributes).output
 
 

@@ -14,7 +14,9 @@ FORWARD = {
     "length": ((2, 4, 11), (6, 2, 3), (2,), ((1, 2),), (2,), 2),
     "volume": ((2, 2, 5, 6, 7), (4, 2, 3, 2, 3), (1, 2, 1), ((1, 0), (0, 2), (1, 1)), (1, 1, 2), 1),
     "strided volume": ((2, 4, 6, 4, 5), (6, 2, 2, 2, 1), (2, 1, 2), ((0, 1),) * 3, (3, 1, 1), 2),
-    "one image": ((1, 2, 7, 3, 3), (3, 2, 3, 1, 2), (3, 1, 1), ((2, 2), (0, 0), (0, 0)), (1,) * 3, 1),
+    "one image": (
+        (1, 2, 7, 3, 3), (3, 2, 3, 1, 2), (3, 1, 1), ((2, 2), (0, 0), (0, 0)), (1, 1, 1), 1
+    ),
     "flat window": ((2, 3, 4, 3, 3), (2, 3, 1, 2, 2), (1, 1, 1), ((0, 0),) * 3, (1, 1, 1), 1),
 }  # fmt: skip
 
@@ -97,7 +99,8 @@ def test_a_line_is_a_row_of_a_map_and_copies_nothing():
         (lambda x, v: g.conv1d(x, 4, 3, padding=((1, 1), (1, 1))), OptionError),
         (lambda x, v: g.conv1d(x, weight=v), ShapeError),
         (lambda x, v: g.conv3d(v, 4, 4), ShapeError),
-        (lambda x, v: g.conv3d(v, 0, 2), ShapeError),
+        (lambda x, v: g.conv3d(v, 0, 2), OptionError),
+        (lambda x, v: g.conv1d(x, 5, weight=g.full((4, 3, 2), 1.0)), ShapeError),
         (lambda x, v: g.conv_transpose1d(x, 4, 3, output_padding=1), OptionError),
         (lambda x, v: g.conv_transpose3d(v, 4, 1, padding=2), ShapeError),
         (lambda x, v: g.conv2d(v, 4, 1, padding=((1, 1), (1, 1), (1, 1))), OptionError),

@@ -14,8 +14,7 @@ READ = ("row", "column")
 
 
 class Windows(Protocol):
-    """The steps of windows along height and width, and the padding, of which the sides in front come
-    first."""
+    """The steps of windows along height and width, and padding, the sides in front first."""
 
     @property
     def stride(self) -> Pair: ...
