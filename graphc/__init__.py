@@ -29,9 +29,17 @@ from graphc.ops.choice import (
 from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
 from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
+from graphc.ops.cross_entropy import softmax_cross_entropy
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
-from graphc.ops.loss import mse, softmax_cross_entropy
+from graphc.ops.loss import (
+    binary_cross_entropy_with_logits,
+    hinge,
+    huber,
+    kl_divergence,
+    mse,
+    smooth_l1,
+)
 from graphc.ops.matmul import affine, linear, matmul
 from graphc.ops.norm import group_norm, layer_norm
 from graphc.ops.padding import pad
@@ -94,6 +102,7 @@ __all__ = [
     "average_pool2d",
     "average_pool3d",
     "batch_norm",
+    "binary_cross_entropy_with_logits",
     "bind",
     "broadcast_to",
     "cast",
@@ -124,8 +133,11 @@ __all__ = [
     "group_norm",
     "gru_cell",
     "gru_parameters",
+    "hinge",
+    "huber",
     "input",
     "keep",
+    "kl_divergence",
     "largest_batch",
     "layer_norm",
     "leaky_relu",
@@ -170,6 +182,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "slice",
+    "smooth_l1",
     "softmax",
     "softmax_cross_entropy",
     "split",

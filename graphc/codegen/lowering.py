@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphc.codegen.convolution import ops as convolution
 from graphc.codegen.elementwise import ops as elementwise
 from graphc.codegen.families import attention, dropout, lookup, pooling, resample, step_numbers
-from graphc.codegen.lines import norms, reductions, softmax
+from graphc.codegen.lines import cross_entropy, norms, reductions, softmax
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Buffer, NodeCalls, Slot
 from graphc.codegen.products import ops as products
@@ -15,8 +15,8 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
-    attention, convolution, dropout, elementwise, lookup, norms, pooling, products, reductions,
-    resample, softmax, step_numbers,
+    attention, convolution, cross_entropy, dropout, elementwise, lookup, norms, pooling, products,
+    reductions, resample, softmax, step_numbers,
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""
 

@@ -181,6 +181,10 @@ class Op:
         None where they do not."""
         return None
 
+    def ignored_index(self, node: Node) -> int | None:
+        """The one integer beyond the limit that such inputs may hold; None where there is none."""
+        return None
+
     def widens(self, node: Node) -> bool:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""
         return not self.native_16_bit and any(map(is_16_bit, node.inputs + node.outputs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphc.ir.builder import input, scope
 from graphc.ir.graph import Value
-from graphc.ops.loss import softmax_cross_entropy
+from graphc.ops.cross_entropy import softmax_cross_entropy
 from graphc.ops.matmul import linear
 from graphc.ops.shape import reshape
 

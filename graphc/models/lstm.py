@@ -6,8 +6,8 @@ import math
 
 from graphc.ir.builder import input, parameter, scope
 from graphc.ir.graph import Initial, Value
+from graphc.ops.cross_entropy import softmax_cross_entropy
 from graphc.ops.elementwise import add, scale
-from graphc.ops.loss import softmax_cross_entropy
 from graphc.ops.matmul import affine
 from graphc.ops.recurrent import CellParameters, lstm_cell, lstm_parameters
 

@@ -1,179 +1,208 @@
-"""Losses: scalars to train on."""
+"""Losses of predictions and targets, element by element, reduced to scalars to train on."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-import numpy as np
-
-from graphc.errors import ShapeError
-from graphc.ir.builder import apply
-from graphc.ir.device import Device
+from graphc.errors import ShapeError, choose
+from graphc.ir.attributes import Between
+from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import TensorType, int64
-from graphc.ops.elementwise import add, float_dtype, mul, power, scale, sub
-from graphc.ops.embedding import one_hot, require_integers
+from graphc.ops.activation import relu, sigmoid
+from graphc.ops.choice import greater, less_equal, maximum, where
+from graphc.ops.elementwise import (
+    FloatElementwise,
+    add,
+    exp,
+    log,
+    mul,
+    neg,
+    power,
+    scale,
+    shift,
+    sub,
+    zero,
+)
 from graphc.ops.reduce import mean, sum
-from graphc.ops.shape import AxisAttributes
-from graphc.ops.softmax import SoftmaxGradient
+from graphc.ops.shape import full
+
+REDUCTIONS = ("mean", "sum", "none")
 
 
-class SoftmaxCrossEntropy(Op):
-    """loss = mean over rows of -log softmax(logits)[label]; keeps the probabilities.
+class BinaryCrossEntropy(FloatElementwise):
+    """-positive · target · log σ(x) - (1 - target) · log σ(-x), in a form that does not
+    overflow."""
 
-    The probabilities may lie over the logits: the gradient reads nothing else.
-    """
-
-    name, inputs = "softmax_cross_entropy", ("logits", "labels")
+    name, inputs = "binary_cross_entropy", ("x", "target", "positive")
     precision = "wide"
-    outputs = ("loss", "probabilities")
-    may_overwrite = {"probabilities": ("logits",)}
+    expression = (
+        "positive * target * (maximum(-x, 0) + log(1 + exp(-maximum(x, -x)))) + "
+        "(1 - target) * (maximum(x, 0) + log(1 + exp(-maximum(x, -x))))"
+    )
 
-    def infer(
-        self, attributes: Any, logits: TensorType, labels: TensorType
-    ) -> tuple[TensorType, TensorType]:
-        dtype = float_dtype(logits)
-        require_integers(labels, "labels")
-        if logits.rank != 2 or labels.shape != logits.shape[:1]:
-            raise ShapeError(
-                f"logits are (rows, classes) and labels (rows,), got {logits} and {labels}; "
-                "reshape further axes into rows"
-            )
-        return TensorType((), dtype), logits
+    def gradient_x(self, node: Node, dy: Value, x: Value, target: Value, positive: Value) -> Value:
+        """dy · (σ(x) · (1 - target + positive · target) - positive · target)."""
+        hit = mul(positive, target)
+        return mul(dy, sub(mul(sigmoid(x), add(shift(neg(target), 1.0), hit)), hit))
 
-    def gradient_logits(
-        self,
-        node: Node,
-        dloss: Value | None,
-        dprobabilities: Value | None,
-        probabilities: Value,
-        labels: Value,
-    ) -> Value | None:
-        """Through the loss; a second derivative comes through the probabilities as well."""
-        through_loss = through_rows = None
-        if dloss is not None:
-            node = apply(SoftmaxCrossEntropyGradient, probabilities, labels, dloss)
-            through_loss = node.output
-        if dprobabilities is not None:
-            rows = AxisAttributes(1)
-            node = apply(SoftmaxGradient, probabilities, dprobabilities, attributes=rows)
-            through_rows = node.output
-        if through_loss is not None and through_rows is not None:
-            return add(through_loss, through_rows)
-        return through_rows if through_loss is None else through_loss
+    def gradient_target(self, node: Node, dy: Value, x: Value, positive: Value) -> Value:
+        one = full((), 1.0, x.type.dtype)
+        ends = [apply(BinaryCrossEntropy, x, t, positive).output for t in (one, zero(x))]
+        return mul(dy, sub(*ends))
 
-    def index_limit(self, node: Node) -> int:
-        return node.inputs[0].shape[1]
-
-    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """The labels' places in the flattened rows, twice, and two numbers a row."""
-        logits = node.inputs[0].type
-        row = logits.with_shape((logits.shape[0], 1))
-        return (TensorType((2, logits.shape[0]), int64), row, row)
-
-    def kernel(
-        self,
-        record: Recorder,
-        node: Node,
-        logits: Array,
-        labels: Array,
-        *,
-        loss: Array,
-        probabilities: Array,
-    ) -> None:
-        places, row, chosen = record.scratch
-        record(_places, labels, logits.shape[1], places)
-        record(np.maximum.reduce, logits, 1, None, row, True)
-        record(np.subtract, logits, row, out=probabilities)
-        record(np.take, probabilities.reshape(-1), places[0], 0, chosen.reshape(-1), "clip")
-        record(np.exp, probabilities, out=probabilities)
-        record(np.add.reduce, probabilities, 1, None, row, True)
-        record(np.divide, probabilities, row, out=probabilities)
-        record(np.log, row, out=row)
-        record(np.subtract, row, chosen, out=row)
-        record(np.add.reduce, row, (0, 1), None, loss)
-        record(np.divide, loss, float(logits.shape[0]), out=loss)
+    def gradient_positive(self, node: Node, dy: Value, x: Value, target: Value) -> Value:
+        one = full((), 1.0, x.type.dtype)
+        return mul(dy, mul(target, apply(BinaryCrossEntropy, x, one, one).output))
 
 
-def _places(labels: Array, classes: int, places: Array) -> None:
-    """Row · classes + label into places[0], for each row; places[1] is scratch."""
-    flat, scratch = places
-    scratch.fill(classes)
-    scratch[0] = 0
-    np.add.accumulate(scratch, out=flat)
-    np.copyto(scratch, labels, casting="unsafe")
-    np.add(flat, scratch, out=flat)
+@dataclass(frozen=True, slots=True)
+class HuberAttributes:
+    """The size of an error from which on its loss grows linearly."""
+
+    delta: Annotated[float, Between(above=0.0)]
 
 
-class SoftmaxCrossEntropyGradient(Op):
-    """dlogits = (probabilities - one-hot labels) · dloss / rows."""
+class Huber(FloatElementwise):
+    """x² / 2 where |x| is at most delta, else delta · (|x| - delta / 2) (Huber, 1964)."""
 
-    name, inputs = "softmax_cross_entropy_gradient", ("probabilities", "labels", "dloss")
-    outputs = ("dlogits",)
-    may_overwrite = {"dlogits": ("probabilities",)}
-    flops_per_element = 2
+    name, inputs = "huber", ("x",)
+    attributes = HuberAttributes
+    expression = (
+        "where(maximum(x, -x) <= delta, 0.5 * x * x, delta * (maximum(x, -x) - 0.5 * delta))"
+    )
 
-    def infer(
-        self, attributes: Any, probabilities: TensorType, labels: TensorType, dloss: TensorType
-    ) -> TensorType:
-        float_dtype(probabilities, dloss)
-        require_integers(labels, "labels")
-        if probabilities.rank != 2 or labels.shape != probabilities.shape[:1] or dloss.shape:
-            raise ShapeError(
-                f"probabilities are (rows, classes), labels (rows,) and dloss a scalar, got "
-                f"{probabilities}, {labels} and {dloss}"
-            )
-        return probabilities
-
-    def index_limit(self, node: Node) -> int:
-        return node.inputs[0].shape[1]
-
-    def gradient_probabilities(self, node: Node, ddlogits: Value, dloss: Value) -> Value:
-        return scale(mul(ddlogits, dloss), 1 / node.output.shape[0])
-
-    def gradient_dloss(
-        self, node: Node, ddlogits: Value, probabilities: Value, labels: Value
-    ) -> Value:
-        rows, classes = probabilities.shape
-        error = sub(probabilities, one_hot(labels, classes, probabilities.type.dtype))
-        return scale(sum(mul(ddlogits, error)), 1 / rows)
-
-    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        type = node.output.type
-        return (TensorType((2, type.shape[0]), int64), type.with_shape((type.shape[0],)))
-
-    def kernel(
-        self,
-        record: Recorder,
-        node: Node,
-        probabilities: Array,
-        labels: Array,
-        dloss: Array,
-        *,
-        dlogits: Array,
-    ) -> None:
-        places, chosen = record.scratch
-        flat = dlogits.reshape(-1)
-        record(_places, labels, dlogits.shape[1], places)
-        record(np.copyto, dlogits, probabilities)
-        record(np.take, flat, places[0], 0, chosen, "clip")
-        record(np.subtract, chosen, 1.0, out=chosen)
-        record(np.put, flat, places[0], chosen, "clip")
-        record(np.multiply, dlogits, dloss, out=dlogits)
-        record(np.divide, dlogits, float(dlogits.shape[0]), out=dlogits)
+    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
+        return apply(HuberGradient, x, dy, attributes=node.attributes).output
 
 
-def softmax_cross_entropy(logits: Value, labels: Value) -> Value:
-    """Mean over rows of -log softmax(logits)[label], in nats: a scalar.
+class HuberGradient(FloatElementwise):
+    """dx = dy · x, with x cut at delta on both sides."""
 
-    `logits` are floats (rows, classes), `labels` integers (rows,) from 0 to below `classes`; a step
-    that is fed others raises `FeedError`. Raises `ShapeError` for other shapes: reshape further
-    axes into rows.
+    name, inputs, outputs = "huber_gradient", ("x", "dy"), ("dx",)
+    attributes = HuberAttributes
+    expression = "dy * where(x > delta, delta, where(x < -delta, -delta, x))"
+
+    def gradient_x(self, node: Node, ddx: Value, x: Value, dy: Value) -> Value:
+        inside = less_equal(maximum(x, neg(x)), node.attributes.delta)
+        return where(inside, mul(ddx, dy), zero(dy))
+
+    def gradient_dy(self, node: Node, ddx: Value, x: Value) -> Value:
+        return apply(HuberGradient, x, ddx, attributes=node.attributes).output
+
+
+# --- functions ---
+
+
+def reduced(name: str, losses: Value, reduction: str, kinds: Sequence[str] = REDUCTIONS) -> Value:
+    """Losses reduced as asked for; raises `OptionError` for another reduction."""
+    match choose(f"{name}: reduction", reduction, kinds):
+        case "mean":
+            return mean(losses)
+        case "sum":
+            return sum(losses)
+        case "batchmean":
+            return scale(sum(losses), 1 / losses.shape[0])
+    return losses
+
+
+def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
+    """Mean over all elements of (prediction - target)², a scalar; the two broadcast.
+
+    `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
-    return apply(SoftmaxCrossEntropy, logits, labels).outputs[0]
+    return reduced("mse", power(sub(prediction, target), 2.0), reduction)
 
 
-def mse(prediction: Value, target: Value) -> Value:
-    """Mean over all elements of (prediction - target)², a scalar; the two broadcast."""
-    return mean(power(sub(prediction, target), 2.0))
+def huber(
+    prediction: Value, target: Value, *, delta: float = 1.0, reduction: str = "mean"
+) -> Value:
+    """Huber's loss of float x = prediction - target (1964), reduced; the two broadcast.
+
+    It is x² / 2 where |x| is at most `delta`, and delta · (|x| - delta / 2) beyond. `reduction` is
+    "mean", "sum", or "none" for the losses of all elements. Raises `OptionError` unless `delta` is
+    above 0.
+    """
+    attributes = _delta("huber: delta", delta)
+    losses = apply(Huber, sub(prediction, target), attributes=attributes).output
+    return reduced("huber", losses, reduction)
+
+
+def smooth_l1(
+    prediction: Value, target: Value, *, beta: float = 1.0, reduction: str = "mean"
+) -> Value:
+    """`huber` with `beta` for its delta, divided by it (Girshick, 2015): of slope 1 beyond `beta`.
+
+    Raises `OptionError` unless `beta` is above 0.
+    """
+    attributes = _delta("smooth_l1: beta", beta)
+    losses = apply(Huber, sub(prediction, target), attributes=attributes).output
+    return scale(reduced("smooth_l1", losses, reduction), 1 / attributes.delta)
+
+
+def _delta(name: str, given: float) -> HuberAttributes:
+    Between(above=0.0).check(name, given)
+    return HuberAttributes(float(given))
+
+
+def binary_cross_entropy_with_logits(
+    logits: Value,
+    target: Value,
+    *,
+    weights: Value | None = None,
+    pos_weight: Value | None = None,
+    reduction: str = "mean",
+) -> Value:
+    """-target · log σ(logits) - (1 - target) · log σ(-logits), reduced: independent labels.
+
+    `target` holds floats from 0 to 1. What is given broadcasts: `weights` multiply the losses,
+    `pos_weight` the first summand alone, so that rare labels count more. `reduction` is "mean",
+    over all elements whatever their weights, "sum", or "none" for the losses of all elements.
+    Raises `DTypeError` unless all have one float dtype.
+    """
+    name = "binary_cross_entropy_with_logits"
+    positive = pos_weight
+    if positive is None:
+        positive = full((), 1.0, as_value(name, logits).type.dtype)
+    losses = apply(BinaryCrossEntropy, logits, target, positive).output
+    if weights is not None:
+        losses = mul(losses, as_value(name, weights))
+    return reduced(name, losses, reduction)
+
+
+def kl_divergence(
+    log_probabilities: Value,
+    target: Value,
+    *,
+    log_target: bool = False,
+    reduction: str = "mean",
+) -> Value:
+    """target · (log target - log_probabilities), reduced: how far a distribution is from `target`.
+
+    `target` holds probabilities, 0 included, or their logarithms with `log_target`; the two
+    broadcast. `reduction` is "mean" over all elements, "sum", "batchmean" (the sum over the first
+    extent, as the definition has it), or "none" for the losses of all elements. Raises `ShapeError`
+    for "batchmean" of a scalar.
+    """
+    kinds = (*REDUCTIONS, "batchmean")
+    target = as_value("kl_divergence", target)
+    if log_target:
+        losses = mul(exp(target), sub(target, log_probabilities))
+    else:
+        # 0 · log 0 is 0, and so is its gradient.
+        positive = where(greater(target, 0.0), target, 1.0)
+        losses = sub(mul(target, log(positive)), mul(target, log_probabilities))
+    if reduction == "batchmean" and not losses.shape:
+        raise ShapeError('kl_divergence: "batchmean" needs a first axis, got a scalar')
+    return reduced("kl_divergence", losses, reduction, kinds)
+
+
+def hinge(
+    prediction: Value, target: Value, *, margin: float = 1.0, reduction: str = "mean"
+) -> Value:
+    """max(0, margin - target · prediction), reduced, for targets -1 and 1; the two broadcast.
+
+    `reduction` is "mean", "sum", or "none" for the losses of all elements.
+    """
+    return reduced("hinge", relu(shift(neg(mul(target, prediction)), margin)), reduction)

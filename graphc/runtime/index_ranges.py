@@ -7,7 +7,6 @@ computes are checked where they are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +22,46 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """What an op looks up with: numbers from 0 to below `limit`, and `ignored` where there is one.
+
+    `counted` is room for which numbers are not the ignored one.
+    """
+
+    limit: int
+    ignored: int | None
+    counted: Array | None
+
+    @classmethod
+    def of(cls, limit: int, ignored: int | None, elements: int) -> Range:
+        """A range with room for so many numbers."""
+        return cls(limit, ignored, None if ignored is None else np.empty(elements, np.bool_))
+
+    def __str__(self) -> str:
+        return f"[0, {self.limit})" + ("" if self.ignored is None else f" or be {self.ignored}")
+
+    def broken_by(self, given: Array) -> str | None:
+        """The least and the largest number, as a message says them, unless all lie inside."""
+        counted: Any = True
+        if self.ignored is not None and self.counted is not None:
+            counted = self.counted.reshape(given.shape)
+            np.not_equal(given, self.ignored, out=counted)
+        # The 0 with which both begin lies inside of every range.
+        low = int(np.minimum.reduce(given, None, initial=0, where=counted))
+        high = int(np.maximum.reduce(given, None, initial=0, where=counted))
+        if low >= 0 and high < self.limit:
+            return None
+        return f"{given.min()} to {given.max()}"
+
+
+@dataclass(frozen=True, slots=True)
 class FedRange:
-    """Elements of an input that must lie in [0, limit), as the op of `reader` looks up with them.
+    """Elements of an input that must lie in a range, as the op of `reader` looks up with them.
 
     `positions` are those of the flattened input, None for all of it; `chosen` is room for them.
     """
 
-    limit: int
+    range: Range
     reader: Node
     positions: Array | None
     chosen: Array | None
@@ -39,32 +71,32 @@ class FedRange:
         if self.positions is not None:
             flat = given.reshape(-1)
             given = np.take(flat, self.positions, out=self.chosen, mode="clip")
-        low, high = int(given.min()), int(given.max())
-        if low < 0 or high >= self.limit:
+        broken = self.range.broken_by(given)
+        if broken is not None:
             kind = "input" if isinstance(source, Input) else "constant"
             raise FeedError(
-                f"{kind} {source.name!r} holds numbers from {low} to {high}; {self.reader.label} "
-                f"reads them as rows or classes, which must lie in [0, {self.limit}); give numbers "
+                f"{kind} {source.name!r} holds numbers from {broken}; {self.reader.label} "
+                f"reads them as rows or classes, which must lie in {self.range}; give numbers "
                 "in that range"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedRange:
-    """A value that must lie in [0, limit) where `reader` reads it."""
+    """A value that must lie in a range where `reader` reads it."""
 
     value: Value
-    limit: int
+    range: Range
     reader: Node
 
     def check(self, name: str, array: Array) -> None:
         """Raise `FeedError` unless the array, which the graph calls `name`, lies in the range."""
-        low, high = int(np.minimum.reduce(array, None)), int(np.maximum.reduce(array, None))
-        if low < 0 or high >= self.limit:
+        broken = self.range.broken_by(array)
+        if broken is not None:
             raise FeedError(
-                f"{name}, which the graph computes, holds numbers from {low} to {high}; "
+                f"{name}, which the graph computes, holds numbers from {broken}; "
                 f"{self.reader.label} reads them as rows or classes, which must lie in "
-                f"[0, {self.limit}); check what they are computed from"
+                f"{self.range}; check what they are computed from"
             )
 
 
@@ -74,26 +106,28 @@ class IndexRanges:
     def __init__(self, graph: Graph) -> None:
         self.computed: dict[Node, list[ComputedRange]] = {}
         self._positions = _fed_positions(graph)
-        found: dict[Input | State, dict[int, list[tuple[Node, Array]]]] = {}
-        checked: dict[Value, int] = {}
+        found: dict[Input | State, Readers] = {}
+        checked: dict[tuple[Value, int | None], int] = {}
         for node in graph.nodes:
+            ignored = node.op.ignored_index(node)
             for value, limit in _ranges_of(node):
-                original = _original(value)
+                original = _original(value), ignored
                 if limit >= checked.get(original, limit + 1):
                     continue
                 checked[original] = limit
                 if value in self._positions:
                     source, positions = self._positions[value]
-                    found.setdefault(source, {}).setdefault(limit, []).append((node, positions))
+                    readers = found.setdefault(source, {})
+                    readers.setdefault((limit, ignored), []).append((node, positions))
                 else:
-                    read = ComputedRange(value, limit, node)
-                    self.computed.setdefault(node, []).append(read)
+                    range = Range.of(limit, ignored, value.type.elements)
+                    self.computed.setdefault(node, []).append(ComputedRange(value, range, node))
         self.fed: dict[Input, list[FedRange]] = {}
-        for source, ranges in found.items():
+        for source, readers in found.items():
             if isinstance(source, Input):
-                self.fed[source] = _united(source, ranges)
+                self.fed[source] = _united(source, readers)
             elif isinstance(source.initial, Contents):
-                for allowed in _united(source, ranges):
+                for allowed in _united(source, readers):
                     allowed.check(source, source.initial.array)
 
 
@@ -147,25 +181,35 @@ def _keeps_numbers(node: Node) -> bool:
     return kept.kind == "int" and kept.itemsize >= given.itemsize
 
 
-def _united(
-    source: Input | State, ranges: Mapping[int, list[tuple[Node, Array]]]
-) -> list[FedRange]:
-    """One range a limit, from the least limit on, of positions that none before has."""
+Readers = dict[tuple[int, int | None], list[tuple[Node, Array]]]
+"""A limit and what is ignored → the nodes that look up within, and the positions that they read."""
+
+
+def _order(key: tuple[int, int | None]) -> tuple[bool, int, int]:
+    limit, ignored = key
+    return ignored is not None, limit, ignored or 0
+
+
+def _united(source: Input | State, readers: Readers) -> list[FedRange]:
+    """One range a limit, from the least limit on, of positions that none before has; where
+    something is ignored, behind those where nothing is."""
     covered = np.zeros(source.type.elements, np.bool_)
     united = []
-    for limit in sorted(ranges):
+    for limit, ignored in sorted(readers, key=_order):
         fresh = np.zeros_like(covered)
-        for _, positions in ranges[limit]:
+        for _, positions in readers[limit, ignored]:
             fresh[positions.reshape(-1)] = True
         fresh &= ~covered
-        covered |= fresh
-        reader = ranges[limit][0][0]
+        if ignored is None:
+            covered |= fresh
+        reader = readers[limit, ignored][0][0]
+        places = np.flatnonzero(fresh)
+        range = Range.of(limit, ignored, places.size)
         if fresh.all():
-            united.append(FedRange(limit, reader, None, None))
+            united.append(FedRange(range, reader, None, None))
         elif fresh.any():
-            places = np.flatnonzero(fresh)
             chosen = np.empty(places.size, source.type.dtype.numpy)
-            united.append(FedRange(limit, reader, places, chosen))
+            united.append(FedRange(range, reader, places, chosen))
     return united
 
 

@@ -24,11 +24,12 @@ from graphc.ops import (
     attention,
     batch_norm,
     choice,
+    cross_entropy,
     embedding,
-    loss,
     norm,
     random,
     resample,
+    row_cross_entropy,
     shape,
     softmax,
 )
@@ -64,6 +65,7 @@ MEMBERS = ("add(x0, x1)", "relu(m0)", "mul(m1, x0)")
 AFTER = ("scale(x0, value=-0.5)", "exp(m0)")
 EPSILON = norm.EpsilonAttributes(1e-5)
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
+SMOOTH = row_cross_entropy.CrossEntropyAttributes(0.25, (2,))
 FLOAT = "float64"
 
 CASTS = [
@@ -188,7 +190,16 @@ LONG = [
         for factor, shape in ((5, (2, 1, 15, 20)), (1, (1, 2, 3, 5)), (4, (1, 2, 4, 24)), LARGER)
     ],
     long(
-        "softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), (ROWS, (3,)), (FLOAT, "int64")
+        "softmax_cross_entropy", direct(cross_entropy.SoftmaxCrossEntropy), (ROWS, (3,)),
+        (FLOAT, "int64"),
+    ),
+    long(
+        "cross_entropy", direct(row_cross_entropy.CrossEntropy, SMOOTH), (ROWS, (3,), (2112,)),
+        (FLOAT, "int64", FLOAT),
+    ),
+    long(
+        "cross_entropy_gradient", direct(row_cross_entropy.CrossEntropyGradient, SMOOTH),
+        (ROWS, (3,), (3,), (2112,)), (FLOAT, "int64", FLOAT, FLOAT),
     ),
 ]  # fmt: skip
 

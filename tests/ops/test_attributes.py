@@ -51,6 +51,8 @@ BETA = (-0.1, 1.0, 1.5, *NOT_FINITE)
 NUMBER = (*NOT_FINITE, 10**400, "1", True)
 DTYPE = ("", "half", "f99", None, 3)
 SHAPE = ((0,), (-3,), (FAR, FAR), (HUGE,), (2.5,), (1,) * 65, 12)
+PART = (-0.1, 1.1, *NOT_FINITE)
+LABELS = ((1, 2), (HUGE,), (True,), 0)
 FACTOR = (0, -1, FAR, HUGE)
 MEMBERS = ((), ("",), ("neg",), ("neg(x9)",), ("softmax(x0, axis=0)",), ("neg(x0, value=nan)",))
 
@@ -73,6 +75,8 @@ REFUSED = {
     "conv2d_weight_gradient": {
         **CONVOLUTION, "window": (*EXTENTS, (7, 7)), "accumulate": (True,),
     },
+    "cross_entropy": {"smoothing": PART, "ignored": LABELS},
+    "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS},
     "dropout": {"rate": (-0.1, 1.0, 1.5, *NOT_FINITE), "stream": (-1, 2**32, HUGE, 0.5)},
     "full": {"shape": SHAPE, "dtype": DTYPE, "value": (10**400, "1", None)},
     "fused": {"members": MEMBERS, "results": ((), (9,), (-1,), (HUGE,), (0, 0))},
@@ -83,6 +87,9 @@ REFUSED = {
     },
     "gather_gradient": {"rows": (0, -1, FAR * FAR, HUGE, 1.5), "accumulate": (True,)},
     "group_norm": {"groups": (0, -1, 3, HUGE), "epsilon": EPSILON},
+    "huber": {"delta": EPSILON},
+    "huber_gradient": {"delta": EPSILON},
+    "label_weight": {"ignored": LABELS},
     "layer_norm": {"epsilon": EPSILON},
     "leaky_relu": {"slope": (0.0, -1.0, *NOT_FINITE)},
     "leaky_relu_gradient": {"slope": (0.0, -1.0, *NOT_FINITE)},

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphc.codegen.lines.kernel import line_kernel
 from graphc.codegen.lines.long_lines import lines_kernels
 from graphc.codegen.lines.program import Lines, Numbers, Reduce
 from graphc.codegen.lines.reductions import PEAK
-from graphc.codegen.node_calls import NodeCalls, Scratch
+from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import Rule, kernels_of
-from graphc.codegen.text.operands import Operand, Places, counter, on_frame, operand
-from graphc.codegen.text.scalar import arithmetic_dtype
+from graphc.codegen.text.operands import Places, counter, operand
 from graphc.ir.graph import Node
-from graphc.ir.types import TensorType, int64
+from graphc.ir.types import int64
 
 
 def _along_axis(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
@@ -76,39 +74,3 @@ def _causal_softmax(node: Node, places: Places) -> NodeCalls:
         constants={"shift": float(columns - rows), "lowest": -math.inf},
     )
     return lines_kernels(node.op.name, program)
-
-
-@kernels_of("softmax_cross_entropy")
-def _cross_entropy(node: Node, places: Places) -> NodeCalls:
-    """A launch for the loss of each row, then one for their mean. A label out of range chooses
-    nothing, and nothing is read out of bounds."""
-    logits, labels = node.inputs
-    loss, probabilities = node.outputs
-    rows = logits.shape[0]
-    wide = arithmetic_dtype(logits.type.dtype)
-    row_loss = Operand("row_loss", wide, (1, 0), Scratch(0))
-    by_row = Lines(
-        logits.shape,
-        (1,),
-        (
-            operand("x", logits, places[logits], logits.shape),
-            on_frame("label", labels, places[labels], (rows, 1), logits.shape),
-            counter("place", int64, 1, 2),
-        ),
-        (row_loss, operand("probabilities", probabilities, places[probabilities], logits.shape)),
-        (PEAK, Reduce("Sum", {**TOTAL.of, "chosen": "where(place == label, x - peak, 0)"})),
-        per_line={"row_loss": "log(total) - chosen"},
-        per_element={"probabilities": "exp(x - peak) / total"},
-    )
-    mean = Lines(
-        (rows,),
-        (0,),
-        (row_loss.on((1,)),),
-        (operand("loss", loss, places[loss], (rows,)),),
-        (Reduce("Sum", {"total": "row_loss"}),),
-        per_line={"loss": "total / count"},
-        constants={"count": float(rows)},
-    )
-    name = node.op.name
-    launches = line_kernel(name, by_row), line_kernel(name, mean)
-    return NodeCalls(launches, (TensorType((rows,), wide),))

@@ -5,7 +5,17 @@ are drawn from `domain`; integer inputs from range(int_limit). `reads` states, f
 differentiable input, the least set of values that its gradient needs.
 """
 
-from ops.samples import attention, elementwise, fused, lookup, norm, pooling, products, shape
+from ops.samples import (
+    attention,
+    elementwise,
+    fused,
+    lookup,
+    losses,
+    norm,
+    pooling,
+    products,
+    shape,
+)
 from ops.samples.sample import Sample, direct
 
 from graphc.ir.op import REGISTRY
@@ -21,6 +31,7 @@ SAMPLES = [
     *norm.SAMPLES,
     *attention.SAMPLES,
     *lookup.SAMPLES,
+    *losses.SAMPLES,
 ]
 
 STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {

@@ -1,18 +1,12 @@
-"""Rows of look-ups and losses."""
+"""Rows of look-ups."""
 
 from __future__ import annotations
 
 import numpy as np
-from ops.samples.sample import M, Sample, direct
-from scipy.special import log_softmax, softmax
+from ops.samples.sample import Sample, direct
 
 import graphc as g
-from graphc.ops import embedding, loss
-
-
-def cross_entropy(logits, labels):
-    chosen = np.take_along_axis(log_softmax(logits, 1), labels[:, None].astype(int), 1)
-    return -chosen.mean(), softmax(logits, 1)
+from graphc.ops import embedding
 
 
 def scatter(dy, indices):
@@ -40,16 +34,5 @@ SAMPLES = [
     Sample(
         "one_hot", lambda i: g.one_hot(i, 3, "float64"), ((2, 4),), lambda i: np.eye(3)[i],
         dtypes=("uint8",),
-    ),
-    Sample(
-        "softmax_cross_entropy", direct(loss.SoftmaxCrossEntropy), (M, (3,)), cross_entropy,
-        {"logits": {"dloss", "dprobabilities", "probabilities", "labels"}},
-        dtypes=("float64", "int32"), int_limit=4,
-    ),
-    Sample(
-        "softmax_cross_entropy_gradient", direct(loss.SoftmaxCrossEntropyGradient),
-        (M, (3,), ()), lambda p, labels, d: (p - np.eye(4)[labels]) * d / 3,
-        {"probabilities": {"ddlogits", "dloss"}, "dloss": {"ddlogits", "probabilities", "labels"}},
-        dtypes=("float64", "int32", "float64"), int_limit=4,
     ),
 ]  # fmt: skip

@@ -1,0 +1,271 @@
+"""Cross entropy of labels that are classes, for each row of logits.
+
+With plain arguments it is one op with the mean in it. With class weights, a label that is ignored,
+smoothing or another reduction it is one with a loss a row, which other ops reduce. Both keep the
+probabilities alone, which may lie over the logits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError, choose, number_between
+from graphc.ir.attributes import Whole
+from graphc.ir.builder import apply, as_value
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import TensorType, int64
+from graphc.ops.choice import greater, where
+from graphc.ops.elementwise import add, div, float_dtype, mul, neg, scale, shift, sub
+from graphc.ops.embedding import one_hot, require_integers
+from graphc.ops.loss import REDUCTIONS, reduced
+from graphc.ops.reduce import sum
+from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes, label_weight
+from graphc.ops.shape import AxisAttributes, full, reshape
+from graphc.ops.softmax import SoftmaxGradient, log_softmax
+
+
+class SoftmaxCrossEntropy(Op):
+    """loss = mean over rows of -log softmax(logits)[label]; keeps the probabilities.
+
+    The probabilities may lie over the logits: the gradient reads nothing else.
+    """
+
+    name, inputs = "softmax_cross_entropy", ("logits", "labels")
+    precision = "wide"
+    outputs = ("loss", "probabilities")
+    may_overwrite = {"probabilities": ("logits",)}
+
+    def infer(
+        self, attributes: Any, logits: TensorType, labels: TensorType
+    ) -> tuple[TensorType, TensorType]:
+        dtype = float_dtype(logits)
+        require_integers(labels, "labels")
+        if logits.rank != 2 or labels.shape != logits.shape[:1]:
+            raise ShapeError(
+                f"logits are (rows, classes) and labels (rows,), got {logits} and {labels}; "
+                "reshape further axes into rows"
+            )
+        return TensorType((), dtype), logits
+
+    def gradient_logits(
+        self,
+        node: Node,
+        dloss: Value | None,
+        dprobabilities: Value | None,
+        probabilities: Value,
+        labels: Value,
+    ) -> Value | None:
+        """Through the loss; a second derivative comes through the probabilities as well."""
+        through_loss = through_rows = None
+        if dloss is not None:
+            node = apply(SoftmaxCrossEntropyGradient, probabilities, labels, dloss)
+            through_loss = node.output
+        if dprobabilities is not None:
+            rows = AxisAttributes(1)
+            node = apply(SoftmaxGradient, probabilities, dprobabilities, attributes=rows)
+            through_rows = node.output
+        if through_loss is not None and through_rows is not None:
+            return add(through_loss, through_rows)
+        return through_rows if through_loss is None else through_loss
+
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[1]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The labels' places in the flattened rows, twice, and two numbers a row."""
+        logits = node.inputs[0].type
+        row = logits.with_shape((logits.shape[0], 1))
+        return (TensorType((2, logits.shape[0]), int64), row, row)
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        logits: Array,
+        labels: Array,
+        *,
+        loss: Array,
+        probabilities: Array,
+    ) -> None:
+        places, row, chosen = record.scratch
+        record(_places, labels, logits.shape[1], places)
+        record(np.maximum.reduce, logits, 1, None, row, True)
+        record(np.subtract, logits, row, out=probabilities)
+        record(np.take, probabilities.reshape(-1), places[0], 0, chosen.reshape(-1), "clip")
+        record(np.exp, probabilities, out=probabilities)
+        record(np.add.reduce, probabilities, 1, None, row, True)
+        record(np.divide, probabilities, row, out=probabilities)
+        record(np.log, row, out=row)
+        record(np.subtract, row, chosen, out=row)
+        record(np.add.reduce, row, (0, 1), None, loss)
+        record(np.divide, loss, float(logits.shape[0]), out=loss)
+
+
+def _places(labels: Array, classes: int, places: Array) -> None:
+    """Row · classes + label into places[0], for each row; places[1] is scratch."""
+    flat, scratch = places
+    scratch.fill(classes)
+    scratch[0] = 0
+    np.add.accumulate(scratch, out=flat)
+    np.copyto(scratch, labels, casting="unsafe")
+    np.add(flat, scratch, out=flat)
+
+
+class SoftmaxCrossEntropyGradient(Op):
+    """dlogits = (probabilities - one-hot labels) · dloss / rows."""
+
+    name, inputs = "softmax_cross_entropy_gradient", ("probabilities", "labels", "dloss")
+    outputs = ("dlogits",)
+    may_overwrite = {"dlogits": ("probabilities",)}
+    flops_per_element = 2
+
+    def infer(
+        self, attributes: Any, probabilities: TensorType, labels: TensorType, dloss: TensorType
+    ) -> TensorType:
+        float_dtype(probabilities, dloss)
+        require_integers(labels, "labels")
+        if probabilities.rank != 2 or labels.shape != probabilities.shape[:1] or dloss.shape:
+            raise ShapeError(
+                f"probabilities are (rows, classes), labels (rows,) and dloss a scalar, got "
+                f"{probabilities}, {labels} and {dloss}"
+            )
+        return probabilities
+
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[1]
+
+    def gradient_probabilities(self, node: Node, ddlogits: Value, dloss: Value) -> Value:
+        return scale(mul(ddlogits, dloss), 1 / node.output.shape[0])
+
+    def gradient_dloss(
+        self, node: Node, ddlogits: Value, probabilities: Value, labels: Value
+    ) -> Value:
+        rows, classes = probabilities.shape
+        error = sub(probabilities, one_hot(labels, classes, probabilities.type.dtype))
+        return scale(sum(mul(ddlogits, error)), 1 / rows)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        type = node.output.type
+        return (TensorType((2, type.shape[0]), int64), type.with_shape((type.shape[0],)))
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        probabilities: Array,
+        labels: Array,
+        dloss: Array,
+        *,
+        dlogits: Array,
+    ) -> None:
+        places, chosen = record.scratch
+        flat = dlogits.reshape(-1)
+        record(_places, labels, dlogits.shape[1], places)
+        record(np.copyto, dlogits, probabilities)
+        record(np.take, flat, places[0], 0, chosen, "clip")
+        record(np.subtract, chosen, 1.0, out=chosen)
+        record(np.put, flat, places[0], chosen, "clip")
+        record(np.multiply, dlogits, dloss, out=dlogits)
+        record(np.divide, dlogits, float(dlogits.shape[0]), out=dlogits)
+
+
+# --- functions ---
+
+
+def softmax_cross_entropy(
+    logits: Value,
+    labels: Value,
+    *,
+    ignore_index: int | None = None,
+    weights: Value | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Value:
+    """Mean of -log softmax(logits)[label] over all labels, in nats: a scalar.
+
+    `logits` are floats (..., classes), `labels` integers (...) from 0 to below `classes`; a step
+    that is fed others raises `FeedError`. Keywords mean what they do in
+    ``torch.nn.functional.cross_entropy``:
+
+    - A label `ignore_index` may be any integer: its loss is 0, and its logits get no gradient.
+    - `weights` is a value (classes,) by which the losses of each class are multiplied. It gets no
+      gradient.
+    - `label_smoothing`, from 0 to 1, is the part of each label that is spread over all classes.
+    - `reduction` is "mean", "sum", or "none" for losses (...). The mean divides by the weights of
+      the labels that count; where none counts it is 0, as are its gradients (torch has NaN).
+
+    `labels` may also be floats (..., classes), the probabilities of the classes: then the mean
+    divides by their number, and nothing is ignored. Raises `ShapeError` where shapes do not fit,
+    `DTypeError` for other dtypes, and `OptionError` for options out of range.
+    """
+    name = "softmax_cross_entropy"
+    smoothing = number_between(f"{name}: label_smoothing", label_smoothing, 0, 1)
+    choose(f"{name}: reduction", reduction, REDUCTIONS)
+    ignored = () if ignore_index is None else (_label(name, ignore_index),)
+    given = () if weights is None else (as_value(name, weights),)
+    classes = _classes(name, logits, labels, given)
+    if as_value(name, labels).type.dtype.kind == "float":
+        if ignored:
+            raise OptionError(f"{name}: labels that are probabilities have no ignore_index")
+        losses = _of_probabilities(logits, labels, given, smoothing)
+        return reduced(name, losses, reduction)
+    rows, flat = reshape(logits, (-1, classes)), reshape(labels, (-1,))
+    if reduction == "mean" and not (ignored or given or smoothing):
+        return apply(SoftmaxCrossEntropy, rows, flat).outputs[0]
+    attributes = CrossEntropyAttributes(smoothing, ignored)
+    losses = apply(CrossEntropy, rows, flat, *given, attributes=attributes).outputs[0]
+    return _mean_of_counted(name, losses, labels, classes, given, ignored, reduction)
+
+
+def _label(name: str, given: object) -> int:
+    Whole(-(2**31), 2**31 - 1).check(f"{name}: ignore_index", given)
+    return int(given)  # type: ignore[call-overload, no-any-return]
+
+
+def _classes(name: str, table: Value, labels: Value, weights: tuple[Value, ...]) -> int:
+    """How many classes a table (..., classes) has; raises `ShapeError` unless labels and weights
+    belong to it."""
+    shape, given = as_value(name, table).shape, as_value(name, labels)
+    wanted = shape if given.type.dtype.kind == "float" else shape[:-1]
+    if not shape or given.shape != wanted:
+        raise ShapeError(
+            f"{name}: labels of {table.type}, (..., classes), are integers (...) or floats (..., "
+            f"classes), got {given.type}"
+        )
+    if any(value.shape != shape[-1:] for value in weights):
+        raise ShapeError(f"{name}: weights are one a class of {table.type}, got {weights[0].type}")
+    return shape[-1]
+
+
+def _of_probabilities(
+    logits: Value, labels: Value, weights: tuple[Value, ...], smoothing: float
+) -> Value:
+    """-log softmax(logits), averaged with the probabilities that are the labels."""
+    if smoothing:
+        labels = shift(scale(labels, 1 - smoothing), smoothing / logits.shape[-1])
+    for value in weights:
+        labels = mul(labels, value)
+    return neg(sum(mul(labels, log_softmax(logits)), -1))
+
+
+def _mean_of_counted(
+    name: str,
+    losses: Value,
+    labels: Value,
+    classes: int,
+    weights: tuple[Value, ...],
+    ignored: tuple[int, ...],
+    reduction: str,
+) -> Value:
+    """Losses of rows reduced; a mean divides by the weights of the labels that count."""
+    if reduction == "none":
+        return reshape(losses, labels.shape)
+    if reduction == "sum" or not (weights or ignored):
+        return reduced(name, losses, reduction)
+    each = weights[0] if weights else full((classes,), 1.0, losses.type.dtype)
+    total = sum(label_weight(labels, each, ignored))
+    return div(sum(losses), where(greater(total, 0.0), total, 1.0))

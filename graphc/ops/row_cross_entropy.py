@@ -1,0 +1,348 @@
+"""Cross entropy with a loss a row: class weights, a label that is ignored, labels spread over all
+classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.attributes import Between, Whole
+from graphc.ir.builder import apply
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType, bool_, int64
+from graphc.ops.elementwise import add, float_dtype, mul, scale
+from graphc.ops.embedding import require_integers
+from graphc.ops.reduce import sum
+from graphc.ops.shape import AxisAttributes, full, reshape
+from graphc.ops.softmax import SoftmaxGradient
+
+Ignored = Annotated[tuple[int, ...], Whole(-(2**31), 2**31 - 1)]
+"""The label of rows that do not count, in a tuple; none where all count."""
+
+
+def _check_ignored(ignored: tuple[int, ...]) -> None:
+    if len(ignored) > 1:
+        raise OptionError(f"at most one label is ignored, got {ignored}")
+
+
+def _check_rows(
+    table: TensorType, labels: TensorType, weights: tuple[TensorType, ...], ignored: tuple[int, ...]
+) -> None:
+    """Raise an error unless labels and class weights belong to a table (rows, classes)."""
+    require_integers(labels, "labels")
+    _check_ignored(ignored)
+    if table.rank != 2 or labels.shape != table.shape[:1]:
+        raise ShapeError(f"beside {table}, (rows, classes), labels are (rows,), got {labels}")
+    if len(weights) > 1 or any(w.shape != table.shape[1:] for w in weights):
+        raise ShapeError(f"one weight a class of {table} may be given, got {weights}")
+    float_dtype(table, *weights)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropyAttributes:
+    """The part of a label that is spread over all classes, and the label of rows that do not
+    count."""
+
+    smoothing: Annotated[float, Between(0.0, 1.0)] = 0.0
+    ignored: Ignored = ()
+
+
+class LabelOp(Op):
+    """Base: integers that number classes, of which one may be ignored."""
+
+    indices = ("labels",)
+    precision = "wide"
+
+    def ignored_index(self, node: Node) -> int | None:
+        ignored: tuple[int, ...] = node.attributes.ignored
+        return ignored[0] if ignored else None
+
+
+class CrossEntropy(LabelOp):
+    """losses[i] = -w[label] · (1 - smoothing) · log p[i, label] - smoothing / classes · the sum of
+    w · log p[i], with p = softmax(logits); 0 where the label is ignored."""
+
+    name, inputs = "cross_entropy", ("logits", "labels", "*weights")
+    outputs = ("losses", "probabilities")
+    attributes = CrossEntropyAttributes
+    may_overwrite = {"probabilities": ("logits",)}
+    needs_contiguous = ("weights",)
+    flops_per_element = 0
+
+    def infer(
+        self,
+        attributes: CrossEntropyAttributes,
+        logits: TensorType,
+        labels: TensorType,
+        *weights: TensorType,
+    ) -> tuple[TensorType, TensorType]:
+        _check_rows(logits, labels, weights, attributes.ignored)
+        return logits.with_shape(labels.shape), logits
+
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[1]
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        return Cost(12 * node.inputs[0].type.elements, moved.bytes_read, moved.bytes_written)
+
+    def gradient_logits(
+        self,
+        node: Node,
+        dlosses: Value | None,
+        dprobabilities: Value | None,
+        probabilities: Value,
+        labels: Value,
+        weights: tuple[Value, ...],
+    ) -> Value | None:
+        """Through the losses; a second derivative comes through the probabilities as well."""
+        parts = []
+        if dlosses is not None:
+            operands = (probabilities, labels, dlosses, *weights)
+            attributes = node.attributes
+            parts.append(apply(CrossEntropyGradient, *operands, attributes=attributes).output)
+        if dprobabilities is not None:
+            rows = AxisAttributes(1)
+            operands = (probabilities, dprobabilities)
+            parts.append(apply(SoftmaxGradient, *operands, attributes=rows).output)
+        return add(*parts) if len(parts) == 2 else parts[0]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Places in the flattened rows, twice; which rows do not count; the peak and the log of the
+        sum, what the label has, its weight, what all classes have together; the sum of weights."""
+        return _row_scratch(node, numbers=4)
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        logits: Array,
+        labels: Array,
+        *weights: Array,
+        losses: Array,
+        probabilities: Array,
+    ) -> None:
+        smoothing = node.attributes.smoothing
+        places, skipped, rows, total = record.scratch
+        row, chosen, factor, spread = (number[:, None] for number in rows)
+        _record_skipped(record, labels, node.attributes.ignored, skipped)
+        record(_counted_places, labels, logits.shape[1], places, skipped)
+        record(np.maximum.reduce, logits, 1, None, row, True)
+        record(np.subtract, logits, row, out=probabilities)
+        record(np.take, probabilities.reshape(-1), places[0], 0, rows[1], "clip")
+        if smoothing and weights:
+            record(np.matmul, probabilities, weights[0], out=rows[3])
+        elif smoothing:
+            record(np.add.reduce, probabilities, 1, None, spread, True)
+        record(np.exp, probabilities, out=probabilities)
+        record(np.add.reduce, probabilities, 1, None, row, True)
+        record(np.divide, probabilities, row, out=probabilities)
+        record(np.log, row, out=row)
+        record(np.subtract, row, chosen, out=chosen)
+        if weights:
+            record(np.take, weights[0], places[1], 0, rows[2], "clip")
+            record(np.multiply, chosen, factor, out=chosen)
+        record(np.multiply, rows[1], 1 - smoothing, out=losses)
+        if smoothing:
+            _record_weight(record, weights, logits.shape[1], total)
+            record(np.multiply, row, total, out=row)
+            record(np.subtract, row, spread, out=row)
+            record(np.multiply, row, smoothing / logits.shape[1], out=row)
+            record(np.add, losses, rows[0], out=losses)
+        record(np.copyto, losses, 0, where=skipped)
+
+
+def _row_scratch(node: Node, numbers: int) -> tuple[TensorType, ...]:
+    table = node.inputs[0].type
+    rows = table.shape[0]
+    return (
+        TensorType((2, rows), int64),
+        TensorType((rows,), bool_),
+        table.with_shape((numbers, rows)),
+        table.with_shape(()),
+    )
+
+
+def _record_skipped(
+    record: Recorder, labels: Array, ignored: tuple[int, ...], skipped: Array
+) -> None:
+    """Which labels are ignored."""
+    if ignored:
+        record(np.equal, labels, ignored[0], out=skipped)
+    else:
+        record(skipped.fill, False)
+
+
+def _counted_places(labels: Array, classes: int, places: Array, skipped: Array) -> None:
+    """Row · classes + label into places[0], labels into places[1], with 0 for those to skip."""
+    flat, safe = places
+    safe.fill(classes)
+    safe[0] = 0
+    np.add.accumulate(safe, out=flat)
+    np.copyto(safe, labels, casting="unsafe")
+    np.copyto(safe, 0, where=skipped)
+    np.add(flat, safe, out=flat)
+
+
+def _record_weight(
+    record: Recorder, weights: tuple[Array, ...], classes: int, total: Array
+) -> None:
+    """The weights of all classes together."""
+    if weights:
+        record(np.add.reduce, weights[0], 0, None, total)
+    else:
+        record(total.fill, classes)
+
+
+class CrossEntropyGradient(LabelOp):
+    """dlogits[i] = dlosses[i] · (p[i] · (a + sum of b) - a · one-hot label - b), where a = w[label]
+    · (1 - smoothing) and b = w · smoothing / classes; 0 where the label is ignored."""
+
+    name, inputs = "cross_entropy_gradient", ("probabilities", "labels", "dlosses", "*weights")
+    outputs = ("dlogits",)
+    attributes = CrossEntropyAttributes
+    may_overwrite = {"dlogits": ("probabilities",)}
+    needs_contiguous = ("weights",)
+    flops_per_element = 4
+
+    def infer(
+        self,
+        attributes: CrossEntropyAttributes,
+        probabilities: TensorType,
+        labels: TensorType,
+        dlosses: TensorType,
+        *weights: TensorType,
+    ) -> TensorType:
+        _check_rows(probabilities, labels, weights, attributes.ignored)
+        float_dtype(probabilities, dlosses)
+        if dlosses.shape != labels.shape:
+            raise ShapeError(f"dlosses has one number a row of {probabilities}, got {dlosses}")
+        return probabilities
+
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[1]
+
+    def gradient_probabilities(
+        self, node: Node, ddlogits: Value, labels: Value, dlosses: Value, weights: tuple[Value, ...]
+    ) -> Value:
+        """ddlogits · dlosses · (a + sum of b), row by row."""
+        smoothing, classes = node.attributes.smoothing, ddlogits.shape[1]
+        ones, ignored = full((classes,), 1.0, ddlogits.type.dtype), node.attributes.ignored
+        factor = label_weight(labels, weights[0] if weights else ones, ignored)
+        if weights and smoothing:
+            counts = label_weight(labels, ones, ignored)
+            spread = mul(counts, scale(sum(weights[0]), smoothing / classes))
+            factor = add(scale(factor, 1 - smoothing), spread)
+        return mul(ddlogits, reshape(mul(factor, dlosses), (-1, 1)))
+
+    def gradient_dlosses(
+        self,
+        node: Node,
+        ddlogits: Value,
+        probabilities: Value,
+        labels: Value,
+        weights: tuple[Value, ...],
+    ) -> Value:
+        ones = full(labels.shape, 1.0, ddlogits.type.dtype)
+        operands = (probabilities, labels, ones, *weights)
+        slopes = apply(CrossEntropyGradient, *operands, attributes=node.attributes).output
+        return sum(mul(ddlogits, slopes), 1)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Places in the flattened rows, twice; which rows do not count; a row's factor, the label's
+        part of it, what the label has; the sum of weights; where classes have weights of their own
+        that labels are spread by, these times their part."""
+        found = _row_scratch(node, numbers=3)
+        if not node.attributes.smoothing:
+            return found
+        return (*found, node.inputs[0].type.with_shape((node.inputs[0].shape[1],)))
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        probabilities: Array,
+        labels: Array,
+        dlosses: Array,
+        *weights: Array,
+        dlogits: Array,
+    ) -> None:
+        a, classes = node.attributes, dlogits.shape[1]
+        places, skipped, (factor, own, chosen), total, *spread = record.scratch
+        flat = dlogits.reshape(-1)
+        _record_skipped(record, labels, a.ignored, skipped)
+        record(_counted_places, labels, classes, places, skipped)
+        if weights:
+            record(np.take, weights[0], places[1], 0, own, "clip")
+        else:
+            record(own.fill, 1)
+        record(np.multiply, own, 1 - a.smoothing, out=own)
+        if a.smoothing:
+            _record_weight(record, weights, classes, total)
+            record(np.multiply, total, a.smoothing / classes, out=total)
+            record(np.add, own, total, out=factor)
+        else:
+            record(np.copyto, factor, own)
+        record(np.multiply, probabilities, factor[:, None], out=dlogits)
+        record(np.take, flat, places[0], 0, chosen, "clip")
+        record(np.subtract, chosen, own, out=chosen)
+        record(np.put, flat, places[0], chosen, "clip")
+        if spread:
+            (part,) = spread
+            record(np.copyto, part, weights[0] if weights else 1)
+            record(np.multiply, part, a.smoothing / classes, out=part)
+            record(np.subtract, dlogits, part, out=dlogits)
+        record(np.multiply, dlogits, dlosses[:, None], out=dlogits)
+        record(np.copyto, dlogits, 0, where=skipped[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class LabelWeightAttributes:
+    """The label of rows that do not count."""
+
+    ignored: Ignored = ()
+
+
+class LabelWeight(LabelOp):
+    """y = the weight of each label's class; 0 where the label is ignored."""
+
+    name, inputs = "label_weight", ("labels", "weights")
+    attributes = LabelWeightAttributes
+    needs_contiguous = ("weights",)
+
+    def infer(
+        self, attributes: LabelWeightAttributes, labels: TensorType, weights: TensorType
+    ) -> TensorType:
+        require_integers(labels, "labels")
+        _check_ignored(attributes.ignored)
+        if weights.rank != 1:
+            raise ShapeError(f"weights are one a class, (classes,), got {weights}")
+        return labels.with_dtype(float_dtype(weights))
+
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[1].shape[0]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Labels in the integer type that NumPy looks up with, and which do not count."""
+        labels = node.inputs[0].type
+        return labels.with_dtype(int64), labels.with_dtype(bool_)
+
+    def kernel(
+        self, record: Recorder, node: Node, labels: Array, weights: Array, *, y: Array
+    ) -> None:
+        safe, skipped = record.scratch
+        _record_skipped(record, labels, node.attributes.ignored, skipped)
+        record(np.copyto, safe, labels, casting="unsafe")
+        record(np.copyto, safe, 0, where=skipped)
+        record(np.take, weights, safe, 0, y, "clip")
+        record(np.copyto, y, 0, where=skipped)
+
+
+def label_weight(labels: Value, weights: Value, ignored: tuple[int, ...]) -> Value:
+    """The weight of each label's class, 0 for an ignored label."""
+    return apply(LabelWeight, labels, weights, attributes=LabelWeightAttributes(ignored)).output
