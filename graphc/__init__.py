@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from graphc import optim
+from graphc import onnx, optim
 from graphc.batches import LargestBatch, largest_batch
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
@@ -163,6 +163,7 @@ __all__ = [
     "multi_head_attention",
     "neg",
     "one_hot",
+    "onnx",
     "optim",
     "pad",
     "parameter",

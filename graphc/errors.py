@@ -114,6 +114,17 @@ class PlanFileError(GraphcError):
     """A file of a memory plan cannot be read, written, or is not what graphc writes."""
 
 
+class OnnxError(GraphcError):
+    """An ONNX file cannot be read or written, or asks for what graphc does not have.
+
+    `undetermined` names inputs on which shapes depend, so that their numbers have to be given.
+    """
+
+    def __init__(self, message: str, undetermined: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.undetermined = frozenset(undetermined)
+
+
 class PackingError(GraphcError):
     """Buffers to be packed, or a file of them, are not well formed.
 

@@ -1,0 +1,64 @@
+"""ONNX files come in as networks of graphc. The package onnx is imported where it is used first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graphc.errors import DependencyError, to_install
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    from graphc.onnx.backend import Backend
+    from graphc.onnx.network import Network, Reported
+
+__all__ = ["Backend", "Network", "Reported", "load"]
+
+
+def load(
+    path: str | os.PathLike[str] | onnx.ModelProto,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    trainable: bool | str | Collection[str] | None = None,
+    weights: bool = True,
+    known: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> Network:
+    """The network of an ONNX file, or of a model in memory, as values to compile or to train.
+
+    `dims` gives numbers to symbolic extents, ``{"N": 32}``, or a shape to an input by its name.
+    `trainable` says which weights learn: by default, or for True, those that layers read (see the
+    network's report), none for False, or those whose names a regular expression finds, or those
+    named. Without `weights` no number of a parameter is read, and each begins as a layer's
+    would. `known` gives inputs as numbers that are part of the network, such as shapes.
+
+    Raises `OnnxError` for a file that cannot be read, and one that lists all that graphc lacks for
+    it; `OptionError` for names in `dims`, `trainable` or `known` that the model does not have.
+    """
+    _require_onnx()
+    from graphc.onnx.importer import load
+
+    return load(path, dims or {}, trainable, weights, known or {})
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+    except ImportError:
+        raise DependencyError(
+            f"graphc.onnx needs the package onnx; {to_install('onnx', 'onnx')}"
+        ) from None
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from graphc.errors import no_attribute
+
+        if name not in __all__:
+            raise no_attribute(__name__, name, __all__)
+        _require_onnx()
+        from graphc.onnx import backend, network
+
+        return getattr(backend if name == "Backend" else network, name)

@@ -1,0 +1,88 @@
+"""Constant folding: small nodes whose operands are all known are computed while a network is read.
+
+The arithmetic is that of onnx's own reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from graphc.errors import OnnxError
+from graphc.onnx.calls import Operand
+from graphc.onnx.weights import Array, Weight, filled, known
+
+FOLDED = frozenset(
+    "Abs Add And Cast CastLike Ceil Concat ConstantOfShape CumSum Div Equal Expand Flatten Floor "
+    "Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod "
+    "Mul Neg Not Or Pow Range Reciprocal ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round "
+    "ScatterElements ScatterND Shape Sign Size Slice Split Sqrt Squeeze Sub Tile Transpose Trilu "
+    "Unsqueeze Where Xor".split()
+)
+"""Operators of shapes and indices, which exporters compute in the graph."""
+
+MOST_ELEMENTS = 2**16
+"""Operands of more elements are left to the graph, so that reading a network stays fast."""
+
+
+def folded(
+    node: onnx.NodeProto, operands: Sequence[Operand | None], opset: int
+) -> list[Weight] | None:
+    """The outputs of a node as known tensors, or None for a node that a step computes."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in FOLDED or not node.input:
+        return None
+    tensors = [o for o in operands if isinstance(o, Weight)]
+    if len(tensors) != sum(1 for operand in operands if operand is not None):
+        return None
+    if any(tensor.elements > MOST_ELEMENTS for tensor in tensors):
+        return None
+    arrays = {
+        name: operand.read()
+        for name, operand in zip(node.input, operands, strict=False)
+        if isinstance(operand, Weight)
+    }
+    if node.op_type in ("ConstantOfShape", "Expand", "Tile", "Range"):
+        return _extended(node, list(arrays.values()), opset)
+    return _evaluated(node, arrays, opset)
+
+
+def _evaluated(
+    node: onnx.NodeProto, arrays: Mapping[str, Array], opset: int
+) -> list[Weight] | None:
+    evaluator = ReferenceEvaluator(node, opsets={"": opset})
+    found = evaluator.run(None, dict(arrays))
+    names = [name for name in node.output if name]
+    return [known(name, np.asarray(array)) for name, array in zip(names, found, strict=True)]
+
+
+def _extended(node: onnx.NodeProto, arrays: list[Array], opset: int) -> list[Weight] | None:
+    """What makes large tensors of small ones, within bounds, and in few bytes where that can be."""
+    first = arrays[0]
+    if node.op_type == "Range":
+        start, limit, step = (array.reshape(()).item() for array in arrays)
+        count = math.ceil((limit - start) / step) if step else 0
+        if count > MOST_ELEMENTS:
+            return None
+    elif node.op_type == "Tile":
+        if first.size * math.prod(int(n) for n in arrays[1].reshape(-1)) > MOST_ELEMENTS:
+            return None
+    elif node.op_type == "Expand":
+        shape = np.broadcast_shapes(first.shape, tuple(int(n) for n in arrays[1].reshape(-1)))
+        return [known(node.output[0], np.broadcast_to(first, shape))]
+    else:
+        return [_fill(node, tuple(int(n) for n in first.reshape(-1)))]
+    return _evaluated(node, dict(zip(node.input, arrays, strict=True)), opset)
+
+
+def _fill(node: onnx.NodeProto, shape: tuple[int, ...]) -> Weight:
+    if any(extent < 0 for extent in shape):
+        raise OnnxError(f"ConstantOfShape of the shape {list(shape)}")
+    number: Array = np.zeros(1, np.float32)
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            number = onnx.numpy_helper.to_array(attribute.t)
+    return filled(node.output[0], shape, number.reshape(()), number.dtype)

@@ -1,0 +1,101 @@
+"""Bodies of operators that ONNX defines by functions of other operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import defs, helper
+
+from graphc.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Body:
+    """Nodes with the names of their inputs and outputs."""
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    nodes: Sequence[onnx.NodeProto]
+
+
+def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int) -> Body | None:
+    """The body of a node's operator for operands of these types; None where it has none."""
+    try:
+        schema = defs.get_schema(node.op_type, opset, node.domain)
+    except defs.SchemaError:
+        try:
+            schema = defs.get_schema(node.op_type, domain=node.domain)
+        except defs.SchemaError:
+            return None
+    function = _function(schema, node, types, opset)
+    if function is None:
+        return None
+    nodes = [_with_attributes(inner, node, schema) for inner in function.node]
+    return Body(function.input, function.output, nodes)
+
+
+def _function(
+    schema: defs.OpSchema, node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
+) -> onnx.FunctionProto | None:
+    if schema.has_function:
+        return schema.function_body
+    if not schema.has_context_dependent_function:
+        return None
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    version = max(versions, default=min(schema.context_dependent_function_opset_versions))
+    told = [
+        (helper.make_tensor_type_proto(0, None) if t is None else _proto(t)).SerializeToString()
+        for t in types
+    ]
+    text = schema.get_context_dependent_function_with_opset_version(
+        version, node.SerializeToString(), told
+    )
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    return function
+
+
+def _proto(type: TensorType) -> onnx.TypeProto:
+    number = helper.np_dtype_to_tensor_dtype(type.dtype.numpy)
+    return helper.make_tensor_type_proto(number, type.shape)
+
+
+def _with_attributes(
+    inner: onnx.NodeProto, outer: onnx.NodeProto, schema: defs.OpSchema
+) -> onnx.NodeProto:
+    """A node of a body with the outer node's attributes, or their defaults, where it names them."""
+    if not any(a.ref_attr_name for a in inner.attribute) and not _has_body(inner):
+        return inner
+    given = {a.name: a for a in outer.attribute}
+    made = onnx.NodeProto()
+    made.CopyFrom(inner)
+    _resolve(made, given, schema)
+    return made
+
+
+def _has_body(node: onnx.NodeProto) -> bool:
+    return any(a.HasField("g") for a in node.attribute)
+
+
+def _resolve(
+    node: onnx.NodeProto, given: dict[str, onnx.AttributeProto], schema: defs.OpSchema
+) -> None:
+    attributes = list(node.attribute)
+    del node.attribute[:]
+    for attribute in attributes:
+        if attribute.ref_attr_name:
+            found = given.get(attribute.ref_attr_name)
+            if found is None:
+                default = schema.attributes[attribute.ref_attr_name].default_value
+                found = default if default.name else None
+            if found is not None:
+                bound = node.attribute.add()
+                bound.CopyFrom(found)
+                bound.name = attribute.name
+            continue
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                _resolve(inner, given, schema)
+        node.attribute.add().CopyFrom(attribute)

@@ -1,0 +1,298 @@
+"""From a model's structure to values of graphc: node by node, known tensors apart from computed.
+
+A node is folded where all that it reads is known, made by its rule, or replaced by its function's
+body. What graphc lacks is gathered, and raised as one error behind the last node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+
+import numpy as np
+import onnx
+
+from graphc.errors import GraphcError, OnnxError, OptionError, did_you_mean
+from graphc.ir.builder import input as graph_input
+from graphc.ir.builder import scope
+from graphc.ir.graph import Initial, Input, State, Value
+from graphc.ir.types import TensorType
+from graphc.onnx import rules
+from graphc.onnx.calls import Call, Operand, UndeterminedError, UnsupportedError, type_of
+from graphc.onnx.fold import folded
+from graphc.onnx.functions import body_of
+from graphc.onnx.model import STANDARD, Model, bound_types, read_model
+from graphc.onnx.names import Names, scope_of
+from graphc.onnx.network import InitialStates, Network, Reported
+from graphc.onnx.problems import Missing, Problems
+from graphc.onnx.roles import Role, roles
+from graphc.onnx.weights import Array, Weight, known
+from graphc.ops.shape import broadcast_to, full
+
+Environment = MutableMapping[str, Operand | Missing]
+
+DEEPEST = 64
+"""Bodies within bodies; deeper ones are no model's."""
+
+
+def load(
+    path: str | os.PathLike[str] | onnx.ModelProto,
+    dims: Mapping[str, int | Sequence[int]],
+    trainable: bool | str | Collection[str] | None,
+    weights: bool,
+    given: Mapping[str, Array],
+) -> Network:
+    """What `graphc.onnx.load` does."""
+    model = read_model(path)
+    return Importer(model, roles(model, trainable), weights).network(dims, given)
+
+
+class Importer:
+    """One model on its way to values."""
+
+    def __init__(self, model: Model, roles: Mapping[str, Role], weights: bool) -> None:
+        self.model, self.roles, self.reads_weights = model, roles, weights
+        self.problems = Problems()
+        self._state_names = Names()
+        self._states: dict[str, State] = {}
+        self._initial: dict[str, Weight] = {}
+        self._constants: dict[Weight, Value] = {}
+        self._opset = max(model.opset, 1)
+        self._depth = 0
+        self._undetermined: set[str] = set()
+
+    # --- the whole ---
+
+    def network(
+        self, dims: Mapping[str, int | Sequence[int]], given: Mapping[str, Array]
+    ) -> Network:
+        inputs, names = self._inputs(dims, given)
+        environment: Environment = dict(inputs)
+        for name, array in given.items():
+            environment[name] = known(name, np.asarray(array))
+        for name, weight in self.model.weights.items():
+            environment[name] = self._tensor(name, weight)
+        self.run(self.model.graph.node, environment)
+        outputs = {}
+        for output in self.model.graph.output:
+            found = self._output(output.name, environment)
+            if found is not None:
+                outputs[output.name] = found
+        self.problems.check(self._undetermined)
+        names |= {name: state.name for name, state in self._states.items()}
+        return Network(
+            inputs, outputs, InitialStates(self._initial), self._report(), names, self.model.opset
+        )
+
+    def _inputs(
+        self, dims: Mapping[str, int | Sequence[int]], given: Mapping[str, Array]
+    ) -> tuple[dict[str, Input], dict[str, str]]:
+        types = bound_types(self.model, dims)
+        for name in given:
+            if name not in types:
+                raise OptionError(
+                    f"known: the model has no input {name!r}; {did_you_mean(name, types)}"
+                )
+        inputs, taken = {}, Names()
+        for name, type in types.items():
+            if name in given:
+                continue
+            if isinstance(type, TensorType):
+                inputs[name] = graph_input(taken.unique(name), type.shape, type.dtype)
+            else:
+                self.problems.input(type)
+        return inputs, {name: source.name for name, source in inputs.items()}
+
+    def _tensor(self, name: str, weight: Weight) -> Operand | Missing:
+        """A tensor of the file: a state, or known."""
+        role = self.roles[name]
+        if role.kind == "constant":
+            return weight
+        try:
+            type = type_of(weight)
+        except GraphcError as error:
+            return self.problems.add("initializer", name, error)
+        self._states[name] = found = State(
+            type,
+            name=self._state_names.unique(name),
+            initial=_initial(role, type),
+            role="statistic" if role.kind == "statistic" else "parameter",
+            trainable=role.is_trained,
+        )
+        if self.reads_weights:
+            self._initial[found.name] = weight
+        return found
+
+    def _output(self, name: str, environment: Environment) -> Value | None:
+        found = environment.get(name)
+        if found is None:
+            self.problems.add("output", name, OnnxError("no node computes it"))
+        if found is None or isinstance(found, Missing):
+            return None
+        try:
+            return self.as_value(found)
+        except GraphcError as error:
+            self.problems.add("output", name, error)
+            return None
+
+    def _report(self) -> tuple[Reported, ...]:
+        return tuple(
+            Reported(
+                name,
+                role.kind,
+                role.reason,
+                weight.shape,
+                str(weight.dtype),
+                self._states[name].name if name in self._states else None,
+                role.is_trained,
+            )
+            for (name, role), weight in zip(
+                self.roles.items(), self.model.weights.values(), strict=True
+            )
+        )
+
+    # --- nodes ---
+
+    def run(self, nodes: Iterable[onnx.NodeProto], environment: Environment) -> None:
+        """Read nodes in their order; `environment` gets what they compute."""
+        for node in nodes:
+            found = self._outputs(node, environment)
+            for name, output in zip(node.output, found, strict=False):
+                if name and output is not None:
+                    environment[name] = output
+
+    def _outputs(
+        self, node: onnx.NodeProto, environment: Environment
+    ) -> Sequence[Operand | Missing | None]:
+        operands: list[Operand | None] = []
+        for name in node.input:
+            operand = environment.get(name) if name else None
+            if isinstance(operand, Missing):
+                return [operand] * len(node.output)
+            if name and operand is None:
+                error = OnnxError(f"it reads {name!r}, which nothing before it computes")
+                return [self.problems.add(node.op_type, node.name, error)] * len(node.output)
+            operands.append(operand)
+        try:
+            with _scoped(node, self._depth):
+                return self._made(node, operands, environment)
+        except UndeterminedError as error:
+            self._undetermined |= error.undetermined
+            missing = self.problems.add(node.op_type, node.name, error)
+        except GraphcError as error:
+            missing = self.problems.add(node.op_type, node.name, error)
+        except (MemoryError, RecursionError) as error:
+            missing = self.problems.add(node.op_type, node.name, OnnxError(str(error)))
+        except Exception as error:  # a node that is not well formed fails anywhere
+            told = OnnxError(f"it is not well formed: {type(error).__name__}: {error}")
+            missing = self.problems.add(node.op_type, node.name, told)
+        return [missing] * len(node.output)
+
+    def _made(
+        self,
+        node: onnx.NodeProto,
+        operands: list[Operand | None],
+        environment: Environment,
+    ) -> Sequence[Operand | Missing | None]:
+        weights = folded(node, operands, self._opset)
+        if weights is not None:
+            return weights
+        domain = "" if node.domain in STANDARD else node.domain
+        rule = rules.RULES.get((domain, node.op_type))
+        if rule is not None:
+            result = rule(Call(node, operands, self, environment))
+            return [result] if isinstance(result, Value | Weight) else list(result)
+        return self._expanded(node, operands)
+
+    def _expanded(
+        self, node: onnx.NodeProto, operands: list[Operand | None]
+    ) -> Sequence[Operand | Missing | None]:
+        """The body of an operator's function in its place."""
+        body = body_of(node, [None if o is None else type_of(o) for o in operands], self._opset)
+        if body is None:
+            return [self.problems.operator(node)] * len(node.output)
+        self._depth += 1
+        try:
+            if self._depth > DEEPEST:
+                raise UnsupportedError("functions lie too deep")
+            formal = [name for name, o in zip(body.inputs, operands, strict=False) if o is not None]
+            inner: Environment = dict(
+                zip(formal, (o for o in operands if o is not None), strict=True)
+            )
+            self.run(body.nodes, inner)
+            return [inner.get(name) for name in body.outputs]
+        finally:
+            self._depth -= 1
+
+    def subgraph(
+        self, graph: onnx.GraphProto, environment: Environment, given: Mapping[str, Operand]
+    ) -> list[Operand]:
+        """The outputs of a body with these inputs; it sees what stands around it."""
+        inner: Environment = ChainMap({}, environment)  # type: ignore[arg-type]
+        inner.update(given)
+        from graphc.onnx.weights import stored
+
+        inner.update((t.name, stored(t, ".")) for t in graph.initializer)
+        self._depth += 1
+        try:
+            if self._depth > DEEPEST:
+                raise UnsupportedError("bodies lie too deep")
+            self.run(graph.node, inner)
+        finally:
+            self._depth -= 1
+        found = []
+        for output in graph.output:
+            operand = inner.get(output.name)
+            if operand is None or isinstance(operand, Missing):
+                raise UnsupportedError(f"its body does not give {output.name!r}")
+            found.append(operand)
+        return found
+
+    # --- constants ---
+
+    def as_value(self, operand: Operand) -> Value:
+        """An operand as a value; a known tensor becomes a constant of the graph, once."""
+        if isinstance(operand, Value):
+            return operand
+        found = self._constants.get(operand)
+        if found is None:
+            found = self._constants[operand] = self._constant(operand)
+        return found
+
+    def _constant(self, weight: Weight) -> Value:
+        type = type_of(weight)
+        number = weight.number
+        if number is not None:
+            return broadcast_to(full((), number, type.dtype), type.shape)
+        return self._stored_constant(weight, type)
+
+    def _stored_constant(self, weight: Weight, type: TensorType) -> Value:
+        state = State(
+            type,
+            name=self._state_names.unique(weight.name or "constant"),
+            initial=Initial("constant", 0.0),
+            trainable=False,
+        )
+        self._initial[state.name] = weight
+        return state
+
+
+@contextlib.contextmanager
+def _scoped(node: onnx.NodeProto, depth: int) -> Iterable[None]:
+    name = "" if depth else scope_of(node.name)
+    if not name:
+        yield
+        return
+    with scope(name):
+        yield
+
+
+def _initial(role: Role, type: TensorType) -> Initial:
+    """How a weight begins whose numbers are not read."""
+    if type.rank >= 2:
+        return Initial("uniform", math.sqrt(6 / math.prod(type.shape[1:])))
+    is_one = role.reason.endswith("(scale)") or role.reason.endswith("(variance)")
+    return Initial("constant", float(is_one))

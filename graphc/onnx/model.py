@@ -1,0 +1,266 @@
+"""ONNX files: read without their weights, made one opset, their extents given numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from google.protobuf.message import DecodeError, Message
+from onnx import helper, inliner, version_converter
+
+from graphc.errors import GraphcError, OnnxError, OptionError, did_you_mean, quoted
+from graphc.ir.types import TensorType, as_dtype
+from graphc.onnx.weights import Weight, filled, known, stored
+
+OPSET = 26
+"""The version of ONNX's operators that the rules are written for; older models are converted."""
+
+SMALL_ELEMENTS = 1024
+"""Tensors of no more elements go with the structure, where onnx converts versions."""
+
+STANDARD = ("", "ai.onnx")
+"""The names of the domain of ONNX's own operators."""
+
+
+@dataclass
+class Model:
+    """The structure of a model, and beside it the tensors that it holds, by name.
+
+    `from_nodes` names those that nodes make, such as Constant.
+    """
+
+    proto: onnx.ModelProto
+    weights: dict[str, Weight]
+    from_nodes: frozenset[str]
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        return self.proto.graph
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators; 1 where the file does not say."""
+        versions = [o.version for o in self.proto.opset_import if o.domain in STANDARD]
+        return max(versions, default=1)
+
+    @property
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """What is fed: older files list their weights among the inputs."""
+        return [value for value in self.graph.input if value.name not in self.weights]
+
+
+def read_model(path: str | os.PathLike[str] | onnx.ModelProto) -> Model:
+    """A model in the one opset; raises `OnnxError` for what is none."""
+    proto, folder = _parsed(path)
+    model = _apart(proto, folder)
+    _inline_functions(model)
+    return _converted(model)
+
+
+def _parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    if isinstance(path, onnx.ModelProto):
+        return path, "."
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(f"a model is a path or an onnx.ModelProto, got {quoted(path)}")
+    try:
+        proto = onnx.load(os.fspath(path), load_external_data=False)
+    except (OSError, DecodeError, ValueError) as error:
+        raise OnnxError(f"{os.fspath(path)} cannot be read as an ONNX file: {error}") from None
+    if not proto.HasField("graph"):
+        raise OnnxError(f"{os.fspath(path)} is no ONNX file: it holds no graph")
+    return proto, os.path.dirname(os.path.abspath(path))
+
+
+def _apart(proto: onnx.ModelProto, folder: str) -> Model:
+    """The structure and the tensors of a model; what is given stays as it is."""
+    structure = onnx.ModelProto()
+    _copy_fields(proto, structure, {"graph"})
+    _copy_fields(proto.graph, structure.graph, {"initializer", "node", "sparse_initializer"})
+    if proto.graph.sparse_initializer:
+        raise OnnxError("sparse initializers are not supported; save the model with dense ones")
+    weights = {tensor.name: stored(tensor, folder) for tensor in proto.graph.initializer}
+    made: set[str] = set()
+    for node in proto.graph.node:
+        weight = _constant(node, weights, folder)
+        if weight is None:
+            structure.graph.node.append(node)
+        else:
+            weights[weight.name] = weight
+            made.add(weight.name)
+    return Model(structure, weights, frozenset(made))
+
+
+def _copy_fields(source: Message, target: Message, without: set[str]) -> None:
+    for field, value in source.ListFields():
+        if field.name in without:
+            continue
+        if field.is_repeated:
+            getattr(target, field.name).extend(value)
+        elif isinstance(value, Message):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)
+
+
+def _constant(node: onnx.NodeProto, weights: Mapping[str, Weight], folder: str) -> Weight | None:
+    """The tensor that a node makes of nothing but its attributes and a known shape, if it does."""
+    if node.domain not in STANDARD or len(node.output) != 1 or not node.output[0]:
+        return None
+    if node.op_type == "Constant" and len(node.attribute) == 1:
+        return constant_of(node, folder)
+    if node.op_type == "ConstantOfShape" and len(node.input) == 1 and node.input[0] in weights:
+        return _fill(node, weights[node.input[0]], folder)
+    return None
+
+
+def constant_of(node: onnx.NodeProto, folder: str) -> Weight | None:
+    """The tensor of a Constant node; None for strings and sparse tensors."""
+    import numpy as np
+
+    attribute = node.attribute[0]
+    if attribute.name == "value" and attribute.type == onnx.AttributeProto.TENSOR:
+        weight = stored(attribute.t, folder)
+        weight.name = node.output[0]
+        return weight
+    kinds = {"value_int": np.int64, "value_ints": np.int64}
+    kinds |= {"value_float": np.float32, "value_floats": np.float32}
+    if attribute.name not in kinds:
+        return None
+    given = helper.get_attribute_value(attribute)
+    return known(node.output[0], np.asarray(given, kinds[attribute.name]))
+
+
+def _fill(node: onnx.NodeProto, shape: Weight, folder: str) -> Weight | None:
+    import numpy as np
+
+    if shape.elements > 64 or shape.dtype.kind != "i":
+        return None
+    extents = tuple(int(n) for n in shape.read().reshape(-1))
+    if any(n < 0 for n in extents):
+        return None
+    number = np.zeros((), np.float32)
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            number = stored(attribute.t, folder).read().reshape(())
+    return filled(node.output[0], extents, number, number.dtype)
+
+
+def _inline_functions(model: Model) -> None:
+    """Put the bodies of the model's own functions in the place of their calls."""
+    if not model.proto.functions:
+        return
+    try:
+        model.proto = inliner.inline_local_functions(model.proto)
+    except Exception as error:  # onnx raises what it likes
+        raise OnnxError(f"the functions of the model cannot be read: {error}") from None
+
+
+def _converted(model: Model) -> Model:
+    """The model in the one opset, or as it is where onnx cannot convert it."""
+    if model.opset >= OPSET or any(o.domain not in STANDARD for o in model.proto.opset_import):
+        return model
+    structure = onnx.ModelProto()
+    structure.CopyFrom(model.proto)
+    del structure.graph.input[:]
+    structure.graph.input.extend(model.inputs)
+    for name, weight in model.weights.items():
+        if weight.elements <= SMALL_ELEMENTS:
+            structure.graph.initializer.append(onnx.numpy_helper.from_array(weight.read(), name))
+        else:
+            number = helper.np_dtype_to_tensor_dtype(weight.dtype)
+            structure.graph.input.append(helper.make_tensor_value_info(name, number, weight.shape))
+    structure.ir_version = max(structure.ir_version, 8)
+    try:
+        converted = version_converter.convert_version(structure, OPSET)
+    except Exception:  # an operator without a way up: rules read many old forms as they are
+        return model
+    weights = dict(model.weights)
+    for tensor in converted.graph.initializer:
+        weights.setdefault(tensor.name, stored(tensor, "."))
+    del converted.graph.initializer[:]
+    return Model(converted, weights, model.from_nodes)
+
+
+# --- extents ---
+
+
+def bound_types(
+    model: Model, dims: Mapping[str, int | Sequence[int]]
+) -> dict[str, TensorType | str]:
+    """The type of each input with numbers for its extents, or what is missing for one.
+
+    Raises `OptionError` for a name in `dims` that is none of the model's.
+    """
+    inputs = {value.name: value for value in model.inputs}
+    _check_dims(inputs.values(), dims)
+    return {name: _bound(value, dims) for name, value in inputs.items()}
+
+
+def _check_dims(
+    inputs: Iterable[onnx.ValueInfoProto], dims: Mapping[str, int | Sequence[int]]
+) -> None:
+    there = {value.name for value in inputs}
+    there |= {name for value in inputs for name in _symbols(value)}
+    for name, given in dims.items():
+        if name not in there:
+            near = did_you_mean(name, there) or f"there are: {', '.join(sorted(there)) or 'none'}"
+            raise OptionError(f"dims: the model has no extent or input {name!r}; {near}")
+        extents = given if isinstance(given, Sequence) else (given,)
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in extents):
+            raise OptionError(f"dims: {name!r} is whole numbers from 1 up, got {quoted(given)}")
+
+
+def _symbols(value: onnx.ValueInfoProto) -> list[str]:
+    return [d.dim_param for d in value.type.tensor_type.shape.dim if d.dim_param]
+
+
+def _bound(value: onnx.ValueInfoProto, dims: Mapping[str, int | Sequence[int]]) -> TensorType | str:
+    """The type of an input, or a sentence about what is missing."""
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return f"input {value.name!r} is a {str(kind).removesuffix('_type')}, not a tensor"
+    type = value.type.tensor_type
+    try:
+        dtype = as_dtype(helper.tensor_dtype_to_np_dtype(type.elem_type))
+    except (KeyError, TypeError, ValueError, GraphcError):
+        return f"input {value.name!r} has the element type {element_type(type.elem_type)}"
+    given = dims.get(value.name)
+    if given is not None:
+        extents = tuple(given) if isinstance(given, Sequence) else (given,)
+    elif not type.HasField("shape"):
+        return f"input {value.name!r} has no rank; give its shape: dims={{{value.name!r}: (...)}}"
+    else:
+        extents = tuple(_extent(d, dims) for d in type.shape.dim)
+    if None in extents:
+        return _unknown(value, extents)
+    try:
+        return TensorType(tuple(int(n) for n in extents if n is not None), dtype)
+    except GraphcError as error:
+        return f"input {value.name!r}: {error}"
+
+
+def _extent(
+    dim: onnx.TensorShapeProto.Dimension, dims: Mapping[str, int | Sequence[int]]
+) -> int | None:
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    given = dims.get(dim.dim_param) if dim.dim_param else None
+    return given if isinstance(given, int) else None
+
+
+def _unknown(value: onnx.ValueInfoProto, extents: Sequence[int | None]) -> str:
+    listed = zip(value.type.tensor_type.shape.dim, extents, strict=True)
+    shown = [d.dim_param or "?" if n is None else str(n) for d, n in listed]
+    named = [s for s, n in zip(shown, extents, strict=True) if n is None and s != "?"]
+    cure = f"dims={{{named[0]!r}: 1}}" if named else f"dims={{{value.name!r}: (...)}}"
+    return f"input {value.name!r} is [{', '.join(shown)}]: give numbers, such as {cure}"
+
+
+def element_type(number: int) -> str:
+    """What ONNX calls an element type."""
+    try:
+        return onnx.TensorProto.DataType.Name(number).lower()
+    except ValueError:
+        return f"number {number}"

@@ -1,0 +1,42 @@
+"""Names of an ONNX file as names of graphc, each different from the others.
+
+Scopes follow the names of nodes: ``/layer1/conv/Conv`` is made in the scope ``layer1/conv``,
+``/Relu`` in none, and ``Conv_12``, which has no path, in the scope ``Conv_12``.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FORBIDDEN = re.compile(r"[^\w.-]")
+
+
+def mangled(name: str) -> str:
+    """The name with what graphc's names cannot hold as ``_``; ``_`` alone for an empty one."""
+    parts = [_FORBIDDEN.sub("_", part) for part in name.split("/") if part]
+    joined = "/".join(parts) or "_"
+    return joined if re.match(r"[A-Za-z_]", joined) else f"_{joined}"
+
+
+def scope_of(node_name: str) -> str:
+    """The scope that a node of this name is made in; empty for none."""
+    path, slash, _ = node_name.rpartition("/")
+    if not slash:
+        return mangled(node_name) if node_name else ""
+    return mangled(path) if path.strip("/") else ""
+
+
+class Names:
+    """Names that are given out once each, for example to all states of a network."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def unique(self, original: str) -> str:
+        """The mangled name, with a number behind it where another has it already."""
+        base = name = mangled(original)
+        number = 2
+        while name in self._taken:
+            name, number = f"{base}_{number}", number + 1
+        self._taken.add(name)
+        return name

@@ -1,0 +1,167 @@
+"""Which tensors of a file learn: told by the operators that read them, through mere views."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from graphc.errors import OptionError, did_you_mean, quoted
+from graphc.onnx.model import Model
+from graphc.onnx.network import Kind
+from graphc.onnx.weights import Weight
+
+LAYERS: Mapping[str, tuple[int, ...]] = {
+    "BatchNormalization": (1, 2),
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "DeformConv": (1, 3),
+    "Einsum": (0, 1, 2),
+    "GRU": (1, 2, 3),
+    "Gather": (0,),
+    "Gemm": (0, 1, 2),
+    "GroupNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "LSTM": (1, 2, 3, 7),
+    "LayerNormalization": (1, 2),
+    "MatMul": (0, 1),
+    "PRelu": (1,),
+    "RMSNormalization": (1,),
+    "RNN": (1, 2, 3),
+}
+"""Operator → the operands that are weights of a layer."""
+
+ARITHMETIC = ("Add", "Div", "Mul", "Sub")
+"""Operators that read weights where they are more than one number."""
+
+PASSING = (
+    "Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+    "Transpose", "Unsqueeze",
+)  # fmt: skip
+"""Operators that hand weights on to those that read their results."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a tensor is, why, and whether it is trained."""
+
+    kind: Kind
+    reason: str
+    is_trained: bool
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A node that reads a tensor as one of its operands."""
+
+    node: onnx.NodeProto
+    operand: int
+
+    def __str__(self) -> str:
+        return f"{self.node.op_type} {self.node.name!r}" if self.node.name else self.node.op_type
+
+
+def roles(model: Model, trainable: bool | str | Collection[str] | None) -> dict[str, Role]:
+    """The role of each tensor; raises `OptionError` for a choice that names nothing."""
+    readers: dict[str, list[_Reader]] = {}
+    makers: dict[str, str] = {}
+    for node in _nodes(model.graph):
+        for operand, name in enumerate(node.input):
+            readers.setdefault(name, []).append(_Reader(node, operand))
+        makers.update((name, node.op_type) for name in node.output)
+    chosen = _chosen(trainable, model.weights)
+    return {
+        name: _with_choice(_role(name, weight, model, readers, makers), weight, chosen)
+        for name, weight in model.weights.items()
+    }
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of bodies after the node they belong to."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
+
+
+def _role(
+    name: str,
+    weight: Weight,
+    model: Model,
+    readers: Mapping[str, list[_Reader]],
+    makers: Mapping[str, str],
+) -> Role:
+    if weight.dtype.kind in "biuSO":
+        return Role("constant", f"numbers of {weight.dtype}", False)
+    if not weight.shape:
+        return Role("constant", "a scalar", False)
+    found = list(_through_views(name, readers))
+    for reader in found:
+        if reader.node.op_type == "BatchNormalization" and reader.operand in (3, 4):
+            return Role("statistic", f"running statistic of {reader}", False)
+    for reader in found:
+        if reader.operand in LAYERS.get(reader.node.op_type, ()):
+            return Role("parameter", f"weight of {reader}", True)
+    if name not in model.from_nodes:
+        for reader in found:
+            if reader.node.op_type in ARITHMETIC and _learns(reader, weight, makers):
+                return Role("parameter", f"operand of {reader}", True)
+    where = f"read by {found[0]} alone" if found else "read by no operator"
+    return Role("constant", where, False)
+
+
+def _learns(reader: _Reader, weight: Weight, makers: Mapping[str, str]) -> bool:
+    """Whether a sum or product has a weight in this operand: one number is one beside MatMul."""
+    if weight.elements > 1:
+        return True
+    other = reader.node.input[1 - reader.operand] if len(reader.node.input) == 2 else ""
+    return reader.node.op_type == "Add" and makers.get(other) == "MatMul"
+
+
+def _through_views(name: str, readers: Mapping[str, list[_Reader]]) -> Iterator[_Reader]:
+    """The nodes that read a tensor's elements, those behind views among them."""
+    seen, pending = {name}, [name]
+    while pending:
+        for reader in readers.get(pending.pop(), ()):
+            yield reader
+            passes = reader.operand == 0 or reader.node.op_type == "Concat"
+            if reader.node.op_type in PASSING and passes:
+                fresh = [output for output in reader.node.output if output not in seen]
+                seen.update(fresh)
+                pending += fresh
+
+
+def _chosen(
+    trainable: bool | str | Collection[str] | None, weights: Mapping[str, Weight]
+) -> Collection[str] | None:
+    """The names that are to learn; None for the rule by readers."""
+    if trainable is None or trainable is True:
+        return None
+    if trainable is False:
+        return ()
+    if isinstance(trainable, str):
+        try:
+            found = {name for name in weights if re.search(trainable, name)}
+        except re.error as error:
+            raise OptionError(f"trainable: {trainable!r} is no expression: {error}") from None
+        if not found:
+            raise OptionError(f"trainable: no tensor of the model matches {quoted(trainable)}")
+        return found
+    for name in trainable:
+        if name not in weights:
+            near = did_you_mean(name, weights)
+            raise OptionError(f"trainable: the model holds no tensor {name!r}; {near}")
+    return set(trainable)
+
+
+def _with_choice(role: Role, weight: Weight, chosen: Collection[str] | None) -> Role:
+    if chosen is None or role.kind == "statistic" or weight.dtype.kind in "biuSO":
+        return role
+    if weight.name in chosen:
+        return Role("parameter", f"{role.reason}; chosen by trainable", True)
+    if role.kind == "parameter":
+        return Role("parameter", f"{role.reason}; not chosen by trainable", False)
+    return role

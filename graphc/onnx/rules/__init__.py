@@ -1,0 +1,28 @@
+"""Rules: for each operator of ONNX the function that makes its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from graphc.onnx.calls import Call, Result
+
+Rule = Callable[[Call], Result]
+Decorated = TypeVar("Decorated", bound=Rule)
+
+RULES: dict[tuple[str, str], Rule] = {}
+"""(domain, operator) → its rule; the domain of ONNX's own operators is empty."""
+
+
+def rule(*operators: str, domain: str = "") -> Callable[[Decorated], Decorated]:
+    """Register a function for these operators."""
+
+    def register(function: Decorated) -> Decorated:
+        for operator in operators:
+            RULES[domain, operator] = function
+        return function
+
+    return register
+
+
+from graphc.onnx.rules import activation, elementwise  # noqa: E402, F401 - they enter themselves
