@@ -18,7 +18,7 @@ from graphc.onnx.weights import Array
 from graphc.runtime.program import Program
 
 
-class Prepared(BackendRep):  # type: ignore[misc]
+class Prepared(BackendRep):
     """A model that is compiled when it is first run, for what it is run on.
 
     Shapes, axes and other inputs on which extents depend are part of the program.
@@ -72,7 +72,7 @@ def network_for(
             baked |= further
 
 
-class Backend(Base):  # type: ignore[misc]
+class Backend(Base):
     """``onnx.backend.test.BackendTest(graphc.onnx.Backend, __name__)`` runs onnx's tests."""
 
     @classmethod

@@ -99,7 +99,9 @@ class Call:
             return default
         array = self.known(index)
         if array.size != 1:
-            raise UnsupportedError(f"operand {index} has the shape {list(array.shape)}, not one number")
+            raise UnsupportedError(
+                f"operand {index} has the shape {list(array.shape)}, not one number"
+            )
         number = array.reshape(())[()]
         return int(number) if array.dtype.kind in "iub" else float(number)
 

@@ -16,13 +16,15 @@ from graphc.errors import OnnxError
 from graphc.onnx.calls import Operand
 from graphc.onnx.weights import Array, Weight, filled, known
 
-FOLDED = frozenset(
-    "Abs Add And Cast CastLike Ceil Concat ConstantOfShape CumSum Div Equal Expand Flatten Floor "
-    "Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod "
-    "Mul Neg Not Or Pow Range Reciprocal ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round "
-    "ScatterElements ScatterND Shape Sign Size Slice Split Sqrt Squeeze Sub Tile Transpose Trilu "
-    "Unsqueeze Where Xor".split()
-)
+FOLDED = frozenset((
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "CumSum",
+    "Div", "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
+    "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod",
+    "Mul", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin",
+    "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterElements", "ScatterND", "Shape",
+    "Sign", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose",
+    "Trilu", "Unsqueeze", "Where", "Xor",
+))  # fmt: skip
 """Operators of shapes and indices, which exporters compute in the graph."""
 
 MOST_ELEMENTS = 2**16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx import defs, helper
@@ -37,10 +38,11 @@ def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
 
 
 def _function(
-    schema: defs.OpSchema, node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
+    schema: Any, node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
 ) -> onnx.FunctionProto | None:
     if schema.has_function:
-        return schema.function_body
+        body: onnx.FunctionProto = schema.function_body
+        return body
     if not schema.has_context_dependent_function:
         return None
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]

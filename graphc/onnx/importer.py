@@ -10,14 +10,14 @@ import contextlib
 import math
 import os
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
 import numpy as np
 import onnx
 
 from graphc.errors import GraphcError, OnnxError, OptionError, did_you_mean
+from graphc.ir.builder import constant, scope
 from graphc.ir.builder import input as graph_input
-from graphc.ir.builder import scope
 from graphc.ir.graph import Initial, Input, State, Value
 from graphc.ir.types import TensorType
 from graphc.onnx import rules
@@ -231,7 +231,7 @@ class Importer:
         self, graph: onnx.GraphProto, environment: Environment, given: Mapping[str, Operand]
     ) -> list[Operand]:
         """The outputs of a body with these inputs; it sees what stands around it."""
-        inner: Environment = ChainMap({}, environment)  # type: ignore[arg-type]
+        inner: Environment = ChainMap({}, environment)
         inner.update(given)
         from graphc.onnx.weights import stored
 
@@ -267,21 +267,11 @@ class Importer:
         number = weight.number
         if number is not None:
             return broadcast_to(full((), number, type.dtype), type.shape)
-        return self._stored_constant(weight, type)
-
-    def _stored_constant(self, weight: Weight, type: TensorType) -> Value:
-        state = State(
-            type,
-            name=self._state_names.unique(weight.name or "constant"),
-            initial=Initial("constant", 0.0),
-            trainable=False,
-        )
-        self._initial[state.name] = weight
-        return state
+        return constant(weight.read())
 
 
 @contextlib.contextmanager
-def _scoped(node: onnx.NodeProto, depth: int) -> Iterable[None]:
+def _scoped(node: onnx.NodeProto, depth: int) -> Iterator[None]:
     name = "" if depth else scope_of(node.name)
     if not name:
         yield

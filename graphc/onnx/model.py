@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, Message
 from onnx import helper, inliner, version_converter
 
 from graphc.errors import GraphcError, OnnxError, OptionError, did_you_mean, quoted
@@ -66,7 +67,7 @@ def _parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
         raise OptionError(f"a model is a path or an onnx.ModelProto, got {quoted(path)}")
     try:
         proto = onnx.load(os.fspath(path), load_external_data=False)
-    except (OSError, DecodeError, ValueError) as error:
+    except Exception as error:  # protobuf has errors of its own
         raise OnnxError(f"{os.fspath(path)} cannot be read as an ONNX file: {error}") from None
     if not proto.HasField("graph"):
         raise OnnxError(f"{os.fspath(path)} is no ONNX file: it holds no graph")
@@ -92,13 +93,13 @@ def _apart(proto: onnx.ModelProto, folder: str) -> Model:
     return Model(structure, weights, frozenset(made))
 
 
-def _copy_fields(source: Message, target: Message, without: set[str]) -> None:
+def _copy_fields(source: Any, target: Any, without: set[str]) -> None:
     for field, value in source.ListFields():
         if field.name in without:
             continue
         if field.is_repeated:
             getattr(target, field.name).extend(value)
-        elif isinstance(value, Message):
+        elif field.message_type is not None:
             getattr(target, field.name).CopyFrom(value)
         else:
             setattr(target, field.name, value)
@@ -117,14 +118,12 @@ def _constant(node: onnx.NodeProto, weights: Mapping[str, Weight], folder: str) 
 
 def constant_of(node: onnx.NodeProto, folder: str) -> Weight | None:
     """The tensor of a Constant node; None for strings and sparse tensors."""
-    import numpy as np
-
     attribute = node.attribute[0]
     if attribute.name == "value" and attribute.type == onnx.AttributeProto.TENSOR:
         weight = stored(attribute.t, folder)
         weight.name = node.output[0]
         return weight
-    kinds = {"value_int": np.int64, "value_ints": np.int64}
+    kinds: dict[str, type[np.generic]] = {"value_int": np.int64, "value_ints": np.int64}
     kinds |= {"value_float": np.float32, "value_floats": np.float32}
     if attribute.name not in kinds:
         return None
@@ -133,8 +132,6 @@ def constant_of(node: onnx.NodeProto, folder: str) -> Weight | None:
 
 
 def _fill(node: onnx.NodeProto, shape: Weight, folder: str) -> Weight | None:
-    import numpy as np
-
     if shape.elements > 64 or shape.dtype.kind != "i":
         return None
     extents = tuple(int(n) for n in shape.read().reshape(-1))
@@ -228,7 +225,7 @@ def _bound(value: onnx.ValueInfoProto, dims: Mapping[str, int | Sequence[int]]) 
         return f"input {value.name!r} has the element type {element_type(type.elem_type)}"
     given = dims.get(value.name)
     if given is not None:
-        extents = tuple(given) if isinstance(given, Sequence) else (given,)
+        extents: tuple[int | None, ...] = tuple(given) if isinstance(given, Sequence) else (given,)
     elif not type.HasField("shape"):
         return f"input {value.name!r} has no rank; give its shape: dims={{{value.name!r}: (...)}}"
     else:
@@ -261,6 +258,6 @@ def _unknown(value: onnx.ValueInfoProto, extents: Sequence[int | None]) -> str:
 def element_type(number: int) -> str:
     """What ONNX calls an element type."""
     try:
-        return onnx.TensorProto.DataType.Name(number).lower()
+        return str(onnx.TensorProto.DataType.Name(number)).lower()
     except ValueError:
         return f"number {number}"
