@@ -10,6 +10,7 @@ from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError
 from graphc.errors import no_attribute as _no_attribute
 from graphc.ir.builder import constant, input, keep, mirror, parameter, scope, segment
 from graphc.ir.graph import Graph, Initial, Node, Value
+from graphc.ir.methods import public_functions as _public_functions
 from graphc.ir.op import Op
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
@@ -32,6 +33,8 @@ from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transp
 from graphc.ops.cross_entropy import softmax_cross_entropy
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
+from graphc.ops.indexing import reverse
+from graphc.ops.indexing import slice_ as slice
 from graphc.ops.loss import (
     binary_cross_entropy_with_logits,
     hinge,
@@ -65,7 +68,6 @@ from graphc.ops.reduce import max, mean, sum
 from graphc.ops.resample import adaptive_average_pool2d, upsample2d
 from graphc.ops.rms_norm import rms_norm
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
-from graphc.ops.shape import slice_ as slice
 from graphc.ops.softmax import causal_softmax, log_softmax, softmax
 from graphc.passes.gradient import gradient
 from graphc.plans.costs import MeasuredCosts, read_costs
@@ -176,6 +178,7 @@ __all__ = [
     "relu",
     "relu6",
     "reshape",
+    "reverse",
     "rms_norm",
     "save_plan",
     "scope",
@@ -195,6 +198,8 @@ __all__ = [
     "upsample2d",
     "where",
 ]
+
+_public_functions({name: globals()[name] for name in __all__})
 
 if not TYPE_CHECKING:  # a type checker knows the names, and would take this for all others
 

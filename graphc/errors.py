@@ -63,6 +63,10 @@ class UnknownNameError(OptionError, KeyError):
     """A mapping of graphc has nothing of that name; its `get` and `in` take it as a KeyError."""
 
 
+class UnknownAttributeError(OptionError, AttributeError):
+    """A value has no attribute or method of that name."""
+
+
 class GraphError(PlacedError):
     """A graph is not well formed: single assignment, order, types or effects are violated."""
 

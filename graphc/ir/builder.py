@@ -283,7 +283,10 @@ def number_of(where: str, given: object, dtype: DType) -> float:
     if isinstance(given, bool | np.bool_) and dtype.kind != "bool":
         given = int(given)
     if not isinstance(given, int | float | np.number | np.bool_):
-        raise OptionError(f"{where}: expected a number, got {given!r} ({type(given).__name__})")
+        cure = "; graphc.constant makes a value of it" if isinstance(given, np.ndarray) else ""
+        raise OptionError(
+            f"{where}: expected a number, got {quoted(given)} ({type(given).__name__}){cure}"
+        )
     try:
         number = float(given)
     except OverflowError:

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphc.errors import choose
+import numpy as np
+
+from graphc.errors import OptionError, choose
 from graphc.ir.attributes import Between
 from graphc.ir.contents import Contents
 from graphc.ir.forms import written
+from graphc.ir.methods import Methods
 from graphc.ir.op import Op
 from graphc.ir.operators import Operators
 from graphc.ir.types import TensorType
@@ -56,11 +59,13 @@ class Initial:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Value(Operators):
+class Value(Operators, Methods):
     """One tensor of a graph, known before any step: `type` has its shape and dtype.
 
     Equality is identity. Operators compute, as the functions of `graphc` do: ``+ - * / ** @``, ``<
-    <= > >=`` and ``x[1:3]``. It has no numbers: those come from a step.
+    <= > >=`` and ``x[1:3]``, and so do the methods ``reshape transpose flatten sum mean max astype
+    cast``. ``shape``, ``dtype``, ``ndim``, ``size``, ``T`` and ``len`` are those of NumPy. It has
+    no numbers: those come from a step.
     """
 
     type: TensorType
@@ -70,6 +75,26 @@ class Value(Operators):
     @property
     def shape(self) -> tuple[int, ...]:
         return self.type.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of its elements, as NumPy's."""
+        return self.type.dtype.numpy
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return self.type.rank
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return self.type.elements
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise OptionError("a value of shape () has no length")
+        return self.shape[0]
 
     @property
     def producer(self) -> Node:

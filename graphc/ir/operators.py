@@ -25,6 +25,11 @@ def operator(symbol: str) -> Callable[[F], F]:
     return register
 
 
+def function(symbol: str) -> Callable[..., Value]:
+    """The function behind an operator or a method."""
+    return _FUNCTIONS[symbol]
+
+
 class Operators:
     """Arithmetic, comparison, matmul and slicing; a number beside a value takes its dtype.
 
@@ -32,7 +37,6 @@ class Operators:
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # an array beside a value is a mistake, not an array of values
 
     def __add__(self, other: Value | float) -> Value:
         return _FUNCTIONS["+"](self, other)  # type: ignore[no-any-return]

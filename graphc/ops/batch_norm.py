@@ -79,7 +79,8 @@ class BatchNorm(Norm):
         )
 
     def inference(self, node: Node) -> Value:
-        return _by_statistics(*node.inputs, epsilon=node.attributes.epsilon)
+        x, scale, bias, mean, variance = node.inputs
+        return _by_statistics(x, scale, bias, mean, variance, node.attributes.epsilon)
 
 
 def _by_statistics(
@@ -202,7 +203,7 @@ def batch_norm(
         weight = number_between("batch_norm: momentum", momentum, 0, 1)
         attributes = BatchNormAttributes(positive("batch_norm", epsilon), weight)
         if frozen:
-            return _by_statistics(x, *factors, *running, epsilon=attributes.epsilon)
+            return _by_statistics(x, *factors, *running, attributes.epsilon)
         return apply(BatchNorm, x, *factors, *running, attributes=attributes).outputs[0]
 
 

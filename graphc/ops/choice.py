@@ -158,6 +158,7 @@ def maximum(a: Operand, b: Operand) -> Value:
     return apply(Maximum, *operands(a, b)).output
 
 
+@operator("cast")
 def cast(x: Value, dtype: object) -> Value:
     """x converted to another dtype, as NumPy converts; x itself where it has it already.
 

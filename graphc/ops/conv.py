@@ -37,7 +37,7 @@ from graphc.ops.geometry import (
 )
 from graphc.ops.reduce import sum
 from graphc.ops.shape import reshape
-from graphc.ops.weights import agree, bias_of, given_weight, he_weight, needed
+from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_given
 
 
 class Convolution(Op):
@@ -291,7 +291,8 @@ def conv2d(
         )
     channels = x.shape[1] // groups
     if weight is None:
-        needed("conv2d", filters=filters, window=window)
+        if filters is None or window is None:
+            raise not_given("conv2d", filters=filters, window=window)
         size = pair("conv2d: window", window, 1)
         shape = (whole_number("conv2d: filters", filters), channels, *size)
         w = he_weight(x, shape, channels * math.prod(size), trainable)
@@ -363,7 +364,8 @@ def conv_transpose2d(
             f"{x.type}"
         )
     if weight is None:
-        needed(where, filters=filters, window=window)
+        if filters is None or window is None:
+            raise not_given(where, filters=filters, window=window)
         kernel, filters = pair("window", window, 1), whole_number(f"{where}: filters", filters)
         if filters % groups:
             raise ShapeError(f"{where}: filters divide into {groups} groups, got {filters}")

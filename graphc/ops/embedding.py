@@ -15,7 +15,7 @@ from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, as_dtype, bool_, int64
 from graphc.ops.accumulation import check_sum, start_sum
-from graphc.ops.weights import agree, given_weight, needed
+from graphc.ops.weights import agree, given_weight, not_given
 
 
 def require_integers(type: TensorType, what: str) -> None:
@@ -210,7 +210,8 @@ def embedding(
         sizes = {"rows": (rows, table.shape[0]), "width": (width, table.shape[1])}
         agree("embedding", table, sizes)
         return gather(table, indices)
-    needed("embedding", rows=rows, width=width)
+    if rows is None or width is None:
+        raise not_given("embedding", rows=rows, width=width)
     return gather(parameter("weight", (rows, width), dtype, Initial("normal", deviation)), indices)
 
 

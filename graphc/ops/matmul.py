@@ -23,7 +23,7 @@ from graphc.ops.choice import cast
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, registers_type
 from graphc.ops.elementwise import Elementwise, float_dtype, lowering_of
 from graphc.ops.shape import reshape
-from graphc.ops.weights import agree, bias_of, given_weight, he_weight, needed
+from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,8 @@ def linear(
     if not isinstance(x, Value) or x.type.rank < 1:
         raise ShapeError(f"linear: the input is a value with one axis or more, got {x!r}")
     if weight is None:
-        needed("linear", outputs=outputs)
+        if outputs is None:
+            raise not_given("linear", outputs=outputs)
         if not isinstance(outputs, int | np.integer) or outputs < 1:
             raise ShapeError(f"linear: outputs is a whole number from 1 up, got {outputs!r}")
         w = he_weight(x, (outputs, x.shape[-1]), x.shape[-1], trainable, initial)

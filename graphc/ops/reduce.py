@@ -15,6 +15,7 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.operators import operator
 from graphc.ir.types import TensorType, bool_, compute_dtype, normalize_axis
 from graphc.ops.choice import cast, equal
 from graphc.ops.elementwise import div, float_dtype, mul, scale
@@ -188,6 +189,7 @@ def _attributes(
     return ReduceAttributes(tuple(sorted(resolved)), keepdims)
 
 
+@operator("sum")
 def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Sum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
 
@@ -201,6 +203,7 @@ def square_sum(x: Value) -> Value:
     return apply(SquareSum, x).output
 
 
+@operator("mean")
 def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Mean of float x over `axes`, by default all; they vanish, or stay as 1 for `keepdims`.
 
@@ -209,6 +212,7 @@ def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fal
     return apply(Mean, x, attributes=_attributes("mean", x, axes, keepdims)).output
 
 
+@operator("max")
 def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Maximum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
 

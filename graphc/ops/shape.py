@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import ShapeError
 from graphc.ir.attributes import DTypeName, Whole
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
@@ -284,6 +284,7 @@ def zeros_like(x: Value) -> Value:
     return full(x.shape, 0.0, dtype)
 
 
+@operator("reshape")
 def reshape(x: Value, shape: Sequence[int]) -> Value:
     """x under another shape of as many elements, row-major: a view. One extent may be -1.
 
@@ -301,6 +302,7 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
     return apply(Reshape, x, attributes=ShapeAttributes(target)).output
 
 
+@operator("transpose")
 def transpose(x: Value, permutation: Sequence[int] | None = None) -> Value:
     """Axes in the order of `permutation`, reversed without one: a view. x itself for no change.
 
@@ -323,44 +325,3 @@ def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
     if target == as_value("broadcast_to", x).shape:
         return x
     return apply(BroadcastTo, x, attributes=ShapeAttributes(target)).output
-
-
-@operator("[]")
-def slice_(x: Value, index: Any) -> Value:
-    """x[index] with slices of positive step, integers and ``...``; an integer drops its axis.
-
-    It is a view. Raises `ShapeError` for an index outside x or a step below 1, and `OptionError`
-    for another kind of index: `graphc.gather` takes rows by number.
-    """
-    entries = list(index) if isinstance(index, tuple) else [index]
-    rank = as_value("slice", x).type.rank
-    if any(not isinstance(e, slice | int | np.integer | type(Ellipsis)) for e in entries):
-        raise OptionError(f"slice: an index is an integer, a slice or ..., got {index!r}")
-    if entries.count(Ellipsis) > 1 or len(entries) - entries.count(Ellipsis) > rank:
-        raise ShapeError(f"index {index!r} has too many parts for a tensor of rank {rank}")
-    if Ellipsis in entries:
-        at = entries.index(Ellipsis)
-        entries[at : at + 1] = [slice(None)] * (rank - len(entries) + 1)
-    entries += [slice(None)] * (rank - len(entries))
-    starts, stops, steps, shape = [], [], [], []
-    for axis, (entry, n) in enumerate(zip(entries, x.shape, strict=True)):
-        if isinstance(entry, slice):
-            start, stop, step = entry.indices(n)
-            if step < 1:
-                raise ShapeError(f"slice: axis {axis} has step {step}; steps are 1 or more")
-            step = min(step, n)  # of steps as long as the axis, only the first is taken
-            shape.append(len(range(start, stop, step)))
-            if not shape[-1]:
-                raise ShapeError(f"slice: {entry} of axis {axis} of extent {n} is empty")
-        else:
-            start = int(entry) % n if -n <= entry < n else n
-            if start == n:
-                raise ShapeError(f"slice: index {entry} is outside axis {axis} of extent {n}")
-            stop, step = start + 1, 1
-        starts.append(start)
-        stops.append(stop)
-        steps.append(step)
-    if not rank:
-        return x
-    attributes = SliceAttributes(tuple(starts), tuple(stops), tuple(steps))
-    return reshape(apply(Slice, x, attributes=attributes).output, shape)

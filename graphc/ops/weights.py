@@ -44,14 +44,13 @@ def agree(where: str, weight: Value, sizes: Mapping[str, tuple[object, object]])
             )
 
 
-def needed(where: str, **sizes: object) -> None:
-    """Raise `OptionError` unless all sizes of a weight that is to be made are stated."""
-    missing = [name for name, stated in sizes.items() if stated is None]
-    if missing:
-        raise OptionError(
-            f"{where}: {' and '.join(missing)} not given; state {' and '.join(sizes)} for a weight "
-            "that is made, or give one as weight="
-        )
+def not_given(where: str, **sizes: object) -> OptionError:
+    """The error that a weight is neither given nor to be made, as sizes are None."""
+    missing = " and ".join(name for name, stated in sizes.items() if stated is None)
+    return OptionError(
+        f"{where}: {missing} not given; state {' and '.join(sizes)} for a weight that is made, or "
+        "give one as weight="
+    )
 
 
 def he_weight(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.rewrite import Rewriter
+from graphc.ops.indexing import slice_
 from graphc.ops.random import Dropout
-from graphc.ops.shape import slice_
 
 
 @dataclass(frozen=True, slots=True)

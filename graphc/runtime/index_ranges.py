@@ -155,9 +155,10 @@ def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
     """Integers that are fed or constants, as they are or behind views and copies: which elements
     of which input or constant they are."""
     constants = (state for state in graph.states if state.role == "constant")
+    sources: list[Input | State] = [*graph.inputs, *constants]
     found: dict[Value, tuple[Input | State, Array]] = {
         source: (source, np.arange(source.type.elements).reshape(source.shape))
-        for source in (*graph.inputs, *constants)
+        for source in sources
         if source.type.dtype.kind == "int"
     }
     for node in graph.nodes:

@@ -16,6 +16,7 @@ from graphc.errors import (
     UnknownNameError,
     check_seed,
     did_you_mean,
+    quoted,
 )
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
@@ -110,13 +111,21 @@ class Program:
         fill_initial(state, self._seed, initial)
         return initial
 
-    def step(self, feeds: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Array]:
+    def step(
+        self, feeds: Mapping[str, Any] | None = None, /, *unnamed: Any, **named: Any
+    ) -> dict[str, Array]:
         """Copy inputs in, run every node, copy outputs out.
 
         Inputs are given by name; one with a default may be left out. Returns new arrays by output
         name, for a training program ``{"loss": array}``.
         """
-        return self._turns.take(self._step, {**_mapping(feeds), **named})
+        if unnamed or not isinstance(feeds, Mapping | None):
+            given = ", ".join(f"{source.name}=..." for source in self.graph.inputs)
+            raise FeedError(
+                f"inputs are given by name, program.step({given}), or as a mapping from names to "
+                f"arrays; got {quoted(feeds)}{' and more' if unnamed else ''}"
+            )
+        return self._turns.take(self._step, {**(feeds or {}), **named})
 
     def _step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         return self._submit(self._stage(feeds))()

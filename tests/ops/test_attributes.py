@@ -119,6 +119,7 @@ REFUSED = {
     },
     "power": {"value": NUMBER},
     "reshape": {"shape": (*SHAPE, (7,), ())},
+    "reverse": {"axes": (*AXES["axes"], ())},
     "rms_norm": {"epsilon": EPSILON},
     "running_mean_update": {"momentum": MOMENTUM},
     "running_variance_update": {

@@ -153,6 +153,17 @@ def _padded(node: Node, places: Places) -> NodeCalls:
     return NodeCalls((fill, _part(node, places, x, where.starts, where.steps)))
 
 
+@kernels_of("reverse")
+def _reversed(node: Node, places: Places) -> NodeCalls:
+    """A copy that reads x from the far end along some axes, by strides below 0."""
+    (x,), axes = node.inputs, node.attributes.axes
+    own = operand("x", x, places[x], x.shape)
+    start = sum((x.shape[axis] - 1) * own.strides[axis] for axis in axes)
+    strides = [-n if axis in axes else n for axis, n in enumerate(own.strides)]
+    source = replace(own.on(strides), start=start)
+    return NodeCalls((_launch(node, places, [source], IDENTITY),))
+
+
 @kernels_of("upsample_nearest2d")
 def _repeated(node: Node, places: Places) -> NodeCalls:
     """A copy over a frame that has rows and columns as pairs: a number in x, and a repetition."""

@@ -1,6 +1,7 @@
 """Operands of a kernel: where they lie, and the index arithmetic that finds their elements.
 
-Strides count elements here, not bytes; 0 repeats an element along an axis.
+Strides count elements here, not bytes; 0 repeats an element along an axis, and one below 0 reads
+from its far end, where the operand starts.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def collapse(
 
 def index_type(shape: tuple[int, ...], operands: Sequence[Operand]) -> str:
     """The C++ type that holds every offset."""
-    spans = [sum((n - 1) * s for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands]
+    spans = [
+        sum((n - 1) * abs(s) for n, s in zip(shape, o.strides, strict=True)) + 1 for o in operands
+    ]
     wide = max([math.prod(shape), *spans]) >= INDEX_LIMIT
     return "unsigned long long" if wide else "unsigned"
 
@@ -188,10 +191,14 @@ def decompose(item: str, shape: Sequence[int], prefix: str) -> tuple[list[str], 
 
 
 def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
-    """C++ for the sum of index times stride."""
+    """C++ for the sum of index times stride; below 0 it wraps, as offsets are unsigned."""
     terms = [
-        index if stride == 1 else f"{index} * {stride}u"
+        index if stride == 1 else f"{index} * {_factor(stride)}"
         for index, stride in zip(indices, strides, strict=True)
         if stride
     ]
     return " + ".join(terms) or "0u"
+
+
+def _factor(stride: int) -> str:
+    return f"{stride}u" if stride >= 0 else f"Index({stride})"

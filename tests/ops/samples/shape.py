@@ -35,6 +35,10 @@ SAMPLES = [
         lambda x: np.broadcast_to(x, (2, 3, 4)), {"x": {"dy"}},
     ),
     Sample("slice", lambda x: x[1:4:2, :3], ((4, 5),), lambda x: x[1:4:2, :3], {"x": {"dy"}}),
+    Sample(
+        "reverse", lambda x: g.reverse(x, (0, -1)), ((2, 3, 4),), lambda x: x[::-1, :, ::-1],
+        {"x": {"dy"}},
+    ),
     Sample("pad_slice", direct(shape.PadSlice, WHOLE), ((2, 3),), padded, {"x": {"dy"}}),
     Sample(
         "pad_slice", lambda x: g.pad(x, ((1, 0), (0, 2)), value=-1.5), ((2, 3),),
