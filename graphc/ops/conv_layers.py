@@ -17,7 +17,7 @@ from graphc.ops.conv_axes import (
     windows_of,
 )
 from graphc.ops.geometry import axis_numbers
-from graphc.ops.weights import agree, bias_of, given_weight, he_weight, needed
+from graphc.ops.weights import agree, bias_of, given_weight, he_weight, not_given
 
 
 class _Layer(NamedTuple):
@@ -69,8 +69,8 @@ class _Layer(NamedTuple):
         return weight, bias
 
     def _made(self, x: Value, size: tuple[int, ...] | None, transposed: bool) -> Value:
-        needed(self.where, filters=self.filters, window=self.window)
-        assert size is not None
+        if self.filters is None or size is None:
+            raise not_given(self.where, filters=self.filters, window=size)
         filters = whole_number(f"{self.where}: filters", self.filters)
         groups, channels = self.groups, x.shape[1]
         if filters % groups:
