@@ -66,6 +66,7 @@ from graphc.ops.recurrent import (
 )
 from graphc.ops.reduce import max, mean, sum
 from graphc.ops.resample import adaptive_average_pool2d, upsample2d
+from graphc.ops.resize import resize
 from graphc.ops.rms_norm import rms_norm
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ops.softmax import causal_softmax, log_softmax, softmax
@@ -178,6 +179,7 @@ __all__ = [
     "relu",
     "relu6",
     "reshape",
+    "resize",
     "reverse",
     "rms_norm",
     "save_plan",

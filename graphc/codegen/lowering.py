@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from graphc.codegen.convolution import ops as convolution
 from graphc.codegen.elementwise import ops as elementwise
-from graphc.codegen.families import attention, dropout, lookup, pooling, resample, step_numbers
+from graphc.codegen.families import (
+    attention,
+    axis_map,
+    dropout,
+    lookup,
+    pooling,
+    resample,
+    step_numbers,
+)
 from graphc.codegen.lines import cross_entropy, norms, reductions, softmax
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Buffer, NodeCalls, Slot
@@ -16,6 +24,7 @@ from graphc.ir.op import Op
 
 FAMILIES = (
     attention, convolution, cross_entropy, dropout, elementwise, lookup, norms, pooling, products,
+    attention, axis_map, convolution, dropout, elementwise, lookup, norms, pooling, products,
     reductions, resample, softmax, step_numbers,
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""

@@ -1,16 +1,66 @@
-"""Padding and cropping of any axes."""
+"""Padding and cropping of any axes: by a number, or by what is there, one axis after another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
 
 from graphc.errors import OptionError, ShapeError, choose
+from graphc.ir.attributes import OneOf, Whole
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Value
-from graphc.ops.geometry import Pair
+from graphc.ir.types import TensorType
+from graphc.ops.axis_map import AxisMap, Table, table_of
+from graphc.ops.geometry import COUNTED, Pair
 from graphc.ops.shape import PadSlice, PadSliceAttributes, Slice, SliceAttributes
 
-MODES = ("constant",)
+REPEATED = ("reflect", "edge", "wrap")
+MODES = ("constant", *REPEATED)
+
+
+@dataclass(frozen=True, slots=True)
+class PadAxisAttributes:
+    """An axis, its extent in the result, what is added in front, and what is repeated there."""
+
+    axis: Annotated[int, Whole()]
+    extent: Annotated[int, Whole(1, COUNTED)]
+    before: Annotated[int, Whole(0, COUNTED)]
+    mode: Annotated[str, OneOf(REPEATED)]
+
+
+class PadAxis(AxisMap):
+    """y = x with elements of its own on both sides of one axis."""
+
+    name, attributes, partner = "pad_axis", PadAxisAttributes, "pad_axis_gradient"
+
+    def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
+        if source + attributes.before > result:
+            raise ShapeError(
+                f"{source} elements behind {attributes.before} more are not within {result}"
+            )
+
+    def forward_table(self, attributes: Any, source: int, result: int) -> Table:
+        places = np.arange(result) - attributes.before
+        if attributes.mode == "edge":
+            read = np.clip(places, 0, source - 1)
+        elif attributes.mode == "wrap":
+            read = places % source
+        else:
+            period = max(1, 2 * (source - 1))
+            read = source - 1 - np.abs(places % period - (source - 1))
+        return table_of(read[:, None], None)
+
+
+class PadAxisGradient(PadAxis):
+    """dx: each element sums the gradients of what has repeated it."""
+
+    name, partner, transposes = "pad_axis_gradient", "pad_axis", True
+
+
+# --- function ---
 
 
 def pad(
@@ -18,10 +68,12 @@ def pad(
 ) -> Value:
     """x with more elements around it: for each axis (before, after), or one number for both.
 
-    Negative widths crop, before anything is added. The mode "constant" adds `value`. x itself where
-    all widths are 0. Raises `ShapeError` for another number of widths and where nothing is left of
-    an axis, `OptionError` for another mode, and `DTypeError` for a value that x's dtype does not
-    hold.
+    Negative widths crop, before anything is added. The mode "constant" adds `value`; "edge" repeats
+    what is outermost, "reflect" mirrors x at its outermost elements without repeating them, and
+    "wrap" goes on at the other end, each also for widths beyond x. x itself where all widths are 0.
+    Raises `ShapeError` for another number of widths and where nothing is left of
+    an axis, `OptionError` for another mode, and `DTypeError` for a value that x's
+    dtype does not hold.
     """
     rank = as_value("pad", x).type.rank
     choose("pad: mode", mode, MODES)
@@ -31,7 +83,15 @@ def pad(
     number = number_of("pad: value", value, x.type.dtype)
     x = _cropped(x, pairs)
     added = [(max(before, 0), max(after, 0)) for before, after in pairs]
-    return _surrounded(x, added, number) if any(map(any, added)) else x
+    if not any(map(any, added)):
+        return x
+    if mode == "constant":
+        return _surrounded(x, added, number)
+    for axis, (before, after) in enumerate(added):
+        if before or after:
+            attributes = PadAxisAttributes(axis, before + x.shape[axis] + after, before, mode)
+            x = apply(PadAxis, x, attributes=attributes).output
+    return x
 
 
 def _width(given: int | Pair) -> Pair:

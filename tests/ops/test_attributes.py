@@ -54,6 +54,17 @@ SHAPE = ((0,), (-3,), (FAR, FAR), (HUGE,), (2.5,), (1,) * 65, 12)
 PART = (-0.1, 1.1, *NOT_FINITE)
 LABELS = ((1, 2), (HUGE,), (True,), 0)
 FACTOR = (0, -1, FAR, HUGE)
+MAP = {"axis": (-1, 4, FAR, HUGE, 2.5), "extent": (0, -1, FAR, HUGE, 2.5, 1)}
+RESIZE = {
+    **MAP,
+    "scale": (0.0, -1.0, 9.0, 10**400, *NOT_FINITE),
+    "form": ("", "bilinear", None),
+    "coordinates": ("", "corners", None),
+    "rounding": ("", "half_even", None),
+    "cubic": (1e300, *NOT_FINITE),
+    "region": ((0.0,), (NAN, 1.0), (0.0, INF), 0.5),
+    "value": (10**400, "1", None),
+}
 MEMBERS = ((), ("",), ("neg",), ("neg(x9)",), ("softmax(x0, axis=0)",), ("neg(x0, value=nan)",))
 
 REFUSED = {
@@ -117,9 +128,18 @@ REFUSED = {
         "stops": ((0, 0), (99, 99), (1,), (-1, -1)), "steps": ((0, 1), (-1, 1), (1,), (FAR, 1)),
         "value": (10**400, "1", None),
     },
+    "pad_axis": {
+        **MAP, "extent": (*MAP["extent"], 5), "before": (-1, 6, HUGE, 1.5), "mode": ("", "mirror"),
+    },
+    "pad_axis_gradient": {
+        **MAP, "extent": (*MAP["extent"][:-1], 8), "before": (-1, 6, HUGE, 1.5),
+        "mode": ("", "mirror"),
+    },
     "power": {"value": NUMBER},
     "reshape": {"shape": (*SHAPE, (7,), ())},
     "reverse": {"axes": (*AXES["axes"], ())},
+    "resize_axis": RESIZE,
+    "resize_axis_gradient": {**RESIZE, "scale": (*RESIZE["scale"], 0.5)},
     "rms_norm": {"epsilon": EPSILON},
     "running_mean_update": {"momentum": MOMENTUM},
     "running_variance_update": {
@@ -151,6 +171,10 @@ ANY_TRUTH = {
     ("matmul", "transpose_a"): "either order of two axes is a matrix, operands decide if it fits",
     ("matmul", "transpose_b"): "as for the other operand",
     ("matmul", "wide"): "a product of 16-bit floats may be float32",
+    ("resize_axis", "antialias"): "a kernel is as wide as elements of x, or of the result",
+    ("resize_axis", "exclude_outside"): "elements at the ends stand for those beyond, or none do",
+    ("resize_axis_gradient", "antialias"): "as going forward",
+    ("resize_axis_gradient", "exclude_outside"): "as going forward",
     ("max", "keepdims"): "axes may stay with extent 1",
     ("mean", "keepdims"): "axes may stay with extent 1",
     ("sum", "keepdims"): "axes may stay with extent 1",

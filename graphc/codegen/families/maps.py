@@ -32,16 +32,20 @@ def own_operands(node: Node, places: Places) -> tuple[list[Operand], list[Operan
 
 
 def each_element(
-    node: Node, inputs: list[Operand], outputs: list[Operand], body: Sequence[str]
+    node: Node,
+    inputs: list[Operand],
+    outputs: list[Operand],
+    body: Sequence[str],
+    names: Sequence[str] = AXES,
 ) -> Launch:
-    """A kernel that runs `body` for each place n, c, h, w of the output."""
+    """A kernel that runs `body` for each place of the output, by default n, c, h, w."""
     shape, elements = node.outputs[0].shape, node.outputs[0].type.elements
     values, operands = (*node.inputs, *node.outputs), (*inputs, *outputs)
     spans = [(value.shape, o) for value, o in zip(values, operands, strict=True)]
     order = order_of(shape, outputs)
     split, indices = decompose("item", [shape[axis] for axis in order], "o")
     axes = [
-        f"const Index {AXES[axis]} = {index};"
+        f"const Index {names[axis]} = {index};"
         for axis, index in sorted(zip(order, indices, strict=True))
     ]
     kernel = grid_kernel(

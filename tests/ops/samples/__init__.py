@@ -7,6 +7,7 @@ differentiable input, the least set of values that its gradient needs.
 
 from ops.samples import (
     attention,
+    axis_maps,
     elementwise,
     fused,
     lookup,
@@ -30,6 +31,7 @@ SAMPLES = [
     *pooling.SAMPLES,
     *norm.SAMPLES,
     *attention.SAMPLES,
+    *axis_maps.SAMPLES,
     *lookup.SAMPLES,
     *losses.SAMPLES,
 ]

@@ -1,0 +1,245 @@
+"""Linear maps along one axis, given by a table: which places a result sums, with which weights.
+
+Resizing, padding by what is there and folding windows are such maps; each is two ops, the map and
+its transpose, of which either is the other's gradient. A table follows from attributes and extents
+alone: it is worked out when a program is bound and takes no bytes of the arena.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from graphc.errors import ShapeError
+from graphc.ir.attributes import Whole
+from graphc.ir.builder import apply
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType
+from graphc.ops.elementwise import float_dtype
+from graphc.ops.geometry import COUNTED
+
+TILE_BYTES = 4 * 2**20
+"""Bytes of scratch, if the device allows as much and one line across the axis needs no more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Result i sums weights[k] times the element at places[k] for k from starts[i] to below
+    starts[i + 1]; one that sums nothing is the map's fill."""
+
+    starts: Array
+    places: Array
+    weights: Array
+
+    @property
+    def counts(self) -> Array:
+        """How many places each result sums."""
+        return np.diff(self.starts)
+
+    @property
+    def copies(self) -> bool:
+        """Whether each result is one element or the fill."""
+        return bool(self.counts.max() <= 1 and (self.weights == 1.0).all())
+
+    def transposed(self, extent: int) -> Table:
+        """The table by which each of `extent` places sums the results that read it, in order."""
+        rows = np.repeat(np.arange(len(self.starts) - 1), self.counts)
+        order = np.argsort(self.places, kind="stable")
+        counts = np.bincount(self.places, minlength=extent)
+        return Table(_running(counts), rows[order], self.weights[order])
+
+
+def _running(counts: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def table_of(places: Array, weights: Array | None, kept: Array | None = None) -> Table:
+    """A table from (results, taps) places and weights, of which those that are `kept` count."""
+    share = np.ones(places.shape) if weights is None else weights
+    mask = share != 0 if kept is None else kept
+    return Table(_running(mask.sum(1)), places[mask].astype(np.int64), share[mask])
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMapAttributes:
+    """An axis, counted from the front, and its extent in the result."""
+
+    axis: Annotated[int, Whole()]
+    extent: Annotated[int, Whole(1, COUNTED)]
+
+
+class AxisMap(Op):
+    """Base of the maps and of their transposes, which set `transposes` and name each other."""
+
+    inputs = ("x",)
+    needs_contiguous = ("x",)
+    any_strides = True
+    on_maps = True
+
+    transposes: ClassVar[bool] = False
+    partner: ClassVar[str]
+    """The name of the transposed op."""
+
+    def forward_table(self, attributes: Any, source: int, result: int) -> Table:
+        """The map's table, from an axis of `source` elements to one of `result`."""
+        raise NotImplementedError
+
+    def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
+        """Raise `GraphcError` for attributes that do not suit the map's extents."""
+
+    def infer(self, attributes: Any, x: TensorType) -> TensorType:
+        if attributes.axis >= x.rank:
+            raise ShapeError(f"axis {attributes.axis} of {x}, which has {x.rank} axes")
+        own, extent = x.shape[attributes.axis], attributes.extent
+        if own > COUNTED:
+            raise ShapeError(f"an axis that is mapped has at most {COUNTED} elements, got {x}")
+        source, result = (extent, own) if self.transposes else (own, extent)
+        if self.transposes:
+            float_dtype(x)
+        self.check(attributes, x, source, result)
+        shape = list(x.shape)
+        shape[attributes.axis] = extent
+        return x.with_shape(shape)
+
+    def fill(self, attributes: Any) -> float:
+        """What a result is that sums nothing."""
+        return 0.0
+
+    def linear(self, attributes: Any) -> Any:
+        """The attributes of the map without its fill, which no gradient sees."""
+        return attributes
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        a = self.linear(node.attributes)
+        attributes = replace(a, extent=node.inputs[0].shape[a.axis])
+        return apply(type(REGISTRY[self.partner]), dy, attributes=attributes).output
+
+    def table(self, node: Node) -> Table:
+        """What each result of the node sums."""
+        a = node.attributes
+        return _tabled(self, a, node.inputs[0].shape[a.axis])
+
+    def cost(self, node: Node) -> Cost:
+        moved, table, y = super().cost(node), self.table(node), node.output
+        if table.copies:
+            return moved
+        lines = y.type.elements // y.shape[node.attributes.axis]
+        return Cost(2 * len(table.places) * lines, moved.bytes_read, moved.bytes_written)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Elements that are brought together, or weighted before they are added."""
+        if not any(run.needs_room for run in _runs(self.table(node))):
+            return ()
+        y = node.output.type
+        lines, extent, inner = folded(y.shape, node.attributes.axis)
+        limit = min(TILE_BYTES, device.workspace_limit_bytes) // max(4, y.dtype.itemsize)
+        rows = min(extent, max(1, limit // inner))
+        return (y.with_shape((min(lines, max(1, limit // (rows * inner))), rows, inner)),)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
+        axis, table = node.attributes.axis, self.table(node)
+        source, result = x.reshape(folded(x.shape, axis)), y.reshape(folded(y.shape, axis))
+        for start, stop in _ranges(table.counts == 0):
+            record(result[:, start:stop].fill, self.fill(node.attributes))
+        room = record.scratch[0] if record.scratch else None
+        lines, rows = result.shape[:2] if room is None else room.shape[:2]
+        for run in _runs(table):
+            for part in run.cut(rows):
+                for top in range(0, len(result), lines):
+                    band = slice(top, min(top + lines, len(result)))
+                    part.record(record, source[band], result[band], room)
+
+
+def folded(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """Lines across an axis: (elements before, the axis, elements behind it)."""
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+@functools.lru_cache(maxsize=256)
+def _tabled(op: AxisMap, attributes: Any, extent: int) -> Table:
+    if not op.transposes:
+        return op.forward_table(attributes, extent, attributes.extent)
+    return op.forward_table(attributes, attributes.extent, extent).transposed(attributes.extent)
+
+
+def _ranges(mask: Array) -> Iterator[tuple[int, int]]:
+    """The stretches in which a mask is true, as [start, stop)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+class _Run(NamedTuple):
+    """One tap of neighbouring results: which elements these read, and with which weights."""
+
+    start: int
+    places: Array
+    weights: Array
+    is_first: bool
+
+    @property
+    def needs_room(self) -> bool:
+        return self.part is None or not (self.is_first or self.is_plain)
+
+    @property
+    def is_plain(self) -> bool:
+        return bool((self.weights == 1.0).all())
+
+    @property
+    def part(self) -> slice | None:
+        """The elements as a slice, one alone for all results; None where no slice has them."""
+        first, steps = int(self.places[0]), np.diff(self.places)
+        step = int(steps[0]) if len(steps) else 1
+        if (steps != step).any():
+            return None
+        if step == 0:
+            return slice(first, first + 1)
+        stop = first + step * len(self.places)
+        return slice(first, stop if stop >= 0 else None, step)
+
+    def cut(self, rows: int) -> Iterator[_Run]:
+        """The run in pieces of so many results."""
+        for at in range(0, len(self.places), rows):
+            piece = slice(at, at + rows)
+            yield _Run(self.start + at, self.places[piece], self.weights[piece], self.is_first)
+
+    def record(self, record: Recorder, source: Array, result: Array, room: Array | None) -> None:
+        """Record what writes the run's results, or adds to them."""
+        target = result[:, self.start : self.start + len(self.places)]
+        held = target
+        if room is not None:
+            held = room.reshape(-1)[: target.size].reshape(target.shape)
+        part = self.part
+        if part is None:
+            record(np.take, source, self.places, 1, held, "clip")
+            found = held
+        else:
+            found = source[:, part]
+        if self.is_plain:
+            if self.is_first:
+                record(np.copyto, target, found)
+            else:
+                record(np.add, target, found, out=target)
+            return
+        weights = self.weights.astype(target.dtype)[:, None]
+        weighted = target if self.is_first else held
+        record(np.multiply, found, weights, out=weighted)
+        if not self.is_first:
+            record(np.add, target, weighted, out=target)
+
+
+@functools.lru_cache(maxsize=64)
+def _runs(table: Table) -> tuple[_Run, ...]:
+    """All taps of a table, those of one number after those before it."""
+    found, counts = [], table.counts
+    for tap in range(int(counts.max())):
+        for start, stop in _ranges(counts > tap):
+            at = table.starts[start:stop] + tap
+            found.append(_Run(start, table.places[at], table.weights[at], tap == 0))
+    return tuple(found)

@@ -1,0 +1,226 @@
+"""Resizing by interpolation, as ONNX's Resize defines it: one linear map an axis.
+
+Each result has a coordinate between the elements of the axis; what it sums are the elements around
+it, weighted by a kernel's height at their distance (Keys, 1981, for the cubic one). Elements beyond
+the ends are those at the ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.ir.attributes import Between, OneOf, Whole
+from graphc.ir.builder import apply, as_value, number_of
+from graphc.ir.graph import Value
+from graphc.ir.op import Array
+from graphc.ir.types import TensorType, as_shape
+from graphc.ops.axis_map import AxisMap, Table, table_of
+from graphc.ops.elementwise import float_dtype
+from graphc.ops.geometry import COUNTED
+
+FORMS = ("nearest", "linear", "cubic")
+COORDINATES = (
+    "half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric",
+    "tf_crop_and_resize",
+)  # fmt: skip
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAttributes:
+    """An axis, its extent in the result, and how it is resized."""
+
+    axis: Annotated[int, Whole()]
+    extent: Annotated[int, Whole(1, COUNTED)]
+    scale: Annotated[float, Between(above=0.0)]
+    """Elements of the result to one of x, of which the extent is rounded down."""
+    form: Annotated[str, OneOf(FORMS)] = "nearest"
+    coordinates: Annotated[str, OneOf(COORDINATES)] = "half_pixel"
+    rounding: Annotated[str, OneOf(ROUNDINGS)] = "round_prefer_floor"
+    cubic: Annotated[float, Between(-1e6, 1e6)] = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+    region: Annotated[tuple[float, float], Between(-1e6, 1e6)] = (0.0, 1.0)
+    value: float = 0.0
+
+
+def coordinates_of(a: ResizeAttributes, source: int, result: int) -> Array:
+    """The coordinate of each result among the elements of the axis."""
+    places, length = np.arange(result, dtype=np.float64), a.scale * source
+    if a.coordinates == "asymmetric":
+        return places / a.scale
+    if a.coordinates == "align_corners":
+        return places * ((source - 1) / (length - 1)) if length != 1 else 0 * places
+    if a.coordinates == "tf_crop_and_resize":
+        start, end = a.region
+        if length == 1:
+            return 0 * places + (start + end) * (source - 1) / 2
+        return start * (source - 1) + places * ((end - start) * (source - 1) / (length - 1))
+    if a.coordinates == "pytorch_half_pixel" and length <= 1:
+        return 0 * places
+    shift = source / 2 * (1 - result / length) if a.coordinates == "half_pixel_symmetric" else 0
+    return shift + (places + 0.5) / a.scale - 0.5
+
+
+def _rounded(a: ResizeAttributes, coordinates: Array) -> Array:
+    if a.rounding == "round_prefer_floor":
+        return np.ceil(coordinates - 0.5)
+    if a.rounding == "round_prefer_ceil":
+        return np.floor(coordinates + 0.5)
+    return np.floor(coordinates) if a.rounding == "floor" else np.ceil(coordinates)
+
+
+def _height(a: ResizeAttributes, distance: Array) -> Array:
+    """The interpolation's kernel: a tent, or Keys' cubic with its free coefficient."""
+    d = np.abs(distance)
+    if a.form == "linear":
+        tent: Array = np.maximum(1 - d, 0)
+        return tent
+    near = ((a.cubic + 2) * d - (a.cubic + 3)) * d * d + 1
+    far = ((d - 5) * d + 8) * d * a.cubic - 4 * a.cubic
+    heights: Array = np.where(d <= 1, near, np.where(d < 2, far, 0))
+    return heights
+
+
+def interpolation(a: ResizeAttributes, source: int, result: int) -> Table:
+    """What each result sums of an axis of `source` elements."""
+    centres = coordinates_of(a, source, result)
+    kept = np.ones((result, 1), bool)
+    if a.coordinates == "tf_crop_and_resize":
+        kept = ((centres >= 0) & (centres <= source - 1))[:, None]
+    if a.form == "nearest":
+        return table_of(np.clip(_rounded(a, centres), 0, source - 1)[:, None], None, kept)
+    squeeze = min(a.scale, 1.0) if a.antialias else 1.0
+    reach = math.ceil((1 if a.form == "linear" else 2) / squeeze)
+    places = np.floor(centres)[:, None] + np.arange(1 - reach, reach + 1)
+    weights = _height(a, (places - centres[:, None]) * squeeze)
+    if a.antialias:
+        weights /= weights.sum(1, keepdims=True)
+    if a.exclude_outside:
+        weights *= (places >= 0) & (places < source)
+        weights /= np.where(kept, weights.sum(1, keepdims=True), 1)
+    return table_of(np.clip(places, 0, source - 1), weights, kept & (weights != 0))
+
+
+class ResizeAxis(AxisMap):
+    """y = x with another extent of one axis, each element interpolated."""
+
+    name, attributes, partner = "resize_axis", ResizeAttributes, "resize_axis_gradient"
+
+    def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
+        a: ResizeAttributes = attributes
+        number_of("value", a.value, x.dtype)
+        if a.form != "nearest":
+            float_dtype(x)
+        length = a.scale * source
+        if not result - 0.5 <= length < result + 1:
+            raise ShapeError(f"an axis of {source} times {a.scale:g} has not {result} elements")
+
+    def forward_table(self, attributes: Any, source: int, result: int) -> Table:
+        return interpolation(attributes, source, result)
+
+    def fill(self, attributes: Any) -> float:
+        return float(attributes.value)
+
+    def linear(self, attributes: Any) -> Any:
+        return replace(attributes, value=0.0)
+
+
+class ResizeAxisGradient(ResizeAxis):
+    """dx: each element sums what has been interpolated from it."""
+
+    name, partner, transposes = "resize_axis_gradient", "resize_axis", True
+
+    def fill(self, attributes: Any) -> float:
+        return 0.0
+
+
+# --- function ---
+
+
+def resize(
+    x: Value,
+    shape: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
+    form: str = "nearest",
+    coordinates: str = "half_pixel",
+    rounding: str = "round_prefer_floor",
+    antialias: bool = False,
+    cubic: float = -0.75,
+    exclude_outside: bool = False,
+    region: Sequence[tuple[float, float]] | None = None,
+    value: float = 0.0,
+) -> Value:
+    """x interpolated to another shape: each axis by itself, as ONNX's Resize does.
+
+    Give either the `shape` of the result, with as many axes as x, or `scales`, one an axis, of
+    which extents are rounded down. The `form` is "nearest", for any dtype, or "linear" or "cubic"
+    (with the coefficient `cubic`), for floats.
+
+    `coordinates` says where the centres of the result lie among those of x: "half_pixel" aligns
+    the outer edges, "align_corners" the first and last centres, "asymmetric" the first ones,
+    "half_pixel_symmetric" the middles, "pytorch_half_pixel" is "half_pixel" but for an extent of 1,
+    and "tf_crop_and_resize" takes the `region` (start, end) of each axis, in parts of it; what lies
+    beyond x is `value` there. `rounding` is for "nearest": "round_prefer_floor",
+    "round_prefer_ceil", "floor" or "ceil".
+
+    With `antialias` the kernel is as wide as the result is smaller; with `exclude_outside` weights
+    beyond the ends are 0, where they else belong to the elements at the ends. PyTorch's "nearest"
+    is "asymmetric" with "floor". Raises `ShapeError`, `OptionError` and `DTypeError`.
+    """
+    rank = as_value("resize", x).type.rank
+    factors, extents = _sizes(x, shape, scales)
+    regions = [(0.0, 1.0)] * rank if region is None else [*map(_bounds, region)]
+    if len(regions) != rank:
+        raise ShapeError(f"resize: give a region for each of {rank} axes, got {region!r}")
+    if form != "nearest" and x.type.dtype.kind != "float":
+        raise DTypeError(f"resize: the form {form!r} takes floats, got {x.type}; cast them first")
+    if form == "nearest":
+        antialias, exclude_outside, cubic = False, False, -0.75
+    crops = coordinates == "tf_crop_and_resize"
+    filled = number_of("resize: value", value, x.type.dtype) if crops else 0.0
+    wanted = [
+        ResizeAttributes(
+            axis, extent, factor, form, coordinates, rounding, cubic, antialias, exclude_outside,
+            bounds if crops else (0.0, 1.0), filled,
+        )
+        for axis, (extent, factor, bounds) in enumerate(zip(extents, factors, regions, strict=True))
+    ]  # fmt: skip
+    for attributes in sorted(wanted, key=lambda a: a.scale):  # what shrinks goes first
+        if attributes.scale != 1.0 or attributes.region != (0.0, 1.0):
+            x = apply(ResizeAxis, x, attributes=attributes).output
+    return x
+
+
+def _bounds(given: object) -> tuple[float, float]:
+    if not isinstance(given, Sequence) or len(given) != 2:
+        raise OptionError(f"resize: a region is (start, end), got {given!r}")
+    return given[0], given[1]
+
+
+def _sizes(
+    x: Value, shape: Sequence[int] | None, scales: Sequence[float] | None
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The scale and the extent of each axis; raises `OptionError` or `ShapeError`."""
+    given = scales if shape is None else shape
+    if (shape is None) == (scales is None) or not isinstance(given, Sequence):
+        raise OptionError("resize: give either the shape or the scales, one number an axis")
+    if len(given) != x.type.rank:
+        raise ShapeError(f"resize: give a number for each of {x.type.rank} axes, got {given!r}")
+    if shape is not None:
+        extents = as_shape("resize", shape)
+        return tuple(m / n for m, n in zip(extents, x.shape, strict=True)), extents
+    factors = []
+    for factor in given:
+        Between(above=0.0).check("resize: a scale", factor)
+        factors.append(float(factor))
+    extents = tuple(math.floor(n * factor) for n, factor in zip(x.shape, factors, strict=True))
+    if min(extents, default=1) < 1:
+        raise ShapeError(f"resize: scales {given!r} leave nothing of an axis of {x.type}")
+    return tuple(factors), extents
