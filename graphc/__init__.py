@@ -14,27 +14,61 @@ from graphc.ir.methods import public_functions as _public_functions
 from graphc.ir.op import Op
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
-from graphc.ops.activation import gelu, leaky_relu, relu, relu6, sigmoid, silu, tanh
+from graphc.ops.activation import (
+    celu,
+    elu,
+    gelu,
+    hard_sigmoid,
+    hard_swish,
+    leaky_relu,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    softsign,
+    tanh,
+    thresholded_relu,
+)
 from graphc.ops.attention import attention, multi_head_attention
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.choice import (
     cast,
+    clip,
     equal,
     greater,
     greater_equal,
+    isinf,
+    isnan,
     less,
     less_equal,
     maximum,
+    minimum,
     where,
 )
 from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
 from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
 from graphc.ops.cross_entropy import softmax_cross_entropy
-from graphc.ops.elementwise import add, div, exp, log, mul, neg, power, sqrt, sub
+from graphc.ops.elementwise import add, div, exp, log, mul, neg, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
 from graphc.ops.indexing import reverse
 from graphc.ops.indexing import slice_ as slice
+from graphc.ops.integer import (
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
+    floor_divide,
+    fmod,
+    left_shift,
+    remainder,
+    right_shift,
+    trunc_divide,
+)
 from graphc.ops.loss import (
     binary_cross_entropy_with_logits,
     hinge,
@@ -56,6 +90,7 @@ from graphc.ops.pool_axes import (
     max_pool2d,
     max_pool3d,
 )
+from graphc.ops.power import power, reciprocal
 from graphc.ops.random import dropout
 from graphc.ops.recurrent import (
     CellParameters,
@@ -68,8 +103,23 @@ from graphc.ops.reduce import max, mean, sum
 from graphc.ops.resample import adaptive_average_pool2d, upsample2d
 from graphc.ops.resize import resize
 from graphc.ops.rms_norm import rms_norm
+from graphc.ops.rounding import abs, ceil, floor, round, sign, trunc
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ops.softmax import causal_softmax, log_softmax, softmax
+from graphc.ops.trigonometry import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cos,
+    cosh,
+    erf,
+    sin,
+    sinh,
+    tan,
+)
 from graphc.passes.gradient import gradient
 from graphc.plans.costs import MeasuredCosts, read_costs
 from graphc.plans.memory_plan import MemoryPlan
@@ -97,9 +147,16 @@ __all__ = [
     "ProgramBusy",
     "TornError",
     "Value",
+    "abs",
+    "acos",
+    "acosh",
     "adaptive_average_pool2d",
     "add",
     "affine",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
     "attention",
     "average_pool1d",
     "average_pool2d",
@@ -107,9 +164,16 @@ __all__ = [
     "batch_norm",
     "binary_cross_entropy_with_logits",
     "bind",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
     "broadcast_to",
     "cast",
     "causal_softmax",
+    "ceil",
+    "celu",
+    "clip",
     "compile",
     "concat",
     "constant",
@@ -119,11 +183,18 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "cos",
+    "cosh",
     "div",
     "dropout",
+    "elu",
     "embedding",
     "equal",
+    "erf",
     "exp",
+    "floor",
+    "floor_divide",
+    "fmod",
     "format_graph",
     "frontier",
     "full",
@@ -136,14 +207,19 @@ __all__ = [
     "group_norm",
     "gru_cell",
     "gru_parameters",
+    "hard_sigmoid",
+    "hard_swish",
     "hinge",
     "huber",
     "input",
+    "isinf",
+    "isnan",
     "keep",
     "kl_divergence",
     "largest_batch",
     "layer_norm",
     "leaky_relu",
+    "left_shift",
     "less",
     "less_equal",
     "linear",
@@ -160,7 +236,9 @@ __all__ = [
     "max_pool3d",
     "maximum",
     "mean",
+    "minimum",
     "mirror",
+    "mish",
     "mse",
     "mul",
     "multi_head_attention",
@@ -173,30 +251,45 @@ __all__ = [
     "parse_graph",
     "plan",
     "power",
+    "prelu",
     "profile",
     "read_costs",
     "read_notes",
+    "reciprocal",
     "relu",
     "relu6",
+    "remainder",
     "reshape",
     "resize",
     "reverse",
+    "right_shift",
     "rms_norm",
+    "round",
     "save_plan",
     "scope",
     "segment",
+    "selu",
     "sigmoid",
+    "sign",
     "silu",
+    "sin",
+    "sinh",
     "slice",
     "smooth_l1",
     "softmax",
     "softmax_cross_entropy",
+    "softplus",
+    "softsign",
     "split",
     "sqrt",
     "sub",
     "sum",
+    "tan",
     "tanh",
+    "thresholded_relu",
     "transpose",
+    "trunc",
+    "trunc_divide",
     "upsample2d",
     "where",
 ]

@@ -19,12 +19,24 @@ from graphc.ir.types import DType
 FUNCTIONS = {
     # name: flops an element, counted as vendors count them (transcendentals as their polynomial)
     "add": 1, "subtract": 1, "multiply": 1, "divide": 1, "negative": 1, "power": 10,
-    "exp": 8, "log": 8, "sqrt": 2, "tanh": 10, "erf": 10, "sigmoid": 10, "maximum": 1,
+    "exp": 8, "log": 8, "expm1": 8, "log1p": 8, "sqrt": 2, "erf": 10, "sigmoid": 10,
+    "sin": 10, "cos": 10, "tan": 12, "asin": 12, "acos": 12, "atan": 12,
+    "sinh": 10, "cosh": 10, "tanh": 10, "asinh": 12, "acosh": 12, "atanh": 12,
+    "abs": 1, "sign": 1, "floor": 1, "ceil": 1, "rint": 1, "trunc": 1,
+    "maximum": 1, "minimum": 1, "floor_divide": 4, "remainder": 4, "fmod": 4,
+    "bitwise_and": 1, "bitwise_or": 1, "bitwise_xor": 1, "invert": 1,
+    "left_shift": 1, "right_shift": 1,
     "less": 1, "less_equal": 1, "greater": 1, "greater_equal": 1, "equal": 1, "not_equal": 1,
-    "where": 1,
+    "isnan": 1, "isinf": 1, "where": 1,
 }  # fmt: skip
 
-COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+PREDICATES = (
+    "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "isnan", "isinf",
+)  # fmt: skip
+"""Functions whose results are bool, whatever they are of."""
+
+LOGIC = ("bitwise_and", "bitwise_or", "bitwise_xor", "invert")
+"""Functions of integers bit by bit, which of bools are bool."""
 
 _BINARY = {
     ast.Add: "add",
@@ -32,6 +44,13 @@ _BINARY = {
     ast.Mult: "multiply",
     ast.Div: "divide",
     ast.Pow: "power",
+    ast.FloorDiv: "floor_divide",
+    ast.Mod: "remainder",
+    ast.BitAnd: "bitwise_and",
+    ast.BitOr: "bitwise_or",
+    ast.BitXor: "bitwise_xor",
+    ast.LShift: "left_shift",
+    ast.RShift: "right_shift",
 }
 _COMPARE = {
     ast.Lt: "less",
@@ -165,6 +184,8 @@ def parse(source: str) -> Expression:
             case ast.UnaryOp(op=ast.USub()):
                 operand = lower(node.operand)
                 return -operand if isinstance(operand, float) else emit("negative", operand)
+            case ast.UnaryOp(op=ast.Invert()):
+                return emit("invert", lower(node.operand))
             case ast.BinOp() if type(node.op) in _BINARY:
                 left, right = lower(node.left), lower(node.right)
                 return emit(_BINARY[type(node.op)], left, right)
@@ -176,7 +197,7 @@ def parse(source: str) -> Expression:
         known = ", ".join(sorted(FUNCTIONS))
         raise GraphError(
             f"expression {source!r}: {ast.unparse(node)!r} is not part of the grammar; "
-            f"it knows + - * / **, comparisons and the functions {known}"
+            f"it knows + - * / // % ** & | ^ ~ << >>, comparisons and the functions {known}"
         )
 
     value = lower(tree)

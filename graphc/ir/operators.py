@@ -31,7 +31,7 @@ def function(symbol: str) -> Callable[..., Value]:
 
 
 class Operators:
-    """Arithmetic, comparison, matmul and slicing; a number beside a value takes its dtype.
+    """Arithmetic, bits, logic, comparison, matmul and slicing; a number takes the value's dtype.
 
     ``==`` stays identity, because values are keys of dictionaries; `graphc.equal` compares.
     """
@@ -62,8 +62,50 @@ class Operators:
     def __rtruediv__(self, other: float) -> Value:
         return _FUNCTIONS["/"](other, self)  # type: ignore[no-any-return]
 
+    def __floordiv__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["//"](self, other)  # type: ignore[no-any-return]
+
+    def __rfloordiv__(self, other: float) -> Value:
+        return _FUNCTIONS["//"](other, self)  # type: ignore[no-any-return]
+
+    def __mod__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["%"](self, other)  # type: ignore[no-any-return]
+
+    def __rmod__(self, other: float) -> Value:
+        return _FUNCTIONS["%"](other, self)  # type: ignore[no-any-return]
+
     def __pow__(self, other: Value | float) -> Value:
         return _FUNCTIONS["**"](self, other)  # type: ignore[no-any-return]
+
+    def __and__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["&"](self, other)  # type: ignore[no-any-return]
+
+    def __rand__(self, other: float) -> Value:
+        return _FUNCTIONS["&"](other, self)  # type: ignore[no-any-return]
+
+    def __or__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["|"](self, other)  # type: ignore[no-any-return]
+
+    def __ror__(self, other: float) -> Value:
+        return _FUNCTIONS["|"](other, self)  # type: ignore[no-any-return]
+
+    def __xor__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["^"](self, other)  # type: ignore[no-any-return]
+
+    def __rxor__(self, other: float) -> Value:
+        return _FUNCTIONS["^"](other, self)  # type: ignore[no-any-return]
+
+    def __lshift__(self, other: Value | float) -> Value:
+        return _FUNCTIONS["<<"](self, other)  # type: ignore[no-any-return]
+
+    def __rlshift__(self, other: float) -> Value:
+        return _FUNCTIONS["<<"](other, self)  # type: ignore[no-any-return]
+
+    def __rshift__(self, other: Value | float) -> Value:
+        return _FUNCTIONS[">>"](self, other)  # type: ignore[no-any-return]
+
+    def __rrshift__(self, other: float) -> Value:
+        return _FUNCTIONS[">>"](other, self)  # type: ignore[no-any-return]
 
     def __matmul__(self, other: Value | float) -> Value:
         return _FUNCTIONS["@"](self, other)  # type: ignore[no-any-return]
@@ -81,13 +123,19 @@ class Operators:
         return _FUNCTIONS[">="](self, other)  # type: ignore[no-any-return]
 
     def __rpow__(self, other: float) -> Value:
-        raise OptionError(f"{other!r} ** value: write graphc.exp(value * log({other!r})) instead")
+        return _FUNCTIONS["**"](other, self)  # type: ignore[no-any-return]
 
     def __rmatmul__(self, other: Any) -> Value:
         return _FUNCTIONS["@"](other, self)  # type: ignore[no-any-return]
 
     def __neg__(self) -> Value:
         return _FUNCTIONS["neg"](self)  # type: ignore[no-any-return]
+
+    def __invert__(self) -> Value:
+        return _FUNCTIONS["~"](self)  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Value:
+        return _FUNCTIONS["abs"](self)  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Any) -> Value:
         return _FUNCTIONS["[]"](self, index)  # type: ignore[no-any-return]

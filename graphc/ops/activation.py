@@ -1,6 +1,4 @@
-"""Activation functions. A gradient that would need a temporary is an op of its own, right after the
-op it belongs to: one kernel, which may run over the bytes of what it reads.
-"""
+"""Activation functions, each given by its expression and that of its gradient."""
 
 from __future__ import annotations
 
@@ -12,99 +10,37 @@ from graphc.errors import OptionError, choose
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply
 from graphc.ir.graph import Node, Value
-from graphc.ops.elementwise import FloatElementwise, add, exp, mul, neg, scale, shift, sub
+from graphc.ops.choice import less_equal, minimum, where
+from graphc.ops.elementwise import FloatElementwise, mul, zero
+from graphc.ops.unary import Unary
 
 
-class Tanh(FloatElementwise):
+class Tanh(Unary):
     """y = tanh(x)."""
 
-    name, inputs = "tanh", ("x",)
-    expression = "tanh(x)"
-
-    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
-        return apply(TanhGradient, y, dy).output
+    name, expression = "tanh", "tanh(x)"
+    backward, bend = "dy * (1 - y * y)", "-2 * y"
 
 
-class TanhGradient(FloatElementwise):
-    """dx = dy · (1 - y²)."""
-
-    name, inputs, outputs = "tanh_gradient", ("y", "dy"), ("dx",)
-    expression = "dy * (1 - y * y)"
-
-    def gradient_y(self, node: Node, ddx: Value, y: Value, dy: Value) -> Value:
-        return scale(mul(mul(ddx, y), dy), -2.0)
-
-    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
-        return apply(TanhGradient, y, ddx).output
-
-
-class Sigmoid(FloatElementwise):
+class Sigmoid(Unary):
     """y = 1 / (1 + exp(-x))."""
 
-    name, inputs = "sigmoid", ("x",)
-    expression = "sigmoid(x)"
-
-    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
-        return apply(SigmoidGradient, y, dy).output
+    name, expression = "sigmoid", "sigmoid(x)"
+    backward, bend = "dy * (y * (1 - y))", "1 - 2 * y"
 
 
-class SigmoidGradient(FloatElementwise):
-    """dx = dy · y · (1 - y)."""
-
-    name, inputs, outputs = "sigmoid_gradient", ("y", "dy"), ("dx",)
-    expression = "dy * (y * (1 - y))"
-
-    def gradient_y(self, node: Node, ddx: Value, y: Value, dy: Value) -> Value:
-        return mul(mul(ddx, dy), shift(scale(y, -2.0), 1.0))
-
-    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
-        return apply(SigmoidGradient, y, ddx).output
-
-
-class Relu(FloatElementwise):
+class Relu(Unary):
     """y = max(x, 0). The output gives the gradient: it is positive exactly where x was."""
 
-    name, inputs = "relu", ("x",)
-    expression = "maximum(x, 0)"
-
-    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
-        return apply(ReluGradient, y, dy).output
+    name, expression = "relu", "maximum(x, 0)"
+    backward = "where(y > 0, dy, 0)"
 
 
-class ReluGradient(FloatElementwise):
-    """dx = dy where y > 0, else 0."""
-
-    name, inputs, outputs = "relu_gradient", ("y", "dy"), ("dx",)
-    expression = "where(y > 0, dy, 0)"
-
-    def gradient_y(self, node: Node) -> None:
-        return None
-
-    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
-        return apply(ReluGradient, y, ddx).output
-
-
-class Relu6(FloatElementwise):
+class Relu6(Unary):
     """y = min(max(x, 0), 6) (Howard et al., 2017). The output gives the gradient."""
 
-    name, inputs = "relu6", ("x",)
-    expression = "-maximum(-maximum(x, 0), -6)"
-
-    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
-        return apply(Relu6Gradient, y, dy).output
-
-
-class Relu6Gradient(FloatElementwise):
-    """dx = dy where 0 < y < 6, else 0."""
-
-    name, inputs, outputs = "relu6_gradient", ("y", "dy"), ("dx",)
-    expression = "where(y > 0, where(y < 6, dy, 0), 0)"
-
-    def gradient_y(self, node: Node) -> None:
-        return None
-
-    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
-        return apply(Relu6Gradient, y, ddx).output
+    name, expression = "relu6", "-maximum(-maximum(x, 0), -6)"
+    backward = "where(y > 0, where(y < 6, dy, 0), 0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +50,12 @@ class Slope:
     slope: Annotated[float, Between(above=0.0)]
 
 
-class LeakyRelu(FloatElementwise):
+class LeakyRelu(Unary):
     """y = x where x > 0, else slope · x."""
 
-    name, inputs = "leaky_relu", ("x",)
+    name, expression = "leaky_relu", "where(x > 0, x, x * slope)"
     attributes = Slope
-    expression = "where(x > 0, x, x * slope)"
-
-    def gradient(self, node: Node, dy: Value, y: Value) -> Value:
-        return apply(LeakyReluGradient, y, dy, attributes=node.attributes).output
-
-
-class LeakyReluGradient(FloatElementwise):
-    """dx = dy where y > 0, else slope · dy."""
-
-    name, inputs, outputs = "leaky_relu_gradient", ("y", "dy"), ("dx",)
-    attributes = Slope
-    expression = "where(y > 0, dy, dy * slope)"
-
-    def gradient_y(self, node: Node) -> None:
-        return None
-
-    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
-        return apply(LeakyReluGradient, y, ddx, attributes=node.attributes).output
+    backward = "where(y > 0, dy, dy * slope)"
 
 
 _SQRT_HALF = repr(math.sqrt(0.5))
@@ -144,91 +63,178 @@ _NORMAL = repr(1 / math.sqrt(2 * math.pi))
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBE = 0.044715
 _TANH_OF_X = f"tanh({_TANH_SCALE!r} * x * (1 + {_TANH_CUBE} * x * x))"
+_TANH_SLOPE = f"({_TANH_SCALE!r} * (1 + {3 * _TANH_CUBE!r} * (x * x)))"
 
 
-class Gelu(FloatElementwise):
+class Gelu(Unary):
     """y = x · Φ(x) with the normal distribution Φ (Hendrycks and Gimpel, 2016), exact."""
 
-    name, inputs = "gelu", ("x",)
-    expression = f"0.5 * x * (1 + erf(x * {_SQRT_HALF}))"
-
-    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
-        return apply(GeluGradient, x, dy).output
+    name, expression = "gelu", f"0.5 * x * (1 + erf(x * {_SQRT_HALF}))"
+    backward = f"dy * (0.5 * (1 + erf(x * {_SQRT_HALF})) + x * exp(-0.5 * x * x) * {_NORMAL})"
+    bend = f"exp(-0.5 * (x * x)) * {_NORMAL} * (2 - x * x)"
 
 
-class GeluGradient(FloatElementwise):
-    """dx = dy · (Φ(x) + x φ(x))."""
-
-    name, inputs, outputs = "gelu_gradient", ("x", "dy"), ("dx",)
-    expression = f"dy * (0.5 * (1 + erf(x * {_SQRT_HALF})) + x * exp(-0.5 * x * x) * {_NORMAL})"
-
-    def gradient_x(self, node: Node, ddx: Value, x: Value, dy: Value) -> Value:
-        square = mul(x, x)
-        density = scale(exp(scale(square, -0.5)), float(_NORMAL))
-        return mul(mul(ddx, dy), mul(density, shift(neg(square), 2.0)))
-
-    def gradient_dy(self, node: Node, ddx: Value, x: Value) -> Value:
-        return apply(GeluGradient, x, ddx).output
-
-
-class GeluTanh(FloatElementwise):
+class GeluTanh(Unary):
     """y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), the form GPT-2 was trained with."""
 
-    name, inputs = "gelu_tanh", ("x",)
-    expression = f"0.5 * x * (1 + {_TANH_OF_X})"
-
-    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
-        return apply(GeluTanhGradient, x, dy).output
-
-
-class GeluTanhGradient(FloatElementwise):
-    """dx = dy · y'(x), with t = tanh(u): (1 + t)/2 + x/2 · (1 - t²) · u'."""
-
-    name, inputs, outputs = "gelu_tanh_gradient", ("x", "dy"), ("dx",)
-    expression = (
+    name, expression = "gelu_tanh", f"0.5 * x * (1 + {_TANH_OF_X})"
+    backward = (
         f"dy * (0.5 * (1 + {_TANH_OF_X}) + 0.5 * x * (1 - {_TANH_OF_X} ** 2)"
         f" * {_TANH_SCALE!r} * (1 + {3 * _TANH_CUBE!r} * x * x))"
     )
-
-    def gradient_x(self, node: Node, ddx: Value, x: Value, dy: Value) -> Value:
-        # y'' = s·u' + x/2·(s·u'' - 2·t·s·u'²) with s = 1 - t²
-        square = mul(x, x)
-        t = tanh(scale(mul(x, shift(scale(square, _TANH_CUBE), 1.0)), _TANH_SCALE))
-        s = shift(neg(mul(t, t)), 1.0)
-        first = scale(shift(scale(square, 3 * _TANH_CUBE), 1.0), _TANH_SCALE)
-        second = scale(x, 6 * _TANH_CUBE * _TANH_SCALE)
-        bend = sub(second, scale(mul(t, mul(first, first)), 2.0))
-        curvature = mul(s, add(first, scale(mul(x, bend), 0.5)))
-        return mul(mul(ddx, dy), curvature)
-
-    def gradient_dy(self, node: Node, ddx: Value, x: Value) -> Value:
-        return apply(GeluTanhGradient, x, ddx).output
+    # s·u' + x/2·(s·u'' - 2·t·s·u'²) with t = tanh(u) and s = 1 - t²
+    bend = (
+        f"(1 - {_TANH_OF_X} * {_TANH_OF_X}) * ({_TANH_SLOPE} + 0.5 * x * ("
+        f"{6 * _TANH_CUBE * _TANH_SCALE!r} * x - 2 * {_TANH_OF_X} * {_TANH_SLOPE} * {_TANH_SLOPE}))"
+    )
 
 
-class Silu(FloatElementwise):
+class Silu(Unary):
     """y = x · sigmoid(x)."""
 
-    name, inputs = "silu", ("x",)
-    expression = "x * sigmoid(x)"
-
-    def gradient(self, node: Node, dy: Value, x: Value) -> Value:
-        return apply(SiluGradient, x, dy).output
+    name, expression = "silu", "x * sigmoid(x)"
+    backward = "dy * sigmoid(x) * (1 + x * (1 - sigmoid(x)))"
+    bend = "sigmoid(x) * (1 - sigmoid(x)) * (2 + x * (1 - 2 * sigmoid(x)))"
 
 
-class SiluGradient(FloatElementwise):
-    """dx = dy · s · (1 + x · (1 - s)) with s = sigmoid(x)."""
+_SOFTPLUS = "(maximum(x, 0) + log1p(exp(-abs(x))))"
 
-    name, inputs, outputs = "silu_gradient", ("x", "dy"), ("dx",)
-    expression = "dy * sigmoid(x) * (1 + x * (1 - sigmoid(x)))"
 
-    def gradient_x(self, node: Node, ddx: Value, x: Value, dy: Value) -> Value:
-        # y'' = s'·(2 + x·(1 - 2s)) with s' = s·(1 - s)
-        s = sigmoid(x)
-        slope = apply(SigmoidGradient, s, mul(ddx, dy)).output
-        return mul(slope, shift(mul(x, shift(scale(s, -2.0), 1.0)), 2.0))
+class Softplus(Unary):
+    """y = log(1 + exp(x)), in a form that does not overflow."""
 
-    def gradient_dy(self, node: Node, ddx: Value, x: Value) -> Value:
-        return apply(SiluGradient, x, ddx).output
+    name, expression, precision = "softplus", _SOFTPLUS, "wide"
+    backward, bend = "-(dy * expm1(-y))", "exp(-y)"
+
+
+class Mish(Unary):
+    """y = x · tanh(softplus(x)) (Misra, 2019)."""
+
+    name, expression = "mish", f"x * tanh({_SOFTPLUS})"
+    backward = (
+        f"dy * (tanh({_SOFTPLUS}) + x * sigmoid(x) * (1 - tanh({_SOFTPLUS}) * tanh({_SOFTPLUS})))"
+    )
+    # s·(1 - t²)·(2 + x·(1 - s - 2·t·s)) with t = tanh(log(1 + exp(x))) and s = sigmoid(x)
+    _tanh = "tanh(maximum(x, 0) + log(1 + exp(-abs(x))))"
+    bend = (
+        f"sigmoid(x) * (1 - {_tanh} * {_tanh})"
+        f" * (2 + x * (1 - sigmoid(x) - 2 * {_tanh} * sigmoid(x)))"
+    )
+
+
+class Softsign(Unary):
+    """y = x / (1 + |x|)."""
+
+    name, expression = "softsign", "x / (1 + abs(x))"
+    backward, bend = "dy * ((1 - abs(y)) * (1 - abs(y)))", "2 * (abs(y) - 1) * sign(y)"
+
+
+@dataclass(frozen=True, slots=True)
+class Alpha:
+    """The bound for negative inputs, above 0 so that the output keeps the input's sign."""
+
+    alpha: Annotated[float, Between(above=0.0)]
+
+
+class Elu(Unary):
+    """y = x where x > 0, else alpha · (exp(x) - 1) (Clevert et al., 2015)."""
+
+    name, expression = "elu", "where(x > 0, x, alpha * expm1(x))"
+    attributes = Alpha
+    backward, bend = "where(y > 0, dy, dy * (y + alpha))", "where(y < 0, 1, 0)"
+
+
+class Celu(Unary):
+    """y = x where x > 0, else alpha · (exp(x / alpha) - 1) (Barron, 2017)."""
+
+    name, expression = "celu", "where(x > 0, x, alpha * expm1(x / alpha))"
+    attributes = Alpha
+    backward, bend = "where(y > 0, dy, dy * (y / alpha + 1))", "where(y < 0, 1 / alpha, 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledAlpha:
+    """The bound for negative inputs before all is multiplied by gamma; both above 0."""
+
+    alpha: Annotated[float, Between(above=0.0)]
+    gamma: Annotated[float, Between(above=0.0)]
+
+
+class Selu(Unary):
+    """y = gamma · elu(x) (Klambauer et al., 2017)."""
+
+    name, expression = "selu", "where(x > 0, gamma * x, gamma * alpha * expm1(x))"
+    attributes = ScaledAlpha
+    backward = "where(y > 0, dy * gamma, dy * (y + gamma * alpha))"
+    bend = "where(y < 0, 1, 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Slope and offset of the part between 0 and 1."""
+
+    alpha: Annotated[float, Between()]
+    beta: Annotated[float, Between()]
+
+
+class HardSigmoid(Unary):
+    """y = alpha · x + beta, cut to 0 to 1."""
+
+    name, expression = "hard_sigmoid", "minimum(maximum(alpha * x + beta, 0), 1)"
+    attributes = Line
+    backward = "where(y > 0, where(y < 1, dy * alpha, 0), 0)"
+
+
+class HardSwish(Unary):
+    """y = x · min(max(x / 6 + 1/2, 0), 1) (Howard et al., 2019)."""
+
+    name, expression = "hard_swish", "x * minimum(maximum(x / 6 + 0.5, 0), 1)"
+    backward = "where(x > -3, where(x < 3, dy * (x / 3 + 0.5), dy), 0)"
+    bend = f"where(abs(x) < 3, {1 / 3!r}, 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The number above which inputs pass."""
+
+    threshold: Annotated[float, Between()]
+
+
+class ThresholdedRelu(Unary):
+    """y = x where x is above the threshold, else 0 (Konda et al., 2014)."""
+
+    name, expression = "thresholded_relu", "where(x > threshold, x, 0)"
+    attributes = Threshold
+    backward = "where(x > threshold, dy, 0)"
+
+
+class PRelu(FloatElementwise):
+    """y = x where x > 0, else slope · x (He et al., 2015)."""
+
+    name, inputs = "prelu", ("x", "slope")
+    expression = "where(x > 0, x, x * slope)"
+
+    def gradient_x(self, node: Node, dy: Value, x: Value, slope: Value) -> Value:
+        return apply(PReluGradient, x, slope, dy).output
+
+    def gradient_slope(self, node: Node, dy: Value, x: Value) -> Value:
+        return mul(dy, minimum(x, 0.0))
+
+
+class PReluGradient(FloatElementwise):
+    """dx = dy where x > 0, else slope · dy."""
+
+    name, inputs, outputs = "prelu_gradient", ("x", "slope", "dy"), ("dx",)
+    expression = "where(x > 0, dy, dy * slope)"
+
+    def gradient_x(self, node: Node) -> None:
+        return None
+
+    def gradient_slope(self, node: Node, ddx: Value, x: Value, dy: Value) -> Value:
+        return where(less_equal(x, 0.0), mul(ddx, dy), zero(dy))
+
+    def gradient_dy(self, node: Node, ddx: Value, x: Value, slope: Value) -> Value:
+        return apply(PReluGradient, x, slope, ddx).output
 
 
 def tanh(x: Value) -> Value:
@@ -277,3 +283,77 @@ def gelu(x: Value, form: str = "exact") -> Value:
 def silu(x: Value) -> Value:
     """x · sigmoid(x) of float x, also called swish; keeps shape and dtype."""
     return apply(Silu, x).output
+
+
+def softplus(x: Value) -> Value:
+    """log(1 + exp(x)) of float x, from 0 up; keeps shape and dtype."""
+    return apply(Softplus, x).output
+
+
+def mish(x: Value) -> Value:
+    """x · tanh(softplus(x)) of float x (Misra, 2019); keeps shape and dtype."""
+    return apply(Mish, x).output
+
+
+def softsign(x: Value) -> Value:
+    """x / (1 + |x|) of float x, from -1 to 1; keeps shape and dtype."""
+    return apply(Softsign, x).output
+
+
+def elu(x: Value, alpha: float = 1.0) -> Value:
+    """x where positive, else alpha · (exp(x) - 1) (Clevert et al., 2015); keeps shape and dtype.
+
+    x is of floats; the gradient at 0 is alpha. Raises `OptionError` unless alpha is above 0.
+    """
+    return apply(Elu, x, attributes=Alpha(alpha)).output
+
+
+def celu(x: Value, alpha: float = 1.0) -> Value:
+    """x where positive, else alpha · (exp(x / alpha) - 1) (Barron, 2017); keeps shape and dtype.
+
+    x is of floats. Raises `OptionError` unless alpha is above 0.
+    """
+    return apply(Celu, x, attributes=Alpha(alpha)).output
+
+
+def selu(x: Value, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Value:
+    """gamma · elu(x, alpha), which keeps mean 0 and variance 1 (Klambauer et al., 2017).
+
+    x is of floats; keeps shape and dtype. The gradient at 0 is gamma · alpha. Raises `OptionError`
+    unless both numbers are above 0.
+    """
+    return apply(Selu, x, attributes=ScaledAlpha(alpha, gamma)).output
+
+
+def hard_sigmoid(x: Value, alpha: float = 1 / 6, beta: float = 0.5) -> Value:
+    """alpha · x + beta cut to 0 to 1, for float x; keeps shape and dtype.
+
+    The gradient where it is 0 or 1 is 0. ONNX has 0.2 as the default of alpha, PyTorch 1/6. Raises
+    `OptionError` unless both numbers are finite.
+    """
+    return apply(HardSigmoid, x, attributes=Line(alpha, beta)).output
+
+
+def hard_swish(x: Value) -> Value:
+    """x · hard_sigmoid(x) of float x (Howard et al., 2019); keeps shape and dtype.
+
+    The gradient at -3 is 0, and at 3 it is 1.
+    """
+    return apply(HardSwish, x).output
+
+
+def thresholded_relu(x: Value, threshold: float = 1.0) -> Value:
+    """x where it is above the threshold, else 0, for float x; keeps shape and dtype.
+
+    Raises `OptionError` unless the threshold is finite.
+    """
+    return apply(ThresholdedRelu, x, attributes=Threshold(threshold)).output
+
+
+def prelu(x: Value, slope: Value) -> Value:
+    """x where positive, else slope · x, with slopes that are learnt (He et al., 2015).
+
+    Both are of one float dtype and broadcast: (channels, 1, 1) has a slope for each channel of a
+    map. The gradient by x at 0 is the slope.
+    """
+    return apply(PRelu, x, slope).output

@@ -19,7 +19,6 @@ from graphc.ops.elementwise import (
     div,
     mul,
     neg,
-    power,
     shift,
     sqrt,
     sub,
@@ -27,6 +26,7 @@ from graphc.ops.elementwise import (
 from graphc.ops.elementwise import scale as scale_by
 from graphc.ops.frame import Frame, channels_frame
 from graphc.ops.norm import Epsilon, Norm, check_dtypes, positive, scale_and_bias
+from graphc.ops.power import power
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import reshape
 from graphc.ops.update import Update

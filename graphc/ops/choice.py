@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -9,13 +10,21 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from graphc.errors import DTypeError
-from graphc.ir.attributes import DTypeName
-from graphc.ir.builder import apply, as_value
+from graphc.ir.attributes import Between, DTypeName
+from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.operators import operator
 from graphc.ir.types import TensorType, as_dtype, bool_, broadcast_shapes
-from graphc.ops.elementwise import Elementwise, Operand, operands, same_dtype, zero
+from graphc.ops.elementwise import (
+    Elementwise,
+    FloatElementwise,
+    Operand,
+    operands,
+    same_dtype,
+    zero,
+)
+from graphc.ops.unary import Unary
 
 
 class Comparison(Elementwise):
@@ -81,6 +90,58 @@ class Maximum(Elementwise):
 
     def gradient_b(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
         return where(less(a, b), dy, zero(dy))
+
+
+class Minimum(Elementwise):
+    """y = min(a, b). Where both are equal the gradient goes to a alone."""
+
+    name, inputs = "minimum", ("a", "b")
+    expression = "minimum(a, b)"
+
+    def gradient_a(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return where(less_equal(a, b), dy, zero(dy))
+
+    def gradient_b(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return where(less(b, a), dy, zero(dy))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the largest number; where they cross, all is the largest."""
+
+    low: Annotated[float, Between()]
+    high: Annotated[float, Between()]
+
+
+class Clip(Unary):
+    """y = min(max(x, low), high), of floats and of integers."""
+
+    name, expression = "clip", "minimum(maximum(x, low), high)"
+    attributes = Bounds
+    backward = "where(x >= low, where(x <= high, dy, 0), 0)"
+    infer = Elementwise.infer
+
+
+class Predicate(FloatElementwise):
+    """Base: floats in, bool out; nothing flows back, and nothing is overwritten."""
+
+    inputs = ("x",)
+    may_overwrite: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        return super().infer(attributes, *types).with_dtype(bool_)
+
+
+class IsNan(Predicate):
+    """y = whether x is NaN."""
+
+    name, expression = "isnan", "isnan(x)"
+
+
+class IsInf(Predicate):
+    """y = whether x is infinite, with either sign."""
+
+    name, expression = "isinf", "isinf(x)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +217,36 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
 def maximum(a: Operand, b: Operand) -> Value:
     """The larger of a and b, one of which may be a number; equal, the gradient goes to a."""
     return apply(Maximum, *operands(a, b)).output
+
+
+def minimum(a: Operand, b: Operand) -> Value:
+    """The smaller of a and b, one of which may be a number; equal, the gradient goes to a."""
+    return apply(Minimum, *operands(a, b)).output
+
+
+def clip(x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
+    """min(max(x, low), high), of floats or integers; None is no bound, bounds may be values.
+
+    x gets the gradient where it lies from low to high, both included, and bounds that are values
+    get it where they are chosen. Raises `DTypeError` for a bound that x's dtype cannot hold.
+    """
+    dtype = as_value("clip", x).type.dtype
+    given = [b if isinstance(b, Value | None) else number_of("clip", b, dtype) for b in (low, high)]
+    numbers = [bound for bound in given if isinstance(bound, float) and math.isfinite(bound)]
+    if len(numbers) == 2:
+        return apply(Clip, x, attributes=Bounds(*numbers)).output
+    least = x if given[0] is None else maximum(x, given[0])
+    return least if given[1] is None else minimum(least, given[1])
+
+
+def isnan(x: Value) -> Value:
+    """Whether float x is NaN, elementwise, as bool. It has no gradient."""
+    return apply(IsNan, x).output
+
+
+def isinf(x: Value) -> Value:
+    """Whether float x is infinite, with either sign, elementwise, as bool. It has no gradient."""
+    return apply(IsInf, x).output
 
 
 @operator("cast")

@@ -241,22 +241,6 @@ class Shift(Elementwise):
         return dy
 
 
-class Power(FloatElementwise):
-    """y = x ** value."""
-
-    name, inputs = "power", ("x",)
-    precision = "wide"
-    attributes = Scalar
-    expression = "x ** value"
-
-    def gradient(self, node: Node, dy: Value, x: Value) -> Value | None:
-        exponent = node.attributes.value
-        if exponent == 0.0:
-            return None
-        slope = x if exponent == 2.0 else power(x, exponent - 1.0)
-        return scale(mul(dy, slope), exponent)
-
-
 class Exp(FloatElementwise):
     """y = exp(x)."""
 
@@ -356,21 +340,16 @@ def neg(x: Value) -> Value:
 
 def scale(x: Value, value: float) -> Value:
     """x times a number that is part of the op."""
-    return apply(Scale, x, attributes=_scalar("scale", x, value)).output
+    return apply(Scale, x, attributes=scalar("scale", x, value)).output
 
 
 def shift(x: Value, value: float) -> Value:
     """x plus a number that is part of the op."""
-    return apply(Shift, x, attributes=_scalar("shift", x, value)).output
+    return apply(Shift, x, attributes=scalar("shift", x, value)).output
 
 
-@operator("**")
-def power(x: Value, exponent: float) -> Value:
-    """x ** exponent with a number as the exponent; for float x a broken or negative one too."""
-    return apply(Power, x, attributes=_scalar("power", x, exponent)).output
-
-
-def _scalar(where: str, x: Value, number: float) -> Scalar:
+def scalar(where: str, x: Value, number: object) -> Scalar:
+    """A number as an attribute of an op on x; raises `OptionError` or `DTypeError`."""
     return Scalar(number_of(where, number, as_value(where, x).type.dtype))
 
 

@@ -19,12 +19,12 @@ from graphc.ops.elementwise import (
     log,
     mul,
     neg,
-    power,
     scale,
     shift,
     sub,
     zero,
 )
+from graphc.ops.power import power
 from graphc.ops.reduce import mean, sum
 from graphc.ops.shape import full
 

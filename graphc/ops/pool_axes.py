@@ -16,9 +16,10 @@ from graphc.ir.graph import Value
 from graphc.ir.op import Op
 from graphc.ops.choice import maximum
 from graphc.ops.conv_axes import AxisWindows, Numbers, Padding
-from graphc.ops.elementwise import div, mul, neg, power, sqrt
+from graphc.ops.elementwise import div, mul, neg, sqrt
 from graphc.ops.geometry import axis_numbers, axis_sides, padding_of
 from graphc.ops.pool import AveragePool2d, MaxPool2d, Pool2dAttributes
+from graphc.ops.power import power
 from graphc.ops.reduce import mean
 from graphc.ops.shape import full, reshape
 

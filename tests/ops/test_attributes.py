@@ -49,6 +49,7 @@ MOMENTUM = (-0.1, 1.1, *NOT_FINITE)
 DECAY = (-0.1, 1e300, *NOT_FINITE)
 BETA = (-0.1, 1.0, 1.5, *NOT_FINITE)
 NUMBER = (*NOT_FINITE, 10**400, "1", True)
+ABOVE_0 = (0.0, -1.0, *NOT_FINITE)
 DTYPE = ("", "half", "f99", None, 3)
 SHAPE = ((0,), (-3,), (FAR, FAR), (HUGE,), (2.5,), (1,) * 65, 12)
 PART = (-0.1, 1.1, *NOT_FINITE)
@@ -80,6 +81,10 @@ REFUSED = {
     "batch_norm": {"epsilon": EPSILON, "momentum": MOMENTUM},
     "broadcast_to": {"shape": (*SHAPE, (7,), ())},
     "cast": {"dtype": DTYPE},
+    "celu": {"alpha": ABOVE_0},
+    "celu_gradient": {"alpha": ABOVE_0},
+    "clip": {"low": NUMBER, "high": NUMBER},
+    "clip_gradient": {"low": NUMBER, "high": NUMBER},
     "concat": AXIS,
     "conv2d": CONVOLUTION,
     "conv2d_input_gradient": {**CONVOLUTION, "extent": (*EXTENTS, (1, 1), (64, 64))},
@@ -89,6 +94,8 @@ REFUSED = {
     "cross_entropy": {"smoothing": PART, "ignored": LABELS},
     "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS},
     "dropout": {"rate": (-0.1, 1.0, 1.5, *NOT_FINITE), "stream": (-1, 2**32, HUGE, 0.5)},
+    "elu": {"alpha": ABOVE_0},
+    "elu_gradient": {"alpha": ABOVE_0},
     "full": {"shape": SHAPE, "dtype": DTYPE, "value": (10**400, "1", None)},
     "fused": {"members": MEMBERS, "results": ((), (9,), (-1,), (HUGE,), (0, 0))},
     "fused_reduce": {
@@ -101,9 +108,11 @@ REFUSED = {
     "huber": {"delta": EPSILON},
     "huber_gradient": {"delta": EPSILON},
     "label_weight": {"ignored": LABELS},
+    "hard_sigmoid": {"alpha": NUMBER, "beta": NUMBER},
+    "hard_sigmoid_gradient": {"alpha": NUMBER, "beta": NUMBER},
     "layer_norm": {"epsilon": EPSILON},
-    "leaky_relu": {"slope": (0.0, -1.0, *NOT_FINITE)},
-    "leaky_relu_gradient": {"slope": (0.0, -1.0, *NOT_FINITE)},
+    "leaky_relu": {"slope": ABOVE_0},
+    "leaky_relu_gradient": {"slope": ABOVE_0},
     "learning_rate": {
         "form": ("", "square", None), "peak": DECAY, "floor": (*DECAY, 0.6),
         "steps": (0, -1, 1.5), "warmup": (-1, 9, FAR, 0.5), "dtype": (*DTYPE, "int32", "bool"),
@@ -146,6 +155,8 @@ REFUSED = {
         "momentum": MOMENTUM, "epsilon": EPSILON, "unbiased": (0.0, -1.0, 9.0, *NOT_FINITE),
     },
     "scale": {"value": NUMBER},
+    "selu": {"alpha": ABOVE_0, "gamma": ABOVE_0},
+    "selu_gradient": {"alpha": ABOVE_0, "gamma": ABOVE_0},
     "sgd_update": {"weight_decay": DECAY},
     "shift": {"value": NUMBER},
     "slice": {
@@ -156,6 +167,8 @@ REFUSED = {
     "softmax_gradient": AXIS,
     "split": {"sizes": ((), (0,), (-1, 5), (99,), (HUGE,)), **AXIS},
     "sum": AXES,
+    "thresholded_relu": {"threshold": NUMBER},
+    "thresholded_relu_gradient": {"threshold": NUMBER},
     "transpose": {"permutation": ((0,), (0, 0), (-1, 0), (0, 5), (HUGE, 0), ())},
     "upsample_bilinear2d": {"factor": FACTOR},
     "upsample_bilinear2d_gradient": {"factor": (*FACTOR, 5)},

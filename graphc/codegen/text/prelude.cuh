@@ -41,6 +41,14 @@ __device__ inline double infinite(double) { return infinite(0.0f); }
 // NaN goes through, as in NumPy.
 template <class T> __device__ inline T maximum(T a, T b) { return a >= b || a != a ? a : b; }
 
+template <class T> __device__ inline T minimum(T a, T b) { return a <= b || a != a ? a : b; }
+template <class T> __device__ inline T sign(T x) {
+    return x > 0 ? T(1) : x < 0 ? T(-1) : x == 0 ? T(0) : x;
+}
+template <class T> __device__ inline bool is_infinite(T x) {
+    return x == infinite(x) || x == -infinite(x);
+}
+
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
@@ -58,6 +66,51 @@ __device__ inline int multiply(int a, int b) { return int(unsigned(a) * unsigned
 __device__ inline long long multiply(long long a, long long b) {
     using wide = unsigned long long;
     return (long long)(wide(a) * wide(b));
+}
+
+template <class T> __device__ inline T integer_power(T base, T exponent) { // which is not negative
+    T power = 1;
+    for (; exponent > 0; exponent >>= 1, base = multiply(base, base))
+        if (exponent & 1) power = multiply(power, base);
+    return power;
+}
+
+// By as many bits as there are, or more, all are shifted out; a negative count is such a one.
+template <class T> __device__ inline T shifted_left(T a, T b) {
+    return b >= 0 && b < T(8 * sizeof(T)) ? multiply(a, T(T(1) << b)) : T(0);
+}
+template <class T> __device__ inline T shifted_right(T a, T b) {
+    const T most = 8 * sizeof(T) - 1;
+    return a >> (b >= 0 && b < most ? b : most);
+}
+
+// Quotients and remainders as NumPy's: by 0 integers give 0, and the least one by -1 wraps around.
+template <class T> __device__ inline T truncated_remainder(T a, T b) {
+    return b == 0 || b == -1 ? T(0) : T(a % b);
+}
+template <> __device__ inline float truncated_remainder(float a, float b) { return fmodf(a, b); }
+template <> __device__ inline double truncated_remainder(double a, double b) { return fmod(a, b); }
+template <class T> __device__ inline T floored_remainder(T a, T b) {
+    const T rest = truncated_remainder(a, b);
+    if (rest == 0) return b < 0 ? -T(0) : T(0);
+    return (rest < 0) != (b < 0) ? T(rest + b) : rest;
+}
+template <class T> __device__ inline T floored_quotient(T a, T b) {
+    if (b == 0 || b == -1) return multiply(a, b);
+    const T rest = a % b;
+    return a / b - (rest != 0 && (rest < 0) != (b < 0));
+}
+template <class T> __device__ inline T floored_ratio(T a, T b) {
+    if (b == 0) return a / b;
+    const T rest = truncated_remainder(a, b);
+    const T quotient = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0));
+    if (quotient == 0) return a / b * 0;
+    const T whole = floor(quotient);
+    return whole + (quotient - whole > T(0.5));
+}
+template <> __device__ inline float floored_quotient(float a, float b) { return floored_ratio(a, b); }
+template <> __device__ inline double floored_quotient(double a, double b) {
+    return floored_ratio(a, b);
 }
 
 struct Sum {

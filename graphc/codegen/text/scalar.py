@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphc.ir.expression import COMPARISONS, Expression, Operand, Result
+from graphc.ir.expression import PREDICATES, Expression, Operand, Result
 from graphc.ir.types import (
     DType,
     bfloat16,
@@ -36,11 +36,24 @@ C_TYPES = {
 }
 
 _SIGNS = {
-    "subtract": "-", "divide": "/", "less": "<", "less_equal": "<=", "greater": ">",
-    "greater_equal": ">=", "equal": "==", "not_equal": "!=",
+    "add": "+", "multiply": "*", "subtract": "-", "divide": "/", "less": "<", "less_equal": "<=",
+    "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=",
 }  # fmt: skip
 
-_OF_MATH = {"exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf"}
+_OF_MATH = (
+    "exp", "log", "expm1", "log1p", "sqrt", "erf", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "floor", "ceil", "rint", "trunc",
+)  # fmt: skip
+"""Functions of floats that C has under the same name."""
+
+_HELPERS = {
+    "maximum": "maximum", "minimum": "minimum", "sign": "sign", "isinf": "is_infinite",
+    "floor_divide": "floored_quotient", "remainder": "floored_remainder",
+    "fmod": "truncated_remainder", "left_shift": "shifted_left", "right_shift": "shifted_right",
+}  # fmt: skip
+"""Functions of any dtype by what they are called in prelude.cuh."""
+
+_BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 
 
 def arithmetic_dtype(dtype: DType) -> DType:
@@ -95,7 +108,7 @@ class ScalarCode:
             operands = [self._operand(operand, done, dtype) for operand in instruction.operands]
             result = f"r{self.results}"
             self.results += 1
-            kind = bool_ if instruction.function in COMPARISONS else dtype
+            kind = bool_ if instruction.function in PREDICATES else dtype
             code = _apply(instruction.function, operands, dtype)
             self.statements.append(f"const {C_TYPES[kind]} {result} = {code};")
             done.append((result, kind))
@@ -145,30 +158,52 @@ class ScalarCode:
 
 
 def _apply(function: str, operands: list[str], dtype: DType) -> str:
+    """The C++ of one function whose operands have, or become, that dtype."""
     kind, suffix = C_TYPES[dtype], "f" if dtype == float32 else ""
+    if function in _OF_MATH:
+        return f"{function}{suffix}({operands[0]})"
+    if function in _HELPERS:
+        return f"{_HELPERS[function]}<{kind}>({', '.join(operands)})"
+    if function in _BITWISE:
+        return f"({kind})({operands[0]} {_BITWISE[function]} {operands[1]})"
     match function:
         case "where":
             condition, a, b = operands
             return f"{condition} ? {a} : {b}"
-        case "add" | "multiply" if dtype.kind == "float":
-            return f" {'+' if function == 'add' else '*'} ".join(operands)
-        case "add" | "multiply":
-            return f"{function}({', '.join(f'({kind}){o}' for o in operands)})"
-        case "subtract" if dtype.kind != "float":
-            a, b = operands
-            return f"add(({kind}){a}, multiply(({kind}){b}, ({kind})-1))"
-        case "negative":
-            return (
-                f"-{operands[0]}"
-                if dtype.kind == "float"
-                else f"multiply({operands[0]}, ({kind})-1)"
-            )
-        case "power":
-            return f"pow{suffix}({', '.join(operands)})"
-        case "maximum":
-            return f"maximum<{kind}>({', '.join(operands)})"
         case "sigmoid":
             return f"sigmoid({operands[0]})"
-    if function in _OF_MATH:
-        return f"{_OF_MATH[function]}{suffix}({operands[0]})"
+        case "isnan":
+            return f"{operands[0]} != {operands[0]}"
+        case "invert":
+            return f"{'!' if dtype == bool_ else '~'}{operands[0]}"
+    if dtype.kind == "float":
+        return _of_floats(function, operands, suffix)
+    return _of_integers(function, operands, kind)
+
+
+def _of_floats(function: str, operands: list[str], suffix: str) -> str:
+    match function:
+        case "negative":
+            return f"-{operands[0]}"
+        case "power":
+            return f"pow{suffix}({', '.join(operands)})"
+        case "abs":
+            return f"fabs{suffix}({operands[0]})"
+    return f" {_SIGNS[function]} ".join(operands)
+
+
+def _of_integers(function: str, operands: list[str], kind: str) -> str:
+    """Integers wrap around, which C++ leaves undefined."""
+    a, *others = [f"({kind}){operand}" for operand in operands]
+    match function:
+        case "add" | "multiply":
+            return f"{function}({a}, {others[0]})"
+        case "subtract":
+            return f"add({a}, multiply({others[0]}, ({kind})-1))"
+        case "negative":
+            return f"multiply({operands[0]}, ({kind})-1)"
+        case "power":
+            return f"integer_power({a}, {others[0]})"
+        case "abs":
+            return f"{operands[0]} < 0 ? multiply({a}, ({kind})-1) : {a}"
     return f" {_SIGNS[function]} ".join(operands)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from graphc.ir.expression import COMPARISONS, FUNCTIONS, Expression, Operand, Result
+from graphc.ir.expression import FUNCTIONS, LOGIC, PREDICATES, Expression, Operand, Result
 from graphc.ir.types import DType, TensorType, bool_, compute_dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -187,8 +187,7 @@ class _Lowerer:
             if target is not None and expression.value == Result(index):
                 result = target
             else:
-                comparison = instruction.function in COMPARISONS
-                result = self.acquire(bool_ if comparison else self.dtype(operands))
+                result = self.acquire(self.dtype_of(instruction.function, operands))
             self.emit(instruction.function, operands, result)
             where[index] = result
             for operand in instruction.operands:
@@ -206,10 +205,13 @@ class _Lowerer:
         self.calls.append(UfuncCall(_assign, (slot,), register))
         return register
 
-    def dtype(self, operands: tuple[Slot, ...]) -> DType:
-        """The dtype that an arithmetic instruction over these slots yields."""
+    def dtype_of(self, function: str, operands: tuple[Slot, ...]) -> DType:
+        """The dtype that a function over these slots yields."""
         dtypes = list(self.dtypes.values()) + self.registers
         found = [dtypes[operand] for operand in operands if isinstance(operand, int)]
+        is_logic = function in LOGIC and all(dtype == bool_ for dtype in found)
+        if function in PREDICATES or is_logic:
+            return bool_
         arithmetic = [compute_dtype(dtype) for dtype in found if dtype != bool_]
         if arithmetic:
             return max(arithmetic, key=lambda dtype: (dtype.kind == "float", dtype.itemsize))

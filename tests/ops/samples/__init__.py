@@ -15,6 +15,7 @@ from ops.samples import (
     norm,
     pooling,
     products,
+    scalars,
     shape,
 )
 from ops.samples.sample import Sample, direct
@@ -25,6 +26,7 @@ __all__ = ["SAMPLES", "STATE_OPS", "Sample", "direct"]
 
 SAMPLES = [
     *elementwise.SAMPLES,
+    *scalars.SAMPLES,
     *fused.SAMPLES,
     *shape.SAMPLES,
     *products.SAMPLES,

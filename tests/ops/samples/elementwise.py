@@ -49,22 +49,22 @@ SAMPLES = [
     # activations
     Sample("tanh", g.tanh, (M,), np.tanh, {"x": {"dy", "y"}}),
     Sample(
-        "tanh_gradient", direct(activation.TanhGradient), (M, M),
+        "tanh_gradient", direct(activation.Tanh.derivative), (M, M),
         lambda y, dy: dy * (1 - y * y), {"y": {"ddx", "y", "dy"}, "dy": {"ddx", "y"}},
     ),
     Sample("sigmoid", g.sigmoid, (M,), scipy.special.expit, {"x": {"dy", "y"}}),
     Sample(
-        "sigmoid_gradient", direct(activation.SigmoidGradient), (M, M),
+        "sigmoid_gradient", direct(activation.Sigmoid.derivative), (M, M),
         lambda y, dy: dy * y * (1 - y), {"y": {"ddx", "y", "dy"}, "dy": {"ddx", "y"}},
     ),
     Sample("relu", g.relu, (M,), lambda x: np.where(x > 0, x, 0), {"x": {"dy", "y"}}),
     Sample(
-        "relu_gradient", direct(activation.ReluGradient), (M, M),
+        "relu_gradient", direct(activation.Relu.derivative), (M, M),
         lambda y, dy: np.where(y > 0, dy, 0), {"y": set(), "dy": {"ddx", "y"}},
     ),
     Sample("relu6", g.relu6, (M,), lambda x: np.clip(x, 0, 6), {"x": {"dy", "y"}}, domain=(-2, 9)),
     Sample(
-        "relu6_gradient", direct(activation.Relu6Gradient), (M, M),
+        "relu6_gradient", direct(activation.Relu6.derivative), (M, M),
         lambda y, dy: np.where((y > 0) & (y < 6), dy, 0), {"y": set(), "dy": {"ddx", "y"}},
         domain=(-2, 9),
     ),
@@ -73,25 +73,25 @@ SAMPLES = [
         lambda x: np.where(x > 0, x, 0.1 * x), {"x": {"dy", "y"}},
     ),
     Sample(
-        "leaky_relu_gradient", direct(activation.LeakyReluGradient, SLOPE), (M, M),
+        "leaky_relu_gradient", direct(activation.LeakyRelu.derivative, SLOPE), (M, M),
         lambda y, dy: np.where(y > 0, dy, 0.1 * dy), {"y": set(), "dy": {"ddx", "y"}},
     ),
     Sample("gelu", g.gelu, (M,), lambda x: x * scipy.special.ndtr(x), {"x": {"dy", "x"}}),
     Sample(
-        "gelu_gradient", direct(activation.GeluGradient), (M, M),
+        "gelu_gradient", direct(activation.Gelu.derivative), (M, M),
         lambda x, dy: dy * gelu_slope(x), {"x": {"ddx", "x", "dy"}, "dy": {"ddx", "x"}},
     ),
     Sample(
         "gelu_tanh", lambda x: g.gelu(x, "tanh"), (M,), gelu_tanh, {"x": {"dy", "x"}}
     ),
     Sample(
-        "gelu_tanh_gradient", direct(activation.GeluTanhGradient), (M, M),
+        "gelu_tanh_gradient", direct(activation.GeluTanh.derivative), (M, M),
         lambda x, dy: dy * complex_step(gelu_tanh, x),
         {"x": {"ddx", "x", "dy"}, "dy": {"ddx", "x"}},
     ),
     Sample("silu", g.silu, (M,), lambda x: x * scipy.special.expit(x), {"x": {"dy", "x"}}),
     Sample(
-        "silu_gradient", direct(activation.SiluGradient), (M, M),
+        "silu_gradient", direct(activation.Silu.derivative), (M, M),
         lambda x, dy: dy * complex_step(lambda z: z / (1 + np.exp(-z)), x),
         {"x": {"ddx", "x", "dy"}, "dy": {"ddx", "x"}},
     ),

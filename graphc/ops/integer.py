@@ -1,0 +1,223 @@
+"""Quotients and remainders by both conventions, operations on bits, and logic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from graphc.errors import DTypeError
+from graphc.ir.builder import apply
+from graphc.ir.expression import ScalarProgram, parse
+from graphc.ir.graph import Node, Value
+from graphc.ir.operators import operator
+from graphc.ir.types import DType, TensorType
+from graphc.ops.elementwise import Elementwise, Operand, mul, neg, operands
+
+# --- quotients and remainders ---
+
+
+class Quotient(Elementwise):
+    """Base: whole quotients, constant between jumps, so nothing flows back."""
+
+    inputs = ("a", "b")
+
+    def gradient_a(self, node: Node) -> None:
+        return None
+
+    def gradient_b(self, node: Node) -> None:
+        return None
+
+
+class FloorDivide(Quotient):
+    """y = a / b, rounded down."""
+
+    name, expression = "floor_divide", "a // b"
+
+
+class TruncDivide(Quotient):
+    """y = a / b, cut towards zero."""
+
+    name, expression = "trunc_divide", "trunc(a / b)"
+    integers = parse("(a - fmod(a, b)) // b")
+
+    def scalar_program(self, attributes: Any, dtypes: tuple[DType, ...]) -> ScalarProgram:
+        program = super().scalar_program(attributes, dtypes)
+        if dtypes[0].kind == "float":
+            return program
+        return replace(program, expressions={"y": self.integers})
+
+
+class Remainder(Elementwise):
+    """y = a - b · floor(a / b), with the sign of b."""
+
+    name, inputs = "remainder", ("a", "b")
+    expression = "a % b"
+
+    def gradient_a(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_b(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return neg(mul(dy, floor_divide(a, b)))
+
+
+class Fmod(Elementwise):
+    """y = a - b · trunc(a / b), with the sign of a."""
+
+    name, inputs = "fmod", ("a", "b")
+    expression = "fmod(a, b)"
+
+    def gradient_a(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_b(self, node: Node, dy: Value, a: Value, b: Value) -> Value:
+        return neg(mul(dy, trunc_divide(a, b)))
+
+
+# --- bits and logic ---
+
+
+class Bitwise(Elementwise):
+    """Base: integers bit by bit, and bools, of which each is one bit."""
+
+    inputs = ("a", "b")
+    takes_bool = True
+
+    def infer(self, attributes: Any, *types: TensorType) -> TensorType:
+        type: TensorType = super().infer(attributes, *types)
+        if type.dtype.kind == "float":
+            raise DTypeError(f"floats have no bits here, got {type}; compare or cast first")
+        return type
+
+
+class BitwiseAnd(Bitwise):
+    """y = a and b."""
+
+    name, expression = "bitwise_and", "a & b"
+
+
+class BitwiseOr(Bitwise):
+    """y = a or b."""
+
+    name, expression = "bitwise_or", "a | b"
+
+
+class BitwiseXor(Bitwise):
+    """y = either a or b."""
+
+    name, expression = "bitwise_xor", "a ^ b"
+
+
+class BitwiseNot(Bitwise):
+    """y = every bit of x turned."""
+
+    name, inputs = "bitwise_not", ("x",)
+    expression = "~x"
+
+
+class LeftShift(Bitwise):
+    """y = a · 2 ** b, without the bits that are shifted out."""
+
+    name, expression = "left_shift", "a << b"
+    takes_bool = False
+
+
+class RightShift(Bitwise):
+    """y = a / 2 ** b, rounded down."""
+
+    name, expression = "right_shift", "a >> b"
+    takes_bool = False
+
+
+# --- functions ---
+
+
+@operator("//")
+def floor_divide(a: Operand, b: Operand) -> Value:
+    """a / b rounded down, as Python's ``//``, of floats or integers of one dtype, broadcast.
+
+    Either may be a number. An integer by 0 is 0. The gradient is 0. Raises `DTypeError` for bool.
+    """
+    return apply(FloorDivide, *operands(a, b)).output
+
+
+def trunc_divide(a: Operand, b: Operand) -> Value:
+    """a / b cut towards zero, as C divides integers, of one dtype, broadcast.
+
+    Either may be a number. An integer by 0 is 0. The gradient is 0. Raises `DTypeError` for bool.
+    """
+    return apply(TruncDivide, *operands(a, b)).output
+
+
+@operator("%")
+def remainder(a: Operand, b: Operand) -> Value:
+    """a - b · (a // b), with the sign of b as Python's ``%``, of one dtype, broadcast.
+
+    Either may be a number. Of integers by 0 it is 0, of floats NaN. The gradient goes through a,
+    and through b as often as it was taken away. Raises `DTypeError` for bool.
+    """
+    return apply(Remainder, *operands(a, b)).output
+
+
+def fmod(a: Operand, b: Operand) -> Value:
+    """a - b · trunc(a / b), with the sign of a as in C, of one dtype, broadcast.
+
+    Either may be a number. Of integers by 0 it is 0, of floats NaN. The gradient goes through a,
+    and through b as often as it was taken away. Raises `DTypeError` for bool.
+    """
+    return apply(Fmod, *operands(a, b)).output
+
+
+@operator("&")
+def bitwise_and(a: Operand, b: Operand) -> Value:
+    """a and b, of integers bit by bit, of bools as logic; one dtype, broadcast.
+
+    Either may be a number. It has no gradient. Raises `DTypeError` for floats.
+    """
+    return apply(BitwiseAnd, *operands(a, b)).output
+
+
+@operator("|")
+def bitwise_or(a: Operand, b: Operand) -> Value:
+    """a or b, of integers bit by bit, of bools as logic; one dtype, broadcast.
+
+    Either may be a number. It has no gradient. Raises `DTypeError` for floats.
+    """
+    return apply(BitwiseOr, *operands(a, b)).output
+
+
+@operator("^")
+def bitwise_xor(a: Operand, b: Operand) -> Value:
+    """Either a or b, of integers bit by bit, of bools as logic; one dtype, broadcast.
+
+    Either may be a number. It has no gradient. Raises `DTypeError` for floats.
+    """
+    return apply(BitwiseXor, *operands(a, b)).output
+
+
+@operator("~")
+def bitwise_not(x: Value) -> Value:
+    """Not x, of integers bit by bit, of bools as logic; keeps shape and dtype.
+
+    It has no gradient. Raises `DTypeError` for floats.
+    """
+    return apply(BitwiseNot, x).output
+
+
+@operator("<<")
+def left_shift(a: Operand, b: Operand) -> Value:
+    """Integer a with its bits moved up by b, zeros coming in; one dtype, broadcast.
+
+    Either may be a number. By as many bits as a has, or more, and by a negative number, nothing is
+    left. It has no gradient. Raises `DTypeError` for floats and bools.
+    """
+    return apply(LeftShift, *operands(a, b)).output
+
+
+@operator(">>")
+def right_shift(a: Operand, b: Operand) -> Value:
+    """Integer a with its bits moved down by b, its sign coming in; one dtype, broadcast.
+
+    Either may be a number. By as many bits as a has, or more, and by a negative number, the sign is
+    left: 0 or -1. It has no gradient. Raises `DTypeError` for floats and bools.
+    """
+    return apply(RightShift, *operands(a, b)).output

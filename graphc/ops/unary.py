@@ -1,0 +1,137 @@
+"""The base of functions of one operand: one expression for the value, one for the gradient.
+
+From these two follow the op and the op of its gradient, one kernel that may run over the bytes of
+what it reads, and gradients of every order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from graphc.ir.builder import apply
+from graphc.ir.expression import Expression, Result, parse
+from graphc.ir.expression import Operand as Part
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import attribute_items, find_op
+from graphc.ops.elementwise import (
+    FloatElementwise,
+    Operand,
+    add,
+    div,
+    mul,
+    neg,
+    sub,
+)
+from graphc.ops.shape import full
+
+
+class Unary(FloatElementwise):
+    """Base: y = `expression` of x and of the attributes, and dx = `backward`."""
+
+    inputs = ("x",)
+    backward: ClassVar[str]
+    """dx by dy and either x or y, whichever is to be kept."""
+    bend: ClassVar[str] = ""
+    """The derivative of what `backward` multiplies dy with, by what is kept; empty where it is 0
+    wherever there is one."""
+    derivative: ClassVar[type[Derivative]]
+    """The op of the gradient."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            super().__init_subclass__()
+            return
+        (kept,) = parse(cls.backward).names & {"x", "y"}
+        cls.gradient = _by_x if kept == "x" else _by_y  # type: ignore[attr-defined]
+        super().__init_subclass__()
+        bases = {"x": OfOperand, "y": OfResult}
+        members: dict[str, Any] = {
+            "name": f"{cls.name}_gradient",
+            "attributes": cls.attributes,
+            "expression": cls.backward,
+            "bend": cls.bend,
+            "__doc__": f"dx = {cls.backward}.",
+            "__module__": cls.__module__,
+        }
+        if not cls.bend:
+            members[f"gradient_{kept}"] = _nothing
+        cls.derivative = type(f"{cls.__name__}Gradient", (bases[kept],), members)
+
+
+def _by_x(self: Unary, node: Node, dy: Value, x: Value) -> Value:
+    return apply(self.derivative, x, dy, attributes=node.attributes).output
+
+
+def _by_y(self: Unary, node: Node, dy: Value, y: Value) -> Value:
+    return apply(self.derivative, y, dy, attributes=node.attributes).output
+
+
+def _nothing(self: Derivative, node: Node) -> None:
+    return None
+
+
+class Derivative(FloatElementwise):
+    """Base of gradients of functions of one operand; each is made with its function."""
+
+    outputs = ("dx",)
+    bend: ClassVar[str]
+
+    def again(self, node: Node, kept: Value, ddx: Value) -> Value:
+        """The gradient by dy."""
+        return apply(type(self), kept, ddx, attributes=node.attributes).output
+
+    def bent(self, node: Node, ddx: Value, dy: Value, kept: Value) -> Value:
+        """The gradient by what is kept of the function, of ops that have gradients themselves."""
+        constants = {key: float(number) for key, number in attribute_items(node.attributes)}
+        bend = parse(self.bend).specialize(constants)
+        return mul(mul(ddx, dy), composed(bend, {self.inputs[0]: kept}))
+
+
+class OfOperand(Derivative):
+    """Base of gradients that read x."""
+
+    inputs = ("x", "dy")
+
+    def gradient_x(self, node: Node, ddx: Value, x: Value, dy: Value) -> Value | None:
+        return self.bent(node, ddx, dy, x)
+
+    def gradient_dy(self, node: Node, ddx: Value, x: Value) -> Value:
+        return self.again(node, x, ddx)
+
+
+class OfResult(Derivative):
+    """Base of gradients that read y."""
+
+    inputs = ("y", "dy")
+
+    def gradient_y(self, node: Node, ddx: Value, y: Value, dy: Value) -> Value | None:
+        return self.bent(node, ddx, dy, y)
+
+    def gradient_dy(self, node: Node, ddx: Value, y: Value) -> Value:
+        return self.again(node, y, ddx)
+
+
+_ARITHMETIC: Mapping[str, Callable[..., Value]] = {
+    "add": add, "subtract": sub, "multiply": mul, "divide": div, "negative": neg,
+}  # fmt: skip
+
+
+def composed(expression: Expression, known: Mapping[str, Value]) -> Operand:
+    """An expression as ops on values: of each of its instructions the op of that name."""
+    like = next(iter(known.values())).type.dtype
+    done: list[Value] = []
+
+    def operand(part: Part) -> Operand:
+        if isinstance(part, Result):
+            return done[part.index]
+        return known[part] if isinstance(part, str) else part
+
+    for instruction in expression.instructions:
+        given = [operand(part) for part in instruction.operands]
+        if instruction.function in _ARITHMETIC:
+            done.append(_ARITHMETIC[instruction.function](*given))
+            continue
+        values = [x if isinstance(x, Value) else full((), x, like) for x in given]
+        done.append(apply(type(find_op(instruction.function)), *values).output)
+    return operand(expression.value)
