@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from graphc.errors import DTypeError
 from graphc.ir.builder import apply
@@ -79,7 +79,7 @@ class Fmod(Elementwise):
 class Bitwise(Elementwise):
     """Base: integers bit by bit, and bools, of which each is one bit."""
 
-    inputs = ("a", "b")
+    inputs: ClassVar[tuple[str, ...]] = ("a", "b")
     takes_bool = True
 
     def infer(self, attributes: Any, *types: TensorType) -> TensorType:
