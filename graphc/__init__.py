@@ -55,6 +55,7 @@ from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transp
 from graphc.ops.cross_entropy import softmax_cross_entropy
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
+from graphc.ops.fold import col2im, depth_to_space, im2col, space_to_depth
 from graphc.ops.indexing import reverse
 from graphc.ops.indexing import slice_ as slice
 from graphc.ops.integer import (
@@ -69,6 +70,7 @@ from graphc.ops.integer import (
     right_shift,
     trunc_divide,
 )
+from graphc.ops.instance_norm import instance_norm
 from graphc.ops.loss import (
     binary_cross_entropy_with_logits,
     hinge,
@@ -174,6 +176,7 @@ __all__ = [
     "ceil",
     "celu",
     "clip",
+    "col2im",
     "compile",
     "concat",
     "constant",
@@ -185,6 +188,7 @@ __all__ = [
     "conv_transpose3d",
     "cos",
     "cosh",
+    "depth_to_space",
     "div",
     "dropout",
     "elu",
@@ -211,9 +215,11 @@ __all__ = [
     "hard_swish",
     "hinge",
     "huber",
+    "im2col",
     "input",
     "isinf",
     "isnan",
+    "instance_norm",
     "keep",
     "kl_divergence",
     "largest_batch",
@@ -280,6 +286,7 @@ __all__ = [
     "softmax_cross_entropy",
     "softplus",
     "softsign",
+    "space_to_depth",
     "split",
     "sqrt",
     "sub",

@@ -56,6 +56,14 @@ PART = (-0.1, 1.1, *NOT_FINITE)
 LABELS = ((1, 2), (HUGE,), (True,), 0)
 FACTOR = (0, -1, FAR, HUGE)
 MAP = {"axis": (-1, 4, FAR, HUGE, 2.5), "extent": (0, -1, FAR, HUGE, 2.5, 1)}
+UNFOLD = {
+    "window": (0, -1, 4, FAR, HUGE),
+    "stride": (0, -1, 3, HUGE),
+    "dilation": (0, 5, HUGE),
+    "before": (-1, 9, HUGE, 1.5),
+    "behind": (-1, 9, HUGE),
+    "axis": (-1, 4, FAR, HUGE),
+}
 RESIZE = {
     **MAP,
     "scale": (0.0, -1.0, 9.0, 10**400, *NOT_FINITE),
@@ -96,6 +104,7 @@ REFUSED = {
     "dropout": {"rate": (-0.1, 1.0, 1.5, *NOT_FINITE), "stream": (-1, 2**32, HUGE, 0.5)},
     "elu": {"alpha": ABOVE_0},
     "elu_gradient": {"alpha": ABOVE_0},
+    "fold_axis": {**UNFOLD, "extent": (*MAP["extent"], 13)},
     "full": {"shape": SHAPE, "dtype": DTYPE, "value": (10**400, "1", None)},
     "fused": {"members": MEMBERS, "results": ((), (9,), (-1,), (HUGE,), (0, 0))},
     "fused_reduce": {
@@ -170,6 +179,7 @@ REFUSED = {
     "thresholded_relu": {"threshold": NUMBER},
     "thresholded_relu_gradient": {"threshold": NUMBER},
     "transpose": {"permutation": ((0,), (0, 0), (-1, 0), (0, 5), (HUGE, 0), ())},
+    "unfold_axis": {**UNFOLD, "extent": (*MAP["extent"], 14)},
     "upsample_bilinear2d": {"factor": FACTOR},
     "upsample_bilinear2d_gradient": {"factor": (*FACTOR, 5)},
     "upsample_nearest2d": {"factor": FACTOR},

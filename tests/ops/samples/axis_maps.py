@@ -9,7 +9,7 @@ import numpy as np
 from ops.samples.sample import Sample, direct, linear_transpose
 
 import graphc as g
-from graphc.ops import padding, resize
+from graphc.ops import fold, padding, resize
 
 
 def cubic(d, a):
@@ -138,7 +138,34 @@ def pad_samples(mode, shape, axis, before, after):
     ]  # fmt: skip
 
 
+def fold_samples(label, shape, a):
+    source = list(shape)
+    result = [a.extent if i == a.axis else n for i, n in enumerate(shape)]
+
+    def reference(x):
+        sides = [(a.before, a.behind) if i == a.axis else (0, 0) for i in range(x.ndim)]
+        wide, count = np.pad(x, sides), a.extent // a.window
+        taps = [
+            wide.take(np.arange(count) * a.stride + k * a.dilation, a.axis) for k in range(a.window)
+        ]
+        return np.concatenate(taps, a.axis)
+
+    back = replace(a, extent=source[a.axis])
+    return [
+        Sample(
+            "unfold_axis", direct(fold.UnfoldAxis, a), (shape,), reference, {"x": {"dy"}},
+            label=label,
+        ),
+        Sample(
+            "fold_axis", direct(fold.FoldAxis, back), (tuple(result),),
+            lambda dy: linear_transpose(reference, shape, dy), {"x": {"dy"}}, label=label,
+        ),
+    ]  # fmt: skip
+
+
 SAMPLES = [
+    *fold_samples("", (2, 9, 2), fold.UnfoldAttributes(1, 15, 3, 2, 2, 3, 1)),
+    *fold_samples(" apart", (7, 2), fold.UnfoldAttributes(0, 4, 2, 4)),
     *(row for label, (shape, a) in RESIZES.items() for row in resize_samples(label, shape, a)),
     *pad_samples("reflect", (2, 4, 3), 1, 2, 3),
     *pad_samples("reflect", (2, 3, 2, 3), 3, 5, 4),

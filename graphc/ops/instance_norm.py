@@ -1,0 +1,28 @@
+"""Instance norm, which is group norm with groups of one channel."""
+
+from __future__ import annotations
+
+from graphc.errors import ShapeError
+from graphc.ir.builder import as_value
+from graphc.ir.graph import Value
+from graphc.ops.norm import group_norm
+
+
+def instance_norm(
+    x: Value,
+    epsilon: float = 1e-5,
+    trainable: bool = True,
+    name: str = "norm",
+    scale: Value | None = None,
+    bias: Value | None = None,
+) -> Value:
+    """Instance norm of float x (batch, channels, ...) (Ulyanov et al., 2016); keeps the shape.
+
+    Each channel of each example is normalised over all its places. Makes ``scale``, one, and
+    ``bias``, zero, of (channels,) under scope `name`, unless given as for `layer_norm`. `epsilon`
+    is added to the variance. It is `group_norm` with as many groups as channels. Raises
+    `ShapeError` for an x without places, and `OptionError` unless `epsilon` is above 0.
+    """
+    if as_value("instance_norm", x).type.rank < 3:
+        raise ShapeError(f"instance_norm: x is (batch, channels, places, ...), got {x.type}")
+    return group_norm(x, x.shape[1], epsilon, trainable, name, scale, bias)
