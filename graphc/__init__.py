@@ -58,6 +58,7 @@ from graphc.ops.embedding import embedding, gather, one_hot
 from graphc.ops.fold import col2im, depth_to_space, im2col, space_to_depth
 from graphc.ops.indexing import reverse
 from graphc.ops.indexing import slice_ as slice
+from graphc.ops.instance_norm import instance_norm
 from graphc.ops.integer import (
     bitwise_and,
     bitwise_not,
@@ -70,7 +71,6 @@ from graphc.ops.integer import (
     right_shift,
     trunc_divide,
 )
-from graphc.ops.instance_norm import instance_norm
 from graphc.ops.loss import (
     binary_cross_entropy_with_logits,
     hinge,
@@ -217,9 +217,9 @@ __all__ = [
     "huber",
     "im2col",
     "input",
+    "instance_norm",
     "isinf",
     "isnan",
-    "instance_norm",
     "keep",
     "kl_divergence",
     "largest_batch",
