@@ -53,6 +53,7 @@ from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
 from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
 from graphc.ops.cross_entropy import softmax_cross_entropy
+from graphc.ops.elements import gather_elements, scatter_elements, take
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
 from graphc.ops.fold import col2im, depth_to_space, im2col, space_to_depth
@@ -81,6 +82,7 @@ from graphc.ops.loss import (
 )
 from graphc.ops.matmul import affine, linear, matmul
 from graphc.ops.norm import group_norm, layer_norm
+from graphc.ops.order import argmax, argmin, sort, top_k
 from graphc.ops.padding import pad
 from graphc.ops.pool_axes import (
     average_pool1d,
@@ -101,13 +103,15 @@ from graphc.ops.recurrent import (
     lstm_cell,
     lstm_parameters,
 )
-from graphc.ops.reduce import max, mean, sum
+from graphc.ops.reduce import all, any, max, mean, min, sum
 from graphc.ops.resample import adaptive_average_pool2d, upsample2d
 from graphc.ops.resize import resize
 from graphc.ops.rms_norm import rms_norm
 from graphc.ops.rounding import abs, ceil, floor, round, sign, trunc
+from graphc.ops.scan import cumsum
+from graphc.ops.scatter import gather_nd, scatter_nd
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
-from graphc.ops.softmax import causal_softmax, log_softmax, softmax
+from graphc.ops.softmax import causal_softmax, log_softmax, masked_softmax, softmax
 from graphc.ops.trigonometry import (
     acos,
     acosh,
@@ -155,6 +159,10 @@ __all__ = [
     "adaptive_average_pool2d",
     "add",
     "affine",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
     "asin",
     "asinh",
     "atan",
@@ -188,6 +196,7 @@ __all__ = [
     "conv_transpose3d",
     "cos",
     "cosh",
+    "cumsum",
     "depth_to_space",
     "div",
     "dropout",
@@ -203,6 +212,8 @@ __all__ = [
     "frontier",
     "full",
     "gather",
+    "gather_elements",
+    "gather_nd",
     "gelu",
     "global_average_pool2d",
     "gradient",
@@ -235,6 +246,7 @@ __all__ = [
     "lp_pool",
     "lstm_cell",
     "lstm_parameters",
+    "masked_softmax",
     "matmul",
     "max",
     "max_pool1d",
@@ -242,6 +254,7 @@ __all__ = [
     "max_pool3d",
     "maximum",
     "mean",
+    "min",
     "minimum",
     "mirror",
     "mish",
@@ -272,6 +285,8 @@ __all__ = [
     "rms_norm",
     "round",
     "save_plan",
+    "scatter_elements",
+    "scatter_nd",
     "scope",
     "segment",
     "selu",
@@ -286,14 +301,17 @@ __all__ = [
     "softmax_cross_entropy",
     "softplus",
     "softsign",
+    "sort",
     "space_to_depth",
     "split",
     "sqrt",
     "sub",
     "sum",
+    "take",
     "tan",
     "tanh",
     "thresholded_relu",
+    "top_k",
     "transpose",
     "trunc",
     "trunc_divide",

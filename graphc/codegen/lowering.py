@@ -9,11 +9,14 @@ from graphc.codegen.families import (
     axis_map,
     dropout,
     lookup,
+    order,
     pooling,
     resample,
+    scan,
+    scatter,
     step_numbers,
 )
-from graphc.codegen.lines import cross_entropy, norms, reductions, softmax
+from graphc.codegen.lines import cross_entropy, extremes, norms, reductions, softmax
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Buffer, NodeCalls, Slot
 from graphc.codegen.products import ops as products
@@ -23,9 +26,8 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
-    attention, convolution, cross_entropy, dropout, elementwise, lookup, norms, pooling, products,
-    attention, axis_map, convolution, dropout, elementwise, lookup, norms, pooling, products,
-    reductions, resample, softmax, step_numbers,
+    attention, axis_map, convolution, cross_entropy, dropout, elementwise, extremes, lookup, norms,
+    order, pooling, products, reductions, resample, scan, scatter, softmax, step_numbers,
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""
 

@@ -116,6 +116,8 @@ class Op:
 
     indices: ClassVar[tuple[str, ...]] = ()
     """Inputs that `index_limit` is about; where none is named, all that are integers."""
+    counts_from_end: ClassVar[bool] = False
+    """Whether such an input may also hold numbers from minus its limit, counted from the end."""
     learning_rates: ClassVar[tuple[str, ...]] = ()
     """Inputs that are learning rates: what a user feeds to one is a finite number from 0 up."""
 
@@ -176,9 +178,13 @@ class Op:
         """Tensors that the kernel needs while it runs; the plan gives them a workspace."""
         return ()
 
-    def index_limit(self, node: Node) -> int | None:
+    def index_limit(self, node: Node) -> int | tuple[int, ...] | None:
         """The limit below which integer inputs must lie, from 0, where they number rows or classes;
-        None where they do not."""
+        one each for what lies along their last axis; None where they number nothing."""
+        return None
+
+    def output_limit(self, node: Node) -> int | None:
+        """The limit below which integer outputs lie, from 0, whatever is read; None for none."""
         return None
 
     def ignored_index(self, node: Node) -> int | None:

@@ -24,9 +24,9 @@ from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
 from graphc.ir.types import DType, TensorType, compute_dtype
 from graphc.ops.cpu.numpy_expression import Lowering, evaluate, lower, registers_type
 from graphc.ops.fused import Fused, FusedAttributes, members_of
-from graphc.ops.reduce import Max, Mean, ReduceAttributes, SquareSum, Sum
+from graphc.ops.reduce import Max, Mean, Min, ReduceAttributes, SquareSum, Sum
 
-REDUCTIONS: dict[str, type[Op]] = {op.name: op for op in (Max, Mean, SquareSum, Sum)}
+REDUCTIONS: dict[str, type[Op]] = {op.name: op for op in (Max, Mean, Min, SquareSum, Sum)}
 """What may be made of the operand."""
 
 OPERAND = "x"

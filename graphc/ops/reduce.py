@@ -1,11 +1,11 @@
-"""Sums, means and maxima over axes."""
+"""Sums, means, maxima and minima over axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -164,10 +164,10 @@ class SquareSum(Op):
         record(np.add.reduce, partial, 0, None, y)
 
 
-class Max(Reduction):
-    """y = max of x over axes. Equal maxima share the gradient evenly."""
+class Extreme(Reduction):
+    """Base: the element that comes first or last by size. Equal ones share the gradient evenly."""
 
-    name = "max"
+    ufunc: ClassVar[np.ufunc]
 
     def gradient(self, node: Node, dy: Value, x: Value, y: Value) -> Value:
         hit = cast(equal(x, self.spread(node, y)), x.type.dtype)
@@ -175,7 +175,21 @@ class Max(Reduction):
         return mul(hit, self.spread(node, share))
 
     def kernel(self, record: Recorder, node: Node, x: Array, *, y: Array) -> None:
-        record(np.maximum.reduce, x, node.attributes.axes, None, y, node.attributes.keepdims)
+        record(self.ufunc.reduce, x, node.attributes.axes, None, y, node.attributes.keepdims)
+
+
+class Max(Extreme):
+    """y = max of x over axes; of bool, whether any holds."""
+
+    name = "max"
+    ufunc = np.maximum
+
+
+class Min(Extreme):
+    """y = min of x over axes; of bool, whether all hold."""
+
+    name = "min"
+    ufunc = np.minimum
 
 
 def _attributes(
@@ -220,6 +234,37 @@ def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
     not have.
     """
     return apply(Max, x, attributes=_attributes("max", x, axes, keepdims)).output
+
+
+def min(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Minimum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+
+    Equal smallest elements share the gradient evenly. Raises `ShapeError` for an axis that x does
+    not have.
+    """
+    return apply(Min, x, attributes=_attributes("min", x, axes, keepdims)).output
+
+
+def any(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Whether any element of bool x along `axes`, by default all, is true; no gradient.
+
+    Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
+    """
+    return max(_truths("any", x), axes, keepdims)
+
+
+def all(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    """Whether all elements of bool x along `axes`, by default all, are true; no gradient.
+
+    Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not have.
+    """
+    return min(_truths("all", x), axes, keepdims)
+
+
+def _truths(where: str, x: Value) -> Value:
+    if as_value(where, x).type.dtype != bool_:
+        raise DTypeError(f"{where}: x is bool, got {x.type}; compare first")
+    return x
 
 
 def sum_to(x: Value, shape: tuple[int, ...]) -> Value:

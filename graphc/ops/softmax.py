@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import ShapeError
+from graphc.errors import DTypeError, ShapeError
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import TensorType, normalize_axis
+from graphc.ir.types import TensorType, bool_, broadcast_shapes, normalize_axis
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 from graphc.ops.elementwise import exp, float_dtype, mul, sub
 from graphc.ops.reduce import sum
@@ -157,6 +157,46 @@ def _causal_rows(x: Array, y: Array, number: Array) -> None:
     np.divide(y, number, out=y)
 
 
+class MaskedSoftmax(AlongAxis):
+    """Softmax of the elements of a line for which the mask holds; 0 for the others.
+
+    A line without any is 0 throughout, and gets no gradient. The sum of a line with one is at least
+    1, so that 1 in place of less changes no other line.
+    """
+
+    name, inputs = "masked_softmax", ("x", "mask")
+    may_overwrite = {"y": ("x",)}
+
+    def infer(self, attributes: AxisAttributes, *types: TensorType) -> TensorType:
+        x, mask = types
+        if mask.dtype != bool_:
+            raise DTypeError(f"the mask is bool, true where an element counts, got {mask}")
+        if broadcast_shapes(self.name, x.shape, mask.shape) != x.shape:
+            raise ShapeError(f"the mask {mask} does not broadcast to {x}")
+        return super().infer(attributes, x)
+
+    def gradient_x(self, node: Node, dy: Value, y: Value) -> Value:
+        """Softmax's own: where y is 0, nothing flows."""
+        return apply(SoftmaxGradient, y, dy, attributes=node.attributes).output
+
+    def kernel(self, record: Recorder, node: Node, *inputs: Array, **outputs: Array) -> None:
+        x, mask = inputs
+        super().kernel(record, node, x, np.broadcast_to(mask, x.shape), **outputs)
+
+    @staticmethod
+    def lines(axis: int, inputs: Sequence[Array], out: Array, number: Array, tile: Array) -> None:
+        x, mask = inputs
+        np.copyto(tile, -np.inf)
+        np.copyto(tile, x, where=mask)
+        np.maximum.reduce(tile, axis, out=number, keepdims=True)
+        np.maximum(number, np.finfo(number.dtype).min, out=number)
+        np.subtract(tile, number, out=out)
+        np.exp(out, out=out)
+        np.add.reduce(out, axis, out=number, keepdims=True)
+        np.maximum(number, 1, out=number)
+        np.divide(out, number, out=out)
+
+
 class SoftmaxGradient(AlongAxis):
     """dx = y · (dy - sum of dy · y along the axis)."""
 
@@ -233,6 +273,19 @@ def softmax(x: Value, axis: int = -1) -> Value:
     rank = as_value("softmax", x).type.rank
     attributes = AxisAttributes(normalize_axis(axis, rank, "softmax"))
     return apply(Softmax, x, attributes=attributes).output
+
+
+def masked_softmax(x: Value, mask: Value, axis: int = -1) -> Value:
+    """Softmax along `axis` over the elements for which bool `mask` is true; the others are 0.
+
+    The mask broadcasts to float x, whose shape the result has. Where it holds for no element of a
+    line, the line is 0 and gets a gradient of 0. What x holds elsewhere has no influence. Raises
+    `DTypeError` for another mask, and `ShapeError` for one that does not broadcast or an axis that
+    x does not have.
+    """
+    rank = as_value("masked_softmax", x).type.rank
+    attributes = AxisAttributes(normalize_axis(axis, rank, "masked_softmax"))
+    return apply(MaskedSoftmax, x, mask, attributes=attributes).output
 
 
 def causal_softmax(x: Value) -> Value:

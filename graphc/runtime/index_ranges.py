@@ -21,35 +21,53 @@ from graphc.ops.shape import Copy
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+ALL = -1
+"""Stands for everything along the last axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The whole numbers from `low` to below `limit`, and `ignored` where there is one."""
+
+    low: int
+    limit: int
+    ignored: int | None = None
+
+    def __str__(self) -> str:
+        extra = "" if self.ignored is None else f" or be {self.ignored}"
+        return f"[{self.low}, {self.limit}){extra}"
+
+    def contains(self, other: Bounds) -> bool:
+        """Whether every number of the other ones is among these."""
+        extra = other.ignored
+        spared = extra is None or extra == self.ignored or self.low <= extra < self.limit
+        return self.low <= other.low and other.limit <= self.limit and spared
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What an op looks up with: numbers from 0 to below `limit`, and `ignored` where there is one.
+    """The bounds of what an op looks up with; `counted` is room for which numbers are not the
+    ignored one."""
 
-    `counted` is room for which numbers are not the ignored one.
-    """
-
-    limit: int
-    ignored: int | None
+    bounds: Bounds
     counted: Array | None
 
     @classmethod
-    def of(cls, limit: int, ignored: int | None, elements: int) -> Range:
+    def of(cls, bounds: Bounds, elements: int) -> Range:
         """A range with room for so many numbers."""
-        return cls(limit, ignored, None if ignored is None else np.empty(elements, np.bool_))
-
-    def __str__(self) -> str:
-        return f"[0, {self.limit})" + ("" if self.ignored is None else f" or be {self.ignored}")
+        return cls(bounds, None if bounds.ignored is None else np.empty(elements, np.bool_))
 
     def broken_by(self, given: Array) -> str | None:
         """The least and the largest number, as a message says them, unless all lie inside."""
         counted: Any = True
-        if self.ignored is not None and self.counted is not None:
+        bounds = self.bounds
+        if bounds.ignored is not None and self.counted is not None:
             counted = self.counted.reshape(given.shape)
-            np.not_equal(given, self.ignored, out=counted)
+            np.not_equal(given, bounds.ignored, out=counted)
         # The 0 with which both begin lies inside of every range.
         low = int(np.minimum.reduce(given, None, initial=0, where=counted))
         high = int(np.maximum.reduce(given, None, initial=0, where=counted))
-        if low >= 0 and high < self.limit:
+        if low >= bounds.low and high < bounds.limit:
             return None
         return f"{given.min()} to {given.max()}"
 
@@ -76,27 +94,28 @@ class FedRange:
             kind = "input" if isinstance(source, Input) else "constant"
             raise FeedError(
                 f"{kind} {source.name!r} holds numbers from {broken}; {self.reader.label} "
-                f"reads them as rows or classes, which must lie in {self.range}; give numbers "
-                "in that range"
+                f"reads them as rows or classes, which must lie in {self.range.bounds}; give "
+                "numbers in that range"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedRange:
-    """A value that must lie in a range where `reader` reads it."""
+    """A value that must lie in a range where `reader` reads it, at one place of its last axis."""
 
     value: Value
+    part: int
     range: Range
     reader: Node
 
     def check(self, name: str, array: Array) -> None:
         """Raise `FeedError` unless the array, which the graph calls `name`, lies in the range."""
-        broken = self.range.broken_by(array)
+        broken = self.range.broken_by(_part(array, self.part))
         if broken is not None:
             raise FeedError(
                 f"{name}, which the graph computes, holds numbers from {broken}; "
                 f"{self.reader.label} reads them as rows or classes, which must lie in "
-                f"{self.range}; check what they are computed from"
+                f"{self.range.bounds}; check what they are computed from"
             )
 
 
@@ -107,21 +126,21 @@ class IndexRanges:
         self.computed: dict[Node, list[ComputedRange]] = {}
         self._positions = _fed_positions(graph)
         found: dict[Input | State, Readers] = {}
-        checked: dict[tuple[Value, int | None], int] = {}
+        checked: dict[tuple[Value, int], list[Bounds]] = {}
         for node in graph.nodes:
-            ignored = node.op.ignored_index(node)
-            for value, limit in _ranges_of(node):
-                original = _original(value), ignored
-                if limit >= checked.get(original, limit + 1):
+            for value, part, bounds in _ranges_of(node):
+                known = checked.setdefault((_original(value), part), _known(value))
+                if any(map(bounds.contains, known)):
                     continue
-                checked[original] = limit
+                known.append(bounds)
                 if value in self._positions:
                     source, positions = self._positions[value]
                     readers = found.setdefault(source, {})
-                    readers.setdefault((limit, ignored), []).append((node, positions))
+                    readers.setdefault(bounds, []).append((node, _part(positions, part)))
                 else:
-                    range = Range.of(limit, ignored, value.type.elements)
-                    self.computed.setdefault(node, []).append(ComputedRange(value, range, node))
+                    count = value.type.elements // (1 if part == ALL else value.shape[-1])
+                    read = ComputedRange(value, part, Range.of(bounds, count), node)
+                    self.computed.setdefault(node, []).append(read)
         self.fed: dict[Input, list[FedRange]] = {}
         for source, readers in found.items():
             if isinstance(source, Input):
@@ -131,17 +150,35 @@ class IndexRanges:
                     allowed.check(source, source.initial.array)
 
 
-def _ranges_of(node: Node) -> list[tuple[Value, int]]:
-    """The integers that a node looks up with, and what they must lie below."""
-    op, limit = node.op, node.op.index_limit(node)
-    if limit is None:
+def _part(array: Array, part: int) -> Array:
+    """What lies at one place of the last axis, or everything."""
+    return array if part == ALL else array[..., part]
+
+
+def _known(value: Value) -> list[Bounds]:
+    """The bounds that what computes a value says it is in, also behind views and copies."""
+    node = value.node
+    while node is not None and (node.op.views is not None or _keeps_numbers(node)):
+        node = node.inputs[0].node
+    limit = None if node is None else node.op.output_limit(node)
+    return [] if limit is None else [Bounds(0, limit)]
+
+
+def _ranges_of(node: Node) -> list[tuple[Value, int, Bounds]]:
+    """The integers that a node looks up with, where along their last axis, and their bounds."""
+    op, limits = node.op, node.op.index_limit(node)
+    if limits is None:
         return []
+    parts = enumerate(limits) if isinstance(limits, tuple) else ((ALL, limits),)
+    ignored = op.ignored_index(node)
+    bounds = [(part, Bounds(-n if op.counts_from_end else 0, n, ignored)) for part, n in parts]
     return [
-        (value, limit)
+        (value, *each)
         for index, value in enumerate(node.inputs)
         if value.type.dtype.kind == "int"
         and value.type.elements
         and (not op.indices or op.input_name(index) in op.indices)
+        for each in bounds
     ]
 
 
@@ -182,30 +219,31 @@ def _keeps_numbers(node: Node) -> bool:
     return kept.kind == "int" and kept.itemsize >= given.itemsize
 
 
-Readers = dict[tuple[int, int | None], list[tuple[Node, Array]]]
-"""A limit and what is ignored → the nodes that look up within, and the positions that they read."""
+Readers = dict[Bounds, list[tuple[Node, Array]]]
+"""Bounds → the nodes that look up within, and the positions that they read."""
 
 
-def _order(key: tuple[int, int | None]) -> tuple[bool, int, int]:
-    limit, ignored = key
-    return ignored is not None, limit, ignored or 0
+def _order(bounds: Bounds) -> tuple[bool, int, int, int]:
+    reach = bounds.limit - bounds.low
+    return bounds.ignored is not None, reach, bounds.low, bounds.ignored or 0
 
 
 def _united(source: Input | State, readers: Readers) -> list[FedRange]:
-    """One range a limit, from the least limit on, of positions that none before has; where
+    """One range for each bounds, from the narrowest on, of positions that none inside has; where
     something is ignored, behind those where nothing is."""
-    covered = np.zeros(source.type.elements, np.bool_)
+    covered: dict[Bounds, Array] = {}
     united = []
-    for limit, ignored in sorted(readers, key=_order):
-        fresh = np.zeros_like(covered)
-        for _, positions in readers[limit, ignored]:
+    for bounds in sorted(readers, key=_order):
+        fresh = np.zeros(source.type.elements, np.bool_)
+        for _, positions in readers[bounds]:
             fresh[positions.reshape(-1)] = True
-        fresh &= ~covered
-        if ignored is None:
-            covered |= fresh
-        reader = readers[limit, ignored][0][0]
+        for inside, elsewhere in covered.items():
+            if bounds.contains(inside):
+                fresh &= ~elsewhere
+        covered[bounds] = fresh
+        reader = readers[bounds][0][0]
         places = np.flatnonzero(fresh)
-        range = Range.of(limit, ignored, places.size)
+        range = Range.of(bounds, places.size)
         if fresh.all():
             united.append(FedRange(range, reader, None, None))
         elif fresh.any():
@@ -219,7 +257,9 @@ def index_limits(graph: Graph) -> dict[Value, int]:
     limits: dict[Value, int] = {}
     for node in reversed(graph.nodes):
         found = [limits[value] for value in node.outputs if value in limits]
-        own = dict(_ranges_of(node))
+        own: dict[Value, int] = {}
+        for value, _, bounds in _ranges_of(node):
+            own[value] = min(bounds.limit, own.get(value, bounds.limit))
         for value in node.inputs:
             if value.type.dtype.kind == "int" and (found or value in own):
                 both = [*found, own.get(value), limits.get(value)]

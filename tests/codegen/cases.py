@@ -30,6 +30,7 @@ from graphc.ops import (
     random,
     resample,
     row_cross_entropy,
+    scatter,
     shape,
     softmax,
 )
@@ -191,6 +192,18 @@ LONG = [
         )
         for factor, shape in ((5, (2, 1, 15, 20)), (1, (1, 2, 3, 5)), (4, (1, 2, 4, 24)), LARGER)
     ],
+    long("masked_softmax", g.masked_softmax, ((3, 9001), (3, 1)), (FLOAT, "bool")),
+    long("masked_softmax", g.masked_softmax, (ROWS, (2112,)), (FLOAT, "bool")),
+    long("argmax", lambda x: g.argmax(x, 1, last=True), ((3, 9001),), ("int32",)),
+    long("argmin", lambda x: g.argmin(x, 0), ((300, 33),)),
+    long("top_k", lambda x: g.top_k(x, 5, 1, dtype="int32"), ((3, 65, 2),), ("int32",)),
+    long("top_k", lambda x: g.top_k(x, 200, 0, largest=False), ((201, 2),)),
+    long("cumsum", lambda x: g.cumsum(x, 0, exclusive=True), ((1030, 3),), ("int64",)),
+    long("cumsum", lambda x: g.cumsum(x, 1, reverse=True), ((5, 3, 40), ), ("int32",)),
+    long(
+        "scatter_nd_add", direct(scatter.ScatterAdd, scatter.TupleAttributes(1)),
+        ((2, 7, 300), (2, 70, 1), (2, 70, 300)), (FLOAT, "int64", FLOAT),
+    ),
     long(
         "softmax_cross_entropy", direct(cross_entropy.SoftmaxCrossEntropy), (ROWS, (3,)),
         (FLOAT, "int64"),

@@ -51,6 +51,8 @@ BETA = (-0.1, 1.0, 1.5, *NOT_FINITE)
 NUMBER = (*NOT_FINITE, 10**400, "1", True)
 ABOVE_0 = (0.0, -1.0, *NOT_FINITE)
 DTYPE = ("", "half", "f99", None, 3)
+PLACES = ("", "int16", "uint8", "float32", None)
+BATCH = (-1, 2, 4, FAR, HUGE, 0.5)
 SHAPE = ((0,), (-3,), (FAR, FAR), (HUGE,), (2.5,), (1,) * 65, 12)
 PART = (-0.1, 1.1, *NOT_FINITE)
 LABELS = ((1, 2), (HUGE,), (True,), 0)
@@ -82,6 +84,8 @@ REFUSED = {
     "adamw_update": {"beta1": BETA, "beta2": BETA, "epsilon": DECAY},
     "adaptive_average_pool2d": {"extent": EXTENTS},
     "adaptive_average_pool2d_gradient": {"extent": EXTENTS},
+    "argmax": {**AXIS, "index": PLACES},
+    "argmin": {**AXIS, "index": PLACES},
     "attention": {"scale": NOT_FINITE},
     "attention_gradient": {"scale": NOT_FINITE},
     "average_pool2d": POOL,
@@ -101,6 +105,7 @@ REFUSED = {
     },
     "cross_entropy": {"smoothing": PART, "ignored": LABELS},
     "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS},
+    "cumsum": AXIS,
     "dropout": {"rate": (-0.1, 1.0, 1.5, *NOT_FINITE), "stream": (-1, 2**32, HUGE, 0.5)},
     "elu": {"alpha": ABOVE_0},
     "elu_gradient": {"alpha": ABOVE_0},
@@ -113,6 +118,7 @@ REFUSED = {
         "after": MEMBERS[1:],
     },
     "gather_gradient": {"rows": (0, -1, FAR * FAR, HUGE, 1.5), "accumulate": (True,)},
+    "gather_nd": {"batch": BATCH},
     "group_norm": {"groups": (0, -1, 3, HUGE), "epsilon": EPSILON},
     "huber": {"delta": EPSILON},
     "huber_gradient": {"delta": EPSILON},
@@ -130,12 +136,14 @@ REFUSED = {
     "log_softmax": AXIS,
     "log_softmax_gradient": AXIS,
     "loss_scale_update": {"interval": (0.0, -1.0, *NOT_FINITE)},
+    "masked_softmax": AXIS,
     "matmul": {"accumulate": (True,)},
     "max": AXES,
     "max_pool2d": {**POOL, "window": (*POOL["window"], (17, 17))},
     "max_pool2d_gradient": {**POOL, "extent": (*EXTENTS, (1, 1), (64, 64))},
     "max_pool2d_select": POOL,
     "mean": AXES,
+    "min": AXES,
     "momentum_update": {"momentum": MOMENTUM, "weight_decay": DECAY},
     "norm_bias_gradient": {**FRAME, "statistic_axes": FRAME["statistic_axes"][1:]},
     "norm_input_gradient": FRAME,
@@ -166,6 +174,11 @@ REFUSED = {
     "scale": {"value": NUMBER},
     "selu": {"alpha": ABOVE_0, "gamma": ABOVE_0},
     "selu_gradient": {"alpha": ABOVE_0, "gamma": ABOVE_0},
+    "scatter_nd": {"batch": BATCH},
+    "scatter_nd_add": {"batch": BATCH},
+    "scatter_nd_max": {"batch": BATCH},
+    "scatter_nd_min": {"batch": BATCH},
+    "scatter_nd_mul": {"batch": BATCH},
     "sgd_update": {"weight_decay": DECAY},
     "shift": {"value": NUMBER},
     "slice": {
@@ -178,6 +191,7 @@ REFUSED = {
     "sum": AXES,
     "thresholded_relu": {"threshold": NUMBER},
     "thresholded_relu_gradient": {"threshold": NUMBER},
+    "top_k": {**AXIS, "k": (0, -1, 6, FAR, HUGE, 1.5), "index": PLACES},
     "transpose": {"permutation": ((0,), (0, 0), (-1, 0), (0, 5), (HUGE, 0), ())},
     "unfold_axis": {**UNFOLD, "extent": (*MAP["extent"], 14)},
     "upsample_bilinear2d": {"factor": FACTOR},
@@ -187,9 +201,13 @@ REFUSED = {
 """Op → attribute → values that its type inference refuses on the operands of the op's sample."""
 
 ANY_TRUTH = {
+    ("argmax", "last"): "the first or the last of equal elements counts",
+    ("argmin", "last"): "as for argmax",
     ("attention", "causal"): "rows see all columns, or those before them",
     ("attention_gradient", "causal"): "as for attention",
     ("conv2d_weight_gradient", "wide"): "a product of 16-bit floats may be float32",
+    ("cumsum", "exclusive"): "an element's own number is added, or not",
+    ("cumsum", "reverse"): "sums may begin at either end",
     ("fused_reduce", "keepdims"): "axes may stay with extent 1",
     ("matmul", "transpose_a"): "either order of two axes is a matrix, operands decide if it fits",
     ("matmul", "transpose_b"): "as for the other operand",
@@ -200,7 +218,9 @@ ANY_TRUTH = {
     ("resize_axis_gradient", "exclude_outside"): "as going forward",
     ("max", "keepdims"): "axes may stay with extent 1",
     ("mean", "keepdims"): "axes may stay with extent 1",
+    ("min", "keepdims"): "axes may stay with extent 1",
     ("sum", "keepdims"): "axes may stay with extent 1",
+    ("top_k", "largest"): "elements are taken from either end",
 }
 """Attributes of which every value, true or false, means something, and what."""
 

@@ -64,6 +64,10 @@ def every_op_network():
     values += [g.where(g.less(x, 0.5), x, 2.0 * x), g.maximum(x, 0.5), g.div(x, x * x + 1.0)]
     values += [g.broadcast_to(g.max(x, 1, True), x.shape), x - g.mean(x, 0, True)]
     values += [g.concat(g.split(x, 3, 1)[::-1], 1), g.concat([x[1:], x[:1]])]
+    values += [g.min(x, 0), g.top_k(x, 5, 0)[0], g.cumsum(x, 0), g.cumsum(x, 1, True, True)]
+    values += [g.masked_softmax(x, g.less(x, 0.5)), g.gather_elements(x, g.sort(x)[1], 1)]
+    values += [g.scatter_elements(x, g.argmin(x, 0, True), x[:1], 0, name)
+               for name in ("none", "mul", "max")]  # fmt: skip
     values += [g.gather(x, i), g.transpose(g.reshape(g.transpose(x), (columns, rows)))]
     total = g.sum(g.one_hot(i, 8))
     for value in values:

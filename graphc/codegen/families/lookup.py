@@ -81,51 +81,79 @@ def _gather_gradient(node: Node, places: Places) -> NodeCalls:
     dy, numbers, *sums = node.inputs
     dtable = node.output
     rows, columns = dtable.shape[0], math.prod(dtable.shape[1:])
-    lookups = numbers.type.elements
-    tiles = -(-columns // (WARP * LANE_COLUMNS))
-    inputs = [Operand("dy", dy.type.dtype, (columns, 1), dy)]
-    inputs.append(Operand("numbers", numbers.type.dtype, (1,), numbers))
-    target = Operand("dtable", dtable.type.dtype, (columns, 1), dtable)
-    held = arithmetic_dtype(dy.type.dtype)
-    body = indented(_row_sums(rows, columns, lookups, held, bool(sums)), 1)
-    index_kind = widest_index([((lookups, columns), inputs[0]), ((rows, columns), target)])
-    text = (
-        f'extern "C" __global__ void {ENTRY}({parameters(inputs, [target])}) {{\n'
-        f"    using Index = {index_kind};\n{body}\n}}\n"
+    launch = row_updates(
+        "gather_gradient",
+        1,
+        (rows, columns),
+        numbers.type.elements,
+        Operand("numbers", numbers.type.dtype, (1,), numbers),
+        Operand("dy", dy.type.dtype, (columns, 1), dy),
+        Operand("dtable", dtable.type.dtype, (columns, 1), dtable),
+        "add(total[t], update)",
+        arithmetic_dtype(dy.type.dtype),
+        begins=bool(sums),
     )
-    grid = -(-rows * tiles * WARP // BLOCK)
-    launch = Launch(named("gather_gradient", text), (dy, numbers, dtable), grid, BLOCK)
     moved = [value for value in sums if places[value] != places[dtable]]
     return NodeCalls((*(copied(value, dtable, places) for value in moved), launch))
 
 
-def _row_sums(rows: int, columns: int, lookups: int, held: DType, adds: bool) -> list[str]:
-    """Statements by which a warp sums some columns of one row of the table, on top of what stands
-    there if it `adds`. It compares 32 numbers at a time with its row, one a lane; the lanes vote,
-    and the rows of dy that were hit are added from the first on."""
+def row_updates(
+    op: str,
+    batch: int,
+    shape: tuple[int, int],
+    lookups: int,
+    numbers: Operand,
+    updates: Operand,
+    target: Operand,
+    step: str,
+    held: DType,
+    begins: bool = True,
+) -> Launch:
+    """A launch that gives each row of `target` the updates whose numbers are its own.
+
+    All lie in one piece: rows (batch, rows, columns), updates (batch, lookups, columns), and
+    numbers (batch, lookups), from 0 in each entry of the batch. A warp takes some columns of one
+    row. It compares 32 numbers at a time with its row, one a lane; the lanes vote, and `step`, C++
+    over `total[t]` and `update`, is done with the updates that were hit from the first on. It
+    `begins` with what stands in the row, or with 0.
+    """
+    rows, columns = shape
     tile = WARP * LANE_COLUMNS
     tiles = -(-columns // tile)
+    count = batch * rows * tiles
+    here = f"{target.name}[number * {columns}u + column]"
+    start = f"widen({here})" if begins else literal(0.0, held)
+    every = f"#pragma unroll\nfor (int t = 0; t < {LANE_COLUMNS}; ++t)"
     column = f"const Index column = first + t * {WARP}u;"
     inside = f"if (exists && column < {columns}u)"
-    here = f"row * {columns}u + column"
-    start = f"widen(dtable[{here}])" if adds else literal(0.0, held)
-    every = f"#pragma unroll\nfor (int t = 0; t < {LANE_COLUMNS}; ++t)"
-    return [
+    number = f"{numbers.name}[entry + base + lane]"
+    read = f"const {C_TYPES[held]} update = widen({updates.name}[from + column]);"
+    body = [
         "const Index lane = threadIdx.x % WARP;",
         "const Index warp = (Index(blockIdx.x) * blockDim.x + threadIdx.x) / WARP;",
-        f"const bool exists = warp < {rows * tiles}u;",
-        f"const Index row = warp / {tiles}u, first = warp % {tiles}u * {tile}u + lane;",
+        f"const bool exists = warp < {count}u;",
+        f"const Index number = warp / {tiles}u, first = warp % {tiles}u * {tile}u + lane;",
+        f"const Index row = number % {rows}u, entry = number / {rows}u * {lookups}u;",
         f"{C_TYPES[held]} total[{LANE_COLUMNS}] = {{}};",
         f"{every} {{\n    {column}\n    {inside} total[t] = {start};\n}}",
         f"for (Index base = 0; base < {lookups}u; base += WARP) {{",
-        f"    const bool mine = base + lane < {lookups}u && numbers[base + lane] == row;",
+        f"    const bool mine = exists && base + lane < {lookups}u && {number} == row;",
         "    unsigned hits = __ballot_sync(0xffffffffu, mine);",
         "    for (; hits; hits &= hits - 1) {",
-        f"        const Index from = (base + __ffs(hits) - 1) * {columns}u;",
+        f"        const Index from = (entry + base + __ffs(hits) - 1) * {columns}u;",
         indented([f"{every} {{\n    {column}"], 2),
-        f"            {inside} total[t] += widen(dy[from + column]);",
+        f"            {inside} {{\n                {read}\n"
+        f"                total[t] = {step};\n            }}",
         "        }",
         "    }",
         "}",
-        f"{every} {{\n    {column}\n    {inside} narrow(total[t], dtable[{here}]);\n}}",
+        f"{every} {{\n    {column}\n    {inside} narrow(total[t], {here});\n}}",
     ]
+    spans = [((batch * lookups, columns), updates), ((batch * rows, columns), target)]
+    threads = ((count, WARP), Operand("", held, (WARP, 1)))
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters([updates, numbers], [target])}) {{\n'
+        f"    using Index = {widest_index([*spans, threads])};\n{indented(body, 1)}\n}}\n"
+    )
+    buffers = tuple(o.buffer for o in (updates, numbers, target) if o.buffer is not None)
+    return Launch(named(op, text), buffers, -(-count * WARP // BLOCK), BLOCK)

@@ -40,7 +40,7 @@ from graphc.codegen.text.operands import (
 )
 from graphc.codegen.text.scalar import C_TYPES, ScalarCode, floating, literal
 from graphc.ir.expression import Expression
-from graphc.ir.types import DType, int64
+from graphc.ir.types import DType, bool_, int32, int64
 
 ROW_BLOCK = 128
 """Least threads of a block; short rows share it."""
@@ -160,7 +160,8 @@ class _Writer:
 
         def element(scalar: ScalarCode, writes: Sequence[Access]) -> None:
             for name, expression in expressions.items():
-                value, found[name] = scalar.compute(expression)
+                value, dtype = scalar.compute(expression)
+                found[name] = int32 if dtype == bool_ else dtype  # what threads can exchange
                 total = f"{name}_value"
                 kind = C_TYPES[found[name]]
                 scalar.statements.append(f"{total} = {combine}::combine({total}, ({kind}){value});")
@@ -288,5 +289,6 @@ def _identity(combine: Combine, dtype: DType) -> str:
     if combine == "Sum":
         return literal(0.0, dtype)
     if dtype.kind == "float":
-        return literal(-math.inf, dtype)
-    return "-9223372036854775807LL - 1" if dtype == int64 else "-2147483647 - 1"
+        return literal(-math.inf if combine == "Max" else math.inf, dtype)
+    largest = "9223372036854775807LL" if dtype == int64 else "2147483647"
+    return f"-{largest} - 1" if combine == "Max" else largest

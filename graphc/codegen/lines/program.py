@@ -18,7 +18,7 @@ from graphc.codegen.text.operands import Operand, order_of
 from graphc.ir.expression import Expression, parse
 from graphc.ir.types import DType
 
-Combine = Literal["Sum", "Max"]
+Combine = Literal["Sum", "Max", "Min"]
 
 
 @dataclass(frozen=True, slots=True)

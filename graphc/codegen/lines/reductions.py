@@ -16,12 +16,14 @@ from graphc.ir.types import DType
 from graphc.ops.fused_reduce import OPERAND, FusedReduce
 
 PEAK = Reduce("Max", {"peak": "x"})
+LEAST = Reduce("Min", {"least": "x"})
 SUM = Reduce("Sum", {"total": "x"})
 SQUARES = Reduce("Sum", {"total": "x * x"})
 
 REDUCTIONS: Mapping[str, tuple[Reduce, str]] = {
     "max": (PEAK, "peak"),
     "mean": (SUM, "total / count"),
+    "min": (LEAST, "least"),
     "square_sum": (SQUARES, "total"),
     "sum": (SUM, "total"),
 }

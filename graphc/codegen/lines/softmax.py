@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from graphc.codegen.lines.long_lines import lines_kernels
 from graphc.codegen.lines.program import Lines, Numbers, Reduce
 from graphc.codegen.lines.reductions import PEAK
@@ -12,7 +14,7 @@ from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import Rule, kernels_of
 from graphc.codegen.text.operands import Places, counter, operand
 from graphc.ir.graph import Node
-from graphc.ir.types import int64
+from graphc.ir.types import compute_dtype, int64
 
 
 def _along_axis(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
@@ -48,6 +50,29 @@ kernels_of("softmax_gradient")(
 kernels_of("log_softmax_gradient")(
     _along_axis((Reduce("Sum", {"total": "dy"}),), "dy - exp(y) * total")
 )
+
+
+@kernels_of("masked_softmax")
+def _masked_softmax(node: Node, places: Places) -> NodeCalls:
+    """Softmax of what the mask lets through; the numbers of a line without any stay finite."""
+    (x, mask), y = node.inputs, node.output
+    wide = compute_dtype(x.type.dtype).numpy
+    seen = "where(mask, {}, {})".format
+    program = Lines(
+        y.shape,
+        (node.attributes.axis,),
+        (operand("x", x, places[x], y.shape), operand("mask", mask, places[mask], y.shape)),
+        (operand("y", y, places[y], y.shape),),
+        (
+            Reduce("Max", {"highest": seen("x", "lowest")}),
+            Numbers({"peak": "maximum(highest, least)"}),
+            Reduce("Sum", {"sum": seen("exp(x - peak)", "0")}),
+            Numbers({"total": "maximum(sum, 1)"}),
+        ),
+        per_element={"y": seen("exp(x - peak) / total", "0")},
+        constants={"lowest": -math.inf, "least": float(np.finfo(wide).min)},
+    )
+    return lines_kernels(node.op.name, program)
 
 
 @kernels_of("causal_softmax")

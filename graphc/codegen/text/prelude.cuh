@@ -119,6 +119,9 @@ struct Sum {
 struct Max {
     template <class T> static __device__ inline T combine(T a, T b) { return maximum(a, b); }
 };
+struct Min {
+    template <class T> static __device__ inline T combine(T a, T b) { return b >= a || a != a ? a : b; }
+};
 
 constexpr unsigned WARP = 32;
 

@@ -13,6 +13,7 @@ from ops.samples import (
     lookup,
     losses,
     norm,
+    order,
     pooling,
     products,
     scalars,
@@ -36,6 +37,7 @@ SAMPLES = [
     *axis_maps.SAMPLES,
     *lookup.SAMPLES,
     *losses.SAMPLES,
+    *order.SAMPLES,
 ]
 
 STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {

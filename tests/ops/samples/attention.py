@@ -14,6 +14,12 @@ from graphc.ops import softmax as softmax_ops
 AXIS0, AXIS1 = shape.AxisAttributes(0), shape.AxisAttributes(1)
 
 
+def masked_softmax(x, mask):
+    weights = np.exp(x) * mask
+    total = weights.sum(-1, keepdims=True)
+    return weights / np.where(total == 0, 1, total)
+
+
 def causal_softmax(x):
     later = np.triu(np.ones(x.shape[-2:], bool), x.shape[-1] - x.shape[-2] + 1)
     return softmax(np.where(later, -np.inf, x), -1)
@@ -78,6 +84,10 @@ SAMPLES = [
     Sample("softmax", g.softmax, (M,), lambda x: softmax(x, -1), {"x": {"dy", "y"}}),
     Sample(
         "softmax", lambda x: g.softmax(x, 0), ((5,),), softmax, {"x": {"dy", "y"}}, label=" vector"
+    ),
+    Sample(
+        "masked_softmax", g.masked_softmax, ((3, 6, 3), (6, 3)), masked_softmax,
+        {"x": {"dy", "y"}}, dtypes=("float64", "bool"),
     ),
     *(
         Sample(

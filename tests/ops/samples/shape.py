@@ -61,4 +61,7 @@ SAMPLES = [
     ),
     Sample("square_sum", square_sum, (M,), lambda x: (x**2).sum(), {"x": {"dy", "x"}}),
     Sample("max", lambda x: g.max(x, -1), (M,), lambda x: x.max(-1), {"x": {"dy", "x", "y"}}),
+    Sample("min", lambda x: g.min(x, 0), (M,), lambda x: x.min(0), {"x": {"dy", "x", "y"}}),
+    Sample("max", lambda x: g.any(x, 1), (M,), lambda x: x.any(1), dtypes=("bool",), label=" any"),
+    Sample("min", lambda x: g.all(x, 1), (M,), lambda x: x.all(1), dtypes=("bool",), label=" all"),
 ]  # fmt: skip

@@ -1,0 +1,167 @@
+"""The first elements of lines in order, by merges whose every element finds its own place.
+
+First each element of a run of 64 counts how many of the run come before it. Then pairs of runs are
+merged until one run is left: an element's place is its place in its own run and the number of
+elements of the other that come before it, found by bisection. Elements of the left run come first
+where they are equal, so the order is the same everywhere. Runs hold places along the line, in
+scratch; elements stay where they are.
+"""
+
+from __future__ import annotations
+
+from graphc.codegen.node_calls import Argument, Launch, NodeCalls, Scratch
+from graphc.codegen.rules import kernels_of
+from graphc.codegen.text.access import parameters
+from graphc.codegen.text.grid import grid_kernel, over_grid
+from graphc.codegen.text.operands import (
+    Operand,
+    Places,
+    decompose,
+    offset,
+    operand,
+    widest_index,
+)
+from graphc.ir.graph import Node
+from graphc.ir.types import TensorType, int32
+
+RUN = 64
+"""Elements whose order is found by counting."""
+
+
+@kernels_of("top_k")
+def _top_k(node: Node, places: Places) -> NodeCalls:
+    writer = _Writer(node, places)
+    length = writer.length
+    if length <= RUN:
+        return NodeCalls((writer.runs(None),))
+    rooms = (Scratch(0), Scratch(1))
+    launches = [writer.runs(rooms[0])]
+    width, merges = RUN, 0
+    while width < length:
+        target = rooms[1 - merges % 2] if 2 * width < length else None
+        launches.append(writer.merge(width, rooms[merges % 2], target))
+        width, merges = 2 * width, merges + 1
+    room = TensorType((writer.lines, length), int32)
+    return NodeCalls(tuple(launches), (room, room))
+
+
+class _Writer:
+    """Writes the kernels of one node: an item is an element of x, the axis innermost."""
+
+    def __init__(self, node: Node, places: Places) -> None:
+        (x,), (y, chosen), a = node.inputs, node.outputs, node.attributes
+        self.attributes, self.length = a, x.shape[a.axis]
+        self.others = (*x.shape[: a.axis], *x.shape[a.axis + 1 :])
+        self.lines = x.type.elements // self.length
+        self.source = operand("x", x, places[x], x.shape)
+        self.results = [operand("y", y, places[y], y.shape)]
+        self.results.append(operand("chosen", chosen, places[chosen], chosen.shape))
+        spans = [(x.shape, self.source), *((y.shape, each) for each in self.results)]
+        self.index = widest_index(spans)
+
+    def runs(self, target: Scratch | None) -> Launch:
+        """Each element to its place in its run, or to the results where there is one run only."""
+        body = [
+            *self.header(),
+            f"const Index start = place / {RUN}u * {RUN}u;",
+            f"const Index stop = start + {RUN}u < {self.length}u ? start + {RUN}u : "
+            f"{self.length}u;",
+            f"const auto own = {self.element('place')};",
+            "Index rank = start;",
+            "for (Index i = start; i < stop; ++i) {",
+            f"    const auto other = {self.element('i')};",
+            f"    rank += {self.before('other', 'own')} || "
+            f"(i < place && !{self.before('own', 'other')});",
+            "}",
+            *self.stored(target, "place"),
+        ]
+        return self.launch(body, [], target, ())
+
+    def merge(self, width: int, source: Scratch, target: Scratch | None) -> Launch:
+        """Each element to its place in the merged run of a pair of runs of that width."""
+        length = self.length
+        body = [
+            *self.header(),
+            "const Index start = place / (2 * width) * (2 * width);",
+            f"const Index middle = start + width < {length}u ? start + width : {length}u;",
+            f"const Index stop = start + 2 * width < {length}u ? start + 2 * width : {length}u;",
+            f"const int *const run = runs + line * {length}u;",
+            "const Index from = run[place];",
+            f"const auto own = {self.element('from')};",
+            "const bool left = place < middle;",
+            "Index low = left ? middle : start, high = left ? stop : middle;",
+            "const Index begin = low;",
+            "while (low < high) {",
+            "    const Index i = (low + high) / 2;",
+            f"    const auto other = {self.element('Index(run[i])')};",
+            f"    const bool first = left ? {self.before('other', 'own')} : "
+            f"!{self.before('own', 'other')};",
+            "    if (first) low = i + 1;",
+            "    else high = i;",
+            "}",
+            "const Index rank = left ? place + (low - begin) : place - middle + low;",
+            *self.stored(target, "from"),
+        ]
+        runs = Operand("runs", int32, (1,), source)
+        return self.launch(body, [runs], target, (width,))
+
+    def header(self) -> list[str]:
+        """Which line and place an item is, and where the line begins in each operand."""
+        axis = self.attributes.axis
+        split, indices = decompose("line", self.others, "i")
+        begins = [
+            f"const Index {o.name}_line = "
+            f"{offset(indices, (*o.strides[:axis], *o.strides[axis + 1 :]))};"
+            for o in (self.source, *self.results)
+        ]
+        return [
+            f"const Index line = item / {self.length}u;",
+            f"const Index place = item % {self.length}u;",
+            *split,
+            *begins,
+        ]
+
+    def element(self, place: str) -> str:
+        """C++ for the element of the line at a place."""
+        return f"widen(x[x_line + {place} * {self.source.strides[self.attributes.axis]}u])"
+
+    def before(self, a: str, b: str) -> str:
+        """C++ for whether a comes before b; NaN counts as larger than any number."""
+        if self.attributes.largest:
+            return f"({a} > {b} || ({a} != {a} && {b} == {b}))"
+        return f"({a} < {b} || ({b} != {b} && {a} == {a}))"
+
+    def stored(self, target: Scratch | None, place: str) -> list[str]:
+        """Statements that store an element of that place at its `rank`."""
+        if target is not None:
+            return [f"merged[line * {self.length}u + rank] = int({place});"]
+        axis = self.attributes.axis
+        y, chosen = (f"{o.name}_line + rank * {o.strides[axis]}u" for o in self.results)
+        return [
+            f"if (rank < {self.attributes.k}u) {{",
+            f"    y[{y}] = x[x_line + {place} * {self.source.strides[axis]}u];",
+            f"    chosen[{chosen}] = {place};",
+            "}",
+        ]
+
+    def launch(
+        self,
+        body: list[str],
+        inputs: list[Operand],
+        target: Scratch | None,
+        numbers: tuple[int, ...],
+    ) -> Launch:
+        """A launch over all elements of x."""
+        outputs = self.results
+        if target is not None:
+            outputs = [Operand("merged", int32, (1,), target)]
+            unread = {f"const Index {o.name}_line" for o in self.results}
+            body = [line for line in body if not line.startswith(tuple(unread))]
+        given = parameters([self.source, *inputs], outputs)
+        given += "".join(", unsigned width" for _ in numbers)
+        items = self.lines * self.length
+        kernel = grid_kernel("top_k", items, self.index, given, body)
+        arguments: tuple[Argument, ...] = tuple(
+            o.buffer for o in (self.source, *inputs, *outputs) if o.buffer is not None
+        )
+        return over_grid(kernel, (*arguments, *numbers), items)

@@ -1,0 +1,110 @@
+"""Elements by their places along an axis: read, and written.
+
+They are rows of one element (graphc/ops/scatter.py), with all other axes as batch: views bring
+those to the front.
+"""
+
+from __future__ import annotations
+
+from graphc.errors import ShapeError
+from graphc.ir.builder import as_value
+from graphc.ir.graph import Value
+from graphc.ir.types import normalize_axis
+from graphc.ops.concat import concat
+from graphc.ops.indexing import slice_
+from graphc.ops.scatter import gather_nd, scatter_nd
+from graphc.ops.shape import reshape, transpose
+
+
+def take(x: Value, indices: Value, axis: int = 0) -> Value:
+    """x at whole numbers along `axis`, which the axes of `indices` replace.
+
+    A number below 0 counts from the end. Raises `ShapeError` for an axis that x does not have, and
+    otherwise what `gather_nd` does.
+    """
+    rank = as_value("take", x).type.rank
+    place = normalize_axis(axis, rank, "take")
+    width = as_value("take", indices).type.rank
+    first = transpose(x, (place, *(i for i in range(rank) if i != place)))
+    found = gather_nd(first, reshape(indices, (*indices.shape, 1)))
+    back = (*range(width, width + place), *range(width), *range(width + place, width + rank - 1))
+    return transpose(found, back)
+
+
+def gather_elements(x: Value, indices: Value, axis: int) -> Value:
+    """One element of x along `axis` for each of `indices`, whose shape the result has.
+
+    ``y[i, j, k]`` is ``x[i, indices[i, j, k], k]`` for axis 1: NumPy's take_along_axis. On the
+    other axes `indices` may be shorter than x. A number below 0 counts from the end. Raises what
+    `gather_nd` does.
+    """
+    place, whole, last = _along("gather_elements", x, indices, axis)
+    found = gather_nd(_part(whole, last), reshape(last, (*last.shape, 1)), last.type.rank - 1)
+    return _back(found, place)
+
+
+def scatter_elements(
+    x: Value, indices: Value, updates: Value, axis: int, reduction: str = "none"
+) -> Value:
+    """x with elements along `axis` combined with `updates`, one for each of `indices`.
+
+    For axis 1, ``y[i, indices[i, j, k], k]`` is combined with ``updates[i, j, k]``. On the other
+    axes `indices` may be shorter than x, and `updates` has its shape. Reductions, order and errors
+    are those of `scatter_nd`.
+    """
+    place, whole, last = _along("scatter_elements", x, indices, axis)
+    rows = _last(as_value("scatter_elements", updates), place)
+    if rows.shape != last.shape:
+        raise ShapeError(
+            f"scatter_elements: updates have the shape of indices, got {updates.type} and "
+            f"{indices.type}"
+        )
+    tuples, batch = reshape(last, (*last.shape, 1)), last.type.rank - 1
+    part = _part(whole, last)
+    found = scatter_nd(part, tuples, rows, reduction, batch)
+    return _back(found if part is whole else _put(whole, found), place)
+
+
+def _along(where: str, x: Value, indices: Value, axis: int) -> tuple[int, Value, Value]:
+    """The axis from the front, and x and indices with it behind the others."""
+    place = normalize_axis(axis, as_value(where, x).type.rank, where)
+    longer = [
+        i for i, (n, m) in enumerate(zip(as_value(where, indices).shape, x.shape, strict=False))
+        if n > m and i != place
+    ]  # fmt: skip
+    if indices.type.rank != x.type.rank or longer:
+        raise ShapeError(
+            f"{where}: indices have the axes of x, none longer but axis {place}, got {x.type} and "
+            f"{indices.type}"
+        )
+    return place, _last(x, place), _last(indices, place)
+
+
+def _last(x: Value, axis: int) -> Value:
+    """x with an axis behind the others."""
+    return transpose(x, (*(i for i in range(x.type.rank) if i != axis), axis))
+
+
+def _back(x: Value, axis: int) -> Value:
+    """x with its last axis moved to where `axis` was."""
+    last = x.type.rank - 1
+    return transpose(x, (*range(axis), last, *range(axis, last)))
+
+
+def _part(whole: Value, last: Value) -> Value:
+    """The first elements of all axes but the last, as many as indices are for."""
+    if whole.shape[:-1] == last.shape[:-1]:
+        return whole
+    return slice_(whole, tuple(slice(0, n) for n in last.shape[:-1]))
+
+
+def _put(whole: Value, part: Value) -> Value:
+    """A tensor with its first elements replaced by `part`, axis by axis."""
+    reach = list(part.shape)
+    for axis, extent in enumerate(whole.shape):
+        if reach[axis] < extent:
+            behind = [slice(0, n) for n in reach]
+            behind[axis] = slice(reach[axis], extent)
+            part = concat([part, slice_(whole, tuple(behind))], axis)
+            reach[axis] = extent
+    return part

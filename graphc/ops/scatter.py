@@ -1,0 +1,322 @@
+"""Elements by tuples of numbers, or by their places along an axis: read, and written.
+
+With axes (batch..., numbered..., rest...) of x and (batch..., lookups..., a number for each
+numbered axis) of indices, a lookup names a row, the elements of `rest`. A number below 0 counts
+from the end of its axis, as in NumPy. What is written to one row is combined in the order of the
+lookups, on every device, so the bits of a sum are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from graphc.errors import DTypeError, ShapeError, choose
+from graphc.ir.attributes import Whole
+from graphc.ir.builder import apply
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType, bool_, int64
+from graphc.ops.choice import cast, equal, where
+from graphc.ops.cpu.scatter import LOOKUPS, combine_rows, take_rows
+from graphc.ops.elementwise import div, mul, same_dtype, sub, zero
+from graphc.ops.embedding import require_integers
+from graphc.ops.scan import cumsum
+from graphc.ops.shape import full, reshape
+
+
+@dataclass(frozen=True, slots=True)
+class TupleAttributes:
+    """How many first axes of x and indices are batch."""
+
+    batch: Annotated[int, Whole()] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """How tuples of numbers name rows of a tensor."""
+
+    batch: tuple[int, ...]
+    numbered: tuple[int, ...]
+    rest: tuple[int, ...]
+    lookups: tuple[int, ...]
+
+    @property
+    def updates(self) -> tuple[int, ...]:
+        """The shape of all rows that are named."""
+        return (*self.batch, *self.lookups, *self.rest)
+
+    @property
+    def rows(self) -> int:
+        """The rows of one entry of the batch."""
+        return math.prod(self.numbered)
+
+    @property
+    def each(self) -> int:
+        """The lookups in one entry of the batch."""
+        return math.prod(self.lookups)
+
+    @property
+    def count(self) -> int:
+        """All lookups."""
+        return math.prod(self.batch) * self.each
+
+
+def lookups_of(attributes: TupleAttributes, x: TensorType, indices: TensorType) -> Lookups:
+    """How the last axis of indices names rows of x; raises `ShapeError` or `DTypeError`."""
+    require_integers(indices, "indices")
+    batch = attributes.batch
+    if indices.rank <= batch or x.shape[:batch] != indices.shape[:batch]:
+        raise ShapeError(
+            f"x and indices have the first {batch} axes in common, and indices one more for the "
+            f"numbers of a tuple, got {x} and {indices}"
+        )
+    width = indices.shape[-1]
+    if batch + width > x.rank:
+        raise ShapeError(f"a tuple numbers the axes of x behind {batch}, got {x} and {indices}")
+    numbered, rest = x.shape[batch : batch + width], x.shape[batch + width :]
+    return Lookups(x.shape[:batch], numbered, rest, indices.shape[batch:-1])
+
+
+class Tuples(Op):
+    """Base: tuples number rows of the first operand."""
+
+    attributes = TupleAttributes
+    indices = ("indices",)
+    counts_from_end = True
+
+    def index_limit(self, node: Node) -> tuple[int, ...]:
+        return self.lookups(node).numbered
+
+    def lookups(self, node: Node) -> Lookups:
+        """How the node's tuples name rows."""
+        x, indices, *_ = node.inputs
+        return lookups_of(node.attributes, x.type, indices.type)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The numbers of some rows, and what they are computed of."""
+        count = min(LOOKUPS, self.lookups(node).count)
+        return (TensorType((2, count), int64),)
+
+
+class GatherND(Tuples):
+    """y[batch, lookup, rest] = x[batch, indices[batch, lookup], rest]."""
+
+    name, inputs = "gather_nd", ("x", "indices")
+    needs_contiguous = ("x", "indices")
+    native_16_bit = True
+    any_strides = True
+
+    def infer(self, attributes: TupleAttributes, x: TensorType, indices: TensorType) -> TensorType:
+        return x.with_shape(lookups_of(attributes, x, indices).updates)
+
+    def gradient_x(self, node: Node, dy: Value, indices: Value) -> Value:
+        x = node.inputs[0].type.with_dtype(dy.type.dtype)
+        nothing = full(x.shape, 0.0, x.dtype)
+        return apply(ScatterAdd, nothing, indices, dy, attributes=node.attributes).output
+
+    def cost(self, node: Node) -> Cost:
+        """The rows that are read, each once."""
+        x, indices = node.inputs
+        read = min(x.type.bytes, node.output.type.bytes)
+        return Cost(0, read + indices.type.bytes, node.output.type.bytes)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, indices: Array, *, y: Array) -> None:
+        record(functools.partial(take_rows, self.lookups(node), x, indices, y, *record.scratch))
+
+
+class Scatter(Tuples):
+    """Base: y = x, with the rows that tuples name combined with rows of updates."""
+
+    inputs = ("x", "indices", "updates")
+    may_overwrite = {"y": ("x",)}
+    needs_contiguous = ("indices", "updates")
+    ufunc: ClassVar[np.ufunc | None] = None
+    """What combines a row with an update; None replaces it."""
+
+    def infer(
+        self, attributes: TupleAttributes, x: TensorType, indices: TensorType, updates: TensorType
+    ) -> TensorType:
+        if same_dtype(x, updates) == bool_ and self.ufunc is not None:
+            raise DTypeError("bool is only replaced; convert with graphc.cast")
+        wanted = lookups_of(attributes, x, indices).updates
+        if updates.shape != wanted:
+            raise ShapeError(f"updates have the shape {list(wanted)}, got {updates}")
+        return x
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        flops = node.inputs[2].type.elements if self.ufunc is not None else 0
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, indices: Array, updates: Array, *, y: Array
+    ) -> None:
+        if not np.shares_memory(x, y):
+            record(np.copyto, y, x)
+        found = self.lookups(node)
+        record(functools.partial(
+            combine_rows, self.ufunc, found, indices, updates, y, *record.scratch
+        ))  # fmt: skip
+
+
+class ScatterReplace(Scatter):
+    """y = x with rows replaced; of those for one row the last stays."""
+
+    name = "scatter_nd"
+    native_16_bit = True
+
+    def gradient_x(self, node: Node, dy: Value, indices: Value) -> Value:
+        nothing = full(node.inputs[2].shape, 0.0, dy.type.dtype)
+        return apply(ScatterReplace, dy, indices, nothing, attributes=node.attributes).output
+
+    def gradient_updates(self, node: Node, dy: Value, indices: Value) -> Value:
+        taken = _taken(node, dy, indices)
+        return where(_stays(node, indices), taken, zero(taken))
+
+
+def _stays(node: Node, indices: Value) -> Value:
+    """Which updates replace for good: no later one is for the same row."""
+    assert isinstance(node.op, Tuples)
+    found = node.op.lookups(node)
+    first = cumsum(full((found.count,), 1.0, int64), 0, exclusive=True)
+    number = reshape(first, (*found.batch, *found.lookups))
+    rows = full((*found.batch, *found.numbered), 0.0, int64)
+    last = apply(ScatterReplace, rows, indices, number, attributes=node.attributes).output
+    stays = equal(_taken(node, last, indices), number)
+    return reshape(stays, (*stays.shape, *(1,) * len(found.rest)))
+
+
+class ScatterAdd(Scatter):
+    """y = x with rows added."""
+
+    name = "scatter_nd_add"
+    ufunc = np.add
+
+    def gradient_x(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_updates(self, node: Node, dy: Value, indices: Value) -> Value:
+        return _taken(node, dy, indices)
+
+
+class ScatterMultiply(Scatter):
+    """y = x with rows multiplied."""
+
+    name = "scatter_nd_mul"
+    ufunc = np.multiply
+
+    def gradient_x(self, node: Node, dy: Value, indices: Value, updates: Value) -> Value:
+        ones = full(node.inputs[0].shape, 1.0, dy.type.dtype)
+        factor = apply(ScatterMultiply, ones, indices, updates, attributes=node.attributes).output
+        return mul(dy, factor)
+
+    def gradient_updates(
+        self, node: Node, dy: Value, x: Value, indices: Value, updates: Value
+    ) -> Value:
+        """dy times all other factors of the row: their product without zeros, unless another one
+        is 0."""
+        x_is_0, is_0 = equal(x, zero(x)), equal(updates, zero(updates))
+        one = full((), 1.0, x.type.dtype)
+        factors = where(is_0, one, updates)
+        product = apply(
+            ScatterMultiply, where(x_is_0, one, x), indices, factors, attributes=node.attributes
+        ).output
+        zeros = apply(
+            ScatterAdd, cast(x_is_0, x.type.dtype), indices, cast(is_0, x.type.dtype),
+            attributes=node.attributes,
+        ).output  # fmt: skip
+        others = sub(_taken(node, zeros, indices), cast(is_0, x.type.dtype))
+        rest = div(_taken(node, mul(dy, product), indices), factors)
+        return where(equal(others, zero(others)), rest, zero(rest))
+
+
+class ScatterExtreme(Scatter):
+    """Base: the larger or smaller one stays; equal ones share the gradient evenly."""
+
+    def gradient_x(
+        self, node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
+    ) -> Value:
+        hit, _, share = _shares(node, dy, x, indices, updates, y)
+        return mul(hit, share)
+
+    def gradient_updates(
+        self, node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
+    ) -> Value:
+        _, hit, share = _shares(node, dy, x, indices, updates, y)
+        return mul(hit, _taken(node, share, indices))
+
+
+def _shares(
+    node: Node, dy: Value, x: Value, indices: Value, updates: Value, y: Value
+) -> tuple[Value, Value, Value]:
+    """1 where x is the result, 1 where an update is, and dy over the number of those."""
+    dtype = dy.type.dtype
+    own = cast(equal(x, y), dtype)
+    others = cast(equal(updates, _taken(node, y, indices)), dtype)
+    count = apply(ScatterAdd, own, indices, others, attributes=node.attributes).output
+    return own, others, div(dy, count)
+
+
+class ScatterMax(ScatterExtreme):
+    """y = x with the larger of a row and its updates."""
+
+    name = "scatter_nd_max"
+    ufunc = np.maximum
+
+
+class ScatterMin(ScatterExtreme):
+    """y = x with the smaller of a row and its updates."""
+
+    name = "scatter_nd_min"
+    ufunc = np.minimum
+
+
+def _taken(node: Node, rows: Value, indices: Value) -> Value:
+    """The rows of a tensor shaped as the node's x, or of its first axes, that its tuples name."""
+    return apply(GatherND, rows, indices, attributes=node.attributes).output
+
+
+SCATTERS: Mapping[str, type[Scatter]] = {
+    "none": ScatterReplace,
+    "add": ScatterAdd,
+    "mul": ScatterMultiply,
+    "max": ScatterMax,
+    "min": ScatterMin,
+}
+"""The op of each reduction."""
+
+
+# --- functions ---
+
+
+def gather_nd(x: Value, indices: Value, batch: int = 0) -> Value:
+    """Rows of x by tuples of numbers: ``y[b, j] = x[(b, *indices[b, j])]``.
+
+    The first `batch` axes of x and `indices` are the same; the last axis of `indices` holds a
+    tuple, a number for each following axis of x. The shape is that of `indices` without its last
+    axis, then what is left of x. A number below 0 counts from the end. A step that is fed numbers
+    outside an axis raises `FeedError`. Raises `ShapeError` for shapes that do not fit, `DTypeError`
+    for indices that are no integers.
+    """
+    return apply(GatherND, x, indices, attributes=TupleAttributes(batch)).output
+
+
+def scatter_nd(
+    x: Value, indices: Value, updates: Value, reduction: str = "none", batch: int = 0
+) -> Value:
+    """x with the rows that tuples of numbers name combined with rows of `updates`; keeps its shape.
+
+    `updates` has the shape and order of ``gather_nd(x, indices, batch)``. `reduction` is none,
+    which replaces rows, the last update staying, or add, mul, max or min. The gradient is exact
+    where rows are named more than once: of replaced rows the last one gets it, and equal largest or
+    smallest ones share it. Raises what `gather_nd` does, and `OptionError` for another reduction.
+    """
+    op = SCATTERS[choose("reduction", reduction, tuple(SCATTERS))]
+    return apply(op, x, indices, updates, attributes=TupleAttributes(batch)).output
