@@ -164,9 +164,15 @@ WIDTH_MULTIPLE = 8
 
 
 def _attention(node: Node, places: Places) -> LibraryCall | None:
-    """A request for 16-bit operands with rows in one piece; None for others."""
+    """A request for 16-bit operands with rows in one piece; None for others, for a mask, shared
+    heads of keys, and rows that count from the first."""
     is_forward = node.op.name == "attention"
-    roles = (*node.op.inputs, *node.op.outputs)
+    *names, _ = node.op.inputs
+    q, k = (node.inputs[names.index(name)] for name in "qk")
+    aligned = not node.attributes.from_first or q.shape[2] == k.shape[2]
+    if len(node.inputs) > len(names) or q.shape[1] != k.shape[1] or not aligned:
+        return None
+    roles = (*names, *node.op.outputs)
     values = dict(zip(roles, (*node.inputs, *node.outputs), strict=True))
     maps = {role: value for role, value in values.items() if role != "stats"}
     if not all(is_16_bit(v) and _has_packed_rows(v, places[v]) for v in maps.values()):

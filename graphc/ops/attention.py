@@ -1,236 +1,91 @@
 """Scaled dot-product attention (Vaswani et al., 2017), composed of other ops or as one.
 
 Composed, it keeps the weights, (rows x columns) a head. Fused, it keeps one number a row and
-computes the weights again for the gradient (Dao et al., 2022). Its arithmetic is in
-attention_tiles.py.
+computes the weights again for the gradient (Dao et al., 2022). Heads may share keys and values, as
+many consecutive ones as there are more of them (Ainslie et al., 2023).
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Literal
 
-from graphc.errors import OptionError, ShapeError, choose, whole_number
-from graphc.ir.attributes import Between
-from graphc.ir.builder import apply, as_value, number_of
-from graphc.ir.device import Device
-from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Cost, Op, Recorder
-from graphc.ir.types import TensorType, compute_dtype
+import ml_dtypes
+import numpy as np
+
+from graphc.errors import DTypeError, OptionError, ShapeError, choose, whole_number
+from graphc.ir.builder import apply, as_value, constant
+from graphc.ir.graph import Value
+from graphc.ir.types import bool_, broadcast_shapes
+from graphc.ops.choice import less_equal, where
 from graphc.ops.concat import split
-from graphc.ops.cpu.attention_tiles import attend, attend_back, tile_shape
-from graphc.ops.elementwise import float_dtype
+from graphc.ops.elementwise import add
 from graphc.ops.elementwise import scale as scaled
+from graphc.ops.fused_attention import Attention, AttentionAttributes
 from graphc.ops.matmul import matmul
-from graphc.ops.norm import check_dtypes
 from graphc.ops.random import dropout
-from graphc.ops.shape import reshape, transpose
-from graphc.ops.softmax import causal_softmax, softmax
+from graphc.ops.shape import broadcast_to, reshape, transpose
+from graphc.ops.softmax import causal_softmax, masked_softmax, softmax
 
 ATTENTION_FORMS = ("composed", "fused")
 
-
-@dataclass(frozen=True, slots=True)
-class AttentionAttributes:
-    """The factor of the scores, and whether a row sees no column that belongs to a later row."""
-
-    scale: Annotated[float, Between()]
-    causal: bool
-
-
-def _check(attributes: AttentionAttributes, q: TensorType, k: TensorType, v: TensorType) -> None:
-    fits = (
-        q.rank == k.rank == v.rank == 4
-        and q.shape[:2] == k.shape[:2] == v.shape[:2]
-        and q.shape[3] == k.shape[3]
-        and k.shape[2] == v.shape[2]
-    )
-    if not fits:
-        raise ShapeError(
-            "q is (batch, heads, rows, width), k (batch, heads, columns, width) and v (batch, "
-            f"heads, columns, value width), got {q}, {k} and {v}"
-        )
-    number_of("scale", attributes.scale, compute_dtype(q.dtype))
-    if attributes.causal and q.shape[2] > k.shape[2]:
-        raise ShapeError(f"causal attention has no more rows than columns, got {q} and {k}")
-
-
-class TiledAttention(Op):
-    """Base: cost, by the pairs of a row and a column that it sees. Rows lie in one piece."""
-
-    attributes = AttentionAttributes
-    products: int
-    """How many products of (rows x columns) elements a node computes."""
-
-    def operands(self, node: Node) -> tuple[Value, Value, Value]:
-        """The operands q, k and v."""
-        raise NotImplementedError
-
-    def cost(self, node: Node) -> Cost:
-        q, k, v = self.operands(node)
-        moved, (batch, heads, rows, width) = super().cost(node), q.shape
-        columns = k.shape[2]
-        pairs = rows * columns
-        if node.attributes.causal:
-            pairs -= rows * (rows - 1) // 2
-        width = (width + v.shape[3]) // 2
-        flops = batch * heads * pairs * (2 * width * self.products + 6)
-        return Cost(flops, moved.bytes_read, moved.bytes_written)
-
-
-class Attention(TiledAttention):
-    """y = softmax(scale · q · kᵀ) · v, and as stats the logarithm of each row's sum."""
-
-    name, inputs, outputs = "attention", ("q", "k", "v"), ("y", "stats")
-    precision = "narrow"
-    strided_axes = {"q": 3, "k": 3, "v": 3, "y": 3}
-    products = 2
-
-    def operands(self, node: Node) -> tuple[Value, Value, Value]:
-        q, k, v = node.inputs
-        return q, k, v
-
-    def infer(
-        self, attributes: AttentionAttributes, q: TensorType, k: TensorType, v: TensorType
-    ) -> tuple[TensorType, TensorType]:
-        dtype = float_dtype(q, k, v)
-        _check(attributes, q, k, v)
-        y = TensorType((*q.shape[:3], v.shape[3]), dtype)
-        return y, TensorType(q.shape[:3], compute_dtype(dtype))
-
-    def gradient_q(
-        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value
-    ) -> Value:
-        return _gradient(node, dy, q, k, v, y, stats).outputs[0]
-
-    def gradient_k(
-        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value
-    ) -> Value:
-        return _gradient(node, dy, q, k, v, y, stats).outputs[1]
-
-    def gradient_v(
-        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value
-    ) -> Value:
-        return _gradient(node, dy, q, k, v, y, stats).outputs[2]
-
-    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of scores, and a number a row of it."""
-        q, k, _ = node.inputs
-        rows, columns = tile_shape(q.shape[2], k.shape[2])
-        return q.type.with_shape((rows, columns)), q.type.with_shape((rows, 1))
-
-    def kernel(
-        self, record: Recorder, node: Node, q: Array, k: Array, v: Array, *, y: Array, stats: Array
-    ) -> None:
-        a = node.attributes
-        record(functools.partial(attend, a.scale, a.causal, q, k, v, y, stats, *record.scratch))
-
-
-def _gradient(node: Node, *operands: Value) -> Node:
-    """One node for all three gradients: equal nodes are made one."""
-    return apply(AttentionGradient, *operands, attributes=node.attributes)
-
-
-class AttentionGradient(TiledAttention):
-    """dq, dk and dv; the weights are computed again from stats."""
-
-    name, inputs = "attention_gradient", ("dy", "q", "k", "v", "y", "stats")
-    outputs = ("dq", "dk", "dv")
-    strided_axes = dict.fromkeys(("dy", "q", "k", "v", "y", "dq", "dk", "dv"), 3)
-    products = 5
-
-    def operands(self, node: Node) -> tuple[Value, Value, Value]:
-        _, q, k, v, _, _ = node.inputs
-        return q, k, v
-
-    def infer(
-        self,
-        attributes: AttentionAttributes,
-        dy: TensorType,
-        q: TensorType,
-        k: TensorType,
-        v: TensorType,
-        y: TensorType,
-        stats: TensorType,
-    ) -> tuple[TensorType, TensorType, TensorType]:
-        float_dtype(dy, q, k, v, y)
-        _check(attributes, q, k, v)
-        if dy != y or y.shape != (*q.shape[:3], v.shape[3]):
-            raise ShapeError(f"dy and y are (batch, heads, rows, value width), got {dy} and {y}")
-        if stats.shape != q.shape[:3]:
-            raise ShapeError(f"stats has a number a row of {q}, got {stats}")
-        check_dtypes(q, stats)
-        return q, k, v
-
-    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Two tiles, what they give for each column, and products and their sum for each row."""
-        q, k, v = self.operands(node)
-        rows, columns = tile_shape(q.shape[2], k.shape[2])
-        widths = q.shape[3], v.shape[3]
-        shapes = (
-            (rows, columns), (rows, columns), (columns, max(widths)), (rows, widths[1]), (rows, 1)
-        )  # fmt: skip
-        return tuple(map(q.type.with_shape, shapes))
-
-    def kernel(
-        self,
-        record: Recorder,
-        node: Node,
-        dy: Array,
-        q: Array,
-        k: Array,
-        v: Array,
-        y: Array,
-        stats: Array,
-        *,
-        dq: Array,
-        dk: Array,
-        dv: Array,
-    ) -> None:
-        a = node.attributes
-        weights, slopes, product, *along = record.scratch
-        arrays = (dy, q, k, v, y, stats, dq, dk, dv)
-        call = functools.partial(attend_back, a.scale, a.causal, *arrays)
-        record(call, (weights, slopes), product, tuple(along))
-
-
-# --- functions ---
+Causal = bool | Literal["first", "last"]
+"""Whether rows are blind to later columns, and which row belongs to which column."""
 
 
 def attention(
     q: Value,
     k: Value,
     v: Value,
-    causal: bool = False,
+    causal: Causal = False,
     drop: float = 0.0,
     scale: float | None = None,
     form: str = "composed",
+    *,
+    mask: Value | None = None,
 ) -> Value:
     """softmax(scale · q · kᵀ) · v for q (..., rows, d), k (..., columns, d), v (..., columns, e).
 
-    The result is (..., rows, e); leading axes, such as batch and heads, broadcast. `scale` is 1 /
-    √d unless given (Vaswani et al., 2017). With `causal`, a row sees no column that belongs to a
-    later row; no mask is stored. `drop` is the dropout rate of the weights. The form "fused" never
-    holds the weights: its memory grows with the number of positions, not with its square (Dao et
-    al., 2022); it takes equal leading axes and no dropout. Raises `ShapeError` where the operands
-    do not fit, and `OptionError` for another form, or a rate together with "fused".
+    The result is (..., rows, e); leading axes, such as batch and heads, broadcast. Where k and v
+    have fewer heads than q, on the axis in front of the rows, each serves as many consecutive heads
+    of q: their number divides q's. `scale` is 1 / √d unless given (Vaswani et al., 2017).
+
+    - With `causal`, a row sees no column that belongs to a later row, and no mask is stored. True
+      or "last": the last row belongs to the last column, as with keys of the past in front of those
+      of the rows; there are no more rows than columns. "first": the first row belongs to the first
+      column. Both are one where there are as many rows as columns.
+    - `mask` broadcasts to (..., rows, columns). Bools are true where a row sees a column; floats
+      are added to the scores, -inf hides. A row that sees nothing is 0, and gives no gradient.
+    - `drop` is the dropout rate of the weights.
+    - The `form` "fused" never holds the weights: its memory grows with the number of positions, not
+      with its square (Dao et al., 2022). It takes leading axes that are equal, but for the heads,
+      no dropout, and gives a mask no gradient.
+
+    Raises `ShapeError` where the operands do not fit, `DTypeError` for a mask of another dtype, and
+    `OptionError` for another form, or a rate together with "fused".
     """
     for name, value in (("q", q), ("k", k), ("v", v)):
         if as_value("attention", value).type.rank < 2:
             raise ShapeError(f"attention: {name} is (..., positions, channels), got {value.type}")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else _factor(scale)
+    from_first = _is_from_first(causal)
+    given = () if mask is None else (as_value("attention", mask),)
     if choose("attention: form", form, ATTENTION_FORMS) == "fused":
         if drop:
             raise OptionError(
                 "fused attention has no dropout of its weights; set drop=0, or use the form "
                 '"composed"'
             )
-        return _fused(q, k, v, AttentionAttributes(factor, bool(causal)))
-    scores = scaled(matmul(q, k, transpose_b=True), factor)
-    weights = causal_softmax(scores) if causal else softmax(scores)
-    return matmul(dropout(weights, drop), v)
+        return _fused(q, k, v, given, AttentionAttributes(factor, bool(causal), from_first))
+    shared = _heads_that_share(q, k, v)
+    heads = q.shape[:-1]
+    scores = scaled(matmul(_folded(q, shared), k, transpose_b=True), factor)
+    if shared > 1:
+        scores = reshape(scores, (*heads, k.shape[-2]))
+    weights = dropout(_weights(scores, bool(causal), from_first, given), drop)
+    y = matmul(_folded(weights, shared), v)
+    return reshape(y, (*heads, v.shape[-1])) if shared > 1 else y
 
 
 def _factor(given: object) -> float:
@@ -239,38 +94,188 @@ def _factor(given: object) -> float:
     return float(given)
 
 
-def _fused(q: Value, k: Value, v: Value, attributes: AttentionAttributes) -> Value:
+def _is_from_first(causal: Causal) -> bool:
+    if not isinstance(causal, bool):
+        choose("attention: causal", causal, ("first", "last"))
+    return causal == "first"
+
+
+def _heads_that_share(q: Value, k: Value, v: Value) -> int:
+    """How many heads of q share one of k and v, where these have fewer, but more than one."""
+    if min(q.type.rank, k.type.rank, v.type.rank) < 3 or k.shape[-3] in (1, q.shape[-3]):
+        return 1
+    same = q.shape[:-3] == k.shape[:-3] == v.shape[:-3] and k.shape[-3] == v.shape[-3]
+    if not same or q.shape[-3] % k.shape[-3]:
+        raise ShapeError(
+            "attention: as many heads of k as of v serve equal shares of those of q, behind equal "
+            f"leading axes, got {q.type}, {k.type} and {v.type}"
+        )
+    return q.shape[-3] // k.shape[-3]
+
+
+def _folded(x: Value, shared: int) -> Value:
+    """The rows of heads that share keys as rows of one head."""
+    if shared == 1:
+        return x
+    *outer, heads, rows, width = x.shape
+    return reshape(x, (*outer, heads // shared, shared * rows, width))
+
+
+def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, ...]) -> Value:
+    """Softmax of scores (..., rows, columns) over what the rows see."""
+    rows, columns = scores.shape[-2:]
+    if causal and not from_first and rows > columns:
+        raise ShapeError(
+            f"attention: causal attention has no more rows than columns, got {scores.type}; "
+            'causal="first" takes more'
+        )
+    if not masks and not causal:
+        return softmax(scores)
+    if not masks and (not from_first or rows == columns):
+        return causal_softmax(scores)
+    seen = None
+    for mask in masks:
+        if broadcast_shapes("attention: mask", mask.shape, scores.shape) != scores.shape:
+            raise ShapeError(f"attention: mask {mask.type} does not broadcast to {scores.type}")
+        seen = mask
+        if mask.type.dtype != bool_:
+            if mask.type.dtype.kind != "float":
+                raise DTypeError(f"attention: a mask is bool, or float as q is, got {mask.type}")
+            # A row of nothing but -inf would have no softmax.
+            lowest = -float(ml_dtypes.finfo(mask.type.dtype.numpy).max)  # type: ignore[no-untyped-call]
+            seen = less_equal(lowest, mask)
+            scores = add(scores, where(seen, mask, 0.0))
+    if causal:
+        earlier = _earlier(rows, columns, 0 if from_first else columns - rows)
+        seen = earlier if seen is None else where(earlier, seen, False)
+    assert seen is not None
+    return masked_softmax(scores, seen)
+
+
+def _earlier(rows: int, columns: int, shift: int) -> Value:
+    """Whether a column belongs to no later row: up to row + shift."""
+    row = constant(np.arange(rows, dtype=np.int32)[:, np.newaxis] + shift)
+    return less_equal(constant(np.arange(columns, dtype=np.int32)), row)
+
+
+def _fused(
+    q: Value, k: Value, v: Value, masks: tuple[Value, ...], attributes: AttentionAttributes
+) -> Value:
     """Attention on four axes: axes of extent 1 are put in front, or the first ones made one."""
     leading = q.shape[:-2]
-    if not leading == k.shape[:-2] == v.shape[:-2]:
+    ranks = q.type.rank == k.type.rank == v.type.rank
+    if not ranks or not leading[:-1] == k.shape[:-3] == v.shape[:-3]:
         raise ShapeError(
-            f"fused attention takes equal leading axes, got {q.type}, {k.type} and {v.type}"
+            "fused attention takes equal leading axes, but for the heads, got "
+            f"{q.type}, {k.type} and {v.type}"
         )
-    *outer, heads = (1, *leading)
-    q, k, v = (reshape(x, (math.prod(outer), heads, *x.shape[-2:])) for x in (q, k, v))
-    y = apply(Attention, q, k, v, attributes=attributes).outputs[0]
+    outer = math.prod(leading[:-1])
+    scores = (*leading, q.shape[-2], k.shape[-2])
+    given = [_mask_of_four(mask, scores) for mask in masks]
+    q, k, v = (reshape(x, (outer, x.shape[-3] if leading else 1, *x.shape[-2:])) for x in (q, k, v))
+    y = apply(Attention, q, k, v, *given, attributes=attributes).outputs[0]
     return reshape(y, (*leading, *y.shape[-2:]))
 
 
+def _mask_of_four(mask: Value, scores: tuple[int, ...]) -> Value:
+    """A mask that broadcasts to scores, on the four axes of fused attention."""
+    if broadcast_shapes("attention: mask", mask.shape, scores) != scores:
+        raise ShapeError(f"attention: mask {mask.type} does not broadcast to {list(scores)}")
+    shape = (*(1,) * (len(scores) - mask.type.rank), *mask.shape)
+    *outer, heads, rows, columns = (1, 1, *shape)
+    if any(n > 1 for n in outer):
+        outer = [*scores[:-3]]
+        mask = broadcast_to(reshape(mask, shape), (*outer, heads, rows, columns))
+    return reshape(mask, (math.prod(outer), heads, rows, columns))
+
+
 def multi_head_attention(
-    qkv: Value, heads: int, causal: bool = False, drop: float = 0.0, form: str = "composed"
+    qkv: Value,
+    heads: int,
+    causal: Causal = False,
+    drop: float = 0.0,
+    form: str = "composed",
+    *,
+    keys: Value | None = None,
+    values: Value | None = None,
+    key_heads: int | None = None,
+    mask: Value | None = None,
+    bias: Value | None = None,
 ) -> Value:
     """Attention in `heads` parts of the width: qkv (batch, positions, 3 · width) to one width.
 
     The result is (batch, positions, width). The last axis of `qkv` holds queries, keys and values,
-    each head by head; `causal`, `drop` and `form` are those of `attention`. Raises `ShapeError`
-    where the heads do not divide the width.
+    each head by head; `causal`, `drop`, `form` and `mask` are those of `attention`, whose scores
+    are (batch, heads, positions, key positions): a mask of padding is (batch, 1, 1, key positions).
+
+    - `key_heads`, which divide the heads, are fewer heads of keys and values, each for equally many
+      consecutive heads of queries: qkv is then (batch, positions, width + 2 · key width), where
+      every head has the same width.
+    - With `keys` and `values`, both (batch, key positions, width of the key heads), `qkv` has the
+      queries alone, (batch, positions, width). Keys of the past are joined in front of the new ones
+      by `graphc.concat` along axis 1; `causal` then aligns the last.
+    - `bias`, one number for each element of queries, keys and values together, is added to them.
+
+    Raises `ShapeError` where the heads do not divide the widths or operands do not fit, and
+    `OptionError` for keys without values.
     """
     heads = whole_number("multi_head_attention: heads", heads)
-    if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % (3 * heads):
+    own = heads if key_heads is None else whole_number("multi_head_attention: key_heads", key_heads)
+    if heads % own:
+        raise ShapeError(f"multi_head_attention: {own} key_heads do not divide {heads} heads")
+    if (keys is None) != (values is None):
+        raise OptionError("multi_head_attention: keys and values are given together")
+    if keys is None or values is None:
+        parts = _packed(qkv, heads, own, bias)
+    else:
+        parts = _separate((qkv, keys, values), (heads, own, own), bias)
+    q, k, v = (
+        transpose(reshape(part, (*part.shape[:2], count, part.shape[2] // count)), (0, 2, 1, 3))
+        for part, count in zip(parts, (heads, own, own), strict=True)
+    )
+    mixed = attention(q, k, v, causal, drop, form=form, mask=mask)
+    batch, positions = q.shape[0], q.shape[2]
+    return reshape(transpose(mixed, (0, 2, 1, 3)), (batch, positions, heads * v.shape[3]))
+
+
+def _packed(qkv: Value, heads: int, key_heads: int, bias: Value | None) -> Sequence[Value]:
+    """Queries, keys and values of one tensor."""
+    total = heads + 2 * key_heads
+    if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % total:
+        width = "3 · width" if heads == key_heads else "width + 2 · key width"
         raise ShapeError(
-            "multi_head_attention: qkv is (batch, positions, 3 · width) with a width that "
+            f"multi_head_attention: qkv is (batch, positions, {width}) with a width that "
             f"{heads} heads divide, got {qkv.type}"
         )
-    batch, positions, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    q, k, v = (
-        transpose(reshape(part, (batch, positions, heads, width // heads)), (0, 2, 1, 3))
-        for part in split(qkv, 3, axis=2)
-    )
-    mixed = attention(q, k, v, causal, drop, form=form)
-    return reshape(transpose(mixed, (0, 2, 1, 3)), (batch, positions, width))
+    if bias is not None:
+        _check_bias(bias, qkv.shape[2])
+        qkv = add(qkv, bias)
+    width = qkv.shape[2] // total
+    if heads == key_heads:
+        return split(qkv, 3, axis=2)
+    return split(qkv, (heads * width, key_heads * width, key_heads * width), axis=2)
+
+
+def _separate(
+    given: tuple[Value, Value, Value], heads: tuple[int, ...], bias: Value | None
+) -> Sequence[Value]:
+    """Queries, keys and values of three tensors."""
+    for name, part, count in zip(("queries", "keys", "values"), given, heads, strict=True):
+        if as_value("multi_head_attention", part).type.rank != 3 or part.shape[2] % count:
+            raise ShapeError(
+                f"multi_head_attention: {name} are (batch, positions, width) with a width that "
+                f"{count} heads divide, got {part.type}"
+            )
+    if bias is None:
+        return given
+    widths = [part.shape[2] for part in given]
+    _check_bias(bias, sum(widths))
+    return [add(part, own) for part, own in zip(given, split(bias, widths), strict=True)]
+
+
+def _check_bias(bias: Value, width: int) -> None:
+    if as_value("multi_head_attention", bias).shape != (width,):
+        raise ShapeError(
+            f"multi_head_attention: bias is ({width},), one number for each element of queries, "
+            f"keys and values, got {bias.type}"
+        )

@@ -21,11 +21,11 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import REGISTRY
 from graphc.ir.types import channels_last_strides
 from graphc.ops import (
-    attention,
     batch_norm,
     choice,
     cross_entropy,
     embedding,
+    fused_attention,
     norm,
     random,
     resample,
@@ -81,22 +81,44 @@ CASTS = [
     if source != to
 ]  # fmt: skip
 
-FLAT = attention.AttentionAttributes(0.05, False)
-CAUSAL = attention.AttentionAttributes(0.05, True)
+FLAT = fused_attention.AttentionAttributes(0.05, False)
+CAUSAL = fused_attention.AttentionAttributes(0.05, True)
+FROM_FIRST = fused_attention.AttentionAttributes(0.05, True, True)
+SHARED = ((1, 4, 70, 8), (1, 2, 40, 8), (1, 2, 40, 8))
+"""Two heads of queries for each of keys, and more rows than columns."""
 QUERIES, KEYS, VALUES = (1, 2, 37, 72), (1, 2, 101, 72), (1, 2, 101, 40)
 """Several tiles of rows and of columns, and rows of more than one chunk."""
 BACK = ((1, 2, 37, 40), QUERIES, KEYS, VALUES, (1, 2, 37, 40), (1, 2, 37))
 
 LONG = [
-    long("attention", direct(attention.Attention, FLAT), (QUERIES, KEYS, VALUES)),
-    long("attention", direct(attention.Attention, CAUSAL), (QUERIES, KEYS, VALUES), (), " causal"),
-    long("attention", direct(attention.Attention, CAUSAL), ((1, 1, 66, 8),) * 3),
-    long("attention_gradient", direct(attention.AttentionGradient, FLAT), BACK),
-    long("attention_gradient", direct(attention.AttentionGradient, CAUSAL), BACK, (), " causal"),
+    long("attention", direct(fused_attention.Attention, FLAT), (QUERIES, KEYS, VALUES)),
     long(
-        "attention_gradient", direct(attention.AttentionGradient, CAUSAL),
+        "attention", direct(fused_attention.Attention, CAUSAL), (QUERIES, KEYS, VALUES), (),
+        " causal",
+    ),
+    long("attention", direct(fused_attention.Attention, CAUSAL), ((1, 1, 66, 8),) * 3),
+    long("attention_gradient", direct(fused_attention.AttentionGradient, FLAT), BACK),
+    long(
+        "attention_gradient", direct(fused_attention.AttentionGradient, CAUSAL), BACK, (), " causal"
+    ),
+    long(
+        "attention_gradient", direct(fused_attention.AttentionGradient, CAUSAL),
         (*((1, 1, 66, 8),) * 5, (1, 1, 66)),
     ),
+    *[
+        long(
+            name, direct(op, a), shapes, (*(FLOAT,) * (len(shapes) - 1), kind),
+            f" shared {kind}",
+        )
+        for a, kind in ((FLAT, "bool"), (FROM_FIRST, FLOAT))
+        for name, op, shapes in (
+            ("attention", fused_attention.Attention, (*SHARED, (1, 1, 70, 40))),
+            (
+                "attention_gradient", fused_attention.AttentionGradient,
+                (SHARED[0], *SHARED, SHARED[0], (1, 4, 70), (1, 4, 1, 40)),
+            ),
+        )
+    ],
     long("add", g.add, ((3, 257), (257,))),
     long("softmax", g.softmax, (ROWS,)),
     long("softmax", g.softmax, ((2, 4097),)),

@@ -1,4 +1,4 @@
-"""Attention against its formula; no mask and no infinity is kept."""
+"""Attention against its formula; no causal mask and no infinity is kept."""
 
 import numpy as np
 import pytest
@@ -114,7 +114,9 @@ def test_fused_shapes_that_do_not_fit():
     with pytest.raises(ShapeError, match="no more rows than columns"):
         g.attention(q, k, k, causal=True, form="fused")
     with pytest.raises(ShapeError, match="equal leading axes"):
-        g.attention(q, k[:1], k[:1], form="fused")
+        g.attention(g.input("r", (5, 2, 3, 4)), q, q, form="fused")
+    with pytest.raises(ShapeError, match="key heads divide the heads"):
+        g.attention(k[:1], q, q, form="fused")
     with pytest.raises(ShapeError, match="value width"):
         g.attention(q, k, g.input("v", (2, 3, 4)), form="fused")
 

@@ -10,6 +10,9 @@ over the keys met so far. A tile that raises the peak first shrinks both sums by
 (Milakov and Gimelshein, 2018; Dao et al., 2022). At the end y = result / total, and
 stats = peak + log(total) is all that the gradient needs of the row's weights.
 
+A mask hides scores, or is added to them. A row from which everything is hidden has a sum of 0, for
+which 1 is taken: y is 0, and so are the gradients' weights.
+
 The gradient computes each tile of weights again as exp(score - stats). With `along`, the sum of
 dy · y along a row, the gradient of a score is weight * (dy · v - along) * scale. Three launches:
 `along` for every row; dk and dv, by blocks that own 32 keys and go through the queries; dq, by
@@ -20,6 +23,8 @@ nothing is added by atomics, and each sum has one order, which depends on shapes
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import numpy as np
 
 from graphc.codegen.families.attention_kernel import OWNED, AttentionKernel
 from graphc.codegen.lines.kernel import line_kernel
@@ -43,7 +48,7 @@ def _attention(node: Node, places: Places) -> NodeCalls:
     real, parts = kernel.real, kernel.parts("y")
     before = [
         f"{real} peak[{OWNED}], total[{OWNED}] = {{}}, result[{OWNED}][{parts}] = {{}};",
-        f"{EVERY} peak[i] = {_lowest(kernel)};",
+        f"{EVERY} peak[i] = {_first_peak(kernel)};",
     ]
     each = [
         kernel.dots("score", "q", "k"),
@@ -51,8 +56,16 @@ def _attention(node: Node, places: Places) -> NodeCalls:
         kernel.sums("result", "weights", "v"),
     ]
     after = [_divided(kernel), kernel.stored("y", "result")]
-    read, written = ("q", "k", "v"), ("y", "stats")
+    read, written = ("q", "k", "v", *kernel.masks), ("y", "stats")
     return NodeCalls((kernel.launch(read, written, before, each, after, ("weights",)),))
+
+
+def _first_peak(kernel: AttentionKernel) -> str:
+    """What peaks begin with: under a mask a row may see nothing, and the difference of two minus
+    infinities is no number."""
+    if kernel.mask is None:
+        return _lowest(kernel)
+    return kernel.number(float(np.finfo(kernel.held.numpy).min))
 
 
 def _lowest(kernel: AttentionKernel) -> str:
@@ -63,9 +76,9 @@ def _corrected(kernel: AttentionKernel) -> list[str]:
     """Statements for a row and a tile: raise the peak, shrink the sums so far to it, and add the
     tile's weights to `total`; `result` gets them when all rows of the tile have theirs."""
     real, exp, zero = kernel.real, f"exp{kernel.suffix}", kernel.number(0.0)
-    scale, parts = kernel.number(kernel.attributes.scale), kernel.parts("y")
+    parts = kernel.parts("y")
     return [
-        f"const {real} here = seen ? score[i] * {scale} : {_lowest(kernel)};",
+        f"const {real} here = seen ? {kernel.score} : {_lowest(kernel)};",
         f"const {real} highest = maximum(peak[i], across_row<Max, WARP>(here));",
         # A row behind the last one sees nothing, and is not stored.
         f"const {real} weight = seen ? {exp}(here - highest) : {zero};",
@@ -81,7 +94,14 @@ def _corrected(kernel: AttentionKernel) -> list[str]:
 def _divided(kernel: AttentionKernel) -> str:
     """A loop that divides the owned rows by their sums, and stores the logarithms of these."""
     parts, log = kernel.parts("y"), f"log{kernel.suffix}"
+    one, zero = kernel.number(1.0), kernel.number(0.0)
+    # The sum of a row that sees something is at least 1.
+    masked = [
+        f"peak[i] = total[i] < {one} ? {zero} : peak[i];",
+        f"total[i] = maximum(total[i], {one});",
+    ]
     body = [
+        *([] if kernel.mask is None else masked),
         f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] /= total[i];",
         "const Index row = base + mine + i;",
         f"if (lane == 0 && row < {kernel.owned}u)",
@@ -130,7 +150,7 @@ def _slope(kernel: AttentionKernel, store: Sequence[str]) -> str:
     """A loop that computes, for each pair, its weight and the gradient of its score."""
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
     stats, along = (f"widen({kernel.at(name, 'row')})" for name in ("stats", "along"))
-    weight = f"exp{kernel.suffix}(score[i] * {scale} - {stats})"
+    weight = f"exp{kernel.suffix}({kernel.score} - {stats})"
     return kernel.per_owned(
         [
             f"const {kernel.real} weight = seen ? {weight} : {zero};",
@@ -158,7 +178,7 @@ def _key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
         kernel.sums("dk_sum", "slopes", "q"),
     ]
     after = [kernel.stored("dk", "dk_sum"), kernel.stored("dv", "dv_sum")]
-    inputs = ("dy", "q", "k", "v", "stats", "along")
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
     return kernel.launch(inputs, ("dk", "dv"), before, each, after, ("weights", "slopes"), extra)
 
 
@@ -173,7 +193,7 @@ def _query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
         _slope(kernel, ["slopes[mine + i][lane] = slope;"]),
         kernel.sums("dq_sum", "slopes", "k"),
     ]
-    inputs = ("dy", "q", "k", "v", "stats", "along")
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
     return kernel.launch(
         inputs, ("dq",), before, each, [kernel.stored("dq", "dq_sum")], ("slopes",), extra
     )

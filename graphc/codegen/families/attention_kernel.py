@@ -7,6 +7,9 @@ that computes it, and a sum along the others stays within a warp.
 Operands are read element by element along their last axis by consecutive lanes, one chunk of a row
 at a time, and converted to the dtype of the arithmetic in shared memory. A row of a tile there has
 one element more than a chunk, so that lanes which read a column meet different banks.
+
+Where heads of queries share keys, a block that owns queries reads the keys of its share. One that
+owns keys goes through the queries of every head that shares them, one head after another.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from graphc.codegen.text.grid import WARP
 from graphc.codegen.text.kernel import ENTRY, named
 from graphc.codegen.text.operands import Operand, Places, offset, operand, widest_index
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
-from graphc.ir.graph import Node
-from graphc.ir.types import DType, float64
+from graphc.ir.graph import Node, Value
+from graphc.ir.types import DType, bool_, float64
 
 TILE = WARP
 """How many rows, and how many columns, a tile has."""
@@ -31,6 +34,9 @@ BLOCK = TILE // OWNED * WARP
 WIDEST_CHUNK = 64
 """Elements of a row that are in shared memory at a time; half as many in float64."""
 
+
+OF_KEYS = ("k", "v", "dk", "dv")
+"""Operands whose heads are those of keys."""
 
 UNROLLED = {"c": " 4", "n": " 2"}
 """How far loops are unrolled that do not run over registers, by their counter."""
@@ -43,12 +49,21 @@ class AttentionKernel:
     def __init__(self, node: Node, places: Places, owned: str, others: str) -> None:
         named_values = {**node.named_inputs(), **node.named_outputs()}
         values = {name: v for name, v in named_values.items() if not isinstance(v, tuple)}
-        self.values = values
         self.operands = {
             name: operand(name, value, places[value], value.shape) for name, value in values.items()
         }
         q, k, v = (values[name].shape for name in "qkv")
+        self.mask: Value | None = None
+        if len(node.inputs) == len(node.op.inputs):
+            self.mask = values["mask"] = node.inputs[-1]
+            full = (*q[:3], k[2])
+            self.operands["mask"] = operand("mask", self.mask, places[self.mask], full)
+        self.values = values
         self.heads = q[:2]
+        self.blocks_of = q[:2] if owned == "rows" else k[:2]
+        """Batch and heads of what the blocks own."""
+        self.shared = q[1] // k[1]
+        """How many heads of queries share one of keys."""
         self.extents = {"rows": q[2], "columns": k[2]}
         self.owned, self.others = self.extents[owned], self.extents[others]
         self.owned_name = owned
@@ -59,6 +74,22 @@ class AttentionKernel:
         self.real = C_TYPES[self.held]
         wide = max(self.widths.values()) > WARP and self.held != float64
         self.chunk = WIDEST_CHUNK if wide else WARP
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The name of the mask, if there is one."""
+        return () if self.mask is None else ("mask",)
+
+    @property
+    def adds_mask(self) -> bool:
+        """Whether the mask is of floats."""
+        return self.mask is not None and self.mask.type.dtype != bool_
+
+    @property
+    def score(self) -> str:
+        """C++ for the score of an owned row or column and the lane's other, if it is seen."""
+        scaled = f"score[i] * {self.number(self.attributes.scale)}"
+        return f"({scaled} + added)" if self.adds_mask else scaled
 
     @property
     def suffix(self) -> str:
@@ -81,11 +112,17 @@ class AttentionKernel:
 
     def heads_of(self, names: Sequence[str]) -> list[str]:
         """Statements for where the block's head starts in each operand."""
-        indices = ("batch", "head")
         return [
-            f"const Index {name}_head = {offset(indices, self.operands[name].strides[:2])};"
+            f"const Index {name}_head = "
+            f"{offset(('batch', self._head_of(name)), self.operands[name].strides[:2])};"
             for name in names
         ]
+
+    def _head_of(self, name: str) -> str:
+        """The name of the number of an operand's head."""
+        if self.shared == 1:
+            return "head"
+        return "key_head" if name in OF_KEYS else "query_head"
 
     def load(self, tile: str, name: str, first: str, extent: int) -> str:
         """A loop that loads one chunk of 32 rows of an operand, from row `first` on, into a tile;
@@ -154,8 +191,12 @@ class AttentionKernel:
     def seen(self) -> str:
         """C++ for whether the row sees the column."""
         a, rows, columns = self.attributes, self.extents["rows"], self.extents["columns"]
-        inside = f"row < {rows}u && column < {columns}u"
-        return f"{inside} && column <= row + {columns - rows}u" if a.causal else inside
+        seen, shift = f"row < {rows}u && column < {columns}u", a.shift(rows, columns)
+        if shift is not None:
+            seen += f" && column <= row + {shift}u"
+        if self.mask is not None and not self.adds_mask:
+            seen += f" && {self.at('mask', 'row', 'column')}"
+        return seen
 
     def per_owned(self, body: Sequence[str]) -> str:
         """A loop over the owned with `body` for each pair of one and the lane's other: it knows the
@@ -165,10 +206,18 @@ class AttentionKernel:
             f"const Index {own} = base + mine + i;",
             f"const Index {other} = at + lane;",
             f"const bool seen = {self.seen()};",
+            *self._added(),
             *body,
         ]
         loop = f"for (unsigned i = 0; i < {OWNED}u; ++i)"
         return f"#pragma unroll\n{loop} {{\n{indented(inner, 1)}\n}}"
+
+    def _added(self) -> list[str]:
+        """The statement that reads what a mask of floats adds to a score."""
+        if not self.adds_mask:
+            return []
+        read = f"widen({self.at('mask', 'row', 'column')})"
+        return [f"const {self.real} added = seen ? {read} : {self.number(0.0)};"]
 
     def launch(
         self,
@@ -183,7 +232,7 @@ class AttentionKernel:
         """The launch of a kernel in which `each` runs for every tile of others that an owned one
         meets."""
         own_tiles = -(-self.owned // TILE)
-        start, end = self._range()
+        names = [*inputs, *outputs]
         body = [
             f"__shared__ {self.real} own_tile[{TILE}][{self.chunk + 1}];",
             f"__shared__ {self.real} other_tile[{TILE}][{self.chunk + 1}];",
@@ -191,11 +240,9 @@ class AttentionKernel:
             "const unsigned lane = threadIdx.x % WARP;",
             f"const unsigned mine = threadIdx.x / WARP * {OWNED}u;",
             f"const Index base = blockIdx.x % {own_tiles}u * {TILE}u;",
-            f"const Index batch = blockIdx.x / {own_tiles}u / {self.heads[1]}u;",
-            f"const Index head = blockIdx.x / {own_tiles}u % {self.heads[1]}u;",
-            *self.heads_of([*inputs, *outputs]),
-            *before,
-            f"for (Index at = {start}; at < {end}; at += {TILE}u) {{\n{indented(each, 1)}\n}}",
+            f"const Index batch = blockIdx.x / {own_tiles}u / {self.blocks_of[1]}u;",
+            f"const Index head = blockIdx.x / {own_tiles}u % {self.blocks_of[1]}u;",
+            *self._through_others(names, before, each),
             *after,
         ]
         read = [self.operands[name] for name in inputs]
@@ -208,8 +255,36 @@ class AttentionKernel:
         arguments: tuple[Argument, ...] = tuple(
             extra[o.name] if o.name in extra else self.values[o.name] for o in (*read, *written)
         )
-        grid = own_tiles * self.heads[0] * self.heads[1]
+        grid = own_tiles * self.blocks_of[0] * self.blocks_of[1]
         return Launch(named("attention", text), arguments, grid, BLOCK)
+
+    def _through_others(
+        self, names: Sequence[str], before: Sequence[str], each: Sequence[str]
+    ) -> list[str]:
+        """`before`, then `each` for every tile of others, of every head that has some."""
+        start, end = self._range()
+        loop = f"for (Index at = {start}; at < {end}; at += {TILE}u) {{\n{indented(each, 1)}\n}}"
+        if self.shared == 1:
+            return [*self.heads_of(names), *before, loop]
+        if self.owned_name == "rows":
+            heads = [
+                "const Index query_head = head;",
+                f"const Index key_head = head / {self.shared}u;",
+            ]
+            return [*heads, *self.heads_of(names), *before, loop]
+        own = [name for name in names if name in OF_KEYS]
+        inner = [
+            f"const Index query_head = key_head * {self.shared}u + member;",
+            *self.heads_of([name for name in names if name not in OF_KEYS]),
+            loop,
+        ]
+        return [
+            "const Index key_head = head;",
+            *self.heads_of(own),
+            *before,
+            f"for (Index member = 0; member < {self.shared}u; ++member) {{\n"
+            f"{indented(inner, 1)}\n}}",
+        ]
 
     def shape_of(self, o: Operand) -> tuple[int, ...]:
         """The shape of the tensor behind an operand, which may be scratch."""
@@ -220,12 +295,13 @@ class AttentionKernel:
     def _range(self) -> tuple[str, str]:
         """C++ for the first of the others that a tile of owned ones meets, and for their end."""
         rows, columns = self.extents["rows"], self.extents["columns"]
-        if not self.attributes.causal:
+        shift = self.attributes.shift(rows, columns)
+        if shift is None:
             return "0u", f"{self.others}u"
         if self.owned_name == "rows":
-            last = f"(base + {TILE}u < {rows}u ? base + {TILE}u : {rows}u)"
-            return "0u", f"{last} + {columns - rows}u"
-        shift = columns - rows
+            most = min(rows, columns - shift)  # the first rows that see all are as good as the last
+            last = f"(base + {TILE}u < {most}u ? base + {TILE}u : {most}u)"
+            return "0u", f"{last} + {shift}u"
         first = f"(base - {shift}u) / {TILE}u * {TILE}u" if shift else "base"
         return (f"(base > {shift}u ? {first} : 0u)" if shift else first), f"{rows}u"
 

@@ -9,6 +9,7 @@ each tile again, from the logarithms of the rows' sums.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,54 +27,89 @@ def tile_shape(rows: int, columns: int) -> tuple[int, int]:
 
 
 class Block(NamedTuple):
-    """Query rows [first, last), which see columns [0, seen)."""
+    """Query rows [first, last), which see columns [0, seen) or fewer."""
 
     first: int
     last: int
     seen: int
 
 
-def blocks(rows: int, columns: int, causal: bool) -> Iterator[Block]:
-    """All query rows in order. A causal row sees no column of a later row."""
-    step, _ = tile_shape(rows, columns)
-    for first in range(0, rows, step):
-        last = min(first + step, rows)
-        yield Block(first, last, last + columns - rows if causal else columns)
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What rows see of columns, and by which factor scores are multiplied.
+
+    Row i sees columns up to i + `shift`, or all where that is None; of these the ones that a `mask`
+    of bools holds for, (batch, heads, rows, columns). A mask of floats is added to the scores.
+    `hidden` is room for a tile of bools, `met` for a number a row of a tile.
+    """
+
+    scale: float
+    shift: int | None
+    mask: Array | None = None
+    hidden: Array | None = None
+    met: Array | None = None
+
+    def blocks(self, rows: int, columns: int) -> Iterator[Block]:
+        """All query rows in order."""
+        step, _ = tile_shape(rows, columns)
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            seen = columns if self.shift is None else min(last + self.shift, columns)
+            yield Block(first, last, seen)
+
+    def scores(
+        self, head: tuple[int, ...], block: Block, q: Array, k: Array, scores: Array
+    ) -> None:
+        """scale · q · kᵀ of a block, with minus infinity for what a row does not see."""
+        np.matmul(q, k.T, out=scores)
+        np.multiply(scores, self.scale, out=scores)
+        if self.mask is not None:
+            mask = self.mask[head][block.first : block.last, : block.seen]
+            if self.hidden is None:
+                np.add(scores, mask, out=scores)
+            else:
+                hidden = _part(self.hidden, block)
+                np.logical_not(mask, out=hidden)
+                np.copyto(scores, -np.inf, where=hidden)
+        if self.shift is not None:
+            for row in range(block.first, block.last):
+                scores[row - block.first, max(0, row + self.shift + 1) :] = -np.inf
 
 
 def attend(
-    scale: float,
-    causal: bool,
-    q: Array,
-    k: Array,
-    v: Array,
-    y: Array,
-    stats: Array,
-    tile: Array,
-    total: Array,
+    sight: Sight, q: Array, k: Array, v: Array, y: Array, stats: Array, tile: Array, total: Array
 ) -> None:
     """y = softmax(scale · q · kᵀ) · v, and the logarithm of each row's sum; the last two arrays
-    are scratch."""
+    are scratch. Of a row that sees nothing both are 0."""
     rows, columns = q.shape[2], k.shape[2]
+    shared = q.shape[1] // k.shape[1]
     for head in np.ndindex(q.shape[:2]):
-        for block in blocks(rows, columns, causal):
+        own = head[0], head[1] // shared
+        for block in sight.blocks(rows, columns):
             part, seen = slice(block.first, block.last), slice(block.seen)
             scores, sums = _part(tile, block), total[: block.last - block.first]
             logarithms = stats[head][part, np.newaxis]
-            _scores(scale, causal, q[head][part], k[head][seen], scores)
+            sight.scores(head, block, q[head][part], k[own][seen], scores)
             np.maximum.reduce(scores, 1, out=logarithms, keepdims=True)
+            if sight.mask is not None:
+                np.maximum(logarithms, np.finfo(stats.dtype).min, out=logarithms)
             np.subtract(scores, logarithms, out=scores)
             np.exp(scores, out=scores)
             np.add.reduce(scores, 1, out=sums, keepdims=True)
+            if sight.met is not None:
+                # The sum of a row that sees something is at least 1. Of others all numbers are 0.
+                met = sight.met[: block.last - block.first]
+                np.minimum(sums, 1, out=met)
+                np.multiply(logarithms, met, out=logarithms)
+                np.maximum(sums, 1, out=sums)
             np.divide(scores, sums, out=scores)
-            np.matmul(scores, v[head][seen], out=y[head][part])
+            np.matmul(scores, v[own][seen], out=y[head][part])
             np.log(sums, out=sums)
             np.add(logarithms, sums, out=logarithms)
 
 
 def attend_back(
-    scale: float,
-    causal: bool,
+    sight: Sight,
     dy: Array,
     q: Array,
     k: Array,
@@ -87,38 +123,31 @@ def attend_back(
     product: Array,
     along: tuple[Array, Array],
 ) -> None:
-    """dq, dk and dv; the last three are scratch. Sums over rows run in the order of the blocks."""
+    """dq, dk and dv; the last three are scratch. Sums over rows run in the order of the heads that
+    share keys, and of the blocks."""
     rows, columns = q.shape[2], k.shape[2]
+    shared = q.shape[1] // k.shape[1]
     dk.fill(0)
     dv.fill(0)
     for head in np.ndindex(q.shape[:2]):
-        for block in blocks(rows, columns, causal):
+        own = head[0], head[1] // shared
+        for block in sight.blocks(rows, columns):
             part, seen = slice(block.first, block.last), slice(block.seen)
             weights, slopes = (_part(tile, block) for tile in tiles)
             products, row_sums = (a[: block.last - block.first] for a in along)
             q_part, dy_part = q[head][part], dy[head][part]
-            _scores(scale, causal, q_part, k[head][seen], weights)
+            sight.scores(head, block, q_part, k[own][seen], weights)
             np.subtract(weights, stats[head][part, np.newaxis], out=weights)
             np.exp(weights, out=weights)
-            _add_product(weights.T, dy_part, dv[head][seen], product)
+            _add_product(weights.T, dy_part, dv[own][seen], product)
             np.multiply(dy_part, y[head][part], out=products)
             np.add.reduce(products, 1, out=row_sums, keepdims=True)
-            np.matmul(dy_part, v[head][seen].T, out=slopes)
+            np.matmul(dy_part, v[own][seen].T, out=slopes)
             np.subtract(slopes, row_sums, out=slopes)
             np.multiply(slopes, weights, out=slopes)
-            np.multiply(slopes, scale, out=slopes)
-            _add_product(slopes.T, q_part, dk[head][seen], product)
-            np.matmul(slopes, k[head][seen], out=dq[head][part])
-
-
-def _scores(scale: float, causal: bool, q: Array, k: Array, scores: Array) -> None:
-    """scale · q · kᵀ, with minus infinity for what a row does not see."""
-    np.matmul(q, k.T, out=scores)
-    np.multiply(scores, scale, out=scores)
-    if causal:
-        rows, columns = scores.shape
-        for row in range(rows - 1):
-            scores[row, columns - rows + row + 1 :] = -np.inf
+            np.multiply(slopes, sight.scale, out=slopes)
+            _add_product(slopes.T, q_part, dk[own][seen], product)
+            np.matmul(slopes, k[own][seen], out=dq[head][part])
 
 
 def _add_product(a: Array, b: Array, result: Array, room: Array) -> None:

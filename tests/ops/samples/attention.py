@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.special
 from ops.samples.sample import M, Sample, direct
 from scipy.special import log_softmax, softmax
 
 import graphc as g
-from graphc.ops import attention, shape
+from graphc.ops import fused_attention, shape
 from graphc.ops import softmax as softmax_ops
 
 AXIS0, AXIS1 = shape.AxisAttributes(0), shape.AxisAttributes(1)
@@ -25,58 +24,77 @@ def causal_softmax(x):
     return softmax(np.where(later, -np.inf, x), -1)
 
 
-def attended(causal):
-    """y and the logarithms of the sums, by the formula."""
+def attended(scores_of):
+    """y and the logarithms of the sums, by the formula; rows that see nothing are 0."""
 
-    def reference(q, k, v):
-        scores = attention_scores(q, k, causal)
-        return softmax(scores, -1) @ v, scipy.special.logsumexp(scores, -1)
+    def reference(q, k, v, *mask):
+        k, v = shared_by(q, k), shared_by(q, v)
+        scores = scores_of(q, k, *mask)
+        lowest = np.finfo(scores.dtype).min
+        peak = np.maximum(scores.max(-1, keepdims=True), lowest)
+        weights = np.exp(scores - peak)
+        total = weights.sum(-1, keepdims=True)
+        stats = np.where(total > 0, peak + np.log(np.maximum(total, 1)), 0)
+        return weights / np.maximum(total, 1) @ v, stats[..., 0]
 
     return reference
 
 
-def attention_scores(q, k, causal):
-    scores = q @ k.swapaxes(-1, -2) * 0.75
-    later = np.triu(np.ones(scores.shape[-2:], bool), scores.shape[-1] - scores.shape[-2] + 1)
-    return np.where(later & causal, -np.inf, scores)
+def shared_by(q, k):
+    return k.repeat(q.shape[1] // k.shape[1], 1)
 
 
-def attended_back(causal):
+def attention_scores(causal, from_first):
+    def scores_of(q, k, *mask):
+        scores = q @ k.swapaxes(-1, -2) * 0.75
+        for given in mask:
+            scores = np.where(given, scores, -np.inf) if given.dtype == bool else scores + given
+        rows, columns = scores.shape[-2:]
+        later = np.triu(np.ones((rows, columns), bool), 1 if from_first else columns - rows + 1)
+        return np.where(later & causal, -np.inf, scores)
+
+    return scores_of
+
+
+def attended_back(scores_of):
     """What y and stats say is taken as given, whatever softmax would say."""
 
-    def reference(dy, q, k, v, y, stats):
-        weights = np.exp(attention_scores(q, k, causal) - stats[..., None])
-        slopes = weights * (dy @ v.swapaxes(-1, -2) - (dy * y).sum(-1, keepdims=True)) * 0.75
-        return slopes @ k, slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ dy
+    def reference(dy, q, k, v, y, stats, *mask):
+        wide_k, wide_v = shared_by(q, k), shared_by(q, v)
+        weights = np.exp(scores_of(q, wide_k, *mask) - stats[..., None])
+        slopes = weights * (dy @ wide_v.swapaxes(-1, -2) - (dy * y).sum(-1, keepdims=True)) * 0.75
+        sums = (slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ dy)
+        parts = (k.shape[1], q.shape[1] // k.shape[1])
+        dk, dv = (s.reshape(s.shape[0], *parts, *s.shape[2:]).sum(2) for s in sums)
+        return slopes @ wide_k, dk, dv
 
     return reference
 
 
-def attention_samples(label, batch, rows, columns, width, values, causal):
-    """Attention of these extents, and its gradient as an op of its own."""
-    a = attention.AttentionAttributes(0.75, causal)
-    q, k, v = ((*batch, *e) for e in ((rows, width), (columns, width), (columns, values)))
+def attention_samples(
+    label, batch, rows, columns, width, values, causal=False, from_first=False, keys=0, mask=()
+):
+    """Attention of these extents, and its gradient as an op of its own; `mask` is a shape and a
+    dtype."""
+    a = fused_attention.AttentionAttributes(0.75, causal, from_first)
+    shared = (batch[0], keys or batch[1])
+    q, k, v = (*batch, rows, width), (*shared, columns, width), (*shared, columns, values)
     y = (*batch, rows, values)
-    reads = {"dy", "q", "k", "v", "y", "stats"}
+    reads = {"dy", "q", "k", "v", "y", "stats", "mask"}
+    shapes, dtypes = ((mask[0],), (mask[1],)) if mask else ((), ())
+    scores_of = attention_scores(causal, from_first)
     return [
         Sample(
-            "attention",
-            direct(attention.Attention, a),
-            (q, k, v),
-            attended(causal),
-            dict.fromkeys("qkv", reads),
-            second_order=False,
-            joint=True,
-            label=label,
+            "attention", direct(fused_attention.Attention, a), (q, k, v, *shapes),
+            attended(scores_of), dict.fromkeys("qkv", reads),
+            dtypes=(*("float64",) * 3, *dtypes), second_order=False, joint=True, label=label,
         ),
         Sample(
-            "attention_gradient",
-            direct(attention.AttentionGradient, a),
-            (y, q, k, v, y, (*batch, rows)),
-            attended_back(causal),
-            label=label,
+            "attention_gradient", direct(fused_attention.AttentionGradient, a),
+            (y, q, k, v, y, (*batch, rows), *shapes), attended_back(scores_of),
+            dtypes=(*("float64",) * 6, *dtypes), label=label,
         ),
-    ]
+    ]  # fmt: skip
 
 
 SAMPLES = [
@@ -112,8 +130,15 @@ SAMPLES = [
         lambda y, dy: dy - np.exp(y) * dy.sum(0), {"y": {"ddx", "y", "dy"}, "dy": {"ddx", "y"}},
     ),
     # attention
-    *attention_samples("", (2, 2), 3, 4, 5, 2, False),
+    *attention_samples("", (2, 2), 3, 4, 5, 2),
     *attention_samples(" causal", (1, 2), 5, 5, 3, 3, True),
     *attention_samples(" causal, more columns", (2, 1), 2, 5, 2, 4, True),
     *attention_samples(" one", (1, 1), 1, 1, 1, 1, True),
+    *attention_samples(" from the first, more rows", (1, 2), 6, 4, 2, 3, True, True),
+    *attention_samples(" shared keys", (2, 6), 3, 4, 5, 2, keys=2),
+    *attention_samples(" mask", (2, 2), 3, 4, 5, 2, mask=((2, 1, 3, 4), "bool")),
+    *attention_samples(" added", (2, 4), 3, 4, 5, 2, keys=2, mask=((1, 4, 3, 4), "float64")),
+    *attention_samples(
+        " causal, mask", (2, 2), 4, 5, 2, 3, True, keys=1, mask=((2, 2, 4, 5), "bool")
+    ),
 ]  # fmt: skip

@@ -1,0 +1,266 @@
+"""Attention as one op, which holds no weights, and its gradient (Dao et al., 2022).
+
+The arithmetic is in attention_tiles.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.ir.attributes import Between
+from graphc.ir.builder import apply, number_of
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType, bool_, compute_dtype
+from graphc.ops.cpu.attention_tiles import Sight, attend, attend_back, tile_shape
+from graphc.ops.elementwise import float_dtype
+from graphc.ops.norm import check_dtypes
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttributes:
+    """The factor of the scores, and whether a row sees no column that belongs to a later row; where
+    `from_first`, the first row belongs to the first column, else the last to the last."""
+
+    scale: Annotated[float, Between()]
+    causal: bool
+    from_first: bool = False
+
+    def shift(self, rows: int, columns: int) -> int | None:
+        """Row i sees columns up to i + this; None where it sees all."""
+        if not self.causal:
+            return None
+        return 0 if self.from_first else columns - rows
+
+
+def _check(
+    attributes: AttentionAttributes,
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    mask: tuple[TensorType, ...],
+) -> None:
+    fits = (
+        q.rank == k.rank == v.rank == 4
+        and q.shape[0] == k.shape[0] == v.shape[0]
+        and k.shape[1] == v.shape[1]
+        and q.shape[1] % k.shape[1] == 0
+        and q.shape[3] == k.shape[3]
+        and k.shape[2] == v.shape[2]
+    )
+    if not fits:
+        raise ShapeError(
+            "q is (batch, heads, rows, width), k (batch, key heads, columns, width) and v (batch, "
+            "key heads, columns, value width), where key heads divide the heads, got "
+            f"{q}, {k} and {v}"
+        )
+    number_of("scale", attributes.scale, compute_dtype(q.dtype))
+    if attributes.from_first and not attributes.causal:
+        raise OptionError("from_first is said of causal attention")
+    if attributes.causal and not attributes.from_first and q.shape[2] > k.shape[2]:
+        raise ShapeError(f"causal attention has no more rows than columns, got {q} and {k}")
+    full = (*q.shape[:3], k.shape[2])
+    if len(mask) > 1:
+        raise ShapeError(f"attention has one mask, got {mask}")
+    for type in mask:
+        if type.rank != 4 or any(n not in (1, m) for n, m in zip(type.shape, full, strict=True)):
+            raise ShapeError(
+                f"a mask is (batch, heads, rows, columns) with the extents {list(full)} or 1, got "
+                f"{type}"
+            )
+        if type.dtype not in (bool_, q.dtype, compute_dtype(q.dtype)):
+            raise DTypeError(f"a mask is bool, or {q.dtype} as q is, got {type.dtype}")
+
+
+class TiledAttention(Op):
+    """Base: cost, by the pairs of a row and a column that it sees. Rows lie in one piece."""
+
+    attributes = AttentionAttributes
+    wide_inputs = ("mask",)
+    products: int
+    """How many products of (rows x columns) elements a node computes."""
+
+    def operands(self, node: Node) -> tuple[Value, Value, Value]:
+        """The operands q, k and v."""
+        raise NotImplementedError
+
+    def cost(self, node: Node) -> Cost:
+        q, k, v = self.operands(node)
+        moved, (batch, heads, rows, width) = super().cost(node), q.shape
+        columns = k.shape[2]
+        pairs = rows * columns
+        if node.attributes.from_first:
+            past = max(0, rows - columns)
+            pairs = (rows - past) * (rows - past + 1) // 2 + past * columns
+        elif node.attributes.causal:
+            pairs -= rows * (rows - 1) // 2
+        width = (width + v.shape[3]) // 2
+        flops = batch * heads * pairs * (2 * width * self.products + 6)
+        return Cost(flops, moved.bytes_read, moved.bytes_written)
+
+    def tile_of_bools(self, node: Node) -> tuple[TensorType, ...]:
+        """Scratch for what a mask of bools hides."""
+        q, k, _ = self.operands(node)
+        if node.inputs[-1].type.dtype != bool_:
+            return ()
+        return (TensorType(tile_shape(q.shape[2], k.shape[2]), bool_),)
+
+    def sight(
+        self, node: Node, mask: Sequence[Array], hidden: Sequence[Array], met: Array | None = None
+    ) -> Sight:
+        """What rows see; the arrays are those of the mask and of its scratch, if any."""
+        q, k, _ = self.operands(node)
+        a, (rows, columns) = node.attributes, (q.shape[2], k.shape[2])
+        shift = a.shift(rows, columns)
+        if not mask:
+            return Sight(a.scale, shift)
+        shown = np.broadcast_to(mask[0], (*q.shape[:3], columns))
+        return Sight(a.scale, shift, shown, hidden[0] if hidden else None, met)
+
+
+class Attention(TiledAttention):
+    """y = softmax(scale · q · kᵀ + mask) · v, and as stats the logarithm of each row's sum.
+
+    Bools say which columns a row sees. Of a row that sees none y and stats are 0.
+    """
+
+    name, inputs, outputs = "attention", ("q", "k", "v", "*mask"), ("y", "stats")
+    precision = "narrow"
+    strided_axes = {"q": 3, "k": 3, "v": 3, "y": 3}
+    products = 2
+
+    def operands(self, node: Node) -> tuple[Value, Value, Value]:
+        q, k, v, *_ = node.inputs
+        return q, k, v
+
+    def infer(
+        self,
+        attributes: AttentionAttributes,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        *mask: TensorType,
+    ) -> tuple[TensorType, TensorType]:
+        dtype = float_dtype(q, k, v)
+        _check(attributes, q, k, v, mask)
+        y = TensorType((*q.shape[:3], v.shape[3]), dtype)
+        return y, TensorType(q.shape[:3], compute_dtype(dtype))
+
+    def gradient_q(
+        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value,
+        mask: tuple[Value, ...],
+    ) -> Value:  # fmt: skip
+        return _gradient(node, dy, q, k, v, y, stats, *mask).outputs[0]
+
+    def gradient_k(
+        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value,
+        mask: tuple[Value, ...],
+    ) -> Value:  # fmt: skip
+        return _gradient(node, dy, q, k, v, y, stats, *mask).outputs[1]
+
+    def gradient_v(
+        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value,
+        mask: tuple[Value, ...],
+    ) -> Value:  # fmt: skip
+        return _gradient(node, dy, q, k, v, y, stats, *mask).outputs[2]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of scores, and a number a row of it; with a mask, another a row, and what one of
+        bools hides."""
+        q, k, _ = self.operands(node)
+        rows, columns = tile_shape(q.shape[2], k.shape[2])
+        tile, number = q.type.with_shape((rows, columns)), q.type.with_shape((rows, 1))
+        if len(node.inputs) < len(self.inputs):
+            return tile, number
+        return tile, number, number, *self.tile_of_bools(node)
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        q: Array,
+        k: Array,
+        v: Array,
+        *mask: Array,
+        y: Array,
+        stats: Array,
+    ) -> None:
+        tile, total, *room = record.scratch
+        sight = self.sight(node, mask, room[1:], room[0] if room else None)
+        record(functools.partial(attend, sight, q, k, v, y, stats, tile, total))
+
+
+def _gradient(node: Node, *operands: Value) -> Node:
+    """One node for all three gradients: equal nodes are made one."""
+    return apply(AttentionGradient, *operands, attributes=node.attributes)
+
+
+class AttentionGradient(TiledAttention):
+    """dq, dk and dv; the weights are computed again from stats."""
+
+    name, inputs = "attention_gradient", ("dy", "q", "k", "v", "y", "stats", "*mask")
+    outputs = ("dq", "dk", "dv")
+    strided_axes = dict.fromkeys(("dy", "q", "k", "v", "y", "dq", "dk", "dv"), 3)
+    products = 5
+
+    def operands(self, node: Node) -> tuple[Value, Value, Value]:
+        _, q, k, v, *_ = node.inputs
+        return q, k, v
+
+    def infer(
+        self,
+        attributes: AttentionAttributes,
+        dy: TensorType,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        y: TensorType,
+        stats: TensorType,
+        *mask: TensorType,
+    ) -> tuple[TensorType, TensorType, TensorType]:
+        float_dtype(dy, q, k, v, y)
+        _check(attributes, q, k, v, mask)
+        if dy != y or y.shape != (*q.shape[:3], v.shape[3]):
+            raise ShapeError(f"dy and y are (batch, heads, rows, value width), got {dy} and {y}")
+        if stats.shape != q.shape[:3]:
+            raise ShapeError(f"stats has a number a row of {q}, got {stats}")
+        check_dtypes(q, stats)
+        return q, k, v
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Two tiles, what they give for each column, products and their sum for each row, and what
+        a mask of bools hides."""
+        q, k, v = self.operands(node)
+        rows, columns = tile_shape(q.shape[2], k.shape[2])
+        widths = q.shape[3], v.shape[3]
+        shapes = (
+            (rows, columns), (rows, columns), (columns, max(widths)), (rows, widths[1]), (rows, 1)
+        )  # fmt: skip
+        return *map(q.type.with_shape, shapes), *self.tile_of_bools(node)
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        dy: Array,
+        q: Array,
+        k: Array,
+        v: Array,
+        y: Array,
+        stats: Array,
+        *mask: Array,
+        dq: Array,
+        dk: Array,
+        dv: Array,
+    ) -> None:
+        weights, slopes, product, products, sums, *hidden = record.scratch
+        sight = self.sight(node, mask, hidden)
+        call = functools.partial(attend_back, sight, dy, q, k, v, y, stats, dq, dk, dv)
+        record(call, (weights, slopes), product, (products, sums))
