@@ -242,9 +242,9 @@ def _packed(qkv: Value, heads: int, key_heads: int, bias: Value | None) -> Seque
     """Queries, keys and values of one tensor."""
     total = heads + 2 * key_heads
     if as_value("multi_head_attention", qkv).type.rank != 3 or qkv.shape[2] % total:
-        width = "3 · width" if heads == key_heads else "width + 2 · key width"
+        extent = "3 · width" if heads == key_heads else "width + 2 · key width"
         raise ShapeError(
-            f"multi_head_attention: qkv is (batch, positions, {width}) with a width that "
+            f"multi_head_attention: qkv is (batch, positions, {extent}) with a width that "
             f"{heads} heads divide, got {qkv.type}"
         )
     if bias is not None:
