@@ -13,6 +13,7 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -40,22 +41,24 @@ UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 
 
 def write_atomically(
-    path: str | os.PathLike[str], content: bytes, error: type[GraphcError]
+    path: str | os.PathLike[str], content: bytes | Iterable[bytes], error: type[GraphcError]
 ) -> None:
     """Write a file so that a reader, or a kill at any time, finds the old one or the new one.
 
-    Symbolic links are followed, and a file that was there keeps its mode. What is no regular file,
-    such as a pipe or /dev/stdout, is written straight into. Raises `error` where that cannot be; of
-    a regular file nothing is written then, and nothing is left.
+    The content may come in parts, which are taken one at a time. Symbolic links are followed, and a
+    file that was there keeps its mode. What is no regular file, such as a pipe or /dev/stdout, is
+    written straight into. Raises `error` where that cannot be; of a regular file nothing is written
+    then, and nothing is left.
     """
     target = _path(path, error)
+    parts = (content,) if isinstance(content, bytes) else content
     replaced = True
     try:
         replaced = _is_regular(target)
         if replaced:
-            _replace(Path(os.path.realpath(target)), content)
+            _replace(Path(os.path.realpath(target)), parts)
         else:
-            _write_into(target, content)
+            _write_into(target, parts)
     except (OSError, ValueError) as failure:
         rest = (
             "nothing was written; choose a place that exists, is writable and has room"
@@ -135,30 +138,31 @@ def _own_descriptor(path: str) -> int | None:
     return None
 
 
-def _write_into(target: Path, content: bytes) -> None:
+def _write_into(target: Path, parts: Iterable[bytes]) -> None:
     """Write into what is no regular file, behind what this process has printed there."""
     own = _own_descriptor(str(target))
     if own is not None:
         for stream in (sys.stdout, sys.stderr):
             if stream:
                 stream.flush()
-        _write_all(own, content)
+        _write_all(own, parts)
         return
     # Neither created nor cut: it is there, and is not to become a file in between.
     descriptor = os.open(target, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
     try:
-        _write_all(descriptor, content)
+        _write_all(descriptor, parts)
     finally:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+def _write_all(descriptor: int, parts: Iterable[bytes]) -> None:
+    for part in parts:
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
 
 
-def _replace(target: Path, content: bytes) -> None:
+def _replace(target: Path, parts: Iterable[bytes]) -> None:
     """Write beside a regular file, or where none is yet, and rename."""
     _remove_left(target.parent)
     try:
@@ -175,7 +179,8 @@ def _replace(target: Path, content: bytes) -> None:
                     continue
                 if old is not None:
                     _make_like(file, old)
-                file.write(content)
+                for content in parts:
+                    file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
                 if not ON_UNIX:  # where a file is not renamed while it is open

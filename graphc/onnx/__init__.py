@@ -1,10 +1,10 @@
-"""ONNX files come in as networks of graphc. The package onnx is imported where it is used first."""
+"""ONNX files come in as networks of graphc, and go out. The package onnx is imported when used."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphc.errors import DependencyError, to_install
 
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from graphc.ir.graph import Value
     from graphc.onnx.backend import Backend
     from graphc.onnx.network import Network, Reported
+    from graphc.runtime.program import Program
 
-__all__ = ["Backend", "Network", "Reported", "load"]
+__all__ = ["Backend", "Network", "Reported", "load", "save"]
 
 
 def load(
@@ -40,6 +42,30 @@ def load(
     from graphc.onnx.importer import load
 
     return load(path, dims or {}, trainable, weights, known or {})
+
+
+def save(
+    source: Program | Value | Sequence[Value] | Mapping[str, Value],
+    path: str | os.PathLike[str],
+    external_data: bool | Literal["auto"] = "auto",
+    training: bool = False,
+    seed: int | None = None,
+) -> None:
+    """Write the forward graph of a program, or of outputs, as ONNX, completely or not at all.
+
+    A program's states are written as they are; those of outputs (a loss, a list, or a mapping from
+    names) as a program with that `seed`, 0 by default, would begin. Batch norm and dropout are
+    written as they are outside of training, or with ``training=True`` as they are in a step.
+    `external_data` says whether states go to a file beside this one: ``"auto"`` for more than 1
+    GiB. What ONNX cannot hold, such as scopes and initial values, stands in the metadata, so that
+    `load` gives the same network.
+
+    Raises `OnnxError` for what ONNX has no form for, and where the file cannot be written.
+    """
+    _require_onnx()
+    from graphc.onnx.exporter import save
+
+    save(source, path, external_data, training, seed)
 
 
 def _require_onnx() -> None:

@@ -1,0 +1,151 @@
+"""Writing ONNX: a program, or outputs, as a file that other tools run and train on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from graphc.errors import OnnxError, OptionError, check_seed
+from graphc.files import check_writable, is_regular, write_atomically
+from graphc.ir.contents import Contents
+from graphc.ir.graph import Graph, State, Value
+from graphc.ir.op import Array
+from graphc.ir.types import format_bytes
+from graphc.onnx.forward import forward_of
+from graphc.onnx.recorded import record
+from graphc.onnx.written import Written, written
+from graphc.options import PlanOptions
+from graphc.passes.modes import number_streams
+from graphc.pipeline import traced
+from graphc.runtime.initial import fill_initial
+from graphc.runtime.program import Program
+
+MOST_INLINE_BYTES = 2**30
+"""Of states, beyond which they go to a file of their own: no ONNX file has 2 GiB."""
+
+MOST_BYTES = 2**31 - 2**20
+"""What a file can hold of states, with room for the graph."""
+
+ALIGNMENT = 4096
+"""Of states in a file of their own, so that they can be mapped into memory."""
+
+Outputs = Program | Value | Sequence[Value] | Mapping[str, Value]
+
+
+def save(
+    source: Outputs,
+    path: str | os.PathLike[str],
+    external_data: bool | Literal["auto"] = "auto",
+    training: bool = False,
+    seed: int | None = None,
+) -> None:
+    """Write the forward graph of a program, or of outputs, as ONNX, completely or not at all.
+
+    A program's states are written as they are; those of outputs (a loss, a list, or a mapping from
+    names) as a program with that `seed`, 0 by default, would begin. Batch norm and dropout are
+    written as they are outside of training, or with ``training=True`` as they are in a step.
+    `external_data` says whether states go to a file beside this one: ``"auto"`` for more than 1
+    GiB. What ONNX cannot hold, such as scopes and initial values, stands in the metadata, so that
+    `graphc.onnx.load` gives the same network. Raises `OnnxError` for what ONNX has no form for, and
+    where the file cannot be written.
+    """
+    check_writable(path, OnnxError)
+    graph, content = _source(source, seed)
+    made = written(graph, training)
+    record(made.model, graph, training)
+    target = Path(path)
+    total = sum(state.type.bytes for state in made.states)
+    if _is_external(external_data, total):
+        _put_beside(made, content, target)
+    else:
+        _put_inside(made, content)
+    encoded = made.model.SerializeToString(deterministic=True)
+    write_atomically(target, encoded, OnnxError)
+    _remove_old(target, made)
+
+
+def _source(source: Outputs, seed: int | None) -> tuple[Graph, Callable[[State], Array]]:
+    """The graph to write, and what gives the content of a state."""
+    if isinstance(source, Program):
+        if seed is not None:
+            raise OptionError("a program has its states; leave the seed out")
+        states = source.states
+
+        def current(state: State) -> Array:
+            held = state.initial
+            return held.array if isinstance(held, Contents) else states[state.name]
+
+        return forward_of(source.graph), current
+    first = check_seed(0 if seed is None else seed)
+
+    def initial(state: State) -> Array:
+        array = np.empty(state.shape, state.type.dtype.numpy)
+        fill_initial(state, first, array)
+        return array
+
+    options = PlanOptions(source) if isinstance(source, Value) else PlanOptions(outputs=source)
+    return number_streams(forward_of(traced(options))), initial
+
+
+def _is_external(asked: bool | str, total: int) -> bool:
+    if asked == "auto":
+        return total > MOST_INLINE_BYTES
+    if not isinstance(asked, bool):
+        raise OptionError(f'external_data is True, False or "auto", got {asked!r}')
+    if not asked and total > MOST_BYTES:
+        raise OptionError(
+            f"an ONNX file holds less than 2 GiB, and the states have {format_bytes(total)}; leave "
+            "external_data out, and they go to a file beside it"
+        )
+    return asked
+
+
+def _put_inside(made: Written, content: Callable[[State], Array]) -> None:
+    for tensor, state in zip(made.model.graph.initializer, made.states, strict=False):
+        tensor.raw_data = content(state).tobytes()
+
+
+def _put_beside(made: Written, content: Callable[[State], Array], target: Path) -> None:
+    """Write the states to a file whose name holds a sum of its content, and point to it.
+
+    A model that is there keeps its own until the new one has taken its place.
+    """
+    if not is_regular(target):
+        raise OnnxError(f"{str(target)!r} is no regular file; states cannot lie beside it")
+    digest = hashlib.blake2b(digest_size=8)
+    for part in _parts(made, content):
+        digest.update(part)
+    name = f"{target.name}.{digest.hexdigest()}.data"
+    offset = 0
+    for tensor, state in zip(made.model.graph.initializer, made.states, strict=False):
+        tensor.data_location = tensor.EXTERNAL
+        for key, value in (("location", name), ("offset", offset), ("length", state.type.bytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        offset += _aligned(state.type.bytes)
+    write_atomically(target.with_name(name), _parts(made, content), OnnxError)
+
+
+def _parts(made: Written, content: Callable[[State], Array]) -> Iterator[bytes]:
+    """The states one after another, one at a time in memory."""
+    for state in made.states:
+        yield content(state).tobytes()
+        yield bytes(_aligned(state.type.bytes) - state.type.bytes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _remove_old(target: Path, made: Written) -> None:
+    """Remove files of states that an earlier model of this name had."""
+    kept = {entry.value for t in made.model.graph.initializer for entry in t.external_data}
+    name = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
+    for entry in target.parent.iterdir() if is_regular(target) else ():
+        if name.fullmatch(entry.name) and entry.name not in kept:
+            entry.unlink(missing_ok=True)

@@ -1,0 +1,11 @@
+"""How ops are written as ONNX nodes: one file a family; importing this package registers all."""
+
+from graphc.onnx.exports import (  # noqa: F401 - each registers its rules
+    elementwise,
+    lookups,
+    maps,
+    norms,
+    products,
+    reductions,
+    shapes,
+)

@@ -1,0 +1,144 @@
+"""Elementwise ops: by a node of ONNX that computes the same, or else by their expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphc.ir.expression import COMPARISONS, Expression, Instruction, Operand, Result
+from graphc.ir.graph import Node
+from graphc.ir.types import DType, as_dtype, bool_, compute_dtype, float64, int32, uint8
+from graphc.onnx.emission import Emission, Emitted, exports
+from graphc.ops.elementwise import Elementwise
+
+FUNCTIONS = {
+    "add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "negative": "Neg",
+    "power": "Pow", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "erf": "Erf",
+    "sigmoid": "Sigmoid", "maximum": "Max", "where": "Where", "less": "Less",
+    "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual",
+    "equal": "Equal", "not_equal": "Equal",
+}  # fmt: skip
+"""Function of an expression → op of ONNX; ``not_equal`` is negated behind it."""
+
+Typed = tuple[str, DType]
+"""A name and its dtype."""
+
+
+@exports("relu")
+def _relu(node: Node, on: Emission, x: str) -> str:
+    return on("Relu", x)
+
+
+@exports("relu6")
+def _relu6(node: Node, on: Emission, x: str) -> str:
+    dtype = node.output.type.dtype
+    return on("Clip", x, on.number(0, dtype), on.number(6, dtype))
+
+
+@exports("leaky_relu")
+def _leaky_relu(node: Node, on: Emission, x: str) -> Emitted:
+    if node.output.type.dtype == float64:  # attributes of ONNX are float32
+        return by_expression(node, on, x)
+    return on("LeakyRelu", x, alpha=float(node.attributes.slope))
+
+
+@exports("gelu", "gelu_tanh")
+def _gelu(node: Node, on: Emission, x: str) -> Emitted:
+    if node.output.type.dtype == float64:  # its definition has constants of float32
+        return by_expression(node, on, x)
+    return on("Gelu", x, approximate="tanh" if node.op.name == "gelu_tanh" else "none")
+
+
+@exports("power")
+def _power(node: Node, on: Emission, x: str) -> str:
+    return on("Pow", x, on.number(node.attributes.value, node.output.type.dtype))
+
+
+@exports("cast")
+def _cast(node: Node, on: Emission, x: str) -> str:
+    have, want = node.inputs[0].type.dtype, as_dtype(node.attributes.dtype)
+    return on.cast(x, have, want)
+
+
+@exports("copy")
+def _copy(node: Node, on: Emission, x: str) -> str:
+    return on("Identity", x)
+
+
+def by_expression(node: Node, on: Emission, *names: str) -> str:
+    """Any elementwise op, by the expression that its kernels are made from.
+
+    16-bit floats are computed with as float32 where there are several steps, as graphc does.
+    """
+    op, want = node.op, node.output.type.dtype
+    assert isinstance(op, Elementwise), f"{op.name} has no expression"
+    dtypes = tuple(value.type.dtype for value in node.inputs)
+    program = op.scalar_program(node.attributes, dtypes)
+    (expression,) = program.expressions.values()
+    floats = {dtype for dtype in dtypes if dtype.kind == "float"}
+    if len(expression.instructions) == 1 and len(floats) == 1:
+        wide = dict(zip(dtypes, dtypes, strict=True))
+    else:
+        wide = {dtype: _widest(dtypes, dtype) for dtype in (*dtypes, want)}
+    known = {
+        given: (on.cast(name, dtype, wide[dtype]), wide[dtype])
+        for given, name, dtype in zip(program.inputs, names, dtypes, strict=True)
+    }
+    name, dtype = _Expressed(on, known, want).value(expression)
+    return on.cast(name, dtype, want)
+
+
+def _widest(dtypes: Sequence[DType], dtype: DType) -> DType:
+    """What a float is computed in: the widest of all operands, and no 16-bit float."""
+    if dtype.kind != "float":
+        return dtype
+    floats = [compute_dtype(each) for each in dtypes if each.kind == "float"]
+    return max(floats, key=lambda each: each.itemsize, default=compute_dtype(dtype))
+
+
+class _Expressed:
+    """One expression on operands that are known, for a result of a dtype."""
+
+    def __init__(self, on: Emission, known: Mapping[str, Typed], dtype: DType) -> None:
+        self.on, self.known, self.dtype = on, known, dtype
+        self.results: list[Typed] = []
+
+    def value(self, expression: Expression) -> Typed:
+        for instruction in expression.instructions:
+            self.results.append(self.computed(instruction))
+        found = self.find(expression.value)
+        if found is None:
+            assert isinstance(expression.value, float)
+            return self.on.number(expression.value, self.dtype), self.dtype
+        name, dtype = found
+        if not expression.instructions:  # an input as it is, under a name of its own
+            name = self.on("Identity", name)
+        return name, dtype
+
+    def find(self, operand: Operand) -> Typed | None:
+        """The name and dtype of an operand; None for a number."""
+        if isinstance(operand, Result):
+            return self.results[operand.index]
+        return self.known[operand] if isinstance(operand, str) else None
+
+    def computed(self, instruction: Instruction) -> Typed:
+        function, on = instruction.function, self.on
+        found = [self.find(operand) for operand in instruction.operands]
+        values = found[1:] if function == "where" else found
+        dtype = next((each[1] for each in values if each is not None), self.dtype)
+        names = [
+            each[0] if each is not None else on.number(float(operand), dtype)  # type: ignore[arg-type]
+            for each, operand in zip(found, instruction.operands, strict=True)
+        ]
+        if function in COMPARISONS:
+            return self.compared(function, names, dtype), bool_
+        op_type = FUNCTIONS.get(function)
+        if op_type is None:
+            raise NotImplementedError(function)
+        return on(op_type, *names), dtype
+
+    def compared(self, function: str, names: list[str], dtype: DType) -> str:
+        on, op_type = self.on, FUNCTIONS[function]
+        if dtype in (bool_, uint8) and op_type != "Equal":  # ONNX orders no bools
+            names = [on.cast(name, dtype, int32) for name in names]
+        name = on(op_type, *names)
+        return on("Not", name) if function == "not_equal" else name

@@ -1,0 +1,68 @@
+"""Pooling and resampling of (batch, channels, height, width)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphc.ir.graph import Node
+from graphc.ir.op import Array
+from graphc.onnx.emission import Emission, exports
+
+
+def _window(node: Node) -> dict[str, object]:
+    a = node.attributes
+    return {
+        "kernel_shape": list(a.window),
+        "strides": list(a.stride),
+        "pads": [*a.padding, *a.padding],
+    }
+
+
+@exports("max_pool2d")
+def _max_pool2d(node: Node, on: Emission, x: str) -> list[str | None]:
+    return [on("MaxPool", x, **_window(node)), None]
+
+
+@exports("average_pool2d")
+def _average_pool2d(node: Node, on: Emission, x: str) -> str:
+    return on("AveragePool", x, count_include_pad=1, **_window(node))
+
+
+@exports("adaptive_average_pool2d")
+def _adaptive_average_pool2d(node: Node, on: Emission, x: str) -> str:
+    """One pool where extents divide, else products with the weights of rows and of columns."""
+    have, want = node.inputs[0].shape[2:], node.attributes.extent
+    if all(n % m == 0 for n, m in zip(have, want, strict=True)):
+        window = [n // m for n, m in zip(have, want, strict=True)]
+        return on("AveragePool", x, kernel_shape=window, strides=window)
+    dtype = node.output.type.dtype.numpy
+    rows, columns = (_shares(n, m).astype(dtype) for n, m in zip(have, want, strict=True))
+    return on("MatMul", on.constant(rows), on("MatMul", x, on.constant(columns.T.copy())))
+
+
+def _shares(extent: int, parts: int) -> Array:
+    """(parts, extent): row i averages from ⌊i · extent / parts⌋ to ⌈(i + 1) · extent / parts⌉."""
+    weights = np.zeros((parts, extent))
+    for part in range(parts):
+        first, last = part * extent // parts, -(-(part + 1) * extent // parts)
+        weights[part, first:last] = 1 / (last - first)
+    return weights
+
+
+@exports("upsample_nearest2d")
+def _nearest(node: Node, on: Emission, x: str) -> str:
+    return _resized(
+        node, on, x, mode="nearest", coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )  # fmt: skip
+
+
+@exports("upsample_bilinear2d")
+def _bilinear(node: Node, on: Emission, x: str) -> str:
+    return _resized(node, on, x, mode="linear", coordinate_transformation_mode="half_pixel")
+
+
+def _resized(node: Node, on: Emission, x: str, **attributes: object) -> str:
+    factor = node.attributes.factor
+    scales = on.constant(np.array([1, 1, factor, factor], np.float32))
+    return on("Resize", x, "", scales, **attributes)

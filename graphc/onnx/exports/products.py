@@ -1,0 +1,82 @@
+"""Products: matrices, convolutions, attention."""
+
+from __future__ import annotations
+
+from graphc.ir.graph import Node
+from graphc.ir.types import DType
+from graphc.onnx.emission import Emission, exports
+
+
+@exports("linear")
+def _linear(node: Node, on: Emission, x: str, weight: str, bias: str) -> str:
+    """The sums alone: a forward graph has their activation as a node of its own."""
+    return on("Gemm", x, weight, bias, transB=1)
+
+
+@exports("matmul")
+def _matmul(node: Node, on: Emission, a: str, b: str, *sum: str) -> str:
+    flags, dtype = node.attributes, node.output.type.dtype
+    left, right = node.inputs[:2]
+    if flags.wide:
+        a, b = on.cast(a, left.type.dtype, dtype), on.cast(b, right.type.dtype, dtype)
+    if left.type.rank == right.type.rank == 2 and (flags.transpose_a or flags.transpose_b or sum):
+        return on("Gemm", a, b, *sum, transA=int(flags.transpose_a), transB=int(flags.transpose_b))
+    if flags.transpose_a:
+        a = turned(on, a, left.type.rank)
+    if flags.transpose_b:
+        b = turned(on, b, right.type.rank)
+    return on("MatMul", a, b)
+
+
+def turned(on: Emission, x: str, rank: int) -> str:
+    """The last two axes exchanged."""
+    return on("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+@exports("conv2d")
+def _conv2d(node: Node, on: Emission, x: str, w: str, *bias: str) -> str:
+    return on("Conv", x, w, *bias, kernel_shape=node.inputs[1].shape[2:], **_geometry(node))
+
+
+def _geometry(node: Node) -> dict[str, object]:
+    a = node.attributes
+    return {
+        "strides": list(a.stride),
+        "pads": [*a.padding, *a.padding],
+        "dilations": list(a.dilation),
+        "group": a.groups,
+    }
+
+
+@exports("conv2d_input_gradient")
+def _conv_transpose2d(node: Node, on: Emission, dy: str, w: str) -> str:
+    a, (y, weight) = node.attributes, node.inputs
+    window = weight.shape[2:]
+    least = [
+        (n - 1) * s - 2 * p + d * (k - 1) + 1
+        for n, s, p, d, k in zip(y.shape[2:], a.stride, a.padding, a.dilation, window, strict=True)
+    ]
+    extra = [n - m for n, m in zip(node.output.shape[2:], least, strict=True)]
+    return on("ConvTranspose", dy, w, kernel_shape=window, output_padding=extra, **_geometry(node))
+
+
+@exports("attention")
+def _attention(node: Node, on: Emission, q: str, k: str, v: str) -> list[str | None]:
+    a, (left, right, _) = node.attributes, node.inputs
+    dtype = left.type.dtype
+    scores = on("MatMul", q, turned(on, k, right.type.rank))
+    scores = on("Mul", scores, on.number(a.scale, dtype))
+    if a.causal:
+        scores = seen(on, scores, left.shape[-2], right.shape[-2], dtype)
+    return [on("MatMul", on("Softmax", scores, axis=-1), v), None]
+
+
+def seen(on: Emission, scores: str, rows: int, columns: int, dtype: DType) -> str:
+    """Scores (..., rows, columns) with -inf where a column belongs to a later row; the last row
+    sees all columns."""
+
+    def mask() -> str:
+        hidden = on.filled((rows, columns), float("-inf"), dtype)
+        return on("Trilu", hidden, on.scalar_integer(columns - rows + 1), upper=1)
+
+    return on("Add", scores, on.once(("causal", rows, columns, dtype), mask))

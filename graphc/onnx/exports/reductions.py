@@ -1,0 +1,51 @@
+"""Sums, maxima, softmax and losses."""
+
+from __future__ import annotations
+
+from graphc.ir.graph import Node
+from graphc.ir.types import int64, uint8
+from graphc.onnx.emission import Emission, Emitted, exports
+from graphc.onnx.exports.products import seen
+
+REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax"}
+
+
+@exports(*REDUCTIONS)
+def _reduction(node: Node, on: Emission, x: str) -> str:
+    a = node.attributes
+    if not a.axes:
+        return on("Identity", x)
+    return on(REDUCTIONS[node.op.name], x, on.integers(*a.axes), keepdims=int(a.keepdims))
+
+
+@exports("square_sum")
+def _square_sum(node: Node, on: Emission, x: str) -> str:
+    x = on.cast(x, node.inputs[0].type.dtype, node.output.type.dtype)
+    return on("ReduceSumSquare", x, keepdims=0)
+
+
+@exports("softmax")
+def _softmax(node: Node, on: Emission, x: str) -> str:
+    return on("Softmax", x, axis=node.attributes.axis)
+
+
+@exports("log_softmax")
+def _log_softmax(node: Node, on: Emission, x: str) -> str:
+    return on("LogSoftmax", x, axis=node.attributes.axis)
+
+
+@exports("causal_softmax")
+def _causal_softmax(node: Node, on: Emission, x: str) -> str:
+    rows, columns = node.output.shape[-2:]
+    return on("Softmax", seen(on, x, rows, columns, node.output.type.dtype), axis=-1)
+
+
+@exports("softmax_cross_entropy")
+def _softmax_cross_entropy(node: Node, on: Emission, logits: str, labels: str) -> Emitted:
+    dtype = node.inputs[1].type.dtype
+    labels = on.cast(labels, dtype, int64) if dtype == uint8 else labels
+    is_read = node.outputs[1] in on.read
+    loss, *logarithms = on.several(
+        "SoftmaxCrossEntropyLoss", [logits, labels], 1 + is_read, reduction="mean"
+    )
+    return [loss, on("Exp", logarithms[0]) if is_read else None]

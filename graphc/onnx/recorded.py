@@ -1,0 +1,111 @@
+"""What ONNX cannot hold of a graph, in the metadata of a file: its own text, with all names.
+
+The text is believed only where it says what the file computes: written as ONNX anew, it has to
+give the file's nodes, inputs, outputs and initializers. A file that another tool has changed is
+read as any other.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from onnx import GraphProto, ModelProto
+
+from graphc.errors import GraphcError
+from graphc.ir import builder
+from graphc.ir.contents import Contents
+from graphc.ir.graph import Graph, State, Value
+from graphc.ir.op import Array
+from graphc.ir.parse import parse_graph
+from graphc.ir.rewrite import Rewriter
+from graphc.ir.text import format_graph
+from graphc.onnx.written import written
+
+GRAPH, TRAINING = "graphc.graph", "graphc.training"
+"""Keys of the metadata."""
+
+
+_BYTES = re.compile(r"(?<=base64=')[^']*(?=', digest=')")
+_CONSTANT = re.compile(r"@([\w./-]+)(: .* = constant\(\) \{base64=')(', digest=')")
+
+
+def record(model: ModelProto, graph: Graph, training: bool) -> None:
+    """Put the graph's text into the metadata of its model, without what initializers hold."""
+    text = _BYTES.sub("", format_graph(graph))
+    for key, value in ((GRAPH, text), (TRAINING, str(training))):
+        model.metadata_props.add(key=key, value=value)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The graph that a file was written from, and its states by the names of initializers."""
+
+    graph: Graph
+    states: Mapping[str, State]
+
+
+def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None:
+    """What a file was written from, or None where it does not say, or is another by now.
+
+    `read` gives the content of an initializer.
+    """
+    notes = {entry.key: entry.value for entry in model.metadata_props}
+    if GRAPH not in notes:
+        return None
+    try:
+        graph = _with_shared_states(parse_graph(_filled(notes[GRAPH], model, read)))
+        again = written(graph, notes.get(TRAINING) == "True")
+    except GraphcError:
+        return None
+    made = again.model
+    if list(model.opset_import) != list(made.opset_import):
+        return None
+    if _structure(model.graph) != _structure(made.graph):
+        return None
+    states = {t.name: s for t, s in zip(made.graph.initializer, again.states, strict=False)}
+    for name, state in states.items():
+        if (
+            isinstance(state.initial, Contents)
+            and Contents(read(name)).digest != state.initial.digest
+        ):
+            return None
+    for value in graph.kept:
+        builder.keep(value)
+    return Recorded(graph, states)
+
+
+def _filled(text: str, model: ModelProto, read: Callable[[str], Array]) -> str:
+    """The text with the bytes of constants, which the initializers of their names hold."""
+    held = {tensor.name for tensor in model.graph.initializer}
+
+    def fill(found: re.Match[str]) -> str:
+        name, before, behind = found.groups()
+        content = read(name).tobytes() if name in held else b""
+        return f"@{name}{before}{base64.b64encode(content).decode('ascii')}{behind}"
+
+    return _CONSTANT.sub(fill, text)
+
+
+def _structure(graph: GraphProto) -> tuple[object, ...]:
+    """All that a graph says but for the content of its initializers."""
+    parts = (*graph.node, *graph.input, *graph.output)
+    tensors = tuple((t.name, t.data_type, tuple(t.dims)) for t in graph.initializer)
+    sparse = len(graph.sparse_initializer)
+    return tuple(part.SerializeToString(deterministic=True) for part in parts), tensors, sparse
+
+
+def _with_shared_states(graph: Graph) -> Graph:
+    """The graph on the counters that all graphs of this process share."""
+    shared = {state.name: state for state in (builder.STEP, builder.SEED)}
+    standing: dict[Value, Value] = {
+        state: shared[state.name]
+        for state in graph.states
+        if state.role == "counter" and state.name in shared
+    }
+    rewriter = Rewriter(graph, standing)
+    for node in graph.nodes:
+        rewriter.put(node, rewriter.moved(node))
+    return rewriter.result()

@@ -1,0 +1,143 @@
+"""A graph as an ONNX model, without the content of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from graphc.errors import OnnxError
+from graphc.ir.graph import Graph, Node, State, Value
+from graphc.onnx import exports as _rules  # noqa: F401 - registers the rules
+from graphc.onnx.emission import RULES, Emission, Rule, element_type
+from graphc.onnx.exports.elementwise import by_expression
+from graphc.ops.elementwise import Elementwise
+
+OPSET = 21
+"""The version of ONNX's ops: the first with a norm of groups of channels."""
+
+IR_VERSION = 10
+"""The version of the file format that came with it."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model, and the states that its initializers are to hold, in their order."""
+
+    model: ModelProto
+    states: tuple[State, ...]
+
+
+def written(graph: Graph, training: bool) -> Written:
+    """The model of a graph; raises `OnnxError` that lists what ONNX has no form for."""
+    read = frozenset(value for node in graph.nodes for value in node.inputs)
+    on = Emission(training, read | frozenset(graph.outputs.values()))
+    on.names.update((value, on.name(value.name)) for value in graph.inputs)
+    outputs = {name: on.name(name) for name in graph.outputs}
+    on.names.update((state, on.name(state.name)) for state in graph.states)
+    _emit(graph, on)
+    _name_outputs(graph, on, outputs)
+    used = {name for node in on.nodes for name in node.input}
+    states = tuple(state for state in graph.states if on.names[state] in used)
+    tensors = [_tensor(on.names[state], state) for state in states]
+    made = helper.make_graph(
+        on.nodes,
+        "graphc",
+        [_described(on.names[value], value) for value in graph.inputs],
+        [_described(outputs[name], value) for name, value in graph.outputs.items()],
+        [*tensors, *_defaults(graph, on)],
+    )
+    opset = helper.make_opsetid("", OPSET)
+    model = helper.make_model(
+        made, opset_imports=[opset], ir_version=IR_VERSION, producer_name="graphc"
+    )
+    return Written(model, states)
+
+
+def _tensor(name: str, state: State) -> TensorProto:
+    return TensorProto(name=name, data_type=element_type(state.type.dtype), dims=state.shape)
+
+
+def _described(name: str, value: Value) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, element_type(value.type.dtype), value.shape)
+
+
+def _defaults(graph: Graph, on: Emission) -> Iterator[TensorProto]:
+    """An input that may be left out has an initializer of its name."""
+    for value in graph.inputs:
+        if value.default is not None:
+            number = np.array(value.default).astype(value.type.dtype.numpy)
+            yield numpy_helper.from_array(number, on.names[value])
+
+
+def _emit(graph: Graph, on: Emission) -> None:
+    """The nodes of ONNX for all nodes of the graph."""
+    missing: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        names = [on.names.get(value) for value in node.inputs]
+        rule = RULES.get(node.op.name) or (
+            by_expression if isinstance(node.op, Elementwise) else None
+        )
+        if rule is None:
+            missing.setdefault(f"op {node.op.name}", []).append(node)
+        elif None in names:
+            _note_unheld(node, on, missing)
+        else:
+            on.scope = node.scope
+            emitted = rule(node, on, *names)
+            found = [emitted] if isinstance(emitted, str) else emitted
+            on.names.update(
+                (value, name)
+                for value, name in zip(node.outputs, found, strict=True)
+                if name is not None
+            )
+    for value in graph.outputs.values():
+        if value not in on.names and not missing:
+            missing.setdefault(_output(value), []).append(value.producer)
+    if missing:
+        raise OnnxError(_told(missing))
+
+
+def rule_of(node: Node) -> Rule | None:
+    """The rule of a node's op, for an elementwise one its expression; None where it has neither."""
+    is_plain = isinstance(node.op, Elementwise) and len(node.outputs) == 1
+    return RULES.get(node.op.name) or (by_expression if is_plain else None)
+
+
+def _note_unheld(node: Node, on: Emission, missing: dict[str, list[Node]]) -> None:
+    """Note outputs that ONNX cannot hold, unless their node is missing itself."""
+    for value in node.inputs:
+        if value not in on.names and rule_of(value.producer) is not None:
+            missing.setdefault(_output(value), []).append(value.producer)
+
+
+def _output(value: Value) -> str:
+    op = value.producer.op
+    return f"output {op.output_name(value.index)} of {op.name}"
+
+
+def _told(missing: dict[str, list[Node]]) -> str:
+    rows = [f"{what} ({len(nodes)}, first {nodes[0].label!r})" for what, nodes in missing.items()]
+    return (
+        f"ONNX has no form for {'; '.join(rows)}; save outputs that do without them, such as the "
+        "loss of a forward graph"
+    )
+
+
+def _name_outputs(graph: Graph, on: Emission, outputs: dict[str, str]) -> None:
+    """Give what the outputs are computed by their names, or a copy where it has one already."""
+    made = {name for node in on.nodes for name in node.output}
+    renamed: dict[str, str] = {}
+    copies: list[tuple[str, str]] = []
+    for name, value in graph.outputs.items():
+        have = on.names[value]
+        if have in made and have not in renamed:
+            renamed[have] = outputs[name]
+        else:
+            copies.append((have, outputs[name]))
+    on.renamed(renamed)
+    for have, want in copies:
+        node = helper.make_node("Identity", [renamed.get(have, have)], [want], name=want)
+        on.nodes.append(node)

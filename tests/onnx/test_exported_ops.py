@@ -1,0 +1,78 @@
+"""Every op that ONNX has a form for, by onnx's own reference implementation."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from onnx_files import Erf
+from ops.samples import SAMPLES, STATE_OPS
+from ops.test_every_op import build
+
+import graphc as g
+from graphc.ir import builder
+from graphc.ir.op import REGISTRY
+from graphc.onnx.emission import RULES
+from graphc.onnx.forward import forward_of
+from graphc.onnx.written import written
+from graphc.ops.elementwise import Elementwise
+
+WITHOUT = {
+    "adaptive_average_pool2d_gradient",
+    "attention_gradient",
+    "average_pool2d_gradient",
+    "conv2d_weight_gradient",
+    "gather_gradient",
+    "log_softmax_gradient",
+    "max_pool2d_gradient",
+    "max_pool2d_select",
+    "norm_bias_gradient",
+    "norm_input_gradient",
+    "norm_scale_gradient",
+    "softmax_cross_entropy_gradient",
+    "softmax_gradient",
+    "upsample_bilinear2d_gradient",
+}
+"""Gradients: no forward graph has them."""
+
+APART = {"fused", "fused_reduce"}
+"""What is written as the ops that it is made of."""
+
+EXPORTED = [sample for sample in SAMPLES if sample.op not in WITHOUT]
+
+RANDOM = {"dropout": "its masks are drawn by other rules, so training is compared by its parts"}
+
+
+def test_ops_without_a_form_are_these():
+    held = {name for name, op in REGISTRY.items() if name in RULES or isinstance(op, Elementwise)}
+    assert set(REGISTRY) - held - STATE_OPS - APART == WITHOUT
+
+
+def held(outputs):
+    """The outputs that ONNX can hold, by name."""
+    found = {}
+    for index, value in enumerate(outputs):
+        try:
+            written(forward_of(builder.trace({"y": value})), False)
+        except g.GraphcError:
+            continue
+        found[f"y{index}"] = value
+    return found
+
+
+@pytest.mark.parametrize("sample", EXPORTED, ids=lambda sample: sample.name)
+def test_reference_gives_the_same(sample, tmp_path):
+    _, feeds, outputs = build(sample)
+    named = held(outputs)
+    assert "y0" in named
+    path = tmp_path / "op.onnx"
+    g.onnx.save(named, path, training=sample.op not in RANDOM)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    program = g.compile(outputs=named, training=sample.op not in RANDOM)
+    feeds = {x.name: feeds[x.name] for x in program.graph.inputs}
+    wanted = program.step(feeds)
+    found = ReferenceEvaluator(model, new_ops=[Erf]).run(None, feeds)
+    for (name, value), array in zip(named.items(), found, strict=True):
+        assert array.dtype == value.type.dtype.numpy
+        assert array.shape == value.shape
+        np.testing.assert_allclose(array, wanted[name], rtol=1e-9, atol=1e-12)

@@ -1,0 +1,231 @@
+"""Networks written as ONNX: what others compute of them, and what comes back."""
+
+import numpy as np
+import onnx
+import pytest
+from models.test_zoo import SMALL
+from onnx.reference import ReferenceEvaluator
+from onnx_files import Erf, array_of, recorded_in
+
+import graphc as g
+from graphc.errors import GraphcError, OnnxError, OptionError
+from graphc.ir import builder
+from graphc.onnx.written import written
+from graphc.runtime.feeds import random_feeds
+
+REFERENCED = ("gpt2", "lstm", "mlp", "preact_resnet", "unet")
+"""Networks that onnx's reference runs quickly, and in training draws no numbers for."""
+
+
+def saved(path, name, training=False, dtype="float64"):
+    """A program of a zoo network, and what it was saved as; its states differ from their first."""
+    loss = SMALL[name](dtype=dtype)
+    optimizer = g.optim.SGD(1e-3) if training else None
+    program = g.compile(loss, optimizer=optimizer)
+    feeds = {x.name: a for x, a in random_feeds(program.graph, 3).items()}
+    for state, array in program.states.items():
+        if array.dtype.kind == "f":
+            waves = 0.01 * np.sin(np.arange(array.size)).reshape(array.shape)
+            program.states[state] = array + waves.astype(array.dtype)
+    g.onnx.save(program, path, training=training)
+    return program, feeds
+
+
+@pytest.mark.parametrize("name", REFERENCED)
+def test_reference_gives_the_loss(name, tmp_path):
+    for training in (False, True):
+        program, feeds = saved(tmp_path / "net.onnx", name, training)
+        if training and any(node.op.name == "dropout" for node in program.graph.nodes):
+            continue
+        model = onnx.load(tmp_path / "net.onnx")
+        onnx.checker.check_model(model, full_check=True)
+        (found,) = ReferenceEvaluator(model, new_ops=[Erf]).run(None, feeds)
+        np.testing.assert_allclose(found, program.step(feeds)["loss"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_is_recorded_is_the_same_plan(name, tmp_path):
+    for training in (False, True):
+        program, _ = saved(tmp_path / "net.onnx", name, training, "float32")
+        found = recorded_in(tmp_path / "net.onnx")
+        loss = found.graph.outputs["loss"]
+        again = g.plan(loss, optimizer=g.optim.SGD(1e-3) if training else None)
+        assert str(again) == str(program.plan)
+        assert g.format_graph(again.graph) == g.format_graph(program.plan.graph)
+        onnx.checker.check_model(onnx.load(tmp_path / "net.onnx"), full_check=True)
+
+
+def test_states_are_those_of_the_program(tmp_path):
+    program, _ = saved(tmp_path / "net.onnx", "resnet")
+    model = onnx.load(tmp_path / "net.onnx")
+    found = {tensor.name: array_of(tensor) for tensor in model.graph.initializer}
+    assert set(found) == {state.name for state in program.graph.states}
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, program.states[name], strict=True)
+
+
+def test_outputs_begin_as_a_program_of_that_seed(tmp_path):
+    loss = SMALL["mlp"]()
+    g.onnx.save(loss, tmp_path / "net.onnx", seed=5)
+    program = g.compile(loss, seed=5)
+    for tensor in onnx.load(tmp_path / "net.onnx").graph.initializer:
+        np.testing.assert_array_equal(array_of(tensor), program.states[tensor.name])
+
+
+def test_a_program_that_repeats_and_fuses_is_written_as_its_network(tmp_path):
+    for options in ({"recompute": "sublinear"}, {"fuse": True}):
+        program = g.compile(SMALL["preact_resnet"](), optimizer=g.optim.SGD(0.1), **options)
+        g.onnx.save(program, tmp_path / "net.onnx", training=True)
+        found = recorded_in(tmp_path / "net.onnx").graph.outputs["loss"]
+        again = g.plan(found, optimizer=g.optim.SGD(0.1), **options)
+        assert g.format_graph(again.graph) == g.format_graph(program.plan.graph)
+
+
+def test_names_that_clash_stay_apart(tmp_path):
+    """Inputs, states and outputs have names of their own in graphc, and share them in ONNX."""
+    x = g.input("y", (2, 3))
+    w = g.parameter("y", (3,))
+    total = x + w
+    g.onnx.save({"y": total, "again": total, "fed": x, "held": w}, tmp_path / "net.onnx")
+    model = onnx.load(tmp_path / "net.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [each.name for each in model.graph.output] == ["y_1", "again", "fed", "held"]
+    feeds = np.ones((2, 3), np.float32)
+    found = ReferenceEvaluator(model).run(None, {"y": feeds})
+    for array, wanted in zip(found, (feeds, feeds, feeds, np.zeros(3)), strict=True):
+        np.testing.assert_array_equal(array, wanted)
+    assert list(recorded_in(tmp_path / "net.onnx").graph.outputs) == ["y", "again", "fed", "held"]
+
+
+def test_an_input_with_a_default_may_be_left_out(tmp_path):
+    x, factor = g.input("x", (2,)), g.input("factor", (), default=2.5)
+    g.onnx.save({"y": x * factor}, tmp_path / "net.onnx")
+    model = onnx.load(tmp_path / "net.onnx")
+    (found,) = ReferenceEvaluator(model).run(None, {"x": np.ones(2, np.float32)})
+    np.testing.assert_array_equal(found, [2.5, 2.5])
+
+
+def test_constants_are_held_once(tmp_path):
+    table = np.arange(3000.0).reshape(100, 30)
+    y = g.matmul(g.input("x", (2, 100), "float64"), g.constant(table))
+    g.onnx.save({"y": y}, tmp_path / "net.onnx")
+    size = (tmp_path / "net.onnx").stat().st_size
+    assert table.nbytes < size < 1.2 * table.nbytes
+    (state,) = recorded_in(tmp_path / "net.onnx").states.values()
+    np.testing.assert_array_equal(state.initial.array, table)
+
+
+def test_a_file_that_was_changed_is_not_what_it_records(tmp_path):
+    x = g.input("x", (2, 3), "float64")
+    y = g.relu(g.linear(x * g.constant(np.array([1.0, 2.0, 3.0])), 4))
+    g.onnx.save({"y": y}, tmp_path / "net.onnx")
+
+    def is_recorded(change):
+        model = onnx.load(tmp_path / "net.onnx")
+        change(model)
+        onnx.save(model, tmp_path / "changed.onnx")
+        return recorded_in(tmp_path / "changed.onnx") is not None
+
+    def other_constant(model):
+        tensor = next(t for t in model.graph.initializer if t.name.startswith("constant/"))
+        tensor.raw_data = np.array([1.0, 2.0, 4.0]).tobytes()
+
+    def other_weight(model):
+        tensor = next(t for t in model.graph.initializer if t.name == "weight")
+        tensor.raw_data = bytes(len(tensor.raw_data))
+
+    relu = next(n for n in onnx.load(tmp_path / "net.onnx").graph.node if n.op_type == "Relu")
+    assert is_recorded(lambda model: None)
+    assert is_recorded(other_weight)
+    assert not is_recorded(other_constant)
+    assert not is_recorded(lambda model: setattr(model.graph.node[-1], "op_type", "Sigmoid"))
+    assert not is_recorded(lambda model: model.graph.node.append(relu))
+    assert not is_recorded(lambda model: setattr(model.opset_import[0], "version", 22))
+    assert not is_recorded(lambda model: setattr(model.metadata_props[0], "value", "graph {"))
+
+
+def test_external_data(tmp_path):
+    path = tmp_path / "net.onnx"
+    program, feeds = saved(path, "mlp")
+    inside = onnx.load(path)
+    for _ in range(2):  # what an earlier file had beside it goes
+        program.states["layer0/weight"] = program.states["layer0/weight"] * 2
+        g.onnx.save(program, path, external_data=True)
+        structure = onnx.load(path, load_external_data=False)
+        names = {tensor.external_data[0].value for tensor in structure.graph.initializer}
+        assert {entry.name for entry in tmp_path.iterdir()} == {"net.onnx", *names}
+        onnx.checker.check_model(str(path), full_check=True)
+    (found,) = ReferenceEvaluator(onnx.load(path)).run(None, feeds)
+    np.testing.assert_allclose(found, program.step(feeds)["loss"], rtol=1e-9)
+    g.onnx.save(program, path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["net.onnx"]
+    assert len(onnx.load(path).graph.node) == len(inside.graph.node)
+
+
+def test_large_states_go_beside_the_file(monkeypatch, tmp_path):
+    from graphc.onnx import exporter
+
+    monkeypatch.setattr(exporter, "MOST_INLINE_BYTES", 1000)
+    monkeypatch.setattr(exporter, "MOST_BYTES", 2000)
+    loss = SMALL["mlp"]()
+    g.onnx.save(loss, tmp_path / "a.onnx")
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(OptionError, match="less than 2 GiB"):
+        g.onnx.save(SMALL["vgg16"](), tmp_path / "b.onnx", external_data=False)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(monkeypatch, tmp_path):
+    from graphc.onnx import exporter
+
+    path = tmp_path / "net.onnx"
+    program, _ = saved(path, "mlp")
+    before = path.read_bytes()
+
+    def torn(made, content):
+        yield b"half"
+        raise OSError(28, "No space left on device")
+
+    real = exporter._parts
+    calls = iter([real, torn])
+    monkeypatch.setattr(exporter, "_parts", lambda *given: next(calls)(*given))
+    with pytest.raises(OnnxError, match="No space left"):
+        g.onnx.save(program, path, external_data=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["net.onnx"]
+    assert path.read_bytes() == before
+
+
+def test_mistakes(tmp_path):
+    x = g.input("x", (1, 2, 4, 4))
+    pooled = g.max_pool2d(x, 2).producer.outputs[1]
+    for source, told in (
+        (pooled, "output place of max_pool2d"),
+        (g.gradient(g.mean(g.max_pool2d(x, 2)), [x])[0], "op max_pool2d_gradient"),
+    ):
+        with pytest.raises(OnnxError, match=told):
+            g.onnx.save({"y": source}, tmp_path / "net.onnx")
+    with pytest.raises(OnnxError, match="No such file"):
+        g.onnx.save({"y": x}, tmp_path / "none" / "net.onnx")
+    with pytest.raises(OptionError, match="external_data is True"):
+        g.onnx.save({"y": x}, tmp_path / "net.onnx", external_data="always")
+    with pytest.raises(OptionError, match="leave the seed out"):
+        g.onnx.save(g.compile(outputs={"y": g.relu(x)}), tmp_path / "net.onnx", seed=1)
+    with pytest.raises(GraphcError):
+        g.onnx.save([], tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_writing_is_deterministic(tmp_path):
+    files = []
+    for name in ("a", "b"):
+        g.onnx.save(SMALL["vit"](), tmp_path / name)
+        files.append((tmp_path / name).read_bytes())
+    assert files[0] == files[1]
+
+
+def test_a_mask_is_made_once():
+    x = g.input("x", (2, 5, 8))
+    for _ in range(3):
+        x = g.attention(x, x, x, causal=True)
+    made = written(builder.trace({"y": x}), False).model
+    assert [node.op_type for node in made.graph.node].count("Trilu") == 1
