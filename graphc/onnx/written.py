@@ -76,23 +76,18 @@ def _emit(graph: Graph, on: Emission) -> None:
     """The nodes of ONNX for all nodes of the graph."""
     missing: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        names = [on.names.get(value) for value in node.inputs]
-        rule = RULES.get(node.op.name) or (
-            by_expression if isinstance(node.op, Elementwise) else None
-        )
+        names = [on.names[value] for value in node.inputs if value in on.names]
+        rule = rule_of(node)
         if rule is None:
             missing.setdefault(f"op {node.op.name}", []).append(node)
-        elif None in names:
+        elif len(names) < len(node.inputs):
             _note_unheld(node, on, missing)
         else:
             on.scope = node.scope
             emitted = rule(node, on, *names)
             found = [emitted] if isinstance(emitted, str) else emitted
-            on.names.update(
-                (value, name)
-                for value, name in zip(node.outputs, found, strict=True)
-                if name is not None
-            )
+            held = zip(node.outputs, found, strict=True)
+            on.names.update((value, name) for value, name in held if name is not None)
     for value in graph.outputs.values():
         if value not in on.names and not missing:
             missing.setdefault(_output(value), []).append(value.producer)
