@@ -34,7 +34,7 @@ def test_importing_needs_no_accelerator_and_no_extra():
     import subprocess
     import sys
 
-    heavy = ["cupy", "torch", "sklearn", "matplotlib", "ortools"]
+    heavy = ["cupy", "torch", "sklearn", "matplotlib", "onnx", "ortools"]
     code = f"import graphc, sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

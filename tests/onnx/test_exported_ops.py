@@ -37,7 +37,10 @@ WITHOUT = {
 APART = {"fused", "fused_reduce"}
 """What is written as the ops that it is made of."""
 
-EXPORTED = [sample for sample in SAMPLES if sample.op not in WITHOUT]
+WRONG = {"conv2d_input_gradient grouped"}
+"""Transposed convolutions in groups, at which onnx's reference fails: see tests/peers."""
+
+EXPORTED = [s for s in SAMPLES if s.op not in WITHOUT and s.name not in WRONG]
 
 RANDOM = {"dropout": "its masks are drawn by other rules, so training is compared by its parts"}
 

@@ -14,7 +14,8 @@ def _window(node: Node) -> dict[str, object]:
     return {
         "kernel_shape": list(a.window),
         "strides": list(a.stride),
-        "pads": [*a.padding, *a.padding],
+        "pads": [*a.padding[:2], *a.padding[-2:]],
+        "dilations": list(a.dilation),
     }
 
 

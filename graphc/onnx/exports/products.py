@@ -42,7 +42,7 @@ def _geometry(node: Node) -> dict[str, object]:
     a = node.attributes
     return {
         "strides": list(a.stride),
-        "pads": [*a.padding, *a.padding],
+        "pads": [*a.padding[:2], *a.padding[-2:]],
         "dilations": list(a.dilation),
         "group": a.groups,
     }
@@ -52,10 +52,10 @@ def _geometry(node: Node) -> dict[str, object]:
 def _conv_transpose2d(node: Node, on: Emission, dy: str, w: str) -> str:
     a, (y, weight) = node.attributes, node.inputs
     window = weight.shape[2:]
-    least = [
-        (n - 1) * s - 2 * p + d * (k - 1) + 1
-        for n, s, p, d, k in zip(y.shape[2:], a.stride, a.padding, a.dilation, window, strict=True)
-    ]
+    axes = zip(
+        y.shape[2:], a.stride, a.padding[:2], a.padding[-2:], a.dilation, window, strict=True
+    )
+    least = [(n - 1) * s - p - q + d * (k - 1) + 1 for n, s, p, q, d, k in axes]
     extra = [n - m for n, m in zip(node.output.shape[2:], least, strict=True)]
     return on("ConvTranspose", dy, w, kernel_shape=window, output_padding=extra, **_geometry(node))
 

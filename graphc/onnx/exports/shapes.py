@@ -52,22 +52,23 @@ def sliced(
 
 @exports("pad_slice")
 def _pad_slice(node: Node, on: Emission, x: str) -> str:
-    """Zeros between the elements along an axis with a step, then before and behind all."""
+    """A number between the elements along an axis with a step, then before and behind all."""
     a, shape = node.attributes, list(node.inputs[0].shape)
+    value = on.number(a.value, node.output.type.dtype)
     for axis, step in enumerate(a.steps):
         if step > 1 and shape[axis] > 1:
-            x = _spread(on, x, shape, axis, step)
+            x = _spread(on, x, shape, axis, step, value)
     behind = [n - start - have for n, start, have in zip(a.shape, a.starts, shape, strict=True)]
-    return on("Pad", x, on.integers(*a.starts, *behind))
+    return on("Pad", x, on.integers(*a.starts, *behind), value)
 
 
-def _spread(on: Emission, x: str, shape: list[int], axis: int, step: int) -> str:
+def _spread(on: Emission, x: str, shape: list[int], axis: int, step: int, value: str) -> str:
     """Elements along an axis `step` apart; `shape` becomes that of the result."""
     before, behind = shape[:axis], shape[axis + 1 :]
     apart = on("Reshape", x, on.integers(*shape[: axis + 1], 1, *behind))
     zeros = [0] * (len(shape) + 1)
     ends = [*zeros[: axis + 1], step - 1, *zeros[axis + 2 :]]
-    padded = on("Pad", apart, on.integers(*zeros, *ends))
+    padded = on("Pad", apart, on.integers(*zeros, *ends), value)
     joined = on("Reshape", padded, on.integers(*before, shape[axis] * step, *behind))
     shape[axis] = (shape[axis] - 1) * step + 1
     return sliced(on, joined, [axis], [0], [shape[axis]], [1])
