@@ -24,10 +24,11 @@ from graphc.onnx import rules
 from graphc.onnx.calls import Call, Operand, UndeterminedError, UnsupportedError, type_of
 from graphc.onnx.fold import folded
 from graphc.onnx.functions import body_of
-from graphc.onnx.model import STANDARD, Model, bound_types, read_model
+from graphc.onnx.model import STANDARD, Model, bound_types, parsed, read_model
 from graphc.onnx.names import Names, scope_of
 from graphc.onnx.network import InitialStates, Network, Reported
 from graphc.onnx.problems import Missing, Problems
+from graphc.onnx.recorded_network import recorded_network
 from graphc.onnx.roles import Role, roles
 from graphc.onnx.weights import Array, Weight, known
 from graphc.ops.shape import broadcast_to, full
@@ -46,7 +47,11 @@ def load(
     given: Mapping[str, Array],
 ) -> Network:
     """What `graphc.onnx.load` does."""
-    model = read_model(path)
+    proto, folder = parsed(path)
+    found = None if dims or given else recorded_network(proto, folder, trainable, weights)
+    if found is not None:
+        return found
+    model = read_model(proto, folder)
     return Importer(model, roles(model, trainable), weights).network(dims, given)
 
 

@@ -52,15 +52,15 @@ class Model:
         return [value for value in self.graph.input if value.name not in self.weights]
 
 
-def read_model(path: str | os.PathLike[str] | onnx.ModelProto) -> Model:
-    """A model in the one opset; raises `OnnxError` for what is none."""
-    proto, folder = _parsed(path)
+def read_model(proto: onnx.ModelProto, folder: str) -> Model:
+    """A model in the one opset; `folder` is where its external data lies."""
     model = _apart(proto, folder)
     _inline_functions(model)
     return _converted(model)
 
 
-def _parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+def parsed(path: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    """The model of a file, or in memory, and its folder; raises `OnnxError` for what is none."""
     if isinstance(path, onnx.ModelProto):
         return path, "."
     if not isinstance(path, str | os.PathLike):

@@ -71,7 +71,7 @@ def roles(model: Model, trainable: bool | str | Collection[str] | None) -> dict[
         for operand, name in enumerate(node.input):
             readers.setdefault(name, []).append(_Reader(node, operand))
         makers.update((name, node.op_type) for name in node.output)
-    chosen = _chosen(trainable, model.weights)
+    chosen = chosen_names(trainable, model.weights)
     return {
         name: _with_choice(_role(name, weight, model, readers, makers), weight, chosen)
         for name, weight in model.weights.items()
@@ -134,7 +134,7 @@ def _through_views(name: str, readers: Mapping[str, list[_Reader]]) -> Iterator[
                 pending += fresh
 
 
-def _chosen(
+def chosen_names(
     trainable: bool | str | Collection[str] | None, weights: Mapping[str, Weight]
 ) -> Collection[str] | None:
     """The names that are to learn; None for the rule by readers."""

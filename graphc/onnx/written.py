@@ -12,7 +12,9 @@ from graphc.errors import OnnxError
 from graphc.ir.graph import Graph, Node, State, Value
 from graphc.onnx import exports as _rules  # noqa: F401 - registers the rules
 from graphc.onnx.emission import RULES, Emission, Rule, element_type
+from graphc.onnx.exports.axis_maps import by_table
 from graphc.onnx.exports.elementwise import by_expression
+from graphc.ops.axis_map import AxisMap
 from graphc.ops.elementwise import Elementwise
 
 OPSET = 21
@@ -96,9 +98,13 @@ def _emit(graph: Graph, on: Emission) -> None:
 
 
 def rule_of(node: Node) -> Rule | None:
-    """The rule of a node's op, for an elementwise one its expression; None where it has neither."""
+    """The rule of a node's op, or of all ops of its kind; None where it has neither."""
+    if node.op.name in RULES:
+        return RULES[node.op.name]
+    if isinstance(node.op, AxisMap):
+        return by_table
     is_plain = isinstance(node.op, Elementwise) and len(node.outputs) == 1
-    return RULES.get(node.op.name) or (by_expression if is_plain else None)
+    return by_expression if is_plain else None
 
 
 def _note_unheld(node: Node, on: Emission, missing: dict[str, list[Node]]) -> None:

@@ -55,6 +55,38 @@ def test_what_is_recorded_is_the_same_plan(name, tmp_path):
         onnx.checker.check_model(onnx.load(tmp_path / "net.onnx"), full_check=True)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "mobilenet_v2", "vit"])
+def test_what_is_read_again_steps_to_the_same_bits(name, tmp_path):
+    program, feeds = saved(tmp_path / "net.onnx", name, True, "float32")
+    network = g.onnx.load(tmp_path / "net.onnx")
+    assert {**network.inputs} == {x.name: x for x in network.inputs.values()}
+    again = g.compile(network.outputs["loss"], optimizer=g.optim.SGD(1e-3))
+    network.initialize(again)
+    assert str(again.plan) == str(program.plan)
+    for _ in range(2):
+        np.testing.assert_array_equal(again.step(feeds)["loss"], program.step(feeds)["loss"])
+    for state, array in program.states.items():
+        np.testing.assert_array_equal(again.states[state], array, strict=True)
+
+
+def test_what_is_trained_is_recorded_and_can_be_chosen(tmp_path):
+    h = g.linear(g.input("x", (2, 3)), 4, name="first", trainable=False)
+    loss = g.mean(g.linear(g.relu(h), 2, name="last"))
+    g.onnx.save(loss, tmp_path / "net.onnx")
+
+    def trained(**choice):
+        network = g.onnx.load(tmp_path / "net.onnx", **choice)
+        states = g.plan(network.outputs["loss"], optimizer=g.optim.SGD(0.1)).graph.states
+        found = {s.name for s in states if s.trainable}
+        assert found == {r.state for r in network.report if r.is_trained}
+        return found
+
+    assert trained() == {"last/weight", "last/bias"}
+    assert trained(trainable="weight") == {"first/weight", "last/weight"}
+    assert trained(trainable=["first/bias"]) == {"first/bias"}
+    assert not dict(g.onnx.load(tmp_path / "net.onnx", weights=False).states)
+
+
 def test_states_are_those_of_the_program(tmp_path):
     program, _ = saved(tmp_path / "net.onnx", "resnet")
     model = onnx.load(tmp_path / "net.onnx")

@@ -3,6 +3,7 @@
 from graphc.onnx.exports import (  # noqa: F401 - each registers its rules
     elementwise,
     lookups,
+    losses,
     maps,
     norms,
     products,

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from graphc.ir.expression import COMPARISONS, Expression, Instruction, Operand, Result
+from graphc.ir.expression import PREDICATES, Expression, Instruction, Operand, Result
 from graphc.ir.graph import Node
-from graphc.ir.types import DType, as_dtype, bool_, compute_dtype, float64, int32, uint8
+from graphc.ir.types import DType, as_dtype, bool_, compute_dtype, float64
 from graphc.onnx.emission import Emission, Emitted, exports
+from graphc.onnx.exports.scalar import applied
 from graphc.ops.elementwise import Elementwise
-
-FUNCTIONS = {
-    "add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "negative": "Neg",
-    "power": "Pow", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "erf": "Erf",
-    "sigmoid": "Sigmoid", "maximum": "Max", "where": "Where", "less": "Less",
-    "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual",
-    "equal": "Equal", "not_equal": "Equal",
-}  # fmt: skip
-"""Function of an expression → op of ONNX; ``not_equal`` is negated behind it."""
 
 Typed = tuple[str, DType]
 """A name and its dtype."""
@@ -129,16 +121,5 @@ class _Expressed:
             each[0] if each is not None else on.number(float(operand), dtype)  # type: ignore[arg-type]
             for each, operand in zip(found, instruction.operands, strict=True)
         ]
-        if function in COMPARISONS:
-            return self.compared(function, names, dtype), bool_
-        op_type = FUNCTIONS.get(function)
-        if op_type is None:
-            raise NotImplementedError(function)
-        return on(op_type, *names), dtype
-
-    def compared(self, function: str, names: list[str], dtype: DType) -> str:
-        on, op_type = self.on, FUNCTIONS[function]
-        if dtype in (bool_, uint8) and op_type != "Equal":  # ONNX orders no bools
-            names = [on.cast(name, dtype, int32) for name in names]
-        name = on(op_type, *names)
-        return on("Not", name) if function == "not_equal" else name
+        name = applied(on, function, names, dtype)
+        return name, bool_ if function in PREDICATES else dtype

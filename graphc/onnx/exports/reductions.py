@@ -1,10 +1,9 @@
-"""Sums, maxima, softmax and losses."""
+"""Sums, maxima and softmax."""
 
 from __future__ import annotations
 
 from graphc.ir.graph import Node
-from graphc.ir.types import int64, uint8
-from graphc.onnx.emission import Emission, Emitted, exports
+from graphc.onnx.emission import Emission, exports
 from graphc.onnx.exports.products import seen
 
 REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax"}
@@ -38,14 +37,3 @@ def _log_softmax(node: Node, on: Emission, x: str) -> str:
 def _causal_softmax(node: Node, on: Emission, x: str) -> str:
     rows, columns = node.output.shape[-2:]
     return on("Softmax", seen(on, x, rows, columns, node.output.type.dtype), axis=-1)
-
-
-@exports("softmax_cross_entropy")
-def _softmax_cross_entropy(node: Node, on: Emission, logits: str, labels: str) -> Emitted:
-    dtype = node.inputs[1].type.dtype
-    labels = on.cast(labels, dtype, int64) if dtype == uint8 else labels
-    is_read = node.outputs[1] in on.read
-    loss, *logarithms = on.several(
-        "SoftmaxCrossEntropyLoss", [logits, labels], 1 + is_read, reduction="mean"
-    )
-    return [loss, on("Exp", logarithms[0]) if is_read else None]

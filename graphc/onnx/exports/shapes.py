@@ -50,6 +50,13 @@ def sliced(
     return on("Slice", x, *(on.integers(*each) for each in (starts, stops, axes, steps)))
 
 
+@exports("reverse")
+def _reverse(node: Node, on: Emission, x: str) -> str:
+    axes = node.attributes.axes
+    ends = [-n - 1 for n in (node.output.shape[axis] for axis in axes)]
+    return sliced(on, x, axes, [-1] * len(axes), ends, [-1] * len(axes))
+
+
 @exports("pad_slice")
 def _pad_slice(node: Node, on: Emission, x: str) -> str:
     """A number between the elements along an axis with a step, then before and behind all."""

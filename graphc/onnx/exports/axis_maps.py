@@ -1,0 +1,39 @@
+"""Linear maps along one axis: weighted sums of elements that are gathered."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphc.ir.graph import Node
+from graphc.ir.op import Array
+from graphc.onnx.emission import Emission
+from graphc.ops.axis_map import AxisMap, Table
+
+
+def by_table(node: Node, on: Emission, x: str) -> str:
+    """Any map along an axis, one tap of its table after another."""
+    op, a, dtype = node.op, node.attributes, node.output.type.dtype
+    assert isinstance(op, AxisMap), f"{op.name} is no map along an axis"
+    table = op.table(node)
+    column = [1] * (node.output.type.rank - a.axis)
+
+    def along_axis(numbers: Array) -> str:
+        return on.constant(numbers.reshape(-1, *column[1:]))
+
+    total = ""
+    for tap in range(int(table.counts.max())):
+        places, weights = _tap(table, tap)
+        part = on("Gather", x, on.constant(places), axis=a.axis)
+        if not table.copies:
+            part = on("Mul", part, along_axis(weights.astype(dtype.numpy)))
+        total = on("Add", total, part) if total else part
+    if (table.counts > 0).all():
+        return total
+    return on("Where", along_axis(table.counts > 0), total, on.number(op.fill(a), dtype))
+
+
+def _tap(table: Table, tap: int) -> tuple[Array, Array]:
+    """What each result reads at this place of its sum, and the weight; 0 for one with fewer."""
+    has = table.counts > tap
+    at = np.where(has, table.starts[:-1] + tap, 0)
+    return np.where(has, table.places[at], 0), np.where(has, table.weights[at], 0.0)

@@ -1,0 +1,65 @@
+"""A file that graphc has written, as the network that it was written from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from onnx import ModelProto
+
+from graphc.ir.graph import Graph, State, Value
+from graphc.ir.rewrite import Rewriter
+from graphc.onnx.network import InitialStates, Kind, Network, Reported
+from graphc.onnx.recorded import recorded
+from graphc.onnx.roles import chosen_names
+from graphc.onnx.weights import Weight, stored
+
+KINDS: Mapping[str, Kind] = {"parameter": "parameter", "statistic": "statistic"}
+"""Role of a state → what a report calls it; what has another never changes."""
+
+
+def recorded_network(
+    model: ModelProto,
+    folder: str,
+    trainable: bool | str | Collection[str] | None,
+    weights: bool,
+) -> Network | None:
+    """The network of a file that says what it was written from, and still is that; else None."""
+    held = {tensor.name: stored(tensor, folder) for tensor in model.graph.initializer}
+    found = recorded(model, lambda name: held[name].read())
+    if found is None:
+        return None
+    states = dict(found.states)
+    graph = _with_choice(found.graph, states, chosen_names(trainable, held))
+    named = {state.name: held[name] for name, state in states.items() if state.role in KINDS}
+    inputs = dict(zip((value.name for value in model.graph.input), graph.inputs, strict=True))
+    outputs = zip((value.name for value in model.graph.output), graph.outputs.values(), strict=True)
+    return Network(
+        inputs,
+        dict(outputs),
+        InitialStates(named if weights else {}),
+        tuple(_reported(name, state, held[name]) for name, state in states.items()),
+        {name: source.name for name, source in (inputs | states).items()},
+        model.opset_import[0].version,
+    )
+
+
+def _with_choice(graph: Graph, states: dict[str, State], chosen: Collection[str] | None) -> Graph:
+    """The graph with the parameters that are chosen, and no others, trained; in `states`, too."""
+    if chosen is None:
+        return graph
+    standing: dict[Value, Value] = {}
+    for name, state in states.items():
+        if state.role == "parameter" and state.trainable != (name in chosen):
+            standing[state] = states[name] = replace(state, trainable=name in chosen)
+    rewriter = Rewriter(graph, standing)
+    for node in graph.nodes:
+        rewriter.put(node, rewriter.moved(node))
+    return rewriter.result()
+
+
+def _reported(name: str, state: State, weight: Weight) -> Reported:
+    kind = KINDS.get(state.role, "constant")
+    called = state.name if state.role in KINDS else None
+    reason = "recorded by graphc"
+    return Reported(name, kind, reason, weight.shape, str(weight.dtype), called, state.trainable)
