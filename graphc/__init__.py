@@ -53,6 +53,7 @@ from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
 from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
 from graphc.ops.cross_entropy import softmax_cross_entropy
+from graphc.ops.einsum import einsum
 from graphc.ops.elements import gather_elements, scatter_elements, take
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, sqrt, sub
 from graphc.ops.embedding import embedding, gather, one_hot
@@ -200,6 +201,7 @@ __all__ = [
     "depth_to_space",
     "div",
     "dropout",
+    "einsum",
     "elu",
     "embedding",
     "equal",
