@@ -12,6 +12,7 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -191,10 +192,10 @@ def _path(terms: Sequence[_Term], output: Labels) -> list[tuple[int, ...]]:
         return [tuple(range(len(terms)))] if len(terms) == 2 else []
     names = list(dict.fromkeys(label for term in terms for label in term.labels))
     number = {label: i for i, label in enumerate(names)}
-    listed: list[object] = []
+    listed: list[Any] = []
     for term in terms:
-        listed += [np.broadcast_to(np.float32(0), term.value.shape)]
-        listed += [[number[label] for label in term.labels]]
+        listed.append(np.broadcast_to(np.float32(0), term.value.shape))
+        listed.append([number[label] for label in term.labels])
     listed.append([number[label] for label in output])
     _, *path = np.einsum_path(*listed, optimize="greedy")[0]
     return path
