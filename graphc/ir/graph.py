@@ -63,9 +63,9 @@ class Value(Operators, Methods):
     """One tensor of a graph, known before any step: `type` has its shape and dtype.
 
     Equality is identity. Operators compute, as the functions of `graphc` do: ``+ - * / ** @``, ``<
-    <= > >=`` and ``x[1:3]``, and so do the methods ``reshape transpose flatten sum mean max astype
-    cast``. ``shape``, ``dtype``, ``ndim``, ``size``, ``T`` and ``len`` are those of NumPy. It has
-    no numbers: those come from a step.
+    <= > >=`` and ``x[1:3]``, and so do the methods ``reshape transpose flatten sum mean max min
+    astype cast``. ``shape``, ``dtype``, ``ndim``, ``size``, ``T`` and ``len`` are those of NumPy.
+    It has no numbers: those come from a step.
     """
 
     type: TensorType

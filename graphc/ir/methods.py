@@ -25,12 +25,19 @@ OPERATORS: dict[Callable[..., Any], str] = {
     np.subtract: "-",
     np.multiply: "*",
     np.divide: "/",
+    np.floor_divide: "//",
+    np.remainder: "%",
     np.power: "**",
     np.matmul: "@",
     np.less: "<",
     np.less_equal: "<=",
     np.greater: ">",
     np.greater_equal: ">=",
+    np.bitwise_and: "&",
+    np.bitwise_or: "|",
+    np.bitwise_xor: "^",
+    np.left_shift: "<<",
+    np.right_shift: ">>",
 }
 """What NumPy calls for an operator between one of its numbers and a value."""
 
@@ -120,6 +127,10 @@ class Methods:
     def max(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """`graphc.max`."""
         return function("max")(self, axis, keepdims)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Value:
+        """`graphc.min`."""
+        return function("min")(self, axis, keepdims)
 
     def astype(self, dtype: object) -> Value:
         """`graphc.cast`."""

@@ -11,7 +11,7 @@ from graphc.ir.builder import as_value
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.ops.concat import concat
-from graphc.ops.indexing import slice_
+from graphc.ops.indexing import rows_at, slice_
 from graphc.ops.scatter import gather_nd, scatter_nd
 from graphc.ops.shape import reshape, transpose
 
@@ -23,12 +23,7 @@ def take(x: Value, indices: Value, axis: int = 0) -> Value:
     otherwise what `gather_nd` does.
     """
     rank = as_value("take", x).type.rank
-    place = normalize_axis(axis, rank, "take")
-    width = as_value("take", indices).type.rank
-    first = transpose(x, (place, *(i for i in range(rank) if i != place)))
-    found = gather_nd(first, reshape(indices, (*indices.shape, 1)))
-    back = (*range(width, width + place), *range(width), *range(width + place, width + rank - 1))
-    return transpose(found, back)
+    return rows_at(x, normalize_axis(axis, rank, "take"), [as_value("take", indices)])
 
 
 def gather_elements(x: Value, indices: Value, axis: int) -> Value:

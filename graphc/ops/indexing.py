@@ -14,9 +14,11 @@ from graphc.ir.builder import apply, as_value, constant
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.operators import operator
-from graphc.ir.types import TensorType, normalize_axis
-from graphc.ops.embedding import gather
-from graphc.ops.shape import Slice, SliceAttributes, reshape, transpose
+from graphc.ir.types import TensorType, broadcast_shapes, normalize_axis
+from graphc.ops.choice import cast
+from graphc.ops.concat import concat
+from graphc.ops.scatter import gather_nd
+from graphc.ops.shape import Slice, SliceAttributes, broadcast_to, reshape, transpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,58 +62,56 @@ def reverse(x: Value, axes: int | Sequence[int] | None = None) -> Value:
 
 @operator("[]")
 def slice_(x: Value, index: Any) -> Value:
-    """x[index] by slices, integers, ``...``, None and one tensor of integers, as NumPy has them.
+    """x[index] by slices, integers, ``...``, None and tensors of integers, as NumPy has them.
 
-    An integer drops its axis, None makes one of extent 1, a tensor puts its axes in place of the
-    axis and takes elements by number, as `gather` does; a list or an array of integers stands for
-    such a tensor, and may count from the end. It is a view, unless a step is negative or there is a
+    An integer drops its axis, None makes one of extent 1, a tensor takes elements by number, as
+    `take` does; tensors for several neighbouring axes are broadcast and take them by tuples. A list
+    or an array of integers is such a tensor. It is a view, unless a step is negative or there is a
     tensor. Raises `ShapeError` for an index outside x or an empty slice, and `OptionError` for
     another kind of index, such as a mask: that many elements would have no fixed shape.
     """
     entries = _entries(as_value("slice", x), index)
-    starts, stops, steps, turned = [], [], [], []
-    shape: list[int] = []
-    looked_up: list[tuple[int, Value]] = []
-    axis = 0
+    parts, shape, turned = list[tuple[int, int, int]](), list[int](), list[int]()
+    looked_up = list[Value]()
+    first = place = 0
     for entry in entries:
+        axis = len(parts)
         if entry is None:
             shape.append(1)
             continue
-        n = x.shape[axis]
         if isinstance(entry, Value):
-            looked_up.append((axis, entry))
-            shape += entry.shape
-            part = (0, n, 1)
+            first, place = (first, place) if looked_up else (axis, len(shape))
+            looked_up.append(entry)
+            parts.append((0, x.shape[axis], 1))
         elif isinstance(entry, slice):
-            part, is_turned = _ascending(entry, axis, n)
+            part, is_turned = _ascending(entry, axis, x.shape[axis])
             turned += [axis] if is_turned else []
             shape.append(len(range(*part)))
+            parts.append(part)
         else:
-            start = int(entry) % n if -n <= entry < n else n
-            if start == n:
-                raise ShapeError(f"slice: index {entry} is outside axis {axis} of extent {n}")
-            part = (start, start + 1, 1)
-        starts.append(part[0])
-        stops.append(part[1])
-        steps.append(part[2])
-        axis += 1
-    is_whole = not any(starts) and (*stops,) == x.shape and all(step == 1 for step in steps)
-    if not is_whole or (x.type.rank and not looked_up and None not in entries):
-        attributes = SliceAttributes(tuple(starts), tuple(stops), tuple(steps))
-        x = apply(Slice, x, attributes=attributes).output
+            parts.append(_one(int(entry), axis, x.shape[axis]))
+    is_whole = parts == [(0, extent, 1) for extent in x.shape]
+    if not is_whole or (parts and not looked_up and None not in entries):
+        starts, stops, steps = zip(*parts, strict=True)
+        x = apply(Slice, x, attributes=SliceAttributes(starts, stops, steps)).output
     x = reverse(x, turned)
-    for axis, numbers in looked_up:
-        x = taken(x, numbers, axis)
+    if looked_up:
+        x = rows_at(x, first, looked_up)
+        shape[place:place] = broadcast_shapes("slice", *(given.shape for given in looked_up))
     return reshape(x, shape)
 
 
-def taken(x: Value, numbers: Value, axis: int) -> Value:
-    """x[numbers] along an axis: the axes of `numbers` take its place."""
-    rest = [i for i in range(x.type.rank) if i != axis]
-    rows = gather(transpose(x, [axis, *rest]), numbers)
-    rank = numbers.type.rank
-    behind = [rank + i for i in range(len(rest))]
-    return transpose(rows, [*behind[:axis], *range(rank), *behind[axis:]])
+def rows_at(x: Value, axis: int, numbers: Sequence[Value]) -> Value:
+    """x by number along neighbouring axes from `axis` on; those of the numbers take their place."""
+    shape = broadcast_shapes("an index", *(given.shape for given in numbers))
+    dtype = max((given.type.dtype for given in numbers), key=lambda dtype: dtype.itemsize)
+    columns = [reshape(broadcast_to(cast(given, dtype), shape), (*shape, 1)) for given in numbers]
+    tuples = concat(columns, -1) if len(columns) > 1 else columns[0]
+    taken = range(axis, axis + len(numbers))
+    rest = [i for i in range(x.type.rank) if i not in taken]
+    found = gather_nd(transpose(x, [*taken, *rest]), tuples)
+    behind = [len(shape) + i for i in range(len(rest))]
+    return transpose(found, [*behind[:axis], *range(len(shape)), *behind[axis:]])
 
 
 def _entries(x: Value, index: Any) -> list[Any]:
@@ -126,10 +126,11 @@ def _entries(x: Value, index: Any) -> list[Any]:
     given[at : at + 1] = [slice(None)] * (rank - named)
     axes = iter(x.shape)
     entries = [None if entry is None else _entry(entry, next(axes)) for entry in given]
-    if sum(isinstance(entry, Value) for entry in entries) > 1:
+    tensors = [place for place, entry in enumerate(entries) if isinstance(entry, Value)]
+    if tensors and tensors[-1] - tensors[0] >= len(tensors):
         raise OptionError(
-            "slice: an index has one tensor of integers; take one axis after the other, as in "
-            "x[i][:, j]"
+            "slice: the tensors of integers in an index stand side by side; take one axis after "
+            "the other, as in x[i][..., j]"
         )
     return entries
 
@@ -141,15 +142,14 @@ def _entry(entry: Any, extent: int) -> Any:
     if isinstance(entry, slice | int | np.integer) and not isinstance(entry, bool):
         return entry
     if isinstance(entry, list | np.ndarray):
-        numbers = constant(entry)
-        array = np.asarray(entry)
-        if array.dtype.kind in "iu":
-            if not -extent <= array.min() <= array.max() < extent:
+        numbers = np.asarray(entry)
+        if numbers.size and numbers.dtype.kind in "iu":
+            if not -extent <= numbers.min() <= numbers.max() < extent:
                 raise ShapeError(
                     f"slice: the numbers {quoted(entry)} are not all inside an axis of {extent}"
                 )
-            return constant(np.where(array < 0, array + extent, array))
-        return _numbers(numbers)
+            return constant(np.where(numbers < 0, numbers + extent, numbers), dtype="int64")
+        return _numbers(constant(entry))
     raise OptionError(
         f"slice: an index is an integer, a slice, ..., None or a tensor of integers, got "
         f"{quoted(entry)}"
@@ -166,6 +166,13 @@ def _numbers(given: Value) -> Value:
     if given.type.dtype.kind != "int":
         raise DTypeError(f"slice: a tensor of integers is expected as an index, got {given.type}")
     return given
+
+
+def _one(entry: int, axis: int, extent: int) -> tuple[int, int, int]:
+    """An integer as start, stop and step."""
+    if not -extent <= entry < extent:
+        raise ShapeError(f"slice: index {entry} is outside axis {axis} of extent {extent}")
+    return entry % extent, entry % extent + 1, 1
 
 
 def _ascending(given: slice, axis: int, extent: int) -> tuple[tuple[int, int, int], bool]:

@@ -236,6 +236,7 @@ def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
     return apply(Max, x, attributes=_attributes("max", x, axes, keepdims)).output
 
 
+@operator("min")
 def min(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Minimum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
 

@@ -25,6 +25,7 @@ def test_methods_give_what_numpys_do():
         "sum_of_rows": lambda a: a.sum(axis=1, keepdims=True),
         "mean": lambda a: a.mean((0, 2)),
         "largest": lambda a: a.max(-1),
+        "least": lambda a: a.min((0, 1)),
         "wide": lambda a: a.astype("float64"),
     }
     outputs = {name: method(x) for name, method in methods.items()}
@@ -90,9 +91,12 @@ def test_numpys_functions_name_those_of_graphc(call, match):
 
 
 def test_numpys_numbers_beside_values():
-    y = np.float32(2) * x - np.float64(1)
-    found = g.compile(outputs={"y": y, "less": np.float32(0) < x}).step(x=X)
+    y, bits = np.float32(2) * x - np.float64(1), np.int64(5) & g.cast(x * 4, "int32")
+    outputs = {"y": y, "less": np.float32(0) < x, "bits": bits, "size": abs(x)}
+    found = g.compile(outputs=outputs).step(x=X)
     assert (found["y"] == 2 * X - 1).all()
+    assert (found["bits"] == (5 & (X * 4).astype(np.int32))).all()
+    assert (found["size"] == abs(X)).all()
     assert (found["less"] == (X > 0)).all()
     assert [np.float32(1) == x, np.float32(1) != x] == [False, True]
 

@@ -23,6 +23,8 @@ INDICES = {
     "an array of two axes": np.s_[:, ROWS],
     "an array after an integer": np.s_[1, ROWS],
     "an array beside a new axis": np.s_[None, ..., ROWS, None],
+    "two arrays": np.s_[:, ROWS, ROWS[:1]],
+    "two lists, and an axis before them": np.s_[None, [0, -1], [1, 2], None],
     "a NumPy integer": np.s_[np.int64(-1), ..., np.uint8(3)],
 }
 
@@ -66,10 +68,12 @@ def test_what_was_a_view_stays_one():
 
 
 def test_numbers_that_are_fed_are_checked():
-    x, i = g.input("x", (4,)), g.input("i", (2,), "int64")
-    program = g.compile(outputs=[x[i]])
-    with pytest.raises(FeedError, match="input 'i' holds numbers from -1 to 0"):
-        program.step(x=np.zeros(4, np.float32), i=np.array([0, -1]))
+    x, i, j = g.input("x", (4, 2)), g.input("i", (2,), "int64"), g.input("j", (2,), "int32")
+    program = g.compile(outputs={"y": x[i, j]})
+    feeds = {"x": np.arange(8, dtype=np.float32).reshape(4, 2), "j": np.array([1, 0], np.int32)}
+    assert program.step(feeds, i=np.array([0, -1]))["y"].tolist() == [1, 6]
+    with pytest.raises(FeedError, match="from 0 to 4"):
+        program.step(feeds, i=np.array([0, 4]))
 
 
 V = g.input("v", (4, 5))
@@ -83,7 +87,8 @@ V = g.input("v", (4, 5))
         (True, OptionError, "an index is an integer"),
         (V, DTypeError, "a tensor of integers is expected"),
         ([0.5], DTypeError, "a tensor of integers is expected"),
-        (([0], [1]), OptionError, r"one axis after the other, as in x\[i\]\[:, j\]"),
+        (([0], None, [1]), OptionError, r"one axis after the other, as in x\[i\]\[\.\.\., j\]"),
+        (([0, 1], [1, 2, 3]), ShapeError, "do not broadcast"),
         ([4], ShapeError, "not all inside an axis of 4"),
         ([-5], ShapeError, "not all inside an axis of 4"),
         ([], ShapeError, "empty"),
