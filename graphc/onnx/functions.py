@@ -14,11 +14,12 @@ from graphc.ir.types import TensorType
 
 @dataclass(frozen=True)
 class Body:
-    """Nodes with the names of their inputs and outputs."""
+    """Nodes with the names of their inputs and outputs, and the version of their operators."""
 
     inputs: Sequence[str]
     outputs: Sequence[str]
     nodes: Sequence[onnx.NodeProto]
+    opset: int
 
 
 def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int) -> Body | None:
@@ -34,7 +35,8 @@ def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
     if function is None:
         return None
     nodes = [_with_attributes(inner, node, schema) for inner in function.node]
-    return Body(function.input, function.output, nodes)
+    versions = [o.version for o in function.opset_import if o.domain in ("", "ai.onnx")]
+    return Body(function.input, function.output, nodes, max(versions, default=opset))
 
 
 def _function(

@@ -65,7 +65,7 @@ class Importer:
         self._states: dict[str, State] = {}
         self._initial: dict[str, Weight] = {}
         self._constants: dict[Weight, Value] = {}
-        self._opset = max(model.opset, 1)
+        self.opset = max(model.opset, 1)
         self._depth = 0
         self._undetermined: set[str] = set()
 
@@ -202,7 +202,7 @@ class Importer:
         operands: list[Operand | None],
         environment: Environment,
     ) -> Sequence[Operand | Missing | None]:
-        weights = folded(node, operands, self._opset)
+        weights = folded(node, operands, self.opset)
         if weights is not None:
             return weights
         domain = "" if node.domain in STANDARD else node.domain
@@ -216,9 +216,10 @@ class Importer:
         self, node: onnx.NodeProto, operands: list[Operand | None]
     ) -> Sequence[Operand | Missing | None]:
         """The body of an operator's function in its place."""
-        body = body_of(node, [None if o is None else type_of(o) for o in operands], self._opset)
+        body = body_of(node, [None if o is None else type_of(o) for o in operands], self.opset)
         if body is None:
             return [self.problems.operator(node)] * len(node.output)
+        around, self.opset = self.opset, body.opset
         self._depth += 1
         try:
             if self._depth > DEEPEST:
@@ -231,6 +232,7 @@ class Importer:
             return [inner.get(name) for name in body.outputs]
         finally:
             self._depth -= 1
+            self.opset = around
 
     def subgraph(
         self, graph: onnx.GraphProto, environment: Environment, given: Mapping[str, Operand]

@@ -25,4 +25,37 @@ def rule(*operators: str, domain: str = "") -> Callable[[Decorated], Decorated]:
     return register
 
 
-from graphc.onnx.rules import activation, elementwise  # noqa: E402, F401 - they enter themselves
+from graphc.onnx.rules import (  # noqa: E402 - they enter themselves
+    activation,
+    control,
+    convolution,
+    elementwise,
+    indexing,
+    norm,
+    padding,
+    pooling,
+    products,
+    recurrent,
+    reduce,
+    shape,
+    training,
+)
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "activation",
+    "control",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "norm",
+    "padding",
+    "pooling",
+    "products",
+    "recurrent",
+    "reduce",
+    "rule",
+    "shape",
+    "training",
+]

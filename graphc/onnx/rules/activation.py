@@ -1,17 +1,25 @@
-"""Activation functions."""
+"""Activation functions, softmax and dropout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 import graphc
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call
+from graphc.onnx.calls import Call, Operand, UnsupportedError
 from graphc.onnx.rules import rule
+from graphc.onnx.weights import filled
 
 PLAIN: Mapping[str, Callable[[Value], Value]] = {
+    "HardSwish": graphc.hard_swish,
+    "Mish": graphc.mish,
     "Relu": graphc.relu,
     "Sigmoid": graphc.sigmoid,
+    "Softplus": graphc.softplus,
+    "Softsign": graphc.softsign,
     "Tanh": graphc.tanh,
 }
 
@@ -20,3 +28,104 @@ PLAIN: Mapping[str, Callable[[Value], Value]] = {
 def plain(call: Call) -> Value:
     """An activation without attributes."""
     return PLAIN[call.node.op_type](call.value(0))
+
+
+@rule("Elu")
+def elu(call: Call) -> Value:
+    """x where positive, else alpha · (exp(x) - 1)."""
+    return graphc.elu(call.value(0), call.attribute("alpha", 1.0))
+
+
+@rule("Celu")
+def celu(call: Call) -> Value:
+    """x where positive, else alpha · (exp(x / alpha) - 1)."""
+    return graphc.celu(call.value(0), call.attribute("alpha", 1.0))
+
+
+@rule("Selu")
+def selu(call: Call) -> Value:
+    """gamma · elu(x, alpha)."""
+    alpha = call.attribute("alpha", 1.6732631921768188)
+    return graphc.selu(call.value(0), alpha, call.attribute("gamma", 1.0507010221481323))
+
+
+@rule("HardSigmoid")
+def hard_sigmoid(call: Call) -> Value:
+    """alpha · x + beta, cut to 0 to 1."""
+    return graphc.hard_sigmoid(
+        call.value(0), call.attribute("alpha", 0.2), call.attribute("beta", 0.5)
+    )
+
+
+@rule("ThresholdedRelu")
+def thresholded_relu(call: Call) -> Value:
+    """x where it is above a threshold."""
+    return graphc.thresholded_relu(call.value(0), call.attribute("alpha", 1.0))
+
+
+@rule("LeakyRelu")
+def leaky_relu(call: Call) -> Value:
+    """x where positive, else slope · x."""
+    x, slope = call.value(0), call.attribute("alpha", 0.01)
+    if slope > 0:
+        return graphc.leaky_relu(x, slope)
+    return graphc.where(graphc.greater(x, 0.0), x, graphc.mul(x, slope))
+
+
+@rule("PRelu")
+def prelu(call: Call) -> Value:
+    """x where positive, else a learnt slope times x."""
+    x, slope = call.value(0), call.value(1)
+    if slope.type.rank == 1 and x.type.rank > 1 and slope.shape[0] not in (1, x.shape[-1]):
+        slope = graphc.reshape(slope, (-1, *(1,) * (x.type.rank - 2)))  # as before opset 7
+    return graphc.prelu(x, slope)
+
+
+@rule("Gelu")
+def gelu(call: Call) -> Value:
+    """x · Φ(x), or its approximation by tanh."""
+    form = call.choice("approximate", "none", ("none", "tanh"))
+    return graphc.gelu(call.value(0), "tanh" if form == "tanh" else "exact")
+
+
+@rule("Swish")
+def swish(call: Call) -> Value:
+    """x · sigmoid(alpha · x)."""
+    x, alpha = call.value(0), call.attribute("alpha", 1.0)
+    return graphc.silu(x) if alpha == 1 else graphc.mul(x, graphc.sigmoid(graphc.mul(x, alpha)))
+
+
+@rule("Softmax", "LogSoftmax")
+def softmax(call: Call) -> Value:
+    """Along one axis; before opset 13 over all axes from one on."""
+    x = call.value(0)
+    function = graphc.softmax if call.node.op_type == "Softmax" else graphc.log_softmax
+    if call.importer.opset >= 13:
+        return function(x, call.attribute("axis", -1))
+    axis = call.attribute("axis", 1) % max(x.type.rank, 1)
+    rows = graphc.reshape(x, (math.prod(x.shape[:axis]), -1))
+    return graphc.reshape(function(rows, 1), x.shape)
+
+
+@rule("Hardmax")
+def hardmax(call: Call) -> Value:
+    """1 at the first largest element along an axis, else 0."""
+    x = call.value(0)
+    axis = call.attribute("axis", -1) % x.type.rank
+    place = graphc.argmax(x, axis)
+    codes = graphc.one_hot(place, x.shape[axis], x.type.dtype)
+    order = list(range(x.type.rank - 1))
+    order.insert(axis, x.type.rank - 1)
+    return graphc.transpose(codes, order)
+
+
+@rule("Dropout")
+def dropout(call: Call) -> Sequence[Operand | None]:
+    """The operand itself outside of training; in a training program a node that draws masks."""
+    x = call.value(0)
+    rate = float(call.number(1, 0.5)) if call.has(1) else call.attribute("ratio", 0.5)
+    is_drawn = call.has(2) and bool(call.number(2)) and rate
+    if is_drawn and call.wants(1):
+        raise UnsupportedError("the mask that training draws is not an output here")
+    everywhere = filled("", x.shape, True, np.dtype(bool)) if call.wants(1) else None
+    return (x if rate == 0 else graphc.dropout(x, rate)), everywhere

@@ -1,12 +1,15 @@
-"""Arithmetic, comparisons and functions, element by element."""
+"""Arithmetic, comparisons, logic and functions, element by element."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 import graphc
 from graphc.ir.graph import Value
+from graphc.ir.types import bool_
 from graphc.onnx.calls import Call, Operand, UnsupportedError
 from graphc.onnx.rules import rule
 from graphc.onnx.weights import Weight
@@ -16,10 +19,31 @@ Unary = Callable[[Value], Value]
 Binary = Callable[[Number, Number], Value]
 
 UNARY: Mapping[str, Unary] = {
+    "Abs": graphc.abs,
+    "Acos": graphc.acos,
+    "Acosh": graphc.acosh,
+    "Asin": graphc.asin,
+    "Asinh": graphc.asinh,
+    "Atan": graphc.atan,
+    "Atanh": graphc.atanh,
+    "BitwiseNot": graphc.bitwise_not,
+    "Ceil": graphc.ceil,
+    "Cos": graphc.cos,
+    "Cosh": graphc.cosh,
+    "Erf": graphc.erf,
     "Exp": graphc.exp,
+    "Floor": graphc.floor,
+    "IsNaN": graphc.isnan,
     "Log": graphc.log,
     "Neg": graphc.neg,
+    "Not": graphc.bitwise_not,
+    "Reciprocal": graphc.reciprocal,
+    "Round": graphc.round,
+    "Sign": graphc.sign,
+    "Sin": graphc.sin,
+    "Sinh": graphc.sinh,
     "Sqrt": graphc.sqrt,
+    "Tan": graphc.tan,
 }
 
 
@@ -44,38 +68,124 @@ def _number(call: Call, operand: Operand, other: Operand) -> Number:
         and operand.elements == 1
         and len(operand.shape) <= other.type.rank
         and operand.dtype == other.type.dtype.numpy
+        and other.type.dtype != bool_
     ):
         number = operand.number
-        if number is not None:
+        if number is not None and np.isfinite(number):
             return number
     return call.importer.as_value(operand)
 
 
+def divide(a: Number, b: Number) -> Value:
+    """a / b; of integers cut towards zero."""
+    value = a if isinstance(a, Value) else b
+    assert isinstance(value, Value), "one of the two is a value"
+    is_float = value.type.dtype.kind == "float"
+    return graphc.div(a, b) if is_float else graphc.trunc_divide(a, b)
+
+
 BINARY: Mapping[str, Binary] = {
     "Add": graphc.add,
-    "Div": graphc.div,
+    "And": graphc.bitwise_and,
+    "BitwiseAnd": graphc.bitwise_and,
+    "BitwiseOr": graphc.bitwise_or,
+    "BitwiseXor": graphc.bitwise_xor,
+    "Div": divide,
     "Equal": graphc.equal,
     "Greater": graphc.greater,
     "GreaterOrEqual": graphc.greater_equal,
     "Less": graphc.less,
     "LessOrEqual": graphc.less_equal,
     "Mul": graphc.mul,
+    "Or": graphc.bitwise_or,
     "Sub": graphc.sub,
+    "Xor": graphc.bitwise_xor,
 }
 
 
 @rule(*BINARY)
 def binary(call: Call) -> Value:
     """A function of two operands that broadcast."""
-    if call.attribute("broadcast") is not None and call.attribute("axis") is not None:
+    if call.attribute("axis") is not None:
         raise UnsupportedError("broadcasting from an axis, as before opset 7, is not supported")
     return BINARY[call.node.op_type](*numbers(call))
 
 
-@rule("Sum")
-def add_all(call: Call) -> Value:
-    """A sum of any number of operands."""
-    return functools.reduce(graphc.add, call.values)
+@rule("Pow")
+def power(call: Call) -> Value:
+    """a ** b, in the dtype of a."""
+    a, b = numbers(call)
+    dtype = call.dtype(0)
+    if call.dtype(1) == dtype:
+        return graphc.power(a, b)
+    if call.is_known(1) and dtype.kind == "float" and call.operand(1).shape == ():
+        return graphc.power(a, float(call.number(1)))
+    wide = dtype if dtype.kind == "float" else call.dtype(1)
+    result = graphc.power(graphc.cast(call.value(0), wide), graphc.cast(call.value(1), wide))
+    return graphc.cast(result, dtype)
+
+
+@rule("Mod")
+def mod(call: Call) -> Value:
+    """The remainder of a division, with the sign of the divisor, or of the dividend for fmod."""
+    return (graphc.fmod if call.attribute("fmod", 0) else graphc.remainder)(*numbers(call))
+
+
+@rule("BitShift")
+def bit_shift(call: Call) -> Value:
+    """Bits moved up or down."""
+    is_left = call.choice("direction", "", ("LEFT", "RIGHT")) == "LEFT"
+    return (graphc.left_shift if is_left else graphc.right_shift)(*numbers(call))
+
+
+@rule("IsInf")
+def isinf(call: Call) -> Value:
+    """Whether an element is infinite, of a sign that counts."""
+    x = call.value(0)
+    positive, negative = call.attribute("detect_positive", 1), call.attribute("detect_negative", 1)
+    found = graphc.isinf(x)
+    if not positive:
+        found = graphc.bitwise_and(found, graphc.less(x, 0.0))
+    if not negative:
+        found = graphc.bitwise_and(found, graphc.greater(x, 0.0))
+    return found
+
+
+@rule("Sum", "Max", "Min")
+def fold(call: Call) -> Value:
+    """A sum or an extreme of any number of operands."""
+    functions: Mapping[str, Binary] = {
+        "Sum": graphc.add,
+        "Max": graphc.maximum,
+        "Min": graphc.minimum,
+    }
+    first, *rest = call.values
+    total: Number = first
+    for value in rest:
+        total = functions[call.node.op_type](total, value)
+    assert isinstance(total, Value), "sums of values are values"
+    return total
+
+
+@rule("Mean")
+def mean(call: Call) -> Value:
+    """The mean of any number of operands."""
+    values = call.values
+    return graphc.div(functools.reduce(graphc.add, values), float(len(values)))
+
+
+@rule("Clip")
+def clip(call: Call) -> Value:
+    """Cut to bounds, which older versions have as attributes."""
+    low, high = _bound(call, 1, "min"), _bound(call, 2, "max")
+    return graphc.clip(call.value(0), low, high)
+
+
+def _bound(call: Call, index: int, name: str) -> Number | None:
+    if not call.has(index):
+        given: float | None = call.attribute(name)
+        return given
+    return call.number(index) if call.is_known(index) else call.value(index)
 
 
 @rule("Identity")

@@ -1,0 +1,112 @@
+"""Control flow whose course is known: a branch is taken, loops are unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.ir.types import normalize_axis
+from graphc.onnx.calls import Call, Operand, UnsupportedError
+from graphc.onnx.rules import rule
+from graphc.onnx.weights import Weight, known
+
+MOST_TURNS = 10_000
+"""A loop of more turns is not unrolled."""
+
+
+@rule("If")
+def branch(call: Call) -> Sequence[Operand]:
+    """The branch that a known condition takes."""
+    name = "then_branch" if call.number(0) else "else_branch"
+    return _body(call, call.required(name), {})
+
+
+def _body(call: Call, graph: onnx.GraphProto, given: dict[str, Operand]) -> list[Operand]:
+    return call.importer.subgraph(graph, call.environment, given)
+
+
+@rule("Loop")
+def loop(call: Call) -> Sequence[Operand]:
+    """A loop of a known number of turns; its condition, too, is known at each."""
+    body: onnx.GraphProto = call.required("body")
+    names = [value.name for value in body.input]
+    carried = [call.operand(i) for i in range(2, len(call.operands))]
+    turns = int(call.number(0)) if call.has(0) else MOST_TURNS + 1
+    goes_on = bool(call.number(1)) if call.has(1) else True
+    collected: list[list[Operand]] = [[] for _ in body.output[1 + len(carried) :]]
+    turn = 0
+    while goes_on and turn < turns:
+        if turn >= MOST_TURNS:
+            raise UnsupportedError(f"a loop of more than {MOST_TURNS} turns")
+        given = dict(
+            zip(names, (_scalar(turn, np.int64), _scalar(goes_on, np.bool_), *carried), strict=True)
+        )
+        found = _body(call, body, given)
+        if not isinstance(found[0], Weight):
+            raise UnsupportedError("its condition is computed in a step, and has to be known")
+        goes_on = bool(found[0].read())
+        carried = found[1 : 1 + len(carried)]
+        for parts, part in zip(collected, found[1 + len(carried) :], strict=True):
+            parts.append(part)
+        turn += 1
+    return [*carried, *(_stacked(call, parts, 0) for parts in collected)]
+
+
+def _scalar(number: object, dtype: type[np.generic]) -> Weight:
+    return known("", np.asarray(number, dtype))
+
+
+def _stacked(call: Call, parts: Sequence[Operand], axis: int) -> Operand:
+    """Results of the turns along a new axis."""
+    if not parts:
+        raise UnsupportedError("a loop without a turn gives tensors without elements")
+    if all(isinstance(part, Weight) for part in parts):
+        return known("", np.stack([p.read() for p in parts if isinstance(p, Weight)], axis))
+    values = [call.importer.as_value(part) for part in parts]
+    shape = values[0].shape
+    axis = normalize_axis(axis, len(shape) + 1, "Loop")
+    wide = [graphc.reshape(v, (*shape[:axis], 1, *shape[axis:])) for v in values]
+    return wide[0] if len(wide) == 1 else graphc.concat(wide, axis)
+
+
+@rule("Scan")
+def scan(call: Call) -> Sequence[Operand]:
+    """A body for each part of some operands along an axis."""
+    body: onnx.GraphProto = call.required("body")
+    count = call.required("num_scan_inputs")
+    operands = [call.operand(i) for i in range(len(call.operands))]
+    carried, scanned = operands[: len(operands) - count], call.values[len(operands) - count :]
+    axes = call.attribute("scan_input_axes", [0] * count)
+    backwards = call.attribute("scan_input_directions", [0] * count)
+    outputs = len(body.output) - len(carried)
+    lengths = {v.shape[axis] for v, axis in zip(scanned, axes, strict=True)}
+    if len(lengths) != 1:
+        raise UnsupportedError(f"the operands that are scanned have the lengths {sorted(lengths)}")
+    (length,) = lengths
+    collected: list[list[Operand]] = [[] for _ in range(outputs)]
+    names = [value.name for value in body.input]
+    for turn in range(length):
+        parts = [
+            _at(v, axis, length - 1 - turn if back else turn)
+            for v, axis, back in zip(scanned, axes, backwards, strict=True)
+        ]
+        found = _body(call, body, dict(zip(names, [*carried, *parts], strict=True)))
+        carried = found[: len(carried)]
+        for place, part in zip(collected, found[len(carried) :], strict=True):
+            place.append(part)
+    out_axes = call.attribute("scan_output_axes", [0] * outputs)
+    turned = call.attribute("scan_output_directions", [0] * outputs)
+    stacked = [
+        _stacked(call, parts[::-1] if back else parts, axis)
+        for parts, axis, back in zip(collected, out_axes, turned, strict=True)
+    ]
+    return [*carried, *stacked]
+
+
+def _at(value: Value, axis: int, place: int) -> Value:
+    axis = normalize_axis(axis, value.type.rank, "Scan")
+    return graphc.slice(value, (*(slice(None),) * axis, place))

@@ -1,0 +1,82 @@
+"""Convolutions and their transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.onnx.calls import Call, UnsupportedError
+from graphc.onnx.rules import rule
+from graphc.onnx.rules.windows import AUTO, window_of
+
+CONVOLUTIONS = {1: graphc.conv1d, 2: graphc.conv2d, 3: graphc.conv3d}
+TRANSPOSED = {1: graphc.conv_transpose1d, 2: graphc.conv_transpose2d, 3: graphc.conv_transpose3d}
+
+
+@rule("Conv")
+def conv(call: Call) -> Value:
+    """A convolution over one to three axes."""
+    x, w = call.value(0), call.value(1)
+    frame = window_of(call, x.shape[2:], w.shape[2:])
+    return CONVOLUTIONS[_axes(x)](
+        x,
+        weight=w,
+        bias=call.value(2) if call.has(2) else False,
+        stride=frame.stride,
+        padding=frame.padding,
+        dilation=frame.dilation,
+        groups=call.attribute("group", 1),
+    )
+
+
+def _axes(x: Value) -> int:
+    if x.type.rank not in (3, 4, 5):
+        raise UnsupportedError(f"convolutions run over one to three axes, got {x.type}")
+    return x.type.rank - 2
+
+
+@rule("ConvTranspose")
+def conv_transpose(call: Call) -> Value:
+    """The transpose of a convolution; what it adds at the ends beyond its padding is cut."""
+    x, w = call.value(0), call.value(1)
+    axes = _axes(x)
+    frame = window_of(call, x.shape[2:], w.shape[2:])
+    extra = call.attribute("output_padding", [0] * axes)
+    full = [
+        (n - 1) * s + d * (k - 1) + 1 + e
+        for n, s, d, k, e in zip(
+            x.shape[2:], frame.stride, frame.dilation, w.shape[2:], extra, strict=True
+        )
+    ]
+    padding = _transposed_padding(call, x, full, frame.stride, frame.padding)
+    return TRANSPOSED[axes](
+        x,
+        weight=w,
+        bias=call.value(2) if call.has(2) else False,
+        stride=frame.stride,
+        padding=padding,
+        output_padding=tuple(extra),
+        dilation=frame.dilation,
+        groups=call.attribute("group", 1),
+    )
+
+
+def _transposed_padding(
+    call: Call,
+    x: Value,
+    full: Sequence[int],
+    stride: Sequence[int],
+    given: Sequence[tuple[int, int]],
+) -> tuple[tuple[int, int], ...]:
+    """What is cut from the whole, from the shape that is wanted where one is stated."""
+    auto = call.choice("auto_pad", "NOTSET", AUTO)
+    wanted = call.attribute("output_shape")
+    if wanted is None:
+        if not auto.startswith("SAME"):
+            return tuple(given)
+        wanted = [n * s for n, s in zip(x.shape[2:], stride, strict=True)]
+    cut = [n - m for n, m in zip(full, wanted[-len(full) :], strict=True)]
+    if auto == "SAME_UPPER":
+        return tuple((n - n // 2, n // 2) if n % 2 else (n // 2, n // 2) for n in cut)
+    return tuple((n // 2, n - n // 2) for n in cut)

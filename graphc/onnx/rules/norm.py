@@ -1,0 +1,150 @@
+"""Norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import graphc
+from graphc.ir.graph import State, Value
+from graphc.ir.types import compute_dtype, normalize_axis
+from graphc.onnx.calls import Call, UnsupportedError
+from graphc.onnx.rules import rule
+
+
+@rule("BatchNormalization")
+def batch_norm(call: Call) -> Sequence[Value | None]:
+    """By the batch's statistics in training; by those of the file outside, which training moves.
+
+    ONNX's momentum is the weight of what was, graphc's that of the batch. What a training node
+    hands on as statistics has the batch's own variance, over n.
+    """
+    x, scale, bias, mean, variance = (call.value(i) for i in range(5))
+    epsilon, kept = call.attribute("epsilon", 1e-5), call.attribute("momentum", 0.9)
+    if not call.attribute("training_mode", 0):
+        are_states = all(isinstance(v, State) and v.role == "statistic" for v in (mean, variance))
+        y = graphc.batch_norm(
+            x, epsilon, 1 - kept, scale=scale, bias=bias, running_mean=mean,
+            running_variance=variance, frozen=not are_states,
+        )  # fmt: skip
+        return (y,)
+    axes = [i for i in range(x.type.rank) if i != 1]
+    found = graphc.mean(x, axes)
+    centred = graphc.sub(x, _per_channel(found, x))
+    spread = graphc.mean(graphc.mul(centred, centred), axes)
+    y = graphc.batch_norm(
+        x, epsilon, scale=scale, bias=bias, running_mean=found, running_variance=spread, frozen=True
+    )
+    return y, _moved(mean, found, kept), _moved(variance, spread, kept)
+
+
+def _per_channel(value: Value, x: Value) -> Value:
+    return graphc.reshape(value, (-1, *(1,) * (x.type.rank - 2)))
+
+
+def _moved(running: Value, found: Value, kept: float) -> Value:
+    return graphc.add(graphc.mul(running, kept), graphc.mul(found, 1 - kept))
+
+
+def _rows(call: Call, x: Value) -> tuple[tuple[int, ...], int]:
+    """The shape of one statistic for each row, and the elements of a row."""
+    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, call.node.op_type)
+    length = math.prod(x.shape[axis:])
+    return (*x.shape[:axis], *(1,) * (x.type.rank - axis)), length
+
+
+def _over_all(weight: Value, x: Value, rank: int) -> Value:
+    """A weight over the normalised axes, flat, whatever it is broadcast from."""
+    shape = x.shape[x.type.rank - rank :]
+    return graphc.reshape(graphc.broadcast_to(weight, shape), (-1,))
+
+
+@rule("LayerNormalization")
+def layer_norm(call: Call) -> Sequence[Value | None]:
+    """Over the last axes; its statistics are composed where somebody reads them."""
+    x, scale = call.value(0), call.value(1)
+    kept, length = _rows(call, x)
+    epsilon = call.attribute("epsilon", 1e-5)
+    rank = sum(1 for a, b in zip(kept, x.shape, strict=True) if a == 1) and (
+        x.type.rank - normalize_axis(call.attribute("axis", -1), x.type.rank, "LayerNormalization")
+    )
+    rows = graphc.reshape(x, (-1, length))
+    bias = call.optional(2)
+    shift = (
+        _over_all(bias, x, rank)
+        if bias is not None
+        else graphc.full((length,), 0.0, scale.type.dtype)
+    )
+    y = graphc.layer_norm(rows, epsilon, scale=_over_all(scale, x, rank), bias=shift)
+    mean = inverse = None
+    if call.wants(1) or call.wants(2):
+        wide = graphc.cast(rows, compute_dtype(x.type.dtype))
+        found = graphc.mean(wide, 1, True)
+        centred = graphc.sub(wide, found)
+        variance = graphc.mean(graphc.mul(centred, centred), 1, True)
+        mean = graphc.reshape(found, kept)
+        inverse = graphc.reshape(graphc.power(graphc.add(variance, epsilon), -0.5), kept)
+    return graphc.reshape(y, x.shape), mean, inverse
+
+
+@rule("RMSNormalization")
+def rms_norm(call: Call) -> Value:
+    """Over the last axes, without a mean."""
+    x, scale = call.value(0), call.value(1)
+    _, length = _rows(call, x)
+    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, "RMSNormalization")
+    weights = _over_all(scale, x, x.type.rank - axis)
+    rows = graphc.reshape(x, (-1, length))
+    y = graphc.rms_norm(rows, call.attribute("epsilon", 1e-5), scale=weights)
+    return graphc.reshape(y, x.shape)
+
+
+@rule("GroupNormalization")
+def group_norm(call: Call) -> Value:
+    """Over groups of channels; before opset 21 the weights are one for each group."""
+    x, scale, bias = (call.value(i) for i in range(3))
+    groups = call.required("num_groups")
+    if scale.shape[0] == groups != x.shape[1]:
+        scale, bias = (_repeated(w, x.shape[1] // groups) for w in (scale, bias))
+    return graphc.group_norm(x, groups, call.attribute("epsilon", 1e-5), scale=scale, bias=bias)
+
+
+def _repeated(weight: Value, times: int) -> Value:
+    each = graphc.reshape(weight, (-1, 1))
+    return graphc.reshape(graphc.broadcast_to(each, (weight.shape[0], times)), (-1,))
+
+
+@rule("InstanceNormalization")
+def instance_norm(call: Call) -> Value:
+    """Over all places of a channel: each channel is a group."""
+    x, scale, bias = (call.value(i) for i in range(3))
+    epsilon = call.attribute("epsilon", 1e-5)
+    return graphc.group_norm(x, x.shape[1], epsilon, scale=scale, bias=bias)
+
+
+@rule("LpNormalization")
+def lp_norm(call: Call) -> Value:
+    """x over its norm along an axis; 0 where that is 0."""
+    x, axis = call.value(0), call.attribute("axis", -1)
+    if call.attribute("p", 2) == 1:
+        norm = graphc.sum(graphc.abs(x), axis, True)
+    else:
+        norm = graphc.sqrt(graphc.sum(graphc.mul(x, x), axis, True))
+    is_zero = graphc.equal(norm, 0.0)
+    return graphc.where(is_zero, 0.0, graphc.div(x, graphc.where(is_zero, 1.0, norm)))
+
+
+@rule("LRN")
+def local_response_norm(call: Call) -> Value:
+    """x over a power of the mean square of the channels around (Krizhevsky et al., 2012)."""
+    x, size = call.value(0), call.required("size")
+    alpha, beta = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75)
+    if x.type.rank < 2:
+        raise UnsupportedError(f"x is (batch, channels, ...), got {x.type}")
+    n, channels = x.shape[:2]
+    squares = graphc.reshape(graphc.mul(x, x), (n, 1, channels, -1))
+    before = (size - 1) // 2
+    wide = graphc.pad(squares, ((0, 0), (0, 0), (before, size - 1 - before), (0, 0)))
+    means = graphc.average_pool2d(wide, (size, 1), 1)
+    factor = graphc.power(graphc.add(graphc.mul(means, alpha), call.attribute("bias", 1.0)), -beta)
+    return graphc.mul(x, graphc.reshape(factor, x.shape))

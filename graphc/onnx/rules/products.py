@@ -1,0 +1,99 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.onnx.calls import Call, UnsupportedError
+from graphc.onnx.rules import rule
+from graphc.onnx.rules.integers import through_floats
+
+
+@rule("MatMul")
+def matmul(call: Call) -> Value:
+    """A product of matrices, stacks of them, or vectors, by NumPy's rules."""
+    a, b = call.value(0), call.value(1)
+    left = graphc.reshape(a, (1, *a.shape)) if a.type.rank == 1 else a
+    right = graphc.reshape(b, (*b.shape, 1)) if b.type.rank == 1 else b
+    y = product(left, right)
+    shape = list(y.shape)
+    if b.type.rank == 1:
+        shape = shape[:-1]
+    if a.type.rank == 1:
+        shape = shape[:-1] if b.type.rank == 1 else shape[:-2] + shape[-1:]
+    return graphc.reshape(y, shape)
+
+
+def product(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> Value:
+    """A product of stacks of matrices; one matrix for all is multiplied by all rows at once."""
+    if a.type.dtype.kind != "float":
+        return through_floats(lambda x, y: product(x, y, transpose_a, transpose_b), a, b)
+    if a.type.rank > 2 and b.type.rank == 2 and not transpose_a:
+        rows = graphc.reshape(a, (-1, a.shape[-1]))
+        y = graphc.matmul(rows, b, False, transpose_b)
+        return graphc.reshape(y, (*a.shape[:-1], y.shape[-1]))
+    return graphc.matmul(a, b, transpose_a, transpose_b)
+
+
+@rule("Gemm")
+def gemm(call: Call) -> Value:
+    """alpha · op(a) · op(b) + beta · c."""
+    a, b = call.value(0), call.value(1)
+    turned = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
+    alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
+    if is_linear(call, turned, alpha, beta):
+        return graphc.affine(a, b, call.value(2))
+    y = product(a, b, *turned)
+    if alpha != 1:
+        y = graphc.mul(y, alpha)
+    if not call.has(2) or beta == 0:
+        return y
+    c = call.value(2)
+    return graphc.add(y, c if beta == 1 else graphc.mul(c, beta))
+
+
+def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) -> bool:
+    """Whether this is a linear layer, which is one kernel with its bias."""
+    return (
+        turned == (False, True)
+        and alpha == beta == 1
+        and call.has(2)
+        and call.shape(2) == call.shape(1)[:1]
+        and call.dtype(0).kind == "float"
+    )
+
+
+@rule("Einsum")
+def einsum(call: Call) -> Value:
+    """Sums of products by Einstein's convention."""
+    return graphc.einsum(call.required("equation"), *call.values)
+
+
+MOST_ROWS = 4
+"""Determinants of more rows are not multiplied out."""
+
+
+@rule("Det")
+def det(call: Call) -> Value:
+    """Determinants of small matrices, by Laplace's expansion."""
+    x = call.value(0)
+    n = x.shape[-1]
+    if x.shape[-2:] != (n, n) or n > MOST_ROWS:
+        raise UnsupportedError(f"determinants are of at most {MOST_ROWS} rows, got {x.type}")
+    return _minor(x, 0, tuple(range(n)))
+
+
+def _minor(x: Value, row: int, columns: tuple[int, ...]) -> Value:
+    first, *rest = (
+        graphc.slice(x, (..., row, column))
+        if len(columns) == 1
+        else graphc.mul(
+            graphc.slice(x, (..., row, column)),
+            _minor(x, row + 1, tuple(c for c in columns if c != column)),
+        )
+        for column in columns
+    )
+    total = first
+    for number, term in enumerate(rest, 1):
+        total = graphc.sub(total, term) if number % 2 else graphc.add(total, term)
+    return total

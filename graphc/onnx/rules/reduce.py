@@ -1,0 +1,140 @@
+"""Sums, means and extremes over axes, places of extremes, running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.ir.types import bool_, normalize_axis
+from graphc.onnx.calls import Call
+from graphc.onnx.rules import rule
+from graphc.onnx.rules.integers import through_floats
+
+Reducer = Callable[[Value, list[int] | None, bool], Value]
+
+
+def reduced(call: Call, function: Reducer, x: Value | None = None) -> Value:
+    """A reduction over the axes of a node; without axes over all, or none where it says so."""
+    x = call.value(0) if x is None else x
+    axes = call.axes()
+    if not axes and call.attribute("noop_with_empty_axes", 0):
+        return x
+    return function(x, axes or None, bool(call.attribute("keepdims", 1)))
+
+
+@rule("ReduceSum")
+def reduce_sum(call: Call) -> Value:
+    """A sum."""
+    return reduced(call, graphc.sum)
+
+
+@rule("ReduceMean")
+def reduce_mean(call: Call) -> Value:
+    """A mean; of integers cut towards zero."""
+    x = call.value(0)
+    if x.type.dtype.kind == "float":
+        return reduced(call, graphc.mean, x)
+    return through_floats(lambda y: reduced(call, graphc.mean, y), x)
+
+
+@rule("ReduceMax", "ReduceMin")
+def reduce_extreme(call: Call) -> Value:
+    """The largest or smallest element; of bool, whether any or all hold."""
+    x = call.value(0)
+    function = graphc.max if call.node.op_type == "ReduceMax" else graphc.min
+    if x.type.dtype == bool_:
+        return graphc.cast(reduced(call, function, graphc.cast(x, "uint8")), bool_)
+    return reduced(call, function, x)
+
+
+@rule("ReduceProd")
+def reduce_prod(call: Call) -> Value:
+    """A product."""
+    return reduced(call, graphc.prod)
+
+
+@rule("ReduceSumSquare")
+def reduce_sum_square(call: Call) -> Value:
+    """A sum of squares."""
+    x = call.value(0)
+    return reduced(call, graphc.sum, graphc.mul(x, x))
+
+
+@rule("ReduceL1")
+def reduce_l1(call: Call) -> Value:
+    """A sum of absolute values."""
+    return reduced(call, graphc.sum, graphc.abs(call.value(0)))
+
+
+@rule("ReduceL2")
+def reduce_l2(call: Call) -> Value:
+    """The root of a sum of squares."""
+    return _in_floats(call, lambda x: graphc.sqrt(reduced(call, graphc.sum, graphc.mul(x, x))))
+
+
+@rule("ReduceLogSum")
+def reduce_log_sum(call: Call) -> Value:
+    """The logarithm of a sum."""
+    return _in_floats(call, lambda x: graphc.log(reduced(call, graphc.sum, x)))
+
+
+@rule("ReduceLogSumExp")
+def reduce_log_sum_exp(call: Call) -> Value:
+    """The logarithm of a sum of exponentials, without overflow."""
+    return _in_floats(call, lambda x: reduced(call, graphc.logsumexp, x))
+
+
+def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:
+    x = call.value(0)
+    return function(x) if x.type.dtype.kind == "float" else through_floats(function, x)
+
+
+@rule("ArgMax", "ArgMin")
+def place(call: Call) -> Value:
+    """The place of an extreme along an axis, the first or the last."""
+    function = graphc.argmax if call.node.op_type == "ArgMax" else graphc.argmin
+    return function(
+        call.value(0),
+        call.attribute("axis", 0),
+        bool(call.attribute("keepdims", 1)),
+        bool(call.attribute("select_last_index", 0)),
+    )
+
+
+@rule("CumSum")
+def cumsum(call: Call) -> Value:
+    """A running sum."""
+    return graphc.cumsum(
+        call.value(0),
+        int(call.number(1)),
+        bool(call.attribute("exclusive", 0)),
+        bool(call.attribute("reverse", 0)),
+    )
+
+
+@rule("CumProd")
+def cumprod(call: Call) -> Value:
+    """A running product, multiplied up one element after another."""
+    x = call.value(0)
+    axis = normalize_axis(int(call.number(1)), x.type.rank, "CumProd")
+    parts = list(graphc.split(x, x.shape[axis], axis))
+    if call.attribute("reverse", 0):
+        parts.reverse()
+    one = graphc.full(parts[0].shape, 1, x.type.dtype)
+    shown, total = [], one
+    for part in parts:
+        following = part if total is one else graphc.mul(total, part)
+        shown.append(total if call.attribute("exclusive", 0) else following)
+        total = following
+    if call.attribute("reverse", 0):
+        shown.reverse()
+    return graphc.concat(shown, axis)
+
+
+@rule("TopK")
+def top_k(call: Call) -> Sequence[Value]:
+    """The largest or smallest elements along an axis, and their places."""
+    x, axis = call.value(0), call.attribute("axis", -1)
+    k = int(call.number(1)) if call.has(1) else call.required("k")
+    return graphc.top_k(x, k, axis, bool(call.attribute("largest", 1)))

@@ -1,0 +1,304 @@
+"""Shapes: what is renamed, repeated, joined and cut; shapes themselves are known numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.ir.types import normalize_axis
+from graphc.onnx.calls import Call, Operand, UnsupportedError
+from graphc.onnx.fold import MOST_ELEMENTS
+from graphc.onnx.model import constant_of
+from graphc.onnx.rules import rule
+from graphc.onnx.weights import Weight, known
+
+
+@rule("Shape")
+def shape(call: Call) -> Weight:
+    """The extents of an operand, or of some of its axes."""
+    extents = call.shape(0)[call.attribute("start", 0) : call.attribute("end")]
+    return known(call.node.output[0], np.asarray(extents, np.int64))
+
+
+@rule("Size")
+def size(call: Call) -> Weight:
+    """The number of elements."""
+    return known(call.node.output[0], np.asarray(math.prod(call.shape(0)), np.int64))
+
+
+@rule("Constant")
+def constant(call: Call) -> Weight:
+    """Numbers of the file."""
+    found = constant_of(call.node, ".")
+    if found is None:
+        raise UnsupportedError("strings and sparse tensors are not supported")
+    return found
+
+
+@rule("ConstantOfShape")
+def constant_of_shape(call: Call) -> Value:
+    """A number repeated to a shape that is known."""
+    number = np.asarray(call.attribute("value", np.zeros(1, np.float32))).reshape(())
+    return graphc.full(call.integers(0), number.item(), number.dtype)
+
+
+@rule("Reshape")
+def reshape(call: Call) -> Value:
+    """Elements under another shape; 0 keeps an extent, unless it is allowed as one."""
+    x, target = call.value(0), _target(call)
+    count = -math.prod(target) if -1 in target else math.prod(target)
+    fits = count > 0 and (x.type.elements % count == 0 if -1 in target else True)
+    if not fits or (-1 not in target and count != x.type.elements):
+        raise UnsupportedError(
+            f"the shape {target} that the file holds does not take {x.type}: extents such as a "
+            "batch are fixed in it; give `dims` the numbers that the model was exported with, or "
+            "export it with -1"
+        )
+    return graphc.reshape(x, target)
+
+
+def _target(call: Call) -> list[int]:
+    given = call.attribute("shape") if len(call.operands) < 2 else call.integers(1)
+    if given is None:
+        raise UnsupportedError("it has no shape")
+    if call.attribute("allowzero", 0):
+        return list(given)
+    shape = call.shape(0)
+    if any(n == 0 and i >= len(shape) for i, n in enumerate(given)):
+        raise UnsupportedError(f"{given} keeps an axis that {list(shape)} does not have")
+    return [shape[i] if n == 0 else n for i, n in enumerate(given)]
+
+
+@rule("Flatten")
+def flatten(call: Call) -> Value:
+    """Two axes: what lies before an axis, and the rest."""
+    x = call.value(0)
+    axis = call.attribute("axis", 1)
+    before = math.prod(x.shape[:axis])
+    return graphc.reshape(x, (before, x.type.elements // before))
+
+
+@rule("Squeeze")
+def squeeze(call: Call) -> Value:
+    """Without axes of extent 1: those named, or all."""
+    x, axes = call.value(0), call.axes()
+    gone = {
+        normalize_axis(axis, x.type.rank, "Squeeze")
+        for axis in (axes if axes is not None else [i for i, n in enumerate(x.shape) if n == 1])
+    }
+    if any(x.shape[axis] != 1 for axis in gone):
+        raise UnsupportedError(f"axes {sorted(gone)} of {x.type} are not all 1")
+    return graphc.reshape(x, [n for i, n in enumerate(x.shape) if i not in gone])
+
+
+@rule("Unsqueeze")
+def unsqueeze(call: Call) -> Value:
+    """With new axes of extent 1."""
+    x, axes = call.value(0), call.axes() or []
+    rank = x.type.rank + len(axes)
+    new = {normalize_axis(axis, rank, "Unsqueeze") for axis in axes}
+    if len(new) != len(axes):
+        raise UnsupportedError(f"axes {axes} are not different")
+    rest = iter(x.shape)
+    return graphc.reshape(x, [1 if i in new else next(rest) for i in range(rank)])
+
+
+@rule("Transpose")
+def transpose(call: Call) -> Value:
+    """Axes in another order."""
+    return graphc.transpose(call.value(0), call.attribute("perm"))
+
+
+@rule("Expand")
+def expand(call: Call) -> Value:
+    """Repeated by the rules of broadcasting, both ways."""
+    x = call.value(0)
+    return graphc.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(call.integers(1))))
+
+
+@rule("Tile")
+def tile(call: Call) -> Value:
+    """The whole repeated along each axis."""
+    x, repeats = call.value(0), call.integers(1)
+    if len(repeats) != x.type.rank:
+        raise UnsupportedError(f"{repeats} has one number for each axis of {x.type}")
+    apart = [n for extent in x.shape for n in (1, extent)]
+    spread = [n for pair in zip(repeats, x.shape, strict=True) for n in pair]
+    whole = [r * n for r, n in zip(repeats, x.shape, strict=True)]
+    return graphc.reshape(graphc.broadcast_to(graphc.reshape(x, apart), spread), whole)
+
+
+@rule("Concat")
+def concat(call: Call) -> Value:
+    """Operands one after another; those without elements add nothing."""
+    axis = call.required("axis")
+    parts = [
+        call.value(index)
+        for index in range(len(call.operands))
+        if math.prod(call.shape(index)) or len(call.operands) == 1
+    ]
+    return parts[0] if len(parts) == 1 else graphc.concat(parts, axis)
+
+
+@rule("Split")
+def split(call: Call) -> Sequence[Operand]:
+    """Parts along an axis, of extents that are given or nearly equal."""
+    x = call.value(0)
+    axis = normalize_axis(call.attribute("axis", 0), x.type.rank, "Split")
+    if call.has(1) or call.attribute("split"):
+        sizes = call.integers(1) if call.has(1) else list(call.attribute("split"))
+    else:
+        count = call.attribute("num_outputs", len(call.node.output))
+        most = -(-x.shape[axis] // count)
+        sizes = [most] * (count - 1) + [x.shape[axis] - most * (count - 1)]
+    if min(sizes) < 0 or sum(sizes) != x.shape[axis]:
+        raise UnsupportedError(f"the extents {sizes} do not add up to axis {axis} of {x.type}")
+    parts = iter(graphc.split(x, [n for n in sizes if n], axis))
+    return [next(parts) if n else _empty(x, axis) for n in sizes]
+
+
+def _empty(x: Value, axis: int) -> Weight:
+    """What is left where an axis has no elements: no value, but a tensor to join with others."""
+    shape = [0 if i == axis else n for i, n in enumerate(x.shape)]
+    return known("", np.empty(shape, x.type.dtype.numpy))
+
+
+@rule("Slice")
+def slice_(call: Call) -> Operand:
+    """A part along some axes, with steps of either sign."""
+    x = call.value(0)
+    if len(call.operands) > 1:
+        starts, ends = call.integers(1), call.integers(2)
+        axes = call.integers(3, range(len(starts)))
+        steps = call.integers(4, [1] * len(starts))
+    else:
+        starts, ends = call.required("starts"), call.required("ends")
+        axes = call.attribute("axes", list(range(len(starts))))
+        steps = [1] * len(starts)
+    index = [slice(None)] * x.type.rank
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        axis = normalize_axis(axis, x.type.rank, "Slice")
+        index[axis] = _part(start, end, step, x.shape[axis])
+        if not range(*index[axis].indices(x.shape[axis])):
+            return _empty(x, axis)
+    return graphc.slice(x, tuple(index))
+
+
+def _part(start: int, end: int, step: int, extent: int) -> slice:
+    """The slice, clamped as ONNX does it; an end before the first element is None."""
+    if step == 0:
+        raise UnsupportedError("a step of 0")
+    start, end = (n + extent if n < 0 else n for n in (start, end))
+    if step > 0:
+        return slice(min(max(start, 0), extent), min(max(end, 0), extent), step)
+    start = min(max(start, 0), extent - 1)
+    end = min(max(end, -1), extent - 1)
+    return slice(start, None if end < 0 else end, step)
+
+
+@rule("DepthToSpace")
+def depth_to_space(call: Call) -> Value:
+    """Channels spread over blocks of places."""
+    x, block = call.value(0), call.required("blocksize")
+    n, c, h, w = x.shape
+    depth = c // (block * block)
+    if call.choice("mode", "DCR", ("DCR", "CRD")) == "DCR":
+        apart = graphc.reshape(x, (n, block, block, depth, h, w))
+        mixed = graphc.transpose(apart, (0, 3, 4, 1, 5, 2))
+    else:
+        apart = graphc.reshape(x, (n, depth, block, block, h, w))
+        mixed = graphc.transpose(apart, (0, 1, 4, 2, 5, 3))
+    return graphc.reshape(mixed, (n, depth, h * block, w * block))
+
+
+@rule("SpaceToDepth")
+def space_to_depth(call: Call) -> Value:
+    """Blocks of places as channels."""
+    x, block = call.value(0), call.required("blocksize")
+    n, c, h, w = x.shape
+    apart = graphc.reshape(x, (n, c, h // block, block, w // block, block))
+    if call.choice("mode", "DCR", ("DCR", "CRD")) == "DCR":
+        mixed = graphc.transpose(apart, (0, 3, 5, 1, 2, 4))
+    else:
+        mixed = graphc.transpose(apart, (0, 1, 3, 5, 2, 4))
+    return graphc.reshape(mixed, (n, c * block * block, h // block, w // block))
+
+
+@rule("EyeLike")
+def eye_like(call: Call) -> Weight:
+    """Ones on a diagonal."""
+    rows, columns = call.shape(0)
+    number = call.attribute("dtype")
+    dtype = call.dtype(0).numpy if number is None else numpy_dtype(number)
+    return known(call.node.output[0], np.eye(rows, columns, call.attribute("k", 0), dtype))
+
+
+def numpy_dtype(number: int) -> np.dtype[np.generic]:
+    """NumPy's twin of an element type of ONNX."""
+    from onnx import helper
+
+    return np.dtype(helper.tensor_dtype_to_np_dtype(number))
+
+
+@rule("Cast")
+def cast(call: Call) -> Value:
+    """Another dtype."""
+    return graphc.cast(call.value(0), numpy_dtype(call.required("to")))
+
+
+@rule("CastLike")
+def cast_like(call: Call) -> Operand:
+    """The dtype of another operand."""
+    x, dtype = call.operand(0), call.dtype(1)
+    if isinstance(x, Weight) and x.elements <= MOST_ELEMENTS:
+        return known(x.name, x.read().astype(dtype.numpy))
+    return graphc.cast(call.value(0), dtype)
+
+
+@rule("Trilu")
+def trilu(call: Call) -> Value:
+    """The upper or lower triangle, the rest 0."""
+    x, offset = call.value(0), int(call.number(1, 0))
+    rows, columns = x.shape[-2:]
+    upper = call.attribute("upper", 1)
+    ones = np.ones((rows, columns), bool)
+    kept = np.triu(ones, offset) if upper else np.tril(ones, offset)
+    zero = graphc.full((), 0, x.type.dtype)
+    return graphc.where(graphc.constant(kept), x, zero)
+
+
+@rule("ReverseSequence")
+def reverse_sequence(call: Call) -> Value:
+    """The first elements of each row in the opposite order, as many as lengths say."""
+    x, lengths = call.value(0), call.integers(1)
+    time, batch = call.attribute("time_axis", 0), call.attribute("batch_axis", 1)
+    if {time, batch} != {0, 1}:
+        raise UnsupportedError(f"the axes of time and batch are 0 and 1, got {time} and {batch}")
+    steps, rows = x.shape[time], x.shape[batch]
+    order = np.arange(steps)[:, None].repeat(rows, 1)
+    for row, length in enumerate(lengths):
+        order[:length, row] = np.arange(length)[::-1]
+    flat = order * rows + np.arange(rows) if time == 0 else (order + np.arange(rows) * steps).T
+    table = graphc.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+    return graphc.gather(table, graphc.constant(flat.astype(np.int64)))
+
+
+@rule("CenterCropPad")
+def center_crop_pad(call: Call) -> Operand:
+    """Cut, or widened by zeros, to extents that are given, about the centre."""
+    x, extents = call.value(0), call.integers(1)
+    axes = call.attribute("axes", list(range(x.type.rank)))
+    index, widths = [slice(None)] * x.type.rank, [(0, 0)] * x.type.rank
+    for axis, wanted in zip(axes, extents, strict=True):
+        axis = normalize_axis(axis, x.type.rank, "CenterCropPad")
+        surplus = x.shape[axis] - wanted
+        if surplus > 0:
+            index[axis] = slice(surplus // 2, surplus // 2 + wanted)
+        elif surplus < 0:
+            widths[axis] = (-surplus // 2, -surplus - (-surplus // 2))
+    cut = graphc.slice(x, tuple(index))
+    return graphc.pad(cut, widths) if any(map(any, widths)) else cut

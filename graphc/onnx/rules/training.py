@@ -1,0 +1,92 @@
+"""ONNX's operators of optimizers: one update of tensors that are operands and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.ir.types import DType
+from graphc.onnx.calls import Call
+from graphc.onnx.rules import rule
+
+DOMAIN = "ai.onnx.preview.training"
+
+
+def _groups(call: Call, kinds: int) -> list[tuple[Value, ...]]:
+    """For each tensor its value, gradient and moments: operands come kind by kind."""
+    values = call.values[2:]
+    count = len(values) // kinds
+    return [tuple(values[i + kind * count] for kind in range(kinds)) for i in range(count)]
+
+
+def _rate(call: Call) -> Value:
+    """The learning rate."""
+    return call.value(0)
+
+
+def _regularized(call: Call, gradient: Value, x: Value) -> Value:
+    return graphc.add(gradient, graphc.mul(x, call.attribute("norm_coefficient", 0.0)))
+
+
+def _by_kind(updated: Sequence[tuple[Value, ...]]) -> list[Value]:
+    return [value for kind in zip(*updated, strict=True) for value in kind]
+
+
+def _steps(call: Call, dtype: DType) -> Value:
+    return graphc.cast(call.value(1), dtype)
+
+
+@rule("Adagrad", domain=DOMAIN)
+def adagrad(call: Call) -> Sequence[Value]:
+    """Duchi et al., 2011."""
+    epsilon, updated = call.attribute("epsilon", 0.0), []
+    for x, gradient, squares in _groups(call, 3):
+        decay = graphc.mul(_steps(call, x.type.dtype), call.attribute("decay_factor", 0.0))
+        rate = graphc.div(_rate(call), graphc.add(decay, 1.0))
+        g = _regularized(call, gradient, x)
+        total = graphc.add(squares, graphc.mul(g, g))
+        step = graphc.div(graphc.mul(rate, g), graphc.add(graphc.sqrt(total), epsilon))
+        updated.append((graphc.sub(x, step), total))
+    return _by_kind(updated)
+
+
+@rule("Momentum", domain=DOMAIN)
+def momentum(call: Call) -> Sequence[Value]:
+    """Plain or Nesterov's; at the first step the gradient counts wholly."""
+    alpha, beta = call.required("alpha"), call.required("beta")
+    is_nesterov, updated = call.required("mode") == "nesterov", []
+    for x, gradient, moment in _groups(call, 3):
+        g = _regularized(call, gradient, x)
+        begun = graphc.greater(call.value(1), 0)
+        dtype = x.type.dtype
+        weight = graphc.where(begun, graphc.full((), beta, dtype), graphc.full((), 1.0, dtype))
+        new = graphc.add(graphc.mul(moment, alpha), graphc.mul(g, weight))
+        step = graphc.add(g, graphc.mul(new, alpha)) if is_nesterov else new
+        updated.append((graphc.sub(x, graphc.mul(_rate(call), step)), new))
+    return _by_kind(updated)
+
+
+@rule("Adam", domain=DOMAIN)
+def adam(call: Call) -> Sequence[Value]:
+    """Kingma and Ba, 2014; at step 0 the rate is not corrected."""
+    alpha, beta = call.attribute("alpha", 0.9), call.attribute("beta", 0.999)
+    epsilon, after = call.attribute("epsilon", 0.0), call.attribute("norm_coefficient_post", 0.0)
+    updated = []
+    for x, gradient, first, second in _groups(call, 4):
+        g = _regularized(call, gradient, x)
+        v = graphc.add(graphc.mul(first, alpha), graphc.mul(g, 1 - alpha))
+        h = graphc.add(graphc.mul(second, beta), graphc.mul(graphc.mul(g, g), 1 - beta))
+        rate = _corrected(call, alpha, beta, x.type.dtype)
+        step = graphc.div(graphc.mul(rate, v), graphc.add(graphc.sqrt(h), epsilon))
+        updated.append((graphc.mul(graphc.sub(x, step), 1 - after), v, h))
+    return _by_kind(updated)
+
+
+def _corrected(call: Call, alpha: float, beta: float, dtype: DType) -> Value:
+    steps, rate = _steps(call, dtype), _rate(call)
+    powers = [
+        graphc.sub(1.0, graphc.power(graphc.full((), base, dtype), steps)) for base in (beta, alpha)
+    ]
+    factor = graphc.div(graphc.sqrt(powers[0]), powers[1])
+    return graphc.where(graphc.greater(steps, 0.0), graphc.mul(rate, factor), rate)
