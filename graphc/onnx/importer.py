@@ -76,6 +76,8 @@ class Importer:
     ) -> Network:
         inputs, names = self._inputs(dims, given)
         environment: Environment = dict(inputs)
+        for value in self.model.inputs:
+            environment.setdefault(value.name, self.problems.missing)
         for name, array in given.items():
             environment[name] = known(name, np.asarray(array))
         for name, weight in self.model.weights.items():

@@ -72,7 +72,7 @@ class Network:
         """
         held = set(program.states)
         named = [name for name in self.states if name in held]
-        if self.states and not named:
+        if self.states and held and not named:
             raise OptionError("the program has no state of this network; compile its outputs")
         for name in named:
             program.states[name] = self.states[name]

@@ -38,7 +38,7 @@ def _axes(x: Value) -> int:
 
 @rule("ConvTranspose")
 def conv_transpose(call: Call) -> Value:
-    """The transpose of a convolution; what it adds at the ends beyond its padding is cut."""
+    """The transpose of a convolution; padding cuts the result, and negative padding widens it."""
     x, w = call.value(0), call.value(1)
     axes = _axes(x)
     frame = window_of(call, x.shape[2:], w.shape[2:])
@@ -49,17 +49,23 @@ def conv_transpose(call: Call) -> Value:
             x.shape[2:], frame.stride, frame.dilation, w.shape[2:], extra, strict=True
         )
     ]
-    padding = _transposed_padding(call, x, full, frame.stride, frame.padding)
-    return TRANSPOSED[axes](
+    cut = _transposed_padding(call, x, full, frame.stride, frame.padding)
+    more = tuple((max(0, -before), max(0, -after)) for before, after in cut)
+    is_wider, bias = any(map(any, more)), call.optional(2)
+    y = TRANSPOSED[axes](
         x,
         weight=w,
-        bias=call.value(2) if call.has(2) else False,
+        bias=False if is_wider or bias is None else bias,
         stride=frame.stride,
-        padding=padding,
+        padding=tuple((max(0, before), max(0, after)) for before, after in cut),
         output_padding=tuple(extra),
         dilation=frame.dilation,
         groups=call.attribute("group", 1),
     )
+    if not is_wider:
+        return y
+    y = graphc.pad(y, ((0, 0), (0, 0), *more))
+    return y if bias is None else graphc.add(y, graphc.reshape(bias, (-1, *(1,) * axes)))
 
 
 def _transposed_padding(
@@ -78,5 +84,5 @@ def _transposed_padding(
         wanted = [n * s for n, s in zip(x.shape[2:], stride, strict=True)]
     cut = [n - m for n, m in zip(full, wanted[-len(full) :], strict=True)]
     if auto == "SAME_UPPER":
-        return tuple((n - n // 2, n // 2) if n % 2 else (n // 2, n // 2) for n in cut)
-    return tuple((n // 2, n - n // 2) for n in cut)
+        return tuple((n // 2, n - n // 2) for n in cut)
+    return tuple((n - n // 2, n // 2) for n in cut)

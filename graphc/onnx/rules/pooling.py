@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import graphc
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
-from graphc.onnx.rules.windows import window_of
+from graphc.onnx.rules.windows import Window, window_of
+from graphc.ops.pool import MaxPooling
+
+Entry = TypeVar("Entry")
 
 LARGEST = {1: graphc.max_pool1d, 2: graphc.max_pool2d, 3: graphc.max_pool3d}
 AVERAGE = {1: graphc.average_pool1d, 2: graphc.average_pool2d, 3: graphc.average_pool3d}
@@ -21,15 +26,33 @@ def max_pool(call: Call) -> Sequence[Value | None]:
         raise UnsupportedError("the places of the largest elements are not an output here")
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
-    y = LARGEST[x.type.rank - 2](
-        x,
-        frame.size,
-        frame.stride,
-        frame.padding,
-        frame.dilation,
-        bool(call.attribute("ceil_mode", 0)),
-    )
-    return (y, None)
+    is_ceil = bool(call.attribute("ceil_mode", 0))
+    if x.type.dtype.kind == "int":  # 8 bits: floats hold them all
+        y = _largest(graphc.cast(x, "float32"), frame, is_ceil)
+        return (graphc.cast(y, x.type.dtype), None)
+    return (_largest(x, frame, is_ceil), None)
+
+
+def _largest(x: Value, frame: Window, is_ceil: bool) -> Value:
+    """A pool of largest elements; a window of many places is taken along one axis at a time."""
+    axes = len(frame.size)
+    if math.prod(frame.size) <= MaxPooling.most_places:
+        return LARGEST[axes](x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil)
+    for axis in range(axes):
+        x = LARGEST[axes](
+            x,
+            _alone(frame.size, axis, 1),
+            _alone(frame.stride, axis, 1),
+            _alone(frame.padding, axis, (0, 0)),
+            _alone(frame.dilation, axis, 1),
+            is_ceil,
+        )
+    return x
+
+
+def _alone(numbers: tuple[Entry, ...], axis: int, other: Entry) -> tuple[Entry, ...]:
+    """The entry of one axis, and the same for all others."""
+    return tuple(number if i == axis else other for i, number in enumerate(numbers))
 
 
 @rule("AveragePool")
