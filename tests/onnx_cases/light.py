@@ -33,7 +33,8 @@ def light_model(name, seed=0):
         graph.output.append(
             helper.make_tensor_value_info(last.input[0], onnx.TensorProto.FLOAT, None)
         )
-    positive = {node.input[i] for node in kept if node.op_type == "BatchNormalization" for i in (1, 4)}
+    norms = [node for node in kept if node.op_type == "BatchNormalization"]
+    positive = {node.input[i] for node in norms for i in (1, 4)}
     for node in fills:
         shape = tuple(int(n) for n in shapes[node.input[0]])
         array = drawn(generator, shape, node.output[0] in positive)

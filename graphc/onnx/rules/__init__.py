@@ -37,6 +37,7 @@ from graphc.onnx.rules import (  # noqa: E402 - they enter themselves
     products,
     recurrent,
     reduce,
+    resample,
     shape,
     training,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "products",
     "recurrent",
     "reduce",
+    "resample",
     "rule",
     "shape",
     "training",

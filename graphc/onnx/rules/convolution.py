@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import graphc
 from graphc.ir.graph import Value
@@ -10,8 +10,14 @@ from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
 from graphc.onnx.rules.windows import AUTO, window_of
 
-CONVOLUTIONS = {1: graphc.conv1d, 2: graphc.conv2d, 3: graphc.conv3d}
-TRANSPOSED = {1: graphc.conv_transpose1d, 2: graphc.conv_transpose2d, 3: graphc.conv_transpose3d}
+Convolution = Callable[..., Value]
+
+CONVOLUTIONS: Mapping[int, Convolution] = {1: graphc.conv1d, 2: graphc.conv2d, 3: graphc.conv3d}
+TRANSPOSED: Mapping[int, Convolution] = {
+    1: graphc.conv_transpose1d,
+    2: graphc.conv_transpose2d,
+    3: graphc.conv_transpose3d,
+}
 
 
 @rule("Conv")

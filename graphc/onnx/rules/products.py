@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import graphc
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
 from graphc.onnx.rules.integers import through_floats
+
+ops: Any = graphc
 
 
 @rule("MatMul")
@@ -66,7 +70,7 @@ def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) 
 @rule("Einsum")
 def einsum(call: Call) -> Value:
     """Sums of products by Einstein's convention."""
-    return graphc.einsum(call.required("equation"), *call.values)
+    return ops.einsum(call.required("equation"), *call.values)
 
 
 MOST_ROWS = 4

@@ -145,10 +145,11 @@ def _direction(call: Call, kind: str, number: int) -> Direction:
         _clipped(call, _function(name, alphas[i : i + 1], betas[i : i + 1]))
         for i, name in enumerate(names, number * count)
     ]
-    parts = (None, None) if bias is None else graphc.split(bias, 2)
+    biases: tuple[Value | None, ...] = (None, None) if bias is None else graphc.split(bias, 2)
     return Direction(
         recurrent,
-        *parts,
+        biases[0],
+        biases[1],
         () if peepholes is None else graphc.split(peepholes, 3),
         functions,
         hidden,

