@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from typing import Any
-
 import graphc
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, Operand, UnsupportedError
@@ -24,8 +22,6 @@ PLAIN: Mapping[str, Callable[[Value], Value]] = {
     "Softsign": graphc.softsign,
     "Tanh": graphc.tanh,
 }
-
-ops: Any = graphc
 
 
 @rule(*PLAIN)
@@ -116,7 +112,7 @@ def hardmax(call: Call) -> Value:
     """1 at the first largest element along an axis, else 0."""
     x = call.value(0)
     axis = call.attribute("axis", -1) % x.type.rank
-    place = ops.argmax(x, axis)
+    place = graphc.argmax(x, axis)
     codes = graphc.one_hot(place, x.shape[axis], x.type.dtype)
     order = list(range(x.type.rank - 1))
     order.insert(axis, x.type.rank - 1)

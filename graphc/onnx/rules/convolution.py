@@ -92,3 +92,13 @@ def _transposed_padding(
     if auto == "SAME_UPPER":
         return tuple((n // 2, n - n // 2) for n in cut)
     return tuple((n - n // 2, n // 2) for n in cut)
+
+
+@rule("Col2Im")
+def col2im(call: Call) -> Value:
+    """What windows hold added up at each place."""
+    extents, size = call.integers(1), call.integers(2)
+    frame = window_of(call, extents, size)
+    return graphc.col2im(
+        call.value(0), extents, frame.size, frame.stride, frame.padding, frame.dilation
+    )

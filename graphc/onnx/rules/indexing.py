@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from typing import Any
-
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
 from graphc.onnx.weights import Weight, known
-
-ops: Any = graphc
 
 
 @rule("Gather")
@@ -31,20 +27,20 @@ def gather(call: Call) -> Value:
         found: Value = graphc.constant(numbers % extent)
         if axis == 0:
             return graphc.gather(x, found)
-        return ops.take(x, found, axis)
-    return ops.take(x, call.value(1), axis)
+        return graphc.take(x, found, axis)
+    return graphc.take(x, call.value(1), axis)
 
 
 @rule("GatherElements")
 def gather_elements(call: Call) -> Value:
     """One element along an axis for each index."""
-    return ops.gather_elements(call.value(0), call.value(1), call.attribute("axis", 0))
+    return graphc.gather_elements(call.value(0), call.value(1), call.attribute("axis", 0))
 
 
 @rule("GatherND")
 def gather_nd(call: Call) -> Value:
     """Rows by tuples of numbers."""
-    return ops.gather_nd(call.value(0), call.value(1), call.attribute("batch_dims", 0))
+    return graphc.gather_nd(call.value(0), call.value(1), call.attribute("batch_dims", 0))
 
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -53,7 +49,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 @rule("Scatter", "ScatterElements")
 def scatter_elements(call: Call) -> Value:
     """Elements along an axis, combined with updates."""
-    return ops.scatter_elements(
+    return graphc.scatter_elements(
         call.value(0),
         call.value(1),
         call.value(2),
@@ -66,7 +62,7 @@ def scatter_elements(call: Call) -> Value:
 def scatter_nd(call: Call) -> Value:
     """Rows by tuples of numbers, combined with updates."""
     reduction = call.choice("reduction", "none", REDUCTIONS)
-    return ops.scatter_nd(call.value(0), call.value(1), call.value(2), reduction)
+    return graphc.scatter_nd(call.value(0), call.value(1), call.value(2), reduction)
 
 
 @rule("OneHot")
@@ -105,4 +101,4 @@ def tensor_scatter(call: Call) -> Value:
         places = graphc.add(places, starts)
     if mode == "circular":
         places = graphc.remainder(places, past.shape[axis])
-    return ops.scatter_elements(past, places, update, axis)
+    return graphc.scatter_elements(past, places, update, axis)

@@ -6,10 +6,14 @@ import math
 from collections.abc import Sequence
 
 import graphc
+from graphc.ir.builder import apply
 from graphc.ir.graph import State, Value
 from graphc.ir.types import compute_dtype, normalize_axis
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
+from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes
+from graphc.ops.norm import EpsilonAttributes, GroupNorm, GroupNormAttributes, LayerNorm
+from graphc.ops.rms_norm import RmsNorm
 
 
 @rule("BatchNormalization")
@@ -23,19 +27,26 @@ def batch_norm(call: Call) -> Sequence[Value | None]:
     epsilon, kept = call.attribute("epsilon", 1e-5), call.attribute("momentum", 0.9)
     if not call.attribute("training_mode", 0):
         are_states = all(isinstance(v, State) and v.role == "statistic" for v in (mean, variance))
-        y = graphc.batch_norm(
-            x, epsilon, 1 - kept, scale=scale, bias=bias, running_mean=mean,
-            running_variance=variance, frozen=not are_states,
-        )  # fmt: skip
-        return (y,)
+        if are_states:
+            moving = BatchNormAttributes(epsilon, 1 - kept)
+            operands = (x, scale, bias, mean, variance)
+            return (apply(BatchNorm, *operands, attributes=moving).outputs[0],)
+        return (_by_statistics(x, scale, bias, mean, variance, epsilon),)
     axes = [i for i in range(x.type.rank) if i != 1]
     found = graphc.mean(x, axes)
     centred = graphc.sub(x, _per_channel(found, x))
     spread = graphc.mean(graphc.mul(centred, centred), axes)
-    y = graphc.batch_norm(
-        x, epsilon, scale=scale, bias=bias, running_mean=found, running_variance=spread, frozen=True
-    )
+    y = _by_statistics(x, scale, bias, found, spread, epsilon)
     return y, _moved(mean, found, kept), _moved(variance, spread, kept)
+
+
+def _by_statistics(
+    x: Value, scale: Value, bias: Value, mean: Value, variance: Value, epsilon: float
+) -> Value:
+    return graphc.batch_norm(
+        x, epsilon, scale=scale, bias=bias, running_mean=mean, running_variance=variance,
+        frozen=True,
+    )  # fmt: skip
 
 
 def _per_channel(value: Value, x: Value) -> Value:
@@ -65,9 +76,8 @@ def layer_norm(call: Call) -> Sequence[Value | None]:
     x, scale = call.value(0), call.value(1)
     kept, length = _rows(call, x)
     epsilon = call.attribute("epsilon", 1e-5)
-    rank = sum(1 for a, b in zip(kept, x.shape, strict=True) if a == 1) and (
-        x.type.rank - normalize_axis(call.attribute("axis", -1), x.type.rank, "LayerNormalization")
-    )
+    axis = normalize_axis(call.attribute("axis", -1), x.type.rank, "LayerNormalization")
+    rank = x.type.rank - axis
     rows = graphc.reshape(x, (-1, length))
     bias = call.optional(2)
     shift = (
@@ -75,7 +85,8 @@ def layer_norm(call: Call) -> Sequence[Value | None]:
         if bias is not None
         else graphc.full((length,), 0.0, scale.type.dtype)
     )
-    y = graphc.layer_norm(rows, epsilon, scale=_over_all(scale, x, rank), bias=shift)
+    operands = (rows, _over_all(scale, x, rank), shift)
+    y = apply(LayerNorm, *operands, attributes=EpsilonAttributes(epsilon)).outputs[0]
     mean = inverse = None
     if call.wants(1) or call.wants(2):
         wide = graphc.cast(rows, compute_dtype(x.type.dtype))
@@ -95,7 +106,8 @@ def rms_norm(call: Call) -> Value:
     axis = normalize_axis(call.attribute("axis", -1), x.type.rank, "RMSNormalization")
     weights = _over_all(scale, x, x.type.rank - axis)
     rows = graphc.reshape(x, (-1, length))
-    y = graphc.rms_norm(rows, call.attribute("epsilon", 1e-5), scale=weights)
+    guard = EpsilonAttributes(call.attribute("epsilon", 1e-5))
+    y = apply(RmsNorm, rows, weights, attributes=guard).outputs[0]
     return graphc.reshape(y, x.shape)
 
 
@@ -106,7 +118,12 @@ def group_norm(call: Call) -> Value:
     groups = call.required("num_groups")
     if scale.shape[0] == groups != x.shape[1]:
         scale, bias = (_repeated(w, x.shape[1] // groups) for w in (scale, bias))
-    return graphc.group_norm(x, groups, call.attribute("epsilon", 1e-5), scale=scale, bias=bias)
+    return _grouped(call, x, groups, scale, bias)
+
+
+def _grouped(call: Call, x: Value, groups: int, scale: Value, bias: Value) -> Value:
+    attributes = GroupNormAttributes(groups, call.attribute("epsilon", 1e-5))
+    return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]
 
 
 def _repeated(weight: Value, times: int) -> Value:
@@ -118,8 +135,7 @@ def _repeated(weight: Value, times: int) -> Value:
 def instance_norm(call: Call) -> Value:
     """Over all places of a channel: each channel is a group."""
     x, scale, bias = (call.value(i) for i in range(3))
-    epsilon = call.attribute("epsilon", 1e-5)
-    return graphc.group_norm(x, x.shape[1], epsilon, scale=scale, bias=bias)
+    return _grouped(call, x, x.shape[1], scale, bias)
 
 
 @rule("LpNormalization")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import graphc
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
 from graphc.onnx.rules.integers import through_floats
-
-ops: Any = graphc
 
 
 @rule("MatMul")
@@ -65,12 +61,6 @@ def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) 
         and call.shape(2) == call.shape(1)[:1]
         and call.dtype(0).kind == "float"
     )
-
-
-@rule("Einsum")
-def einsum(call: Call) -> Value:
-    """Sums of products by Einstein's convention."""
-    return ops.einsum(call.required("equation"), *call.values)
 
 
 MOST_ROWS = 4

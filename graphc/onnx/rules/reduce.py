@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from typing import Any
-
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, normalize_axis
@@ -23,8 +21,6 @@ def reduced(call: Call, function: Reducer, x: Value | None = None) -> Value:
     if not axes and call.attribute("noop_with_empty_axes", 0):
         return x
     return function(x, axes or None, bool(call.attribute("keepdims", 1)))
-
-ops: Any = graphc
 
 
 @rule("ReduceSum")
@@ -46,16 +42,10 @@ def reduce_mean(call: Call) -> Value:
 def reduce_extreme(call: Call) -> Value:
     """The largest or smallest element; of bool, whether any or all hold."""
     x = call.value(0)
-    function = graphc.max if call.node.op_type == "ReduceMax" else ops.min
+    function = graphc.max if call.node.op_type == "ReduceMax" else graphc.min
     if x.type.dtype == bool_:
         return graphc.cast(reduced(call, function, graphc.cast(x, "uint8")), bool_)
     return reduced(call, function, x)
-
-
-@rule("ReduceProd")
-def reduce_prod(call: Call) -> Value:
-    """A product."""
-    return reduced(call, ops.prod)
 
 
 @rule("ReduceSumSquare")
@@ -83,12 +73,6 @@ def reduce_log_sum(call: Call) -> Value:
     return _in_floats(call, lambda x: graphc.log(reduced(call, graphc.sum, x)))
 
 
-@rule("ReduceLogSumExp")
-def reduce_log_sum_exp(call: Call) -> Value:
-    """The logarithm of a sum of exponentials, without overflow."""
-    return _in_floats(call, lambda x: reduced(call, ops.logsumexp, x))
-
-
 def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:
     x = call.value(0)
     return function(x) if x.type.dtype.kind == "float" else through_floats(function, x)
@@ -97,7 +81,7 @@ def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:
 @rule("ArgMax", "ArgMin")
 def place(call: Call) -> Value:
     """The place of an extreme along an axis, the first or the last."""
-    function = ops.argmax if call.node.op_type == "ArgMax" else ops.argmin
+    function = graphc.argmax if call.node.op_type == "ArgMax" else graphc.argmin
     return function(
         call.value(0),
         call.attribute("axis", 0),
@@ -109,7 +93,7 @@ def place(call: Call) -> Value:
 @rule("CumSum")
 def cumsum(call: Call) -> Value:
     """A running sum."""
-    return ops.cumsum(
+    return graphc.cumsum(
         call.value(0),
         int(call.number(1)),
         bool(call.attribute("exclusive", 0)),
@@ -141,4 +125,4 @@ def top_k(call: Call) -> Sequence[Value]:
     """The largest or smallest elements along an axis, and their places."""
     x, axis = call.value(0), call.attribute("axis", -1)
     k = int(call.number(1)) if call.has(1) else call.required("k")
-    return ops.top_k(x, k, axis, bool(call.attribute("largest", 1)))
+    return graphc.top_k(x, k, axis, bool(call.attribute("largest", 1)))

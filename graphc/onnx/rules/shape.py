@@ -203,29 +203,17 @@ def _part(start: int, end: int, step: int, extent: int) -> slice:
 @rule("DepthToSpace")
 def depth_to_space(call: Call) -> Value:
     """Channels spread over blocks of places."""
-    x, block = call.value(0), call.required("blocksize")
-    n, c, h, w = x.shape
-    depth = c // (block * block)
-    if call.choice("mode", "DCR", ("DCR", "CRD")) == "DCR":
-        apart = graphc.reshape(x, (n, block, block, depth, h, w))
-        mixed = graphc.transpose(apart, (0, 3, 4, 1, 5, 2))
-    else:
-        apart = graphc.reshape(x, (n, depth, block, block, h, w))
-        mixed = graphc.transpose(apart, (0, 1, 4, 2, 5, 3))
-    return graphc.reshape(mixed, (n, depth, h * block, w * block))
+    return graphc.depth_to_space(
+        call.value(0), call.required("blocksize"), call.attribute("mode", "DCR")
+    )
 
 
 @rule("SpaceToDepth")
 def space_to_depth(call: Call) -> Value:
     """Blocks of places as channels."""
-    x, block = call.value(0), call.required("blocksize")
-    n, c, h, w = x.shape
-    apart = graphc.reshape(x, (n, c, h // block, block, w // block, block))
-    if call.choice("mode", "DCR", ("DCR", "CRD")) == "DCR":
-        mixed = graphc.transpose(apart, (0, 3, 5, 1, 2, 4))
-    else:
-        mixed = graphc.transpose(apart, (0, 1, 3, 5, 2, 4))
-    return graphc.reshape(mixed, (n, c * block * block, h // block, w // block))
+    return graphc.space_to_depth(
+        call.value(0), call.required("blocksize"), call.attribute("mode", "DCR")
+    )
 
 
 @rule("EyeLike")
