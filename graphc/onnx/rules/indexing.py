@@ -82,9 +82,8 @@ def one_hot(call: Call) -> Value:
 @rule("Range")
 def range_(call: Call) -> Weight:
     """Numbers from a start by steps to below a limit, all known."""
-    start, limit, step = (call.known(i).reshape(()).item() for i in range(3))
-    numbers = np.arange(start, limit, step, call.dtype(0).numpy)
-    return known(call.node.output[0], numbers)
+    bounds = [call.known(i).reshape(()).item() for i in range(3)]
+    return known(call.node.output[0], np.arange(*bounds).astype(call.dtype(0).numpy))
 
 
 @rule("TensorScatter")

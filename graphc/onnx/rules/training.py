@@ -85,8 +85,11 @@ def adam(call: Call) -> Sequence[Value]:
 
 def _corrected(call: Call, alpha: float, beta: float, dtype: DType) -> Value:
     steps, rate = _steps(call, dtype), _rate(call)
-    powers = [
-        graphc.sub(1.0, graphc.power(graphc.full((), base, dtype), steps)) for base in (beta, alpha)
-    ]
-    factor = graphc.div(graphc.sqrt(powers[0]), powers[1])
-    return graphc.where(graphc.greater(steps, 0.0), graphc.mul(rate, factor), rate)
+    has_begun = graphc.greater(steps, 0.0)
+    counted = graphc.where(has_begun, steps, 1.0)  # nothing is divided by 0 where none is taken
+    first, second = (
+        graphc.sub(1.0, graphc.power(graphc.full((), base, dtype), counted))
+        for base in (alpha, beta)
+    )
+    factor = graphc.div(graphc.sqrt(second), first)
+    return graphc.where(has_begun, graphc.mul(rate, factor), rate)
