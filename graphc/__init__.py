@@ -73,6 +73,7 @@ from graphc.ops.integer import (
     right_shift,
     trunc_divide,
 )
+from graphc.ops.interpolate import grid_sample
 from graphc.ops.loss import (
     binary_cross_entropy_with_logits,
     hinge,
@@ -221,6 +222,7 @@ __all__ = [
     "gradient",
     "greater",
     "greater_equal",
+    "grid_sample",
     "group_norm",
     "gru_cell",
     "gru_parameters",

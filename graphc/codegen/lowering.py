@@ -8,6 +8,7 @@ from graphc.codegen.families import (
     attention,
     axis_map,
     dropout,
+    interpolate,
     lookup,
     order,
     pooling,
@@ -26,8 +27,9 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
-    attention, axis_map, convolution, cross_entropy, dropout, elementwise, extremes, lookup, norms,
-    order, pooling, products, reductions, resample, scan, scatter, softmax, step_numbers,
+    attention, axis_map, convolution, cross_entropy, dropout, elementwise, extremes, interpolate,
+    lookup, norms, order, pooling, products, reductions, resample, scan, scatter, softmax,
+    step_numbers,
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""
 

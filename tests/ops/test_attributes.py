@@ -58,6 +58,7 @@ PART = (-0.1, 1.1, *NOT_FINITE)
 LABELS = ((1, 2), (HUGE,), (True,), 0)
 FACTOR = (0, -1, FAR, HUGE)
 MAP = {"axis": (-1, 4, FAR, HUGE, 2.5), "extent": (0, -1, FAR, HUGE, 2.5, 1)}
+PLACES = {"form": ("", "bilinear", None), "outside": ("", "border", None)}
 UNFOLD = {
     "window": (0, -1, 4, FAR, HUGE),
     "stride": (0, -1, 3, HUGE),
@@ -125,6 +126,11 @@ REFUSED = {
     "label_weight": {"ignored": LABELS},
     "hard_sigmoid": {"alpha": NUMBER, "beta": NUMBER},
     "hard_sigmoid_gradient": {"alpha": NUMBER, "beta": NUMBER},
+    "interpolate": PLACES,
+    "interpolate_input_gradient": {
+        **PLACES, "extents": ((0, 2), (-1, 3), (3,), (), (FAR, 1), (HUGE, 1), 3),
+    },
+    "interpolate_place_gradient": {**PLACES, "form": (*PLACES["form"], "nearest")},
     "layer_norm": {"epsilon": EPSILON},
     "leaky_relu": {"slope": ABOVE_0},
     "leaky_relu_gradient": {"slope": ABOVE_0},

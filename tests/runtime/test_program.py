@@ -88,7 +88,21 @@ def test_no_kernel_allocates():
     assert_no_call_allocates(program, feeds)
 
 
+def maps():
+    """Maps brought to other places and extents, at sizes at which a temporary would show."""
+    x, t = g.input("x", (4, 8, 40, 36)), g.input("t", (4,), "int32")
+    h = g.conv2d(x, 8, 3, padding=((0, 1), (2, 0)))
+    h = g.pad(h, ((0, 0), (0, 0), (3, 2), (1, 4)), "reflect")
+    h = g.resize(h, (4, 8, 29, 47), form="cubic", antialias=True)
+    h = g.grid_sample(h, g.tanh(g.parameter("grid", (4, 30, 30, 2))), padding="reflection")
+    h = g.max_pool2d(h, 3, 1, ((0, 1), (1, 0)), dilation=2)
+    h = g.average_pool2d(h, 3, 2, 1, ceil_mode=True, count_include_pad=False)
+    h = g.col2im(g.im2col(h, 2), h.shape[2:], 2)
+    return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
+
+
 NETWORKS = {
+    "maps": maps,
     "gpt2": lambda: gpt2(layers=1, width=64, heads=2, seq_len=64, batch=4, vocab=64),
     "mobilenet_v2": lambda: mobilenet_v2(batch=2, image=32, classes=5),
     "lstm": lambda: lstm(seq_len=3, batch=16, layers=1, hidden=64, inputs=32, classes=20),

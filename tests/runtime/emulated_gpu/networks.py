@@ -69,6 +69,18 @@ def resampled():
     return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
 
 
+def remapped():
+    """Volumes, and maps brought to other places: windows, edges, interpolation."""
+    x, t = g.input("x", (2, 2, 4, 6, 5), "float64"), g.input("t", (2,), "int32")
+    h = g.relu(g.conv3d(x, 3, 2, (2, 1, 1), padding=((1, 0), (0, 1), (0, 0)), name="a"))
+    h = g.max_pool3d(h, (1, 2, 2), 1, ceil_mode=True)
+    h = g.reshape(h, (2, -1, *h.shape[3:]))
+    h = g.pad(g.resize(h, (*h.shape[:2], 7, 4), form="linear"), ((0, 0), (0, 0), (1, 2), 1), "wrap")
+    h = g.grid_sample(h, g.tanh(g.parameter("grid", (2, 4, 4, 2), "float64")), "cubic")
+    h = g.average_pool2d(h, 3, 2, 1, count_include_pad=False)
+    return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
+
+
 def on_gpu(plan, folder, seed=0, **options):
     """A program of a plan on an emulated GPU, and that GPU."""
     device = EmulatedDevice(folder, seed)

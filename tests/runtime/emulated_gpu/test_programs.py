@@ -16,6 +16,7 @@ from runtime.emulated_gpu.networks import (
     fed,
     fused_gpt2,
     on_gpu,
+    remapped,
     resampled,
     small_convolutions,
     small_gpt2,
@@ -45,6 +46,7 @@ CASES = {
     "unet, adam": (small_unet, g.optim.Adam(1e-3), {}, 1e-8),
     "mobilenet, momentum": (small_mobilenet, g.optim.Momentum(1e-2), {}, 1e-8),
     "resampled, sgd": (resampled, g.optim.SGD(1e-1), {}, 1e-10),
+    "remapped, sgd": (remapped, g.optim.SGD(1e-1), {}, 1e-10),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),

@@ -1,0 +1,292 @@
+"""Maps interpolated at places that are computed, and its gradients; `grid_sample` on top.
+
+A place has one coordinate an axis, in elements of x from its first, the last axis first. What it
+reads are one, two or four elements along each axis around it, with products of weights; Keys' cubic
+kernel has the coefficient -0.75. The arithmetic on the CPU is in cpu/interpolation.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from graphc.errors import OptionError, ShapeError, choose
+from graphc.ir.attributes import OneOf, Whole
+from graphc.ir.builder import apply, as_value, constant
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType, bool_, int64
+from graphc.ops.choice import maximum, minimum
+from graphc.ops.cpu import interpolation
+from graphc.ops.elementwise import add, float_dtype, mul, sub
+from graphc.ops.geometry import COUNTED
+from graphc.ops.rounding import abs, floor
+
+FORMS = ("nearest", "linear", "cubic")
+OUTSIDE = ("zeros", "edge", "reflect", "symmetric")
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+"""Elements along an axis that a place reads."""
+
+TILE_BYTES = 4 * 2**20
+"""Bytes of scratch, if the device allows as much and one place of an image needs no more."""
+
+MOST_AXES = 3
+
+Extents = Annotated[tuple[int, ...], Whole(1, COUNTED)]
+
+
+@dataclass(frozen=True, slots=True)
+class InterpolateAttributes:
+    """The kernel, and what stands for elements beyond the ends."""
+
+    form: Annotated[str, OneOf(FORMS)] = "linear"
+    outside: Annotated[str, OneOf(OUTSIDE)] = "zeros"
+
+
+@dataclass(frozen=True, slots=True)
+class InterpolateGradientAttributes:
+    """As going forward, and the extents of the maps behind their channels."""
+
+    extents: Extents
+    form: Annotated[str, OneOf(FORMS)] = "linear"
+    outside: Annotated[str, OneOf(OUTSIDE)] = "zeros"
+
+
+class Interpolation(Op):
+    """Base of the ops over x (batch, channels, *extents) and places (batch, *shape, axes)."""
+
+    any_strides = True
+    precision = "wide"
+
+    def sampled(self, x: TensorType, places: TensorType) -> TensorType:
+        """The type of x interpolated at those places."""
+        float_dtype(x, places)
+        axes = x.rank - 2
+        if not 1 <= axes <= MOST_AXES or places.rank < 2 or places.shape[-1] != axes:
+            raise ShapeError(
+                f"x is (batch, channels, 1 to {MOST_AXES} extents) and places (batch, ..., a "
+                f"coordinate for each extent), got {x} and {places}"
+            )
+        if places.shape[0] != x.shape[0]:
+            raise ShapeError(f"x and places have one batch, got {x} and {places}")
+        if max(x.shape[2:]) > COUNTED // 4:
+            raise ShapeError(f"an axis has at most {COUNTED // 4} elements, got {x}")
+        return x.with_shape((*x.shape[:2], *places.shape[1:-1]))
+
+    def types(self, node: Node) -> tuple[TensorType, TensorType]:
+        """The maps that are read or summed, and the places."""
+        raise NotImplementedError
+
+    def _work(self, node: Node) -> int:
+        """Products with weights, of all elements that are read."""
+        x, places = self.types(node)
+        points = places.elements // places.shape[-1]
+        return points * x.shape[1] * int(TAPS[node.attributes.form] ** (x.rank - 2))
+
+    def cost(self, node: Node) -> Cost:
+        moved = super().cost(node)
+        return Cost(2 * self._work(node), moved.bytes_read, moved.bytes_written)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """For a tile of places: numbers, indices and truths of their taps, and a row a channel."""
+        x, places = self.types(node)
+        axes, taps = x.rank - 2, TAPS[node.attributes.form]
+        points = math.prod(places.shape[1:-1])
+        reals = 2 * axes * taps + axes + 3
+        ints, bools = axes * taps + 2, axes * taps + 1
+        itemsize = max(4, x.dtype.itemsize)
+        point = (reals + x.shape[1]) * itemsize + 8 * ints + bools
+        tile = min(points, max(1, min(TILE_BYTES, device.workspace_limit_bytes) // point))
+        return (
+            x.with_shape((reals, tile)),
+            TensorType((ints, tile), int64),
+            TensorType((bools, tile), bool_),
+            x.with_shape((x.shape[1], tile)),
+        )
+
+    def tiles(self, record: Recorder, node: Node, places: Array) -> interpolation.Tiles:
+        """The tiles of places, and the scratch in which they are worked on."""
+        a, (x, _) = node.attributes, self.types(node)
+        taps = interpolation.Taps(x.shape[2:], TAPS[a.form], a.outside)
+        flat = places.reshape(places.shape[0], -1, places.shape[-1])
+        return interpolation.Tiles(taps, flat, record.scratch)
+
+
+class Interpolate(Interpolation):
+    """y = x at each place."""
+
+    name, inputs = "interpolate", ("x", "places")
+    attributes = InterpolateAttributes
+    needs_contiguous = ("x", "places")
+
+    def infer(
+        self, attributes: InterpolateAttributes, x: TensorType, places: TensorType
+    ) -> TensorType:
+        return self.sampled(x, places)
+
+    def types(self, node: Node) -> tuple[TensorType, TensorType]:
+        x, places = node.inputs
+        return x.type, places.type
+
+    def gradient_x(self, node: Node, dy: Value, places: Value) -> Value:
+        return apply(
+            InterpolateInputGradient, dy, places, attributes=_with_extents(node, node.inputs[0])
+        ).output
+
+    def gradient_places(self, node: Node, dy: Value, x: Value, places: Value) -> Value | None:
+        if node.attributes.form == "nearest":
+            return None
+        return apply(InterpolatePlaceGradient, dy, x, places, attributes=node.attributes).output
+
+    def kernel(self, record: Recorder, node: Node, x: Array, places: Array, *, y: Array) -> None:
+        tiles = self.tiles(record, node, places)
+        maps, results = _flat_maps(x), y.reshape(*y.shape[:2], -1)
+        record(functools.partial(interpolation.gather, tiles, maps, results))
+
+
+class InterpolateInputGradient(Interpolation):
+    """dx: each element sums the gradients of the places that read it."""
+
+    name, inputs, outputs = "interpolate_input_gradient", ("dy", "places"), ("dx",)
+    attributes = InterpolateGradientAttributes
+    needs_contiguous = ("dy", "places")
+
+    def infer(
+        self, attributes: InterpolateGradientAttributes, dy: TensorType, places: TensorType
+    ) -> TensorType:
+        if dy.rank < 2:
+            raise ShapeError(f"dy is (batch, channels, ...), got {dy}")
+        dx = dy.with_shape((*dy.shape[:2], *attributes.extents))
+        wanted = self.sampled(dx, places)
+        if wanted != dy:
+            raise ShapeError(f"{dx} at {places} is {wanted}, and dy is {dy}")
+        return dx
+
+    def types(self, node: Node) -> tuple[TensorType, TensorType]:
+        return node.output.type, node.inputs[1].type
+
+    def gradient_dy(self, node: Node, ddx: Value, places: Value) -> Value:
+        return apply(Interpolate, ddx, places, attributes=_plain(node)).output
+
+    def gradient_places(self, node: Node, ddx: Value, dy: Value, places: Value) -> Value | None:
+        if node.attributes.form == "nearest":
+            return None
+        return apply(InterpolatePlaceGradient, dy, ddx, places, attributes=_plain(node)).output
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, places: Array, *, dx: Array) -> None:
+        tiles = self.tiles(record, node, places)
+        gradients = dy.reshape(*dy.shape[:2], -1)
+        record(functools.partial(interpolation.scatter, tiles, gradients, _flat_maps(dx)))
+
+
+class InterpolatePlaceGradient(Interpolation):
+    """dplaces: how y changes with each coordinate, times dy, summed over channels."""
+
+    name, inputs = "interpolate_place_gradient", ("dy", "x", "places")
+    outputs = ("dplaces",)
+    attributes = InterpolateAttributes
+    needs_contiguous = ("dy", "x", "places")
+
+    def infer(
+        self, attributes: InterpolateAttributes, dy: TensorType, x: TensorType, places: TensorType
+    ) -> TensorType:
+        wanted = self.sampled(x, places)
+        if wanted != dy:
+            raise ShapeError(f"{x} at {places} is {wanted}, and dy is {dy}")
+        if attributes.form == "nearest":
+            raise OptionError("the nearest element does not change with its place: no gradient")
+        return places
+
+    def types(self, node: Node) -> tuple[TensorType, TensorType]:
+        _, x, places = node.inputs
+        return x.type, places.type
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, places: Array, *, dplaces: Array
+    ) -> None:
+        tiles = self.tiles(record, node, places)
+        gradients, maps = dy.reshape(*dy.shape[:2], -1), _flat_maps(x)
+        results = dplaces.reshape(dplaces.shape[0], -1, dplaces.shape[-1])
+        record(functools.partial(interpolation.slopes, tiles, gradients, maps, results))
+
+
+def _with_extents(node: Node, x: Value) -> InterpolateGradientAttributes:
+    a = node.attributes
+    return InterpolateGradientAttributes(x.shape[2:], a.form, a.outside)
+
+
+def _plain(node: Node) -> InterpolateAttributes:
+    return InterpolateAttributes(node.attributes.form, node.attributes.outside)
+
+
+def _flat_maps(x: Array) -> Array:
+    return x.reshape(*x.shape[:2], -1)
+
+
+# --- function ---
+
+PADDINGS = ("zeros", "border", "reflection")
+
+
+def grid_sample(
+    x: Value,
+    grid: Value,
+    form: str = "linear",
+    padding: str = "zeros",
+    align_corners: bool = False,
+) -> Value:
+    """x (batch, channels, *extents), of 1 to 3 extents, at the places of a grid (batch, *shape,
+    axes).
+
+    A place has a coordinate from -1 to 1 for each axis, the last axis first: these are the centres
+    of the outermost elements with `align_corners`, else their outer edges. The `form` is "nearest"
+    (halves go to the even element), "linear" or "cubic", with the coefficient -0.75. What lies
+    beyond x is zeros, the nearest element of its "border", or its "reflection" there, as in
+    PyTorch. The result is (batch, channels, *shape). x and the grid get gradients, but for the
+    grid with "nearest"; the grid's gradient has none of its own. Raises `ShapeError`,
+    `OptionError` and `DTypeError`.
+    """
+    choose("grid_sample: form", form, FORMS)
+    choose("grid_sample: padding", padding, PADDINGS)
+    if not isinstance(align_corners, bool):
+        raise OptionError(f"grid_sample: align_corners is True or False, got {align_corners!r}")
+    float_dtype(as_value("grid_sample", x).type, as_value("grid_sample", grid).type)
+    axes = x.type.rank - 2
+    if not 1 <= axes <= MOST_AXES or grid.shape[-1:] != (axes,):
+        raise ShapeError(
+            f"grid_sample: x is (batch, channels, 1 to {MOST_AXES} extents) and the grid (batch, "
+            f"..., a coordinate for each), got {x.type} and {grid.type}"
+        )
+    extents = np.array(x.shape[:1:-1], x.type.dtype.numpy)
+    factors = (extents - 1 if align_corners else extents) / 2
+    places = add(mul(grid, _numbers(factors)), _numbers((extents - 1) / 2))
+    outside = {"zeros": "zeros", "border": "edge"}.get(
+        padding, "reflect" if align_corners else "symmetric"
+    )
+    if padding != "zeros" and form != "cubic":
+        if padding == "reflection":
+            places = _reflected(places, extents, align_corners)
+        places = minimum(maximum(places, 0.0), _numbers(extents - 1))
+        outside = "edge"
+    attributes = InterpolateAttributes(form, outside)
+    return apply(Interpolate, x, places, attributes=attributes).output
+
+
+def _numbers(given: Any) -> Value:
+    return constant(given)
+
+
+def _reflected(places: Value, extents: Any, align_corners: bool) -> Value:
+    """Coordinates folded between the first and the last centre, or the outer edges."""
+    low = 0.0 if align_corners else -0.5
+    span = np.maximum(extents - 1, 1) if align_corners else extents
+    away = sub(places, low) if low else places
+    turns = floor(mul(away, _numbers(1 / (2 * span))))
+    within = sub(away, mul(turns, _numbers(2 * span)))
+    folded = sub(_numbers(span), abs(sub(within, _numbers(span))))
+    return add(folded, low) if low else folded
