@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +14,8 @@ CUBIC = -0.75
 """The coefficient of Keys' kernel."""
 
 
-class Taps(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Taps:
     """What a place reads: of maps of these extents so many elements an axis."""
 
     extents: tuple[int, ...]
@@ -114,7 +114,8 @@ class Tile:
         for axis, tap in enumerate(taps):
             rows = self.slopes if axis == sloped else self.weights
             np.multiply(self.weight, rows[axis, tap], out=self.weight)
-        return self.weight
+        product: Array = self.weight
+        return product
 
     def clear(self, rows: Array) -> None:
         """Zeros where what was read lies beyond the ends."""
