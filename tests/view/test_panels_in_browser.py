@@ -118,7 +118,7 @@ def test_tabs_have_common_axes_and_their_own_figures(screen):
         assert screen.view() == [0, steps, 0, height]
         selected = screen.page.locator("[role=tab][aria-selected=true]")
         assert selected.all_inner_texts() == [name]
-        assert f"{plan.arena_bytes} bytes" in screen.page.locator("#summary").inner_text()
+        assert f"{plan.arena_bytes:,} bytes" in screen.page.locator("#summary").inner_text()
         check_moment(screen, plan, plan.peak_step)
         title = screen.page.locator("#moment-title").inner_text().lower()
         assert title.startswith("peak")
