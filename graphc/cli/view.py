@@ -96,7 +96,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
             check_pictures()
     plans = _plans(parser, options)
     if not options.diff:
-        say(fit_line(plans, None if options.model.endswith(SUFFIX) else options))
+        say(fit_line([*plans.items()], None if options.model.endswith(SUFFIX) else options))
     notes: list[str] = []
     if options.diff:
         notes = differences(*plans.values())

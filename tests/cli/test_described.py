@@ -99,6 +99,16 @@ def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
     assert run(capsys, "compare", "mlp", *SMALL, "--budget", "1KiB", "--json")[0] == 3
 
 
+def test_of_several_budgets_the_object_names_the_one_that_cannot_be_met(capsys):
+    budgets = ("--budget", "1GiB", "--budget", "2KiB", "--budget", "1KiB")
+    code, out, err = run(capsys, "compare", "mlp", *SMALL, *budgets, "--json")
+    assert (code, err) == (3, "")
+    found = json.loads(out)
+    assert found["budget_bytes"] == 2048
+    assert found["options"]["budget"] == "2KiB"
+    assert found["least_bytes"] > 2048
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
