@@ -164,7 +164,7 @@ def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
     if twice:
         raise OptionError(f"--strategies names a tab each; {twice[0]!r} stands there twice")
     for name in ("allocate", "recompute", "dump"):
-        if getattr(options, name) != parser.get_default(name):
+        if name in parser.given:
             raise OptionError(
                 f"--strategies says how each of several plans is made; leave out --{name}, or "
                 "--strategies"

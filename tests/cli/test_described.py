@@ -135,6 +135,8 @@ def test_of_several_budgets_the_object_names_the_one_that_cannot_be_met(capsys):
         (("compare", "--optimizer", "none", "--budget", "1MiB"), "for training steps"),
         (("batch", "--allocate", "none", "--keep-order"), "which keeps it anyway"),
         (("profile", "--optimizer", "none", "--weight-decay", "1"), "does nothing"),
+        (("plan", "layers=4"), "layers is given twice, as 3 and 4; give one"),
+        (("view", "--strategies", "none,cheap", "--allocate", "packed"), "leave out --allocate"),
     ],
 )
 def test_options_that_contradict_or_do_nothing_are_errors(
