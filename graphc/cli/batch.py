@@ -12,6 +12,7 @@ from rich.table import Table
 
 from graphc.batches import LargestBatch, largest_batch
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
+from graphc.cli.described import identity
 from graphc.cli.fits import WIDTH, as_budget, place
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, plan_options
@@ -128,8 +129,10 @@ def _described(
         }
         for (flags, _), largest in zip(kinds, found, strict=True)
     ]
+    made_by = identity(options)
+    made_by["arguments"].pop("batch", None)
     return {
-        "model": options.model,
+        **made_by,
         "device": name,
         "usable_bytes": parse_bytes("memory", limit),
         "batches": rows,

@@ -20,7 +20,7 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
-from graphc.cli.described import described
+from graphc.cli.described import described, identity
 from graphc.cli.fits import WIDTH, fits_line
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
@@ -135,7 +135,8 @@ def _show_frontier(options: argparse.Namespace) -> None:
     if options.output is not None:
         _draw_frontier(options, points)
     if options.json:
-        say(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
+        found = {**identity(options), "frontier": [asdict(p) for p in points]}
+        say(json.dumps(found, default=str))
         return
     columns = ("arena", "paper's measure", "extra time", "proven", "extra flops")
     table = Table(*columns, box=None, title=f"no plan below {format_bytes(points[0].bound_bytes)}")
