@@ -20,6 +20,8 @@ def test_a_click_shows_all_of_a_value(screen):
     assert value.node.label in text
     assert " × ".join(map(str, value.shape)) in text
     assert f"{buffer.offset:#x} to {buffer.offset + buffer.bytes:#x}" in text
+    assert value.type.bytes >= 1024
+    assert f" ({value.type.bytes:,})\n" in text
     readers = plan.graph.uses[value]
     assert f"readers: {len(readers)}" in text.lower()
     for reader in readers:
