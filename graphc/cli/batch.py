@@ -13,10 +13,10 @@ from rich.table import Table
 from graphc.batches import LargestBatch, largest_batch
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
 from graphc.cli.described import identity
-from graphc.cli.fits import WIDTH, as_budget, place
+from graphc.cli.fits import as_budget, place
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, plan_options
-from graphc.cli.terminal import Console, say
+from graphc.cli.terminal import WIDTH, Console, say
 from graphc.compiler import plan
 from graphc.errors import OptionError
 from graphc.ir.graph import Value

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.described import described
-from graphc.cli.fits import WIDTH, fit_line
+from graphc.cli.fits import fit_line
 from graphc.cli.models import add_model
 from graphc.cli.parser import Parser
 from graphc.cli.plans import (
@@ -26,7 +26,7 @@ from graphc.cli.plans import (
     plan_from_arguments,
     written,
 )
-from graphc.cli.terminal import Console, say
+from graphc.cli.terminal import WIDTH, Console, say
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes

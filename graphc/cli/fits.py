@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphc.cli.plans import plan_from_arguments
+from graphc.cli.terminal import WIDTH
 from graphc.errors import BudgetError
 from graphc.ir.device_memory import GIB, MIB, DeviceMemory
 from graphc.ir.types import format_bytes
 from graphc.options import GOALS
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.memory import memory_of
-
-WIDTH = 80
-"""The columns of what a command prints."""
 
 
 def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> str:

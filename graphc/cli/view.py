@@ -27,7 +27,7 @@ from graphc.cli.plans import (
     cost_model,
     plan_from_arguments,
 )
-from graphc.cli.terminal import say
+from graphc.cli.terminal import say, tell
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import is_regular, write_atomically
 from graphc.ir.types import parse_bytes
@@ -100,7 +100,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     notes: list[str] = []
     if options.diff:
         notes = differences(*plans.values())
-        say("\n".join(notes))
+        tell(notes)
     if write is not None:
         report(f"making {output}")
         content = write(plans, options, notes)

@@ -56,6 +56,18 @@ def test_a_plan_is_printed_in_80_columns_without_its_nodes(capsys, tmp_path, arg
     assert not NODE_LINE.search(out)
 
 
+@pytest.mark.parametrize("asked", ["--peak", "--kept", "--scopes", "%3"])
+def test_an_explanation_is_printed_in_80_columns_with_every_word(capsys, asked):
+    given = ("explain", "mlp", "layers=6", "batch=256", asked)
+    printed = run(capsys, *given)[1]
+    assert max(map(len, printed.splitlines())) <= 80
+    (part,) = [each for name, each in json.loads(run(capsys, *given, "--json")[1]).items()
+               if name != "plan"]  # fmt: skip
+    assert max(map(len, part["sentences"])) > 80
+    told = printed.split("\n", 1)[1]
+    assert told.split() == " ".join(part["sentences"]).split()
+
+
 def test_with_text_the_list_of_nodes_comes_before_the_answer(capsys):
     plain, text = (run(capsys, "plan", "mlp", *SMALL, *more)[1] for more in ((), ("--text",)))
     count = json.loads(run(capsys, "plan", "mlp", *SMALL, "--json")[1])["nodes"]
