@@ -129,7 +129,8 @@ def _described(
         }
         for (flags, _), largest in zip(kinds, found, strict=True)
     ]
-    made_by = identity(options)
+    settings = [*options.settings, "batch=1"]  # some models have no batch of their own
+    made_by = identity(argparse.Namespace(**{**vars(options), "settings": settings}))
     made_by["arguments"].pop("batch", None)
     return {
         **made_by,

@@ -116,7 +116,7 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
     """The changes that lower the arena most."""
     sys.stdout.flush()  # the plan is read while others are made
     lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
-    tell(["", *lines] if lines else [])
+    tell(["", *lines] if lines else [], below="  ")
 
 
 def _show_frontier(options: argparse.Namespace) -> None:

@@ -29,10 +29,10 @@ def say(*parts: object, end: str = "\n") -> None:
     sys.stdout.write(escaped(" ".join(map(str, parts)) + end))
 
 
-def tell(sentences: Iterable[str]) -> None:
+def tell(sentences: Iterable[str], below: str = BELOW) -> None:
     """Print sentences, each from a line of its own on, folded to the columns of a command."""
     for sentence in sentences:
-        say(textwrap.fill(sentence, WIDTH, subsequent_indent=BELOW, break_on_hyphens=False))
+        say(textwrap.fill(sentence, WIDTH, subsequent_indent=below, break_on_hyphens=False))
 
 
 def complain(message: object, command: str = "graphc") -> None:
