@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from graphc.ir.device import Device
+from graphc.ir.device import Device, planned_device
 from graphc.keywords import takes
 from graphc.options import (
     AUTO,
@@ -85,6 +85,11 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
             )
             for point in plans.frontier()
         ]
+
+
+def device_of(device: str | Device, roofline: str | None) -> Device:
+    """The profile that a plan with these options is for, of ``auto`` that of this machine."""
+    return planned_device(_profile(find(AUTO)) if device == AUTO else device, roofline)
 
 
 def _on_this_machine(options: Told) -> Told:

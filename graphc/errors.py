@@ -232,6 +232,11 @@ def quoted(given: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
+def given_twice(first: object, second: object) -> str:
+    """What a message says of an option that stands there with two values."""
+    return f"is given twice, as {quoted(first)} and {quoted(second)}; give one"
+
+
 def whole_number(name: str, given: object, least: int = 1) -> int:
     """Return `given` as an int if it is a whole number from `least` up, else `OptionError`."""
     if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < least:

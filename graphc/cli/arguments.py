@@ -6,11 +6,12 @@ import argparse
 import ast
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphc import files
-from graphc.errors import OptionError, did_you_mean, quoted, whole_number
+from graphc.errors import OptionError, did_you_mean, given_twice, quoted, whole_number
 from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
 from graphc.options import GOALS, PlanOptions, StepOptions
@@ -150,10 +151,11 @@ def parse_settings(entries: Sequence[str]) -> dict[str, Any]:
         key, separator, value = entry.partition("=")
         if not separator or not key.isidentifier():
             raise OptionError(f"{quoted(entry)} is not of the form key=value")
-        try:
-            settings[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            settings[key] = value
+        found: Any = value
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = ast.literal_eval(value)
+        if settings.setdefault(key, found) != found:
+            raise OptionError(f"{key} {given_twice(settings[key], found)}")
     return settings
 
 

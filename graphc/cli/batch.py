@@ -12,10 +12,11 @@ from rich.table import Table
 
 from graphc.batches import LargestBatch, largest_batch
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
-from graphc.cli.fits import WIDTH, as_budget, place
+from graphc.cli.described import identity
+from graphc.cli.fits import as_budget, place
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, plan_options
-from graphc.cli.terminal import Console, say
+from graphc.cli.terminal import WIDTH, Console, say
 from graphc.compiler import plan
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
@@ -128,8 +129,11 @@ def _described(
         }
         for (flags, _), largest in zip(kinds, found, strict=True)
     ]
+    settings = [*options.settings, "batch=1"]  # some models have no batch of their own
+    made_by = identity(argparse.Namespace(**{**vars(options), "settings": settings}))
+    made_by["arguments"].pop("batch", None)
     return {
-        "model": options.model,
+        **made_by,
         "device": name,
         "usable_bytes": parse_bytes("memory", limit),
         "batches": rows,

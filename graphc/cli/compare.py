@@ -14,7 +14,7 @@ from rich.table import Table
 
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.described import described
-from graphc.cli.fits import WIDTH, fit_line
+from graphc.cli.fits import fit_line
 from graphc.cli.models import add_model
 from graphc.cli.parser import Parser
 from graphc.cli.plans import (
@@ -26,8 +26,8 @@ from graphc.cli.plans import (
     plan_from_arguments,
     written,
 )
-from graphc.cli.terminal import Console, say
-from graphc.errors import OptionError
+from graphc.cli.terminal import WIDTH, Console, say
+from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
 from graphc.options import PlanOptions
@@ -41,7 +41,7 @@ SHOWING = ("model", "settings", "output", "json", "takes_word", "run")
 """Options that say what to do with plans, not which ones to make."""
 
 LONGEST = 18
-"""The most columns of a row's name."""
+"""The columns of a row's name, which goes on below itself where it is longer."""
 
 
 def add(commands: Commands) -> None:
@@ -96,13 +96,13 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         rows = []
     else:
         rows = _made(options)
-    rows += [Row(Path(path).name, load_plan(path), None) for path in words]
+    rows += _read(words)
     if options.output is not None:
         _draw(options, rows)
     if options.json:
         say(json.dumps([_described(row, options) for row in rows], default=str))
     else:
-        named = {f"{row.name}, {row.plan.allocate}": row.plan for row in rows}
+        named = [(f"{row.name}, {row.plan.allocate}", row.plan) for row in rows]
         say(fit_line(named, options if not options.model.endswith(SUFFIX) else None))
         Console(width=WIDTH).print(_table(rows))
     written(options)
@@ -119,8 +119,22 @@ def _made(options: argparse.Namespace) -> list[Row]:
         rows.append(Row(found.recompute, found, choice))
     for budget in options.budgets:
         choice = {"budget": budget}
-        rows.append(Row(f"budget {budget}", plan_from_arguments(options, **choice), choice))
+        try:
+            found = plan_from_arguments(options, **choice)
+        except BudgetError:
+            options.budget = budget  # of several, the one that the object for JSON is about
+            raise
+        rows.append(Row(f"budget {budget}", found, choice))
     return rows
+
+
+def _read(paths: Sequence[str]) -> list[Row]:
+    """The rows of plans from files, named by their paths where their names are the same."""
+    names = [Path(path).name for path in paths]
+    return [
+        Row(name if names.count(name) == 1 else path, load_plan(path), None)
+        for name, path in zip(names, paths, strict=True)
+    ]
 
 
 def _described(row: Row, options: argparse.Namespace) -> dict[str, Any]:
@@ -131,8 +145,8 @@ def _described(row: Row, options: argparse.Namespace) -> dict[str, Any]:
 
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("plan", max_width=LONGEST, no_wrap=True, overflow="ellipsis")
-    table.add_column("allocate")
+    table.add_column("plan", max_width=LONGEST, overflow="fold")
+    table.add_column("allocate", no_wrap=True)
     for column in (
         "paper's\nmeasure", "\narena", "\ngap", "extra\nflops", "extra\ntime", "planning\nseconds"
     ):  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Any
 from graphc.cli.fits import memory_object
 from graphc.cli.models import arguments_of
 from graphc.cli.plans import SUFFIX
+from graphc.compiler import device_of
 from graphc.errors import BudgetError, GraphcError
-from graphc.ir.device import planned_device
 from graphc.ir.types import parse_bytes
 from graphc.keywords import declared
 from graphc.plans.memory_plan import MemoryPlan
@@ -20,19 +20,24 @@ def described(
     plan: MemoryPlan, options: argparse.Namespace | None, model: str, **strategy: Any
 ) -> dict[str, Any]:
     """A plan as one JSON object; `options` made it, but for `strategy`, or None for a file."""
-    identity = _identity(options, strategy) if options is not None else {}
-    return {**plan.summary(model), **memory_object(plan), **identity}
+    made_by = _made_by(options, strategy) if options is not None else {}
+    return {**plan.summary(model), **memory_object(plan), **made_by}
+
+
+def identity(options: argparse.Namespace) -> dict[str, Any]:
+    """What an object is about that holds no plan, or several: the model, and what was asked for."""
+    device = device_of(options.device, options.roofline).name
+    return {"model": options.model, "device": device, **_made_by(options, {})}
 
 
 def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any]:
     """A budget that cannot be met as one JSON object: what was asked for, and what blocks."""
     try:
-        device = planned_device(options.device, options.roofline).name
-        identity = {"model": options.model, "device": device, **_identity(options, {})}
+        made_by = identity(options)
     except (AttributeError, GraphcError):  # a problem from a file is no model
-        identity = {}
+        made_by = {}
     return {
-        **identity,
+        **made_by,
         "error": str(error),
         "least_bytes": error.least_bytes,
         "bound_bytes": error.bound_bytes,
@@ -41,7 +46,7 @@ def infeasible(error: BudgetError, options: argparse.Namespace) -> dict[str, Any
     }
 
 
-def _identity(options: argparse.Namespace, strategy: dict[str, Any]) -> dict[str, Any]:
+def _made_by(options: argparse.Namespace, strategy: dict[str, Any]) -> dict[str, Any]:
     given = {**vars(options), **strategy}
     chosen = {name: given[name] for name in declared(Recipe) if name in given}
     budget = chosen.get("budget")

@@ -15,7 +15,7 @@ from graphc.cli.lowering import Alternatives
 from graphc.cli.models import add_model
 from graphc.cli.parser import Parser
 from graphc.cli.plans import DEFAULT, SUFFIX, check_alone, cost_model, plan_from_arguments
-from graphc.cli.terminal import say
+from graphc.cli.terminal import say, tell
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
 from graphc.options import PlanOptions
@@ -66,7 +66,7 @@ def add(commands: Commands) -> None:
 
 
 def run(parser: Parser, options: argparse.Namespace) -> None:
-    """Print sentences, one a line, or one JSON object."""
+    """Print sentences, or one JSON object."""
     words = [entry for entry in options.settings if "=" not in entry]
     words += [options.value] if options.value is not None else []
     options.settings = [entry for entry in options.settings if "=" in entry]
@@ -95,7 +95,7 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     if not options.json:
         ((_, lines),) = [part() for part in parts.values()]
         say(fits_line(plan, None if is_file else options))
-        say("\n".join(lines))
+        tell(lines)
         return
     found: dict[str, Any] = {"plan": described(plan, None if is_file else options, options.model)}
     for name, part in parts.items():

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from graphc.cli.plans import plan_from_arguments
+from graphc.cli.terminal import WIDTH
 from graphc.errors import BudgetError
 from graphc.ir.device_memory import GIB, MIB, DeviceMemory
 from graphc.ir.types import format_bytes
 from graphc.options import GOALS
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.memory import memory_of
-
-WIDTH = 80
-"""The columns of what a command prints."""
 
 
 def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> str:
@@ -34,22 +32,37 @@ def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> st
     return over if options is None else _wrapped(f"{over}; {_cure(memory, plan, options)}")
 
 
-def fit_line(plans: Mapping[str, MemoryPlan], options: argparse.Namespace | None) -> str:
-    """Which of several plans fit, and the one of them that takes the least time."""
-    fewest = min(plans.values(), key=lambda plan: plan.arena_bytes)
+def fit_line(plans: Sequence[tuple[str, MemoryPlan]], options: argparse.Namespace | None) -> str:
+    """Which of several named plans fit, and the one of them that takes the least time."""
+    fewest = min((plan for _, plan in plans), key=lambda plan: plan.arena_bytes)
+    if len({plan.device.name for _, plan in plans}) > 1:
+        return _each_on_its_own(plans)
     memory = memory_of(fewest.device)
     if len(plans) == 1 or memory is None or memory.spare_bytes(fewest.arena_bytes) < 0:
         return fits_line(fewest, options)
-    fitting = {
-        name: plan for name, plan in plans.items() if memory.spare_bytes(plan.arena_bytes) >= 0
-    }
+    fitting = [entry for entry in plans if memory.spare_bytes(entry[1].arena_bytes) >= 0]
     name, best = min(
-        fitting.items(),
+        fitting,
         key=lambda entry: (entry[1].recomputation.extra_time_fraction, entry[1].arena_bytes),
     )
     number = f"{len(fitting)} of {len(plans)}"
     spare = format_bytes(memory.spare_bytes(best.arena_bytes))
     return _wrapped(f"fits {place(memory)}: {number}; the fastest is {name}, {spare} to spare")
+
+
+def _each_on_its_own(plans: Sequence[tuple[str, MemoryPlan]]) -> str:
+    """How many plans for several devices fit, and which do not; steps of two are not compared."""
+    over, unknown = [], []
+    for name, plan in plans:
+        memory = memory_of(plan.device)
+        if memory is None:
+            unknown.append(f"the memory of {plan.device.name} is not known")
+        elif memory.spare_bytes(plan.arena_bytes) < 0:
+            short = format_bytes(-memory.spare_bytes(plan.arena_bytes))
+            over.append(f"{name} is over {place(memory)} by {short}")
+    number = len(plans) - len(over) - len(unknown)
+    told = [f"fits its own device: {number} of {len(plans)}", *over, *dict.fromkeys(unknown)]
+    return _wrapped("; ".join(told))
 
 
 def memory_object(plan: MemoryPlan) -> dict[str, Any]:

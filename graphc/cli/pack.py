@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from graphc.cli.arguments import check_writable
+from graphc.cli.plans import written
 from graphc.cli.terminal import say
 from graphc.errors import whole_number
 from graphc.ir.types import exact_bytes, parse_bytes
@@ -79,6 +80,7 @@ def run(options: argparse.Namespace) -> None:
             "work": packing.work,
         }
         say(json.dumps(found))
+        written(options)
         return
     say(f"buffers    {len(table.ids)}, {len(table.pinned)} of them pinned")
     say(f"height     {exact_bytes(packing.height)}, {_standing(packing, effort)}")
@@ -87,6 +89,7 @@ def run(options: argparse.Namespace) -> None:
         say(f"proven     at least {exact_bytes(packing.proven)}")
     say(f"gap        {packing.gap:.4%}")
     say(f"seconds    {seconds:.2f}")
+    written(options)
 
 
 def _standing(packing: Packing, effort: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from graphc.cli.terminal import complain
-from graphc.errors import did_you_mean, quoted
+from graphc.errors import did_you_mean, given_twice, quoted
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +18,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings)
         self.given: dict[str, str] = {}
         """The flags on the command line by what they set, also where that is the default."""
+        self._values: dict[str, Any] = {}
 
     def error(self, message: str) -> NoReturn:
         """Say in one line what is wrong, and leave with 2."""
@@ -26,18 +27,23 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        found = super()._get_values(action, arg_strings)
         if action.option_strings:
             self.given[action.dest] = action.option_strings[-1]
-        return super()._get_values(action, arg_strings)
+            before = self._values.setdefault(action.dest, found)
+            if before != found and not isinstance(action, argparse._AppendAction):
+                raise argparse.ArgumentError(action, given_twice(before, found))
+        return found
 
     def _tell_given(self, entries: Sequence[str]) -> None:
         """Let what is told of a flag be its form on the command line: --fuse, not --no-fuse."""
         for action in self._actions:
-            if action.dest in self.given:
-                last = self.given[action.dest]
-                self.given[action.dest] = next(
-                    (form for form in action.option_strings if form in entries), last
-                )
+            if action.dest not in self.given:
+                continue
+            forms = [form for form in action.option_strings if form in entries]
+            if isinstance(action, argparse.BooleanOptionalAction) and len(forms) > 1:
+                self.error(f"give one of {' and '.join(forms)}, not both")
+            self.given[action.dest] = next(iter(forms), self.given[action.dest])
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -20,8 +19,8 @@ from graphc.cli.arguments import (
     add_strategy,
     check_writable,
 )
-from graphc.cli.described import described
-from graphc.cli.fits import WIDTH, fits_line
+from graphc.cli.described import described, identity
+from graphc.cli.fits import fits_line
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
 from graphc.cli.parser import Parser
@@ -35,7 +34,7 @@ from graphc.cli.plans import (
     plan_options,
     written,
 )
-from graphc.cli.terminal import Console, say
+from graphc.cli.terminal import WIDTH, Console, say, tell
 from graphc.compiler import FrontierPoint, frontier
 from graphc.errors import OptionError
 from graphc.files import write_atomically
@@ -117,8 +116,7 @@ def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None
     """The changes that lower the arena most."""
     sys.stdout.flush()  # the plan is read while others are made
     lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
-    for line in ["", *lines] if lines else []:
-        say(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+    tell(["", *lines] if lines else [], below="  ")
 
 
 def _show_frontier(options: argparse.Namespace) -> None:
@@ -135,7 +133,8 @@ def _show_frontier(options: argparse.Namespace) -> None:
     if options.output is not None:
         _draw_frontier(options, points)
     if options.json:
-        say(json.dumps({"model": options.model, "frontier": [asdict(p) for p in points]}))
+        found = {**identity(options), "frontier": [asdict(p) for p in points]}
+        say(json.dumps(found, default=str))
         return
     columns = ("arena", "paper's measure", "extra time", "proven", "extra flops")
     table = Table(*columns, box=None, title=f"no plan below {format_bytes(points[0].bound_bytes)}")

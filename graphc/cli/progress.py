@@ -23,7 +23,8 @@ DELAY_SECONDS = 2.0
 def progress_shown() -> Iterator[None]:
     """Show what is reported within, after `DELAY_SECONDS`, where standard error is a terminal.
 
-    It is gone before the first byte of the answer, and at the end.
+    It is gone before a byte of the answer, comes again where work goes on after it, and is gone at
+    the end.
     """
     console = Console(stderr=True)
     # Rich takes a pipe for a terminal where FORCE_COLOR is set.
@@ -45,6 +46,11 @@ class _Display:
     """One line with a spinner, what is being done, and for how long, which leaves no trace."""
 
     def __init__(self, console: Console) -> None:
+        self._console, self._lock = console, threading.Lock()
+        self._wait()
+
+    def _wait(self) -> None:
+        """Show a new line after the delay."""
         text = TextColumn(
             "{task.description}",
             markup=False,
@@ -53,21 +59,23 @@ class _Display:
         # Standard output may be another file than this console's, so it is left as it is.
         self._bar = Progress(
             SpinnerColumn(), text, TimeElapsedColumn(),
-            console=console, transient=True, redirect_stdout=False,
+            console=self._console, transient=True, redirect_stdout=False,
         )  # fmt: skip
         self._task = self._bar.add_task("planning", total=None)
-        self._lock = threading.Lock()
         self._has_ended = False
         self._timer = threading.Timer(DELAY_SECONDS, self._begin)
         self._timer.daemon = True
         self._timer.start()
 
     def tell(self, doing: str) -> None:
-        """Show what is being done now."""
+        """Show what is being done now, also behind a part of the answer."""
+        with self._lock:
+            if self._has_ended:
+                self._wait()
         self._bar.update(self._task, description=escaped(doing))
 
     def end(self) -> None:
-        """Remove the line, for good."""
+        """Remove the line."""
         self._timer.cancel()
         with self._lock:
             if not self._has_ended:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 import rich.console
@@ -12,6 +14,12 @@ from rich.segment import Segment
 
 from graphc.errors import escaped
 
+WIDTH = 80
+"""The columns of what a command prints."""
+
+BELOW = " " * 6
+"""What the rest of a sentence stands behind: more than begins any sentence of a list."""
+
 LONGEST_WORD = 200
 """The most characters without a space that a complaint shows in one piece."""
 
@@ -19,6 +27,12 @@ LONGEST_WORD = 200
 def say(*parts: object, end: str = "\n") -> None:
     """Print to standard output, with spaces between the parts."""
     sys.stdout.write(escaped(" ".join(map(str, parts)) + end))
+
+
+def tell(sentences: Iterable[str], below: str = BELOW) -> None:
+    """Print sentences, each from a line of its own on, folded to the columns of a command."""
+    for sentence in sentences:
+        say(textwrap.fill(sentence, WIDTH, subsequent_indent=below, break_on_hyphens=False))
 
 
 def complain(message: object, command: str = "graphc") -> None:

@@ -27,7 +27,7 @@ from graphc.cli.plans import (
     cost_model,
     plan_from_arguments,
 )
-from graphc.cli.terminal import say
+from graphc.cli.terminal import say, tell
 from graphc.errors import OptionError, choose, whole_number
 from graphc.files import is_regular, write_atomically
 from graphc.ir.types import parse_bytes
@@ -96,11 +96,11 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
             check_pictures()
     plans = _plans(parser, options)
     if not options.diff:
-        say(fit_line(plans, None if options.model.endswith(SUFFIX) else options))
+        say(fit_line([*plans.items()], None if options.model.endswith(SUFFIX) else options))
     notes: list[str] = []
     if options.diff:
         notes = differences(*plans.values())
-        say("\n".join(notes))
+        tell(notes)
     if write is not None:
         report(f"making {output}")
         content = write(plans, options, notes)
@@ -164,7 +164,7 @@ def _tabs(parser: Parser, options: argparse.Namespace) -> dict[str, MemoryPlan]:
     if twice:
         raise OptionError(f"--strategies names a tab each; {twice[0]!r} stands there twice")
     for name in ("allocate", "recompute", "dump"):
-        if getattr(options, name) != parser.get_default(name):
+        if name in parser.given:
             raise OptionError(
                 f"--strategies says how each of several plans is made; leave out --{name}, or "
                 "--strategies"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from graphc.cli.fits import WIDTH
 from graphc.cli.models import arguments_of, build
-from graphc.cli.terminal import Console, say
+from graphc.cli.terminal import WIDTH, Console, say
 from graphc.ir import builder
 from graphc.models import MODELS
 

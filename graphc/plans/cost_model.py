@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,17 +83,16 @@ class CostModel:
 def recomputation(graph: Graph, costs: CostModel) -> Recomputation:
     """The work that mirrored copies of a graph add, as parts of that of the step without them."""
     flops = extra_flops = 0
-    total_seconds = extra_seconds = 0.0
-    copies = 0
+    seconds: list[float] = []
+    again: list[float] = []
     for node in graph.nodes:
         node_flops, node_seconds = node.op.cost(node).flops, costs.seconds(node)
         if node.phase == "mirror":
-            copies += 1
             extra_flops += node_flops
-            extra_seconds += node_seconds
+            again.append(node_seconds)
         else:
             flops += node_flops
-            total_seconds += node_seconds
-    return Recomputation(
-        copies, extra_flops / max(flops, 1), extra_seconds / (total_seconds or 1.0)
-    )
+            seconds.append(node_seconds)
+    # Rounded once, so that the order of nodes makes no difference.
+    part = math.fsum(again) / (math.fsum(seconds) or 1.0)
+    return Recomputation(len(again), extra_flops / max(flops, 1), part)

@@ -53,7 +53,7 @@ def _change(what: str, before: int, after: int) -> str:
     if before == after:
         return f"{what}: {format_bytes(after)} in both"
     if format_bytes(before) == format_bytes(after):
-        return f"{what}: {before} → {after} bytes"
+        return f"{what}: {before:,} → {after:,} bytes"
     part = f", {after / before - 1:+.1%}" if before else ""
     return f"{what}: {format_bytes(before)} → {format_bytes(after)}{part}"
 

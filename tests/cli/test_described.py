@@ -48,7 +48,7 @@ def test_two_plans_that_differ_have_two_objects(capsys):
     asked = ([], ["batch=5"], ["--recompute", "cheap"], ["--device", "t4"], ["--optimizer", "adam"])
     objects = []
     for more in asked:
-        found = found_by(capsys, "plan", "mlp", *SMALL, *more)
+        found = found_by(capsys, "plan", "mlp", *SMALL[:3], *more)
         objects.append(json.dumps([found[k] for k in ("arguments", "options", "device")]))
     assert len(set(objects)) == len(asked)
 
@@ -99,6 +99,39 @@ def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
     assert run(capsys, "compare", "mlp", *SMALL, "--budget", "1KiB", "--json")[0] == 3
 
 
+def test_a_frontier_and_batches_have_all_that_their_plans_are_made_by(capsys):
+    defaults = {n: p.default for n, p in inspect.signature(mlp).parameters.items()}
+    given = {"layers": 3, "hidden": 16, "inputs": 8}
+    found = found_by(capsys, "plan", "mlp", *SMALL, "--frontier", "--device", "t4")
+    assert (found["model"], found["device"]) == ("mlp", "t4")
+    assert found["arguments"] == {**defaults, **given, "batch": 4}
+    assert (found["options"]["allocate"], found["options"]["optimizer"]) == ("packed", "sgd")
+    assert found["frontier"]
+    found = found_by(capsys, "batch", "mlp", *SMALL[:3], "--budget", "50KiB", "--keep-order")
+    assert found["arguments"] == {k: v for k, v in {**defaults, **given}.items() if k != "batch"}
+    assert found["options"]["reorder"] is False
+    assert (found["model"], found["budget_bytes"]) == ("mlp", 50 * 1024)
+
+
+def test_the_device_auto_is_told_by_the_one_that_it_stands_for(capsys):
+    here = g.plan(outputs=[g.input("x", (4,))], device="auto").device.name
+    code, out, _ = run(
+        capsys, "plan", "mlp", *SMALL, "--device", "auto", "--budget", "1KiB", "--json"
+    )
+    assert (code, json.loads(out)["device"]) == (3, here)
+    assert json.loads(out)["arguments"]["batch"] == 4
+
+
+def test_of_several_budgets_the_object_names_the_one_that_cannot_be_met(capsys):
+    budgets = ("--budget", "1GiB", "--budget", "2KiB", "--budget", "1KiB")
+    code, out, err = run(capsys, "compare", "mlp", *SMALL, *budgets, "--json")
+    assert (code, err) == (3, "")
+    found = json.loads(out)
+    assert found["budget_bytes"] == 2048
+    assert found["options"]["budget"] == "2KiB"
+    assert found["least_bytes"] > 2048
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -125,6 +158,8 @@ def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
         (("compare", "--optimizer", "none", "--budget", "1MiB"), "for training steps"),
         (("batch", "--allocate", "none", "--keep-order"), "which keeps it anyway"),
         (("profile", "--optimizer", "none", "--weight-decay", "1"), "does nothing"),
+        (("plan", "layers=4"), "layers is given twice, as 3 and 4; give one"),
+        (("view", "--strategies", "none,cheap", "--allocate", "packed"), "leave out --allocate"),
     ],
 )
 def test_options_that_contradict_or_do_nothing_are_errors(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cli.running import run
+from cli.running import run, unfolded
 
 import graphc as g
 from graphc.models import mlp
@@ -29,7 +29,7 @@ def test_the_object_has_the_sentences(capsys, part):
     found = told(capsys, f"--{part}")
     assert set(found) == {"plan", part}
     printed = run(capsys, "explain", *MODEL, f"--{part}")[1]
-    assert found[part]["sentences"] == printed.splitlines()[1:]
+    assert found[part]["sentences"] == unfolded(printed).splitlines()[1:]
 
 
 def test_without_a_choice_it_has_all_but_values(capsys):
@@ -70,7 +70,8 @@ def test_a_value_as_numbers(capsys, plan):
     assert found["node"] == plan.graph.position[value.node]
     assert found["address"] == plan.address(value)
     assert found["readers"] == [s for s, n in enumerate(plan.graph.nodes) if value in n.inputs]
-    assert found["sentences"] == run(capsys, "explain", *MODEL, "%3")[1].splitlines()[1:]
+    printed = run(capsys, "explain", *MODEL, "%3")[1]
+    assert found["sentences"] == unfolded(printed).splitlines()[1:]
 
 
 def test_a_plan_from_a_file_lacks_what_would_lower_it(capsys, tmp_path):

@@ -140,6 +140,24 @@ def test_compare_says_which_rows_fit(capsys, has):
     assert "no budget fits" in first_line(capsys, "compare", "mlp", *DEEP)
 
 
+def test_plans_for_several_devices_are_each_judged_by_their_own(capsys, tmp_path, monkeypatch):
+    paths = {}
+    for device in ("cpu", "t4", "l4"):
+        paths[device] = str(tmp_path / f"{device}.json")
+        run(capsys, "plan", "mlp", *DEEP, "--device", device, "-o", paths[device])
+    told = first_line(capsys, "compare", *paths.values())
+    assert told == "fits its own device: 3 of 3"
+    arena = planned(device="t4").arena_bytes
+    sizes = {"cpu": 2**40, "t4": arena - 5 * MIB, "l4": 2**40}
+    monkeypatch.setattr(
+        fits, "memory_of", lambda device: DeviceMemory(device.name, 2**40, sizes[device.name])
+    )
+    told = first_line(capsys, "compare", *paths.values())
+    assert told == "fits its own device: 2 of 3; t4.json, packed is over t4 by 5.00 MiB"
+    out = run(capsys, "compare", "mlp", *DEEP, paths["t4"])[1]
+    assert out.startswith("fits its own device: 8 of 9; t4.json, packed is over t4 by 5.00 MiB")
+
+
 def test_a_gpu_may_be_named_as_the_device(capsys):
     """Its name is that of its profile: the same plan as by --device cuda and --roofline."""
     named, by_roofline = (

@@ -15,8 +15,10 @@ import graphc.cli.ops as ops
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (
-    "import sys; from graphc_command import main; print('ready', flush=True); sys.exit(main())"
+    "import signal, sys, graphc_command as command; signal.signal(signal.SIGINT, command._leave); "
+    "print('ready', flush=True); sys.exit(command.main())"
 )
+"""A command that is ready once it has done the first thing that it does, which takes no time."""
 
 
 def interrupted(arguments, seconds):

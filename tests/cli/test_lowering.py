@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from cli.running import run
+from cli.running import run, unfolded
 from view.reading import content
 
 from graphc.cli import lowering
@@ -19,7 +19,7 @@ ROW = r"^ *(\S+ \S+), (\S+ \S+) less(?:, ([+-][\d.]+)% time)?: (.*)$"
 
 def rows(text):
     """(arena, saved, added time in %, how) of each change that is told."""
-    return re.findall(ROW, text, re.MULTILINE)
+    return re.findall(ROW, unfolded(text), re.MULTILINE)
 
 
 def arguments_of(model, how):

@@ -47,6 +47,9 @@ def complaint(capsys, *arguments, expected=2):
         ((), "required: COMMAND"),
         (("plan", "mlp", "3"), "'3' is not of the form key=value"),
         (("plan", "mlp", "--steps", "many"), "--steps: invalid int value: 'many'"),
+        (("plan", "mlp", "--budget", "1GiB", "--budget", "2GiB"), "budget: is given twice, as '1G"),
+        (("plan", "mlp", "--accumulate", "2", "--accumulate=3"), "as 2 and 3; give one"),
+        (("plan", "mlp", "--fuse", "--no-fuse"), "give one of --fuse and --no-fuse, not both"),
         (("ops", "x"), "'x' is too much"),
         (("ops", "a=b"), "'a=b' is too much"),
         (("plan", "mlp", "--accumulate", "1000000000"), "accumulate is at most 1024"),
@@ -124,6 +127,11 @@ def test_too_little_memory_and_too_deep_recursion_are_told_in_a_line(capsys, tmp
     assert "9 TiB" in complaint(capsys, "plan", f"{path}:large")
     path.write_text("def deep(): return deep()\n")
     assert "recursion" in complaint(capsys, "plan", f"{path}:deep")
+
+
+def test_what_is_given_twice_alike_is_given_once(capsys):
+    twice = ("--fuse", "--fuse", "--allocate", "packed", "--allocate=packed", SMALL[0])
+    assert run(capsys, "plan", "mlp", *SMALL, *twice)[0] == 0
 
 
 def test_the_first_entry_that_fits_nowhere_is_named(capsys):

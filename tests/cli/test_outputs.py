@@ -103,6 +103,18 @@ def test_offsets_on_standard_output_can_be_read_again(folder, stdout):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_ends_with_the_name_of_the_file_that_it_wrote(capsys, folder, name):
+    arguments, suffix, _ = arguments_of(name)
+    code, text, error = run(capsys, *arguments, f"out{suffix}")
+    assert (code, error) == (0, "")
+    assert text.splitlines()[-1].endswith(f"written to out{suffix}")
+    if name in ("plan", "compare", "pack"):
+        code, text, error = run(capsys, *arguments, f"out{suffix}", "--json")
+        assert (code, error) == (0, f"graphc: written to out{suffix}\n")
+        json.loads(text)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(capsys, folder, name):
     arguments, suffix, _ = arguments_of(name)
     code, text, error = run(capsys, *arguments, f"missing/out{suffix}")

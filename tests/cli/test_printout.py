@@ -2,13 +2,17 @@
 
 import importlib
 import inspect
+import io
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from cli.running import run
+from rich.console import Console
 
 import graphc as g
+from graphc.cli.compare import Row, _table
 from graphc.ir.types import format_bytes
 from graphc.models import MODELS, mlp
 from graphc.plans.printout import format_plan
@@ -50,6 +54,18 @@ def test_a_plan_is_printed_in_80_columns_without_its_nodes(capsys, tmp_path, arg
     assert code == 0, err
     assert max(map(len, out.splitlines())) <= 80
     assert not NODE_LINE.search(out)
+
+
+@pytest.mark.parametrize("asked", ["--peak", "--kept", "--scopes", "%3"])
+def test_an_explanation_is_printed_in_80_columns_with_every_word(capsys, asked):
+    given = ("explain", "mlp", "layers=6", "batch=256", asked)
+    printed = run(capsys, *given)[1]
+    assert max(map(len, printed.splitlines())) <= 80
+    (part,) = [each for name, each in json.loads(run(capsys, *given, "--json")[1]).items()
+               if name != "plan"]  # fmt: skip
+    assert max(map(len, part["sentences"])) > 80
+    told = printed.split("\n", 1)[1]
+    assert told.split() == " ".join(part["sentences"]).split()
 
 
 def test_with_text_the_list_of_nodes_comes_before_the_answer(capsys):
@@ -138,6 +154,39 @@ def test_compare_has_rows_for_budgets_and_plan_files(capsys, tmp_path):
     code, _, err = run(capsys, "compare", path, "--budget", "1MiB")
     assert code == 2
     assert "is a plan already; leave out --budget" in err
+
+
+def test_rows_of_files_with_one_name_and_with_long_names_are_told_apart(capsys, tmp_path):
+    paths = []
+    for folder, policy in (("a", "none"), ("b", "cheap")):
+        (tmp_path / folder).mkdir()
+        for name in ("plan", "a-name-of-more-than-twenty-letters"):
+            paths.append(f"{tmp_path}/{folder}/{name}.json")
+            run(capsys, "plan", "mlp", *SMALL, "--recompute", policy, "-o", paths[-1])
+    given = [*paths[:3]]
+    rows = json.loads(run(capsys, "compare", *given, "--json")[1])
+    long = "a-name-of-more-than-twenty-letters.json"
+    assert [row["model"] for row in rows] == [paths[0], long, paths[2]]
+    out = run(capsys, "compare", "mlp", *SMALL, *given)[1]
+    assert out.startswith("fits this machine: 11 of 11; ")
+    lines = out.splitlines()[3:]
+    assert max(map(len, out.splitlines())) <= 80
+    names = [line[:18].strip() for line in lines[8:]]
+    assert "".join(names) == "".join([paths[0], long, paths[2]])
+    assert sum(line[18:].strip() != "" for line in lines) == 11
+
+
+@pytest.mark.parametrize("size", [1, 1023 * 2**20 + 5000, 1023 * 2**30])
+def test_a_table_of_any_sizes_cuts_no_figure(size):
+    again = SimpleNamespace(extra_flops_fraction=1.5, extra_time_fraction=1.5)
+    plan = SimpleNamespace(
+        allocate="inplace", recomputation=again, feature_map_bytes=size, arena_bytes=size,
+        live_bytes=size, planning_seconds=1234.5,
+    )  # fmt: skip
+    console = Console(width=80, file=io.StringIO())
+    console.print(_table([Row("budget 123456789012345678B", plan)]))
+    words = console.file.getvalue().split()
+    assert {"inplace", "1234.50", *format_bytes(size).split()} <= set(words)
 
 
 def test_the_version_is_that_of_the_package(capsys):

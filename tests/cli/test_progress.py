@@ -109,6 +109,36 @@ def test_what_takes_long_is_shown_on_a_terminal_and_gone_when_the_answer_comes(
     assert answer.startswith('{"model": ')
 
 
+TWO_PARTS = """
+import pathlib, sys, threading
+from graphc.cli import progress
+from graphc.progress import report
+
+progress.DELAY_SECONDS = 0.0
+with progress.progress_shown():
+    report("the first part")
+    print("first")
+    report("looking for the rest")
+    while not pathlib.Path(sys.argv[1]).exists():
+        threading.Event().wait(0.05)
+    print("last")
+"""
+
+
+def test_what_is_done_behind_a_part_of_the_answer_is_shown_and_gone(tmp_path, terminal):
+    command = [sys.executable, "-c", TWO_PARTS, f"{tmp_path}/go"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    streams = {"stdout": terminal.writer, "stderr": terminal.writer}
+    with subprocess.Popen(command, env=environment, **streams) as started:
+        os.close(terminal.writer)
+        assert terminal.read_until("looking for the rest")
+        assert "first\r\n" in terminal.written
+        (tmp_path / "go").touch()
+        terminal.read_until(None)
+    assert started.returncode == 0
+    assert screen_after(terminal.written) == ["first", "last"]
+
+
 def test_progress_is_on_standard_error_alone(slow_model, terminal):
     model, go = slow_model
     with start(["plan", *model, *QUICK], subprocess.PIPE, terminal.writer) as started:

@@ -5,7 +5,7 @@ import pickle
 import re
 
 import pytest
-from cli.running import run
+from cli.running import run, unfolded
 from view.reading import content
 
 import graphc as g
@@ -105,7 +105,8 @@ def test_the_difference_of_two_plans(capsys, tmp_path):
     code, told, _ = run(capsys, "view", "--diff", *paths, "-o", str(page))
     assert told == out + f"written to {page}\n"
     found = content(page.read_text())
-    assert found["notes"] == out.splitlines()
+    assert found["notes"] == unfolded(out).splitlines()
+    assert max(map(len, out.splitlines())) <= 80
     assert [plan["label"] for plan in found["plans"]] == ["a", "b"]
     code, _, err = run(capsys, "view", "--diff", *paths, "-o", str(tmp_path / "diff.trace.json"))
     assert (code, "only a page" in err) == (2, True)
@@ -151,7 +152,7 @@ def test_explain_a_value(capsys):
 def test_explain_the_peak_and_what_lowers_it(capsys):
     code, out, _ = run(capsys, "explain", "mlp", *WIDE, "--allocate", "none", "--peak")
     assert code == 0
-    lines = out.split(f"{HEADING}\n")[1].splitlines()
+    lines = unfolded(out).split(f"{HEADING}\n")[1].splitlines()
     said = {line.split(": ")[1] for line in lines}
     assert {"--allocate packed", "batch=256, half of it"} <= said
     sizes = []
@@ -180,6 +181,7 @@ def lowering(capsys, *arguments):
     """What `explain --peak` says to lower the arena, and by which bytes."""
     code, out, _ = run(capsys, "explain", *arguments, "--peak")
     assert code == 0
+    out = unfolded(out)
     rows = re.findall(r"^  (\S+ \S+), (\S+ \S+) less(.*?): (.*)$", out, re.MULTILINE)
     return {how: (arena, saved, time) for arena, saved, time, how in rows}, out
 

@@ -49,6 +49,7 @@ GROUPS = {
             "tests/passes/test_gradient.py",
             "tests/passes/test_training_step.py",
             "tests/passes/test_running_sums.py",
+            "tests/api/test_optim.py",
             "tests/properties",
         ),
     ),

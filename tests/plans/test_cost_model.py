@@ -169,3 +169,13 @@ def test_the_roofline_moves_no_byte():
     places = [[(b.offset, b.bytes) for b in plan.buffers] for plan in (plain, other)]
     assert places[0] == places[1]
     assert plain.device == other.device
+
+
+def test_extra_time_does_not_depend_on_the_order_of_nodes():
+    graph = chain().graph
+    parts = {
+        recomputation(graph.in_order(nodes), CostModel(CPU)).extra_time_fraction
+        for nodes in (graph.nodes, graph.nodes[::-1], graph.nodes[1::2] + graph.nodes[::2])
+    }
+    assert len(parts) == 1
+    assert parts.pop() > 0

@@ -11,7 +11,7 @@ import graphc as g
 from graphc.ir.types import format_bytes
 from graphc.plans.cost_model import CostModel
 from graphc.view.aliases import Aliases
-from graphc.view.difference import differences
+from graphc.view.difference import _change, differences
 from graphc.view.matching import pairs
 
 
@@ -73,6 +73,11 @@ def test_kinds_at_the_peak():
         assert len(sentence) == (sizes[0] != sizes[1])
         if sentence and format_bytes(sizes[0]) != format_bytes(sizes[1]):
             assert f": {format_bytes(sizes[0])} → {format_bytes(sizes[1])}" in sentence[0]
+
+
+def test_sizes_that_round_alike_are_told_in_bytes_with_separators():
+    assert _change("the arena", 2**20, 2**20 + 256) == "the arena: 1,048,576 → 1,048,832 bytes"
+    assert _change("the arena", 2**20, 2**20) == "the arena: 1.00 MiB in both"
 
 
 @pytest.mark.parametrize("network", ["lstm", "gpt2", "unet"])

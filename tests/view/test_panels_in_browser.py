@@ -20,6 +20,8 @@ def test_a_click_shows_all_of_a_value(screen):
     assert value.node.label in text
     assert " × ".join(map(str, value.shape)) in text
     assert f"{buffer.offset:#x} to {buffer.offset + buffer.bytes:#x}" in text
+    assert value.type.bytes >= 1024
+    assert f" ({value.type.bytes:,})\n" in text
     readers = plan.graph.uses[value]
     assert f"readers: {len(readers)}" in text.lower()
     for reader in readers:
@@ -118,7 +120,7 @@ def test_tabs_have_common_axes_and_their_own_figures(screen):
         assert screen.view() == [0, steps, 0, height]
         selected = screen.page.locator("[role=tab][aria-selected=true]")
         assert selected.all_inner_texts() == [name]
-        assert f"{plan.arena_bytes} bytes" in screen.page.locator("#summary").inner_text()
+        assert f"{plan.arena_bytes:,} bytes" in screen.page.locator("#summary").inner_text()
         check_moment(screen, plan, plan.peak_step)
         title = screen.page.locator("#moment-title").inner_text().lower()
         assert title.startswith("peak")

@@ -64,7 +64,7 @@ function describe(buffer, value) {
     const [, shape, dtype, size] = plan.values.types[plan.values.type[value]];
     const born = plan.values.node[value], until = plan.needed[value];
     rows.push(["shape", shape.length ? shape.join(" × ") : "scalar"], ["dtype", dtype],
-      ["bytes", `${formatBytes(size)}${formatBytes(size).endsWith(" B") ? "" : ` (${size})`}`],
+      ["bytes", `${formatBytes(size)}${formatBytes(size).endsWith(" B") ? "" : ` (${size.toLocaleString("en-US")})`}`],
       ["lives", `nodes ${Math.max(0, born)} to ${until - 1}`],
       ["made by", born < 0 ? "given from outside the step" : `node ${born}, ${plan.nodeLabel(born)}`],
       ["why here", plan.why(value)]);
