@@ -53,6 +53,7 @@ from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
 from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
 from graphc.ops.cross_entropy import softmax_cross_entropy
+from graphc.ops.deform_conv import deform_conv2d
 from graphc.ops.einsum import einsum
 from graphc.ops.elements import gather_elements, scatter_elements, take
 from graphc.ops.elementwise import add, div, exp, log, mul, neg, sqrt, sub
@@ -128,6 +129,7 @@ from graphc.ops.trigonometry import (
     sinh,
     tan,
 )
+from graphc.ops.unpool import max_pool_with_indices, max_unpool
 from graphc.passes.gradient import gradient
 from graphc.plans.costs import MeasuredCosts, read_costs
 from graphc.plans.memory_plan import MemoryPlan
@@ -199,6 +201,7 @@ __all__ = [
     "cos",
     "cosh",
     "cumsum",
+    "deform_conv2d",
     "depth_to_space",
     "div",
     "dropout",
@@ -256,6 +259,8 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_pool_with_indices",
+    "max_unpool",
     "maximum",
     "mean",
     "min",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from graphc.errors import OptionError, ShapeError
 from graphc.ir.builder import apply, as_value
-from graphc.ir.graph import Value
+from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 from graphc.ops.choice import maximum
 from graphc.ops.conv_axes import AxisWindows, Numbers, Padding
@@ -83,6 +83,11 @@ def pooled(op: type[Op], x: Value, windows: Sequence[Window]) -> Value:
 def _maps(op: type[Op], x: Value, rows: Window, columns: Window) -> Value:
     if (rows, columns) == (ONE, ONE):
         return x
+    return pool_node(op, x, rows, columns).outputs[0]
+
+
+def pool_node(op: type[Op], x: Value, rows: Window, columns: Window) -> Node:
+    """The node of a pool over maps."""
     (height, down), (width, across) = rows, columns
     attributes = Pool2dAttributes(
         (height, width),
@@ -90,7 +95,7 @@ def _maps(op: type[Op], x: Value, rows: Window, columns: Window) -> Value:
         padding_of(((down.before, down.behind), (across.before, across.behind))),
         (down.dilation, across.dilation),
     )
-    return apply(op, x, attributes=attributes).outputs[0]
+    return apply(op, x, attributes=attributes)
 
 
 def max_pool(
