@@ -98,7 +98,7 @@ from graphc.ops.pool_axes import (
     max_pool3d,
 )
 from graphc.ops.power import power, reciprocal
-from graphc.ops.random import dropout
+from graphc.ops.random import dropout, normal, uniform
 from graphc.ops.recurrent import (
     CellParameters,
     gru_cell,
@@ -115,6 +115,7 @@ from graphc.ops.scan import cumsum
 from graphc.ops.scatter import gather_nd, scatter_nd
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ops.softmax import causal_softmax, log_softmax, masked_softmax, softmax
+from graphc.ops.stop_gradient import stop_gradient
 from graphc.ops.trigonometry import (
     acos,
     acosh,
@@ -271,6 +272,7 @@ __all__ = [
     "mul",
     "multi_head_attention",
     "neg",
+    "normal",
     "one_hot",
     "onnx",
     "optim",
@@ -314,6 +316,7 @@ __all__ = [
     "space_to_depth",
     "split",
     "sqrt",
+    "stop_gradient",
     "sub",
     "sum",
     "take",
@@ -324,6 +327,7 @@ __all__ = [
     "transpose",
     "trunc",
     "trunc_divide",
+    "uniform",
     "upsample2d",
     "where",
 ]

@@ -30,7 +30,7 @@ from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
 from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.passes.fusion.reductions import fuse_reductions
-from graphc.passes.modes import number_streams, to_inference
+from graphc.passes.modes import count_step, number_streams, to_inference
 from graphc.passes.order import reordered, with_least_peak
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
@@ -201,6 +201,13 @@ def _mixed(graph: Graph, compilation: Compilation) -> Graph:
     return to_mixed(graph, compilation.options.precision)
 
 
+def _counting_steps(graph: Graph, compilation: Compilation) -> Graph:
+    """The graph that counts its steps where it reads their number: random ops draw anew."""
+    if builder.STEP not in graph.states:
+        return graph
+    return builder.trace(graph.outputs, [count_step()])
+
+
 def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     assert options.optimizer is not None, "the step is for training"
@@ -286,6 +293,7 @@ STEPS: tuple[Step, ...] = (
     plain("simplify", simplify),
     plain("common-subexpressions", share_common_subexpressions),
     plain("dead-code", remove_dead_code),
+    Step("count-steps", _counting_steps, lambda options: not options.trains),
     Step("training-step", _training_step, _trains),
     plain("common-subexpressions", share_common_subexpressions, _trains),
     plain("widen-products", widen_products, _trains),

@@ -7,11 +7,11 @@ from graphc.codegen.elementwise import ops as elementwise
 from graphc.codegen.families import (
     attention,
     axis_map,
-    dropout,
     interpolate,
     lookup,
     order,
     pooling,
+    random,
     resample,
     scan,
     scatter,
@@ -27,8 +27,8 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
-    attention, axis_map, convolution, cross_entropy, dropout, elementwise, extremes, interpolate,
-    lookup, norms, order, pooling, products, reductions, resample, scan, scatter, softmax,
+    attention, axis_map, convolution, cross_entropy, elementwise, extremes, interpolate, lookup,
+    norms, order, pooling, products, random, reductions, resample, scan, scatter, softmax,
     step_numbers,
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""

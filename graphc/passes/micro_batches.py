@@ -9,7 +9,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.rewrite import Rewriter
 from graphc.ops.indexing import slice_
-from graphc.ops.random import Dropout
+from graphc.ops.random import RandomOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def micro_batches(graph: Graph, count: int) -> Iterator[MicroBatch]:
         if source.default is None
     }
     streams = 1 + max(
-        (node.attributes.stream for node in graph.nodes if isinstance(node.op, Dropout)), default=0
+        (node.attributes.stream for node in graph.nodes if isinstance(node.op, RandomOp)), default=0
     )
     for number in range(count):
         with builder.in_phase("forward"):
@@ -50,7 +50,7 @@ def _copy(graph: Graph, slices: Mapping[Value, Value], first_stream: int) -> Mic
     rewriter = Rewriter(graph, slices)
     for node in graph.nodes:
         attributes = node.attributes
-        if isinstance(node.op, Dropout):
+        if isinstance(node.op, RandomOp):
             attributes = replace(attributes, stream=attributes.stream + first_stream)
         inputs, original = rewriter.values(node.inputs), rewriter.original(node)
         rewriter.put(node, builder.copy(node, inputs, attributes=attributes, copy_of=original))

@@ -9,7 +9,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Graph, Node
 from graphc.ir.op import Op
 from graphc.ir.rewrite import Rewriter, rewrite
-from graphc.ops.random import Dropout
+from graphc.ops.random import RandomOp
 from graphc.ops.update import Increment
 from graphc.passes.micro_batches import MicroBatch
 
@@ -22,7 +22,7 @@ def number_streams(graph: Graph) -> Graph:
     numbers: dict[int, int] = {}
 
     def replacement(node: Node) -> Node:
-        if not isinstance(node.op, Dropout):
+        if not isinstance(node.op, RandomOp):
             return node
         stream = numbers.setdefault(node.attributes.stream, len(numbers))
         return replace(node, attributes=replace(node.attributes, stream=stream))

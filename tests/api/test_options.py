@@ -251,8 +251,9 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
         return [path.stem[3:] for path in sorted((tmp_path / name).glob("[0-9]*"))]
 
     forward = ["number-streams", "simplify", "common-subexpressions", "dead-code"]
-    assert files("plain") == ["forward", "inference", *forward, "order", "plan"]
-    assert files("training", training=True) == ["forward", *forward, "order", "plan"]
+    counted = [*forward, "count-steps", "order", "plan"]
+    assert files("plain") == ["forward", "inference", *counted]
+    assert files("training", training=True) == ["forward", *counted]
     assert files("gpu", device="cuda", precision="bf16", optimizer=g.optim.SGD(),
                  recompute="optimal") == [
         "forward", "mixed-precision", *forward, "training-step", "common-subexpressions",

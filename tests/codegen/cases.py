@@ -69,7 +69,7 @@ AFTER = ("scale(x0, value=-0.5)", "exp(m0)")
 EPSILON = norm.EpsilonAttributes(1e-5)
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
 SMOOTH = row_cross_entropy.CrossEntropyAttributes(0.25, (2,))
-FLOAT = "float64"
+FLOAT, COUNTERS = "float64", ("int64", "int64")
 
 CASTS = [
     Sample(
@@ -184,6 +184,14 @@ LONG = [
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)), ((4, 1030), (2,), ()),
         (FLOAT, "int64", "int64"),
     ),
+    *[
+        long(kind.name, direct(kind, attributes), ((2,), ()), COUNTERS, f" {dtype}")
+        for dtype in ("float32", "bfloat16")
+        for kind, attributes in (
+            (random.Uniform, random.UniformAttributes((3, 1031), dtype, -1.0, 3.0, 7)),
+            (random.Normal, random.NormalAttributes((3, 1031), dtype, 0.5, 2.0, 7)),
+        )
+    ],
     long(
         "gather_gradient", direct(embedding.GatherGradient, embedding.RowsAttributes(7)),
         ((70, 300), (70,)), (FLOAT, "int64"),

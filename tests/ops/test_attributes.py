@@ -49,6 +49,7 @@ MOMENTUM = (-0.1, 1.1, *NOT_FINITE)
 DECAY = (-0.1, 1e300, *NOT_FINITE)
 BETA = (-0.1, 1.0, 1.5, *NOT_FINITE)
 NUMBER = (*NOT_FINITE, 10**400, "1", True)
+STREAM = (-1, 2**32, HUGE, 0.5)
 ABOVE_0 = (0.0, -1.0, *NOT_FINITE)
 DTYPE = ("", "half", "f99", None, 3)
 PLACES = ("", "int16", "uint8", "float32", None)
@@ -107,7 +108,7 @@ REFUSED = {
     "cross_entropy": {"smoothing": PART, "ignored": LABELS},
     "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS},
     "cumsum": AXIS,
-    "dropout": {"rate": (-0.1, 1.0, 1.5, *NOT_FINITE), "stream": (-1, 2**32, HUGE, 0.5)},
+    "dropout": {"rate": (-0.1, 1.0, 1.5, *NOT_FINITE), "stream": STREAM},
     "elu": {"alpha": ABOVE_0},
     "elu_gradient": {"alpha": ABOVE_0},
     "fold_axis": {**UNFOLD, "extent": (*MAP["extent"], 13)},
@@ -155,6 +156,10 @@ REFUSED = {
     "norm_input_gradient": FRAME,
     "norm_scale_gradient": FRAME,
     "one_hot": {"classes": (0, -1, FAR * FAR, HUGE, 1.5), "dtype": DTYPE},
+    "normal": {
+        "shape": SHAPE, "dtype": (*DTYPE, "int32"), "mean": NUMBER, "scale": (*NUMBER, -1.0),
+        "stream": STREAM,
+    },
     "pad_slice": {
         "shape": (*SHAPE, (1, 1)), "starts": ((-1, 0), (9, 9), (0,), (HUGE, 0)),
         "stops": ((0, 0), (99, 99), (1,), (-1, -1)), "steps": ((0, 1), (-1, 1), (1,), (FAR, 1)),
@@ -200,6 +205,10 @@ REFUSED = {
     "top_k": {**AXIS, "k": (0, -1, 6, FAR, HUGE, 1.5), "index": PLACES},
     "transpose": {"permutation": ((0,), (0, 0), (-1, 0), (0, 5), (HUGE, 0), ())},
     "unfold_axis": {**UNFOLD, "extent": (*MAP["extent"], 14)},
+    "uniform": {
+        "shape": SHAPE, "dtype": (*DTYPE, "bool"), "low": (*NUMBER, 3.5), "high": (*NUMBER, -1.5),
+        "stream": STREAM,
+    },
     "upsample_bilinear2d": {"factor": FACTOR},
     "upsample_bilinear2d_gradient": {"factor": (*FACTOR, 5)},
     "upsample_nearest2d": {"factor": FACTOR},
@@ -362,7 +371,7 @@ def test_updates_take_states_gradients_and_rates_of_the_right_shape_and_kind(nam
                 node.op.infer_types(node.attributes, changed)
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "adam_correction", "dropout"])
+@pytest.mark.parametrize("name", ["learning_rate", "adam_correction", "dropout", "normal"])
 def test_step_numbers_are_one_integer(name):
     node = nodes()[name]
     types = [value.type for value in node.inputs]
@@ -469,7 +478,7 @@ def test_what_a_state_cannot_begin_with_is_refused(kind, scale, dtype):
 
 def test_a_step_number_below_0_makes_no_kernel_raise():
     """As a graph text may begin its counter, or a feed may say."""
-    for name in ("adam_correction", "learning_rate", "dropout"):
+    for name in ("adam_correction", "learning_rate", "dropout", "uniform"):
         graph = alone(name)
         program = g.Program(Allocation(graph).plan("packed"))
         for step in (-(2**62), -2, -1, 0, 2**62):

@@ -13,7 +13,7 @@ OPS = {
     for name in g.__all__
     if inspect.isfunction(found := getattr(g, name)) and found.__module__.startswith("graphc.ops.")
 }
-WITHOUT_OPERANDS = {"full", "gru_parameters", "lstm_parameters"}
+WITHOUT_OPERANDS = {"full", "gru_parameters", "lstm_parameters", "normal", "uniform"}
 SCALAR = g.full((), 1.0)
 WRONG = [3, None, "x", np.ones((2, 3)), [1, 2], g.relu]
 

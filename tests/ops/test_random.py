@@ -1,10 +1,11 @@
-"""Philox's known answers, and masks that can be drawn again."""
+"""Philox's known answers, masks and noise that can be drawn again, and stopped gradients."""
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import graphc as g
-from graphc.errors import OptionError
+from graphc.errors import GraphcError, OptionError
 from graphc.ops.random import philox
 
 FULL = 0xFFFFFFFF
@@ -97,3 +98,137 @@ def test_inference_keeps_everything():
 def test_rates(rate):
     with pytest.raises(OptionError, match="rate"):
         g.dropout(g.input("x", (2,)), rate)
+
+
+# --- noise ---
+
+
+def sampler(dtype, seed=0, shape=(301, 701)):
+    noise = {"u": g.uniform(shape, -1.0, 3.0, dtype), "n": g.normal(shape, 0.5, 2.0, dtype)}
+    return g.compile(outputs=noise, seed=seed)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_noise_is_distributed_as_it_says(dtype):
+    found = sampler(dtype).step()
+    for name, cdf in (
+        ("u", scipy.stats.uniform(-1, 4).cdf),
+        ("n", scipy.stats.norm(0.5, 2).cdf),
+    ):
+        drawn = found[name].ravel()
+        assert drawn.dtype == dtype
+        assert scipy.stats.kstest(drawn, cdf).pvalue > 0.01
+        for lag in (1, 2, 4, 701):
+            assert abs(np.corrcoef(drawn[:-lag], drawn[lag:])[0, 1]) < 0.01
+    assert found["u"].min() >= -1
+    assert found["u"].max() < 3
+
+
+def test_narrow_noise_is_that_of_float32_rounded():
+    wide = sampler("float32").step()
+    for dtype in ("float16", "bfloat16"):
+        found = sampler(dtype).step()
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, wide[name].astype(array.dtype))
+
+
+def test_noise_is_equal_for_a_seed_and_new_in_every_step_and_call():
+    program, again, other = sampler("float32"), sampler("float32"), sampler("float32", seed=1)
+    first, second = program.step(), program.step()
+    repeated, changed = again.step(), other.step()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, repeated[name])
+        for different in (second[name], changed[name]):
+            assert abs(np.corrcoef(array.ravel(), different.ravel())[0, 1]) < 0.01
+    both = g.compile(outputs=[g.normal((5,)), g.normal((5,))]).step()
+    assert not np.intersect1d(both["output0"], both["output1"]).size
+
+
+def test_steps_go_on_from_a_checkpoint(tmp_path):
+    program, again = sampler("float32", shape=(8,)), sampler("float32", shape=(8,))
+    program.step()
+    program.save(tmp_path / "noise.safetensors")
+    again.load(tmp_path / "noise.safetensors")
+    np.testing.assert_array_equal(program.step()["n"], again.step()["n"])
+
+
+def autoencoder():
+    """A loss of noise with learnt deviations, through layers that are computed again."""
+    x = g.input("x", (8, 16))
+    with g.mirror(1):
+        h = g.tanh(g.linear(x, 16, name="encoder"))
+        z = h + g.exp(g.linear(h, 16, name="deviation")) * g.normal((8, 16))
+    with g.mirror(1):
+        y = g.tanh(g.linear(z, 16, name="decoder"))
+    return g.mean((y - x) ** 2)
+
+
+def test_recomputed_noise_trains_the_same():
+    losses = []
+    for options in ({}, {"recompute": "mirror"}, {"allocate": "none"}, {"fuse": True}):
+        program = g.compile(autoencoder(), optimizer=g.optim.Adam(0.1), poison=True, **options)
+        losses.append([program.step(x=X[:8, :16])["loss"].item() for _ in range(4)])
+    assert losses[0] == losses[1] == losses[2] == losses[3]
+    assert len(set(losses[0])) == 4
+
+
+def test_micro_batches_draw_noise_of_their_own():
+    w = g.parameter("w", (4,))
+    noise = g.normal((4,)) + w
+    program = g.compile(
+        g.mean(noise), outputs={"y": noise}, optimizer=g.optim.SGD(0.0), accumulate=2
+    )
+    y = program.step()["y"]
+    assert y.shape == (2, 4)
+    assert not np.intersect1d(y[0], y[1]).size
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: g.normal((2,), scale=-1.0),
+        lambda: g.normal((2,), dtype="int32"),
+        lambda: g.normal((2,), mean=1e39),
+        lambda: g.normal((0,)),
+        lambda: g.uniform((2,), 1.0, 0.0),
+        lambda: g.uniform((2,), -3e38, 3e38),
+        lambda: g.uniform((2,), float("nan")),
+    ],
+)
+def test_noise_that_cannot_be(make):
+    with pytest.raises(GraphcError):
+        make()
+
+
+# --- stop_gradient ---
+
+
+def test_no_gradient_flows_through_what_is_stopped():
+    x = g.input("x", (3,), "float64")
+    y = g.sum(g.stop_gradient(g.exp(x)) * x + g.stop_gradient(x))
+    (dx,) = g.gradient(y, [x])
+    at = np.array([0.5, -1, 2])
+    found = g.compile(outputs={"dx": dx, "y": y}).step(x=at)
+    np.testing.assert_allclose(found["dx"], np.exp(at))
+    np.testing.assert_allclose(found["y"], np.sum(np.exp(at) * at + at))
+
+
+def test_a_straight_through_estimator_trains():
+    """Rounding forward, the identity backward (Bengio et al., 2013), under every option."""
+    found = []
+    for options in ({}, {"recompute": "sublinear"}, {"allocate": "none"}, {"fuse": True}):
+        w = g.parameter("w", (4,), initial=g.Initial("normal", 2.0))
+        rounded = w + g.stop_gradient(g.round(w) - w)
+        loss = g.sum((rounded - 1.0) ** 2)
+        program = g.compile(loss, optimizer=g.optim.SGD(0.5), poison=True, **options)
+        before = program.states["w"].copy()
+        program.step()
+        np.testing.assert_allclose(program.states["w"], before - (np.round(before) - 1), rtol=1e-6)
+        found.append(program.states["w"].copy())
+    np.testing.assert_array_equal(found, [found[0]] * 4)
+
+
+def test_what_is_stopped_costs_no_bytes():
+    x = g.input("x", (4, 8))
+    plan = g.plan(outputs=[g.relu(g.stop_gradient(g.tanh(x)))])
+    assert plan.arena_bytes == g.plan(outputs=[g.relu(g.tanh(x))]).arena_bytes

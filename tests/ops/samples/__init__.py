@@ -17,6 +17,7 @@ from ops.samples import (
     order,
     pooling,
     products,
+    random,
     scalars,
     shape,
 )
@@ -29,6 +30,7 @@ __all__ = ["SAMPLES", "STATE_OPS", "Sample", "direct"]
 SAMPLES = [
     *elementwise.SAMPLES,
     *scalars.SAMPLES,
+    *random.SAMPLES,
     *fused.SAMPLES,
     *shape.SAMPLES,
     *products.SAMPLES,
