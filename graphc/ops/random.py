@@ -25,11 +25,11 @@ from graphc.ir.types import (
     DType,
     TensorType,
     as_dtype,
-    as_shape,
     bool_,
     compute_dtype,
     int32,
     int64,
+    tensor_type,
 )
 from graphc.ops.cpu.numpy_expression import select
 from graphc.ops.elementwise import float_dtype
@@ -331,10 +331,9 @@ def uniform(
     may round to `high`. Raises `DTypeError` for what is no float dtype or a number that it does not
     hold, and `OptionError` where `high` is below `low`.
     """
-    ends = (number_of("uniform", end, as_dtype(dtype)) for end in (low, high))
-    attributes = UniformAttributes(
-        as_shape("uniform", shape), as_dtype(dtype).name, *ends, next(_streams)
-    )
+    type = tensor_type(shape, dtype)
+    least, most = (number_of("uniform", end, type.dtype) for end in (low, high))
+    attributes = UniformAttributes(type.shape, type.dtype.name, least, most, next(_streams))
     return apply(Uniform, SEED, STEP, attributes=attributes).output
 
 
@@ -348,8 +347,7 @@ def normal(
     reaches 5.8 deviations, float64 8.6. Raises `DTypeError` for what is no float dtype or a number
     that it does not hold, and `OptionError` for a scale below 0.
     """
-    moments = (number_of("normal", number, as_dtype(dtype)) for number in (mean, scale))
-    attributes = NormalAttributes(
-        as_shape("normal", shape), as_dtype(dtype).name, *moments, next(_streams)
-    )
+    type = tensor_type(shape, dtype)
+    middle, spread = (number_of("normal", number, type.dtype) for number in (mean, scale))
+    attributes = NormalAttributes(type.shape, type.dtype.name, middle, spread, next(_streams))
     return apply(Normal, SEED, STEP, attributes=attributes).output
