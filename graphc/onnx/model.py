@@ -163,7 +163,7 @@ def _converted(model: Model) -> Model:
     del structure.graph.input[:]
     structure.graph.input.extend(model.inputs)
     for name, weight in model.weights.items():
-        if weight.elements <= SMALL_ELEMENTS:
+        if weight.elements <= SMALL_ELEMENTS and not weight.is_external:
             structure.graph.initializer.append(onnx.numpy_helper.from_array(weight.read(), name))
         else:
             number = helper.np_dtype_to_tensor_dtype(weight.dtype)

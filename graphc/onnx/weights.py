@@ -25,7 +25,7 @@ class Weight:
     """A tensor whose numbers are in the file, or known while it is read.
 
     `read` gives them anew each time, so that nothing large stays in memory; `is_filled` says that
-    all are one number, which takes none.
+    all are one number, which takes none. `is_external` says that they lie in a file of their own.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Weight:
     dtype: np.dtype[Any]
     read: Callable[[], Array] = field(repr=False)
     is_filled: bool = False
+    is_external: bool = False
 
     @property
     def elements(self) -> int:
@@ -75,7 +76,13 @@ def stored(tensor: onnx.TensorProto, folder: str) -> Weight:
     shape = tuple(tensor.dims)
     if any(extent < 0 for extent in shape):
         raise OnnxError(f"tensor {tensor.name!r} has the shape {quoted(list(shape))}")
-    return Weight(tensor.name, shape, np.dtype(dtype), lambda: _numbers(tensor, folder))
+    return Weight(
+        tensor.name,
+        shape,
+        np.dtype(dtype),
+        lambda: _numbers(tensor, folder),
+        is_external=external_data_helper.uses_external_data(tensor),
+    )
 
 
 def _numbers(tensor: onnx.TensorProto, folder: str) -> Array:
