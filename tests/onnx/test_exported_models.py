@@ -36,9 +36,7 @@ def failures(found):
         for run in sorted(folder.glob("test_data_set_*")):
             try:
                 outputs = prepared.run(arrays(run, "input"))
-                Runner.assert_similar_outputs(
-                    arrays(run, "output"), outputs, case.rtol, case.atol
-                )
+                Runner.assert_similar_outputs(arrays(run, "output"), outputs, case.rtol, case.atol)
             except (GraphcError, AssertionError) as error:
                 wrong[case.name] = " ".join(str(error).split())[:200]
     return wrong
