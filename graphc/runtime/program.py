@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,7 @@ class Program:
             states,
             lambda state: self._turns.take(self._read, state),
             lambda state, given: self._turns.take(self._write, state, given),
+            {state.name for state in self.graph.states if state.role == "constant"},
         )
 
     def reset(self) -> None:
@@ -250,8 +251,10 @@ class _States(MutableMapping[str, Array]):
         states: Mapping[str, State],
         read: Callable[[State], Array],
         write: Callable[[State, Array], None],
+        constants: Collection[str],
     ) -> None:
         self._states, self._read, self._write = states, read, write
+        self._constants = constants
 
     def __getitem__(self, name: str) -> Array:
         self._require(name)
@@ -290,4 +293,6 @@ class _States(MutableMapping[str, Array]):
         if name not in self._states:
             some = f"some that there are: {', '.join(list(self._states)[:6])}"
             cure = did_you_mean(name, self._states) or some
+            if name in self._constants:
+                cure = "it is a constant, whose numbers are the plan's and never change"
             raise UnknownNameError(f"there is no {name!r}; {cure}")

@@ -32,6 +32,8 @@ def test_constants_take_part_in_training_and_stay(allocate):
     assert {*program.states} >= {"weight", "bias"}
     assert {*program.parameters} == {"weight", "bias"}
     assert "table" not in program.states
+    with pytest.raises(UnknownNameError, match="'table'; it is a constant"):
+        program.states["table"] = TABLE
     weight, bias = (program.parameters[name].astype(float) for name in ("weight", "bias"))
     h = np.tanh(X.astype(float) @ TABLE) + TABLE[0]
     expected = np.mean((h @ weight.T + bias) ** 2)

@@ -65,6 +65,8 @@ def resampled():
     x, t = g.input("x", (2, 3, 9, 7), "float64"), g.input("t", (2,), "int32")
     h = g.relu(g.conv2d(x, 4, 3, (2, 1), padding=1, name="a"))
     h = g.adaptive_average_pool2d(g.upsample2d(h, 2, "bilinear"), (4, 5))
+    h = h[:, :, ::-1, [4, 0, 2, 1, -1]] * g.constant(np.sin(np.arange(80.0)).reshape(4, 4, 5))
+    h = h + g.constant(np.cos(np.arange(160.0)).reshape(2, 4, 4, 5))
     h = g.max_pool2d(g.conv_transpose2d(h, 3, 3, 2, name="b"), 2)
     return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
 
