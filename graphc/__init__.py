@@ -115,6 +115,7 @@ from graphc.ops.scan import cumsum
 from graphc.ops.scatter import gather_nd, scatter_nd
 from graphc.ops.shape import broadcast_to, full, reshape, transpose
 from graphc.ops.softmax import causal_softmax, log_softmax, masked_softmax, softmax
+from graphc.ops.statistics import logsumexp, norm, normalize, prod, std, var
 from graphc.ops.stop_gradient import stop_gradient
 from graphc.ops.trigonometry import (
     acos,
@@ -251,6 +252,7 @@ __all__ = [
     "load_plan",
     "log",
     "log_softmax",
+    "logsumexp",
     "lp_pool",
     "lstm_cell",
     "lstm_parameters",
@@ -272,7 +274,9 @@ __all__ = [
     "mul",
     "multi_head_attention",
     "neg",
+    "norm",
     "normal",
+    "normalize",
     "one_hot",
     "onnx",
     "optim",
@@ -282,6 +286,7 @@ __all__ = [
     "plan",
     "power",
     "prelu",
+    "prod",
     "profile",
     "read_costs",
     "read_notes",
@@ -316,6 +321,7 @@ __all__ = [
     "space_to_depth",
     "split",
     "sqrt",
+    "std",
     "stop_gradient",
     "sub",
     "sum",
@@ -329,6 +335,7 @@ __all__ = [
     "trunc_divide",
     "uniform",
     "upsample2d",
+    "var",
     "where",
 ]
 

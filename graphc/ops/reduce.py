@@ -48,9 +48,7 @@ class Reduction(Op):
         axes = attributes.axes
         if [normalize_axis(a, x.rank, "axes") for a in axes] != sorted(set(axes)):
             raise ShapeError(f"axes are ascending numbers from 0 to {x.rank - 1}, got {axes}")
-        if attributes.keepdims:
-            return x.with_shape([1 if i in axes else n for i, n in enumerate(x.shape)])
-        return x.with_shape([n for i, n in enumerate(x.shape) if i not in axes])
+        return x.with_shape(kept_shape(x.shape, axes, attributes.keepdims))
 
     def cost(self, node: Node) -> Cost:
         moved = super().cost(node)
@@ -192,15 +190,28 @@ class Min(Extreme):
     ufunc = np.minimum
 
 
+def reduced_axes(where: str, x: Value, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The axes that a reduction is asked for, by default all, ascending from the front."""
+    rank = as_value(where, x).type.rank
+    if axes is None:
+        return tuple(range(rank))
+    listed: Iterable[int] = axes if isinstance(axes, Iterable) else (axes,)
+    return tuple(sorted({normalize_axis(axis, rank, where) for axis in listed}))
+
+
+def kept_shape(shape: tuple[int, ...], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
+    """What a reduction leaves of a shape."""
+    return tuple(
+        1 if axis in axes else extent
+        for axis, extent in enumerate(shape)
+        if keepdims or axis not in axes
+    )
+
+
 def _attributes(
     where: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool
 ) -> ReduceAttributes:
-    rank = as_value(where, x).type.rank
-    if axes is None:
-        return ReduceAttributes(tuple(range(rank)), keepdims)
-    listed: Iterable[int] = axes if isinstance(axes, Iterable) else (axes,)
-    resolved = {normalize_axis(axis, rank, where) for axis in listed}
-    return ReduceAttributes(tuple(sorted(resolved)), keepdims)
+    return ReduceAttributes(reduced_axes(where, x, axes), keepdims)
 
 
 @operator("sum")

@@ -1,0 +1,127 @@
+"""What is made of sums, products and extremes along axes: variances, norms, products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from graphc.errors import OptionError, number_between, quoted
+from graphc.ir.graph import Value
+from graphc.ops.choice import equal, where
+from graphc.ops.elementwise import div, exp, float_dtype, log, mul, scale, sqrt, sub, zero
+from graphc.ops.indexing import slice_
+from graphc.ops.power import power
+from graphc.ops.reduce import kept_shape, max, mean, min, reduced_axes, sum
+from graphc.ops.rounding import abs
+from graphc.ops.shape import full, reshape, transpose
+from graphc.ops.stop_gradient import stop_gradient
+
+Axes = int | Sequence[int] | None
+
+
+def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
+    """Variance of float x over `axes`, by default all: the mean square of what is left of x - mean.
+
+    The divisor is the number of elements less `ddof`; axes vanish, or stay as 1 for `keepdims`.
+    Raises `OptionError` for a `ddof` that leaves nothing to divide by, `DTypeError` for other
+    dtypes, and `ShapeError` for an axis that x does not have.
+    """
+    reduced = reduced_axes("var", x, axes)
+    count = math.prod(x.shape[axis] for axis in reduced)
+    freedom = count - number_between("ddof", ddof, -math.inf, math.inf)
+    if not 0 < freedom < math.inf:
+        raise OptionError(f"var: ddof is less than the {count} elements, got {quoted(ddof)}")
+    centred = sub(x, mean(x, reduced, keepdims=True))
+    return scale(sum(mul(centred, centred), reduced, keepdims), 1 / freedom)
+
+
+def std(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
+    """Standard deviation of float x over `axes`: the square root of `var`.
+
+    Where it is 0 its gradient is, too. Raises what `var` does.
+    """
+    return _root(var(x, axes, ddof, keepdims), sqrt)
+
+
+def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
+    """Product over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
+
+    Integers keep their dtype, so products wrap around. Halves are multiplied with each other until
+    one row is left, so the gradient is exact where elements are 0. Raises `DTypeError` for bool,
+    and `ShapeError` for an axis that x does not have.
+    """
+    reduced = reduced_axes("prod", x, axes)
+    kept = [axis for axis in range(x.type.rank) if axis not in reduced]
+    shape = kept_shape(x.shape, reduced, keepdims)
+    if not reduced:
+        return x
+    first = transpose(x, (*reduced, *kept))
+    rows = reshape(first, (-1, *(x.shape[axis] for axis in kept)))
+    over = []
+    while rows.shape[0] > 1:
+        half = rows.shape[0] // 2
+        if rows.shape[0] % 2:
+            over.append(slice_(rows, slice(2 * half, None)))
+        rows = mul(slice_(rows, slice(0, half)), slice_(rows, slice(half, 2 * half)))
+    for row in over:
+        rows = mul(rows, row)
+    return reshape(rows, shape)
+
+
+def norm(x: Value, order: float = 2, axes: Axes = None, keepdims: bool = False) -> Value:
+    """The norm of that order of float x over `axes`, by default all: (sum of |x| ** p) ** (1 / p).
+
+    Order inf is the largest |x|, -inf the least, and 0 counts what is not 0, as `numpy.linalg.norm`
+    does for vectors. Where a norm is 0 its gradient is, too, and for an order below 1 that of an
+    element which is 0. Raises `OptionError` for an order that is no number, `DTypeError` for other
+    dtypes, and `ShapeError` for an axis that x does not have.
+    """
+    reduced = reduced_axes("norm", x, axes)
+    float_dtype(x.type)
+    p = number_between("order", order, -math.inf, math.inf)
+    if math.isinf(p):
+        return (max if p > 0 else min)(abs(x), reduced, keepdims)
+    if p == 0:
+        return sum(
+            where(equal(x, zero(x)), zero(x), full((), 1.0, x.type.dtype)), reduced, keepdims
+        )
+    if p == 1:
+        return sum(abs(x), reduced, keepdims)
+    root: Callable[[Value], Value] = sqrt if p == 2 else lambda total: power(total, 1 / p)
+    if 0 < p < 1:
+        powers = _root(abs(x), lambda size: power(size, p))
+    else:
+        powers = mul(x, x) if p == 2 else power(x if p > 0 and p % 2 == 0 else abs(x), p)
+    return _root(sum(powers, reduced, keepdims), root)
+
+
+def _root(total: Value, root: Callable[[Value], Value]) -> Value:
+    """A root of what is not negative; 0 and without a gradient, which would be infinite, at 0."""
+    is_0 = equal(total, zero(total))
+    return where(is_0, zero(total), root(where(is_0, full((), 1.0, total.type.dtype), total)))
+
+
+def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Value:
+    """Float x over its `norm` along `axes`; where that is 0, over 1. Keeps the shape.
+
+    Raises what `norm` does.
+    """
+    length = norm(x, order, axes, keepdims=True)
+    return div(x, where(equal(length, zero(length)), full((), 1.0, x.type.dtype), length))
+
+
+def logsumexp(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
+    """Logarithm of the sum of exp(x) over `axes`, by default all, of float x, without overflow.
+
+    The gradient is softmax. Elements of -inf count as nothing; where there are no others the result
+    is -inf. Raises `DTypeError` for other dtypes, and `ShapeError` for an axis that x does not
+    have.
+    """
+    reduced = reduced_axes("logsumexp", x, axes)
+    float_dtype(x.type)
+    # Whatever is taken out of the sum, the result is the same: no gradient flows through the peak.
+    peak = stop_gradient(max(x, reduced, keepdims=True))
+    finite = equal(sub(peak, peak), zero(peak))
+    level = where(finite, peak, zero(peak))
+    total = log(sum(exp(sub(x, level)), reduced, keepdims))
+    return total + reshape(level, kept_shape(x.shape, reduced, keepdims))
