@@ -181,6 +181,11 @@ LONG = [
         )
     ],
     long(
+        "fused_reduce",
+        direct(FusedReduce, FusedReduceAttributes(MEMBERS, "min", (1,), True, (0, 1), ())),
+        ((3, 301), (301,)), (), " least",
+    ),
+    long(
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.3, 5)), ((4, 1030), (2,), ()),
         (FLOAT, "int64", "int64"),
     ),

@@ -30,6 +30,7 @@ def alone(reduction, x, axes, keepdims):
     [
         ("sum", (0,), False), ("sum", (1,), True), ("mean", (0, 1), False), ("max", (1,), False),
         ("mean", (0,), True), ("square_sum", (0, 1), False),
+        ("min", (0,), False),
     ],
 )  # fmt: skip
 def test_the_bits_are_those_of_separate_nodes(reduction, axes, keepdims, dtype):

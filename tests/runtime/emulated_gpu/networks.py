@@ -36,6 +36,17 @@ def branches(dtype="float64"):
     return g.softmax_cross_entropy(g.linear(g.concat(parts, 1), 5, name="last"), t)
 
 
+def experts():
+    """A mixture of experts with the best two of four, and masked attention over a running sum."""
+    x, t = g.input("x", (6, 8), "float64"), g.input("t", (6,), "int32")
+    chosen, places = g.top_k(g.linear(x, 4, name="router"), 2)
+    weights = g.take(g.parameter("experts", (4, 8, 5), "float64", g.Initial("normal", 0.3)), places)
+    h = g.einsum("td,tkde,tk->te", x, weights, g.softmax(chosen))
+    seen = g.less(g.cumsum(h, 0), 1.0)
+    h = h * g.masked_softmax(h, seen) + g.scatter_elements(h, places, chosen, 1, "max")
+    return g.softmax_cross_entropy(h, t) + g.mean(g.logsumexp(h, 1)) + g.std(g.min(h, 0))
+
+
 def small_resnet(dtype="float64"):
     return preact_resnet(depth=11, batch=3, image=8, classes=5, dtype=dtype)
 

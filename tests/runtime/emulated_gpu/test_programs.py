@@ -13,6 +13,7 @@ from runtime.emulated_gpu.networks import (
     SEED,
     bits,
     branches,
+    experts,
     fed,
     fused_gpt2,
     on_gpu,
@@ -47,6 +48,7 @@ CASES = {
     "mobilenet, momentum": (small_mobilenet, g.optim.Momentum(1e-2), {}, 1e-8),
     "resampled, sgd": (resampled, g.optim.SGD(1e-1), {}, 1e-10),
     "remapped, sgd": (remapped, g.optim.SGD(1e-1), {}, 1e-10),
+    "experts, sgd": (experts, g.optim.SGD(1e-1), {}, 1e-8),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),
