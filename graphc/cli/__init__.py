@@ -24,6 +24,7 @@ from graphc.cli import (
     zoo,
 )
 from graphc.cli.described import infeasible
+from graphc.cli.models import with_flags
 from graphc.cli.parser import Parser
 from graphc.cli.progress import progress_shown
 from graphc.cli.terminal import complain, say
@@ -52,13 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
+    given = train.with_task(sys.argv[1:] if arguments is None else arguments)
+    options, rest = parser.parse_known_args(given)
     if rest and not (hasattr(options, "settings") and all(_may_follow(e, options) for e in rest)):
         wrong = next((entry for entry in rest if not _may_follow(entry, options)), rest[0])
         rule = "is not of the form key=value" if hasattr(options, "settings") else "is too much"
         parser.error(f"{quoted(wrong)} {rule}")
     if rest:
         options.settings += rest
+    if hasattr(options, "settings"):
+        options.settings = with_flags(options)
     try:
         with _printout_apart(options), progress_shown():
             options.run(options)

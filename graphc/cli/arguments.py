@@ -144,12 +144,15 @@ def _refuse(names: Sequence[str], why: str) -> None:
         raise OptionError(f"{', '.join(names)} {verb} nothing with {why}; leave it out")
 
 
-def parse_settings(entries: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` pairs; values are Python literals, or else strings."""
+def parse_settings(entries: Sequence[str], any_key: bool = False) -> dict[str, Any]:
+    """``key=value`` pairs; values are Python literals, or else strings.
+
+    Keys are names of Python, unless `any_key` says that they need not be.
+    """
     settings: dict[str, Any] = {}
     for entry in entries:
         key, separator, value = entry.partition("=")
-        if not separator or not key.isidentifier():
+        if not separator or not key or not (any_key or key.isidentifier()):
             raise OptionError(f"{quoted(entry)} is not of the form key=value")
         found: Any = value
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphc.cli.arguments import check_settings, parse_settings
+from graphc.cli.onnx_model import SUFFIX, onnx_model
 from graphc.errors import GraphcError, OptionError, did_you_mean, place_of, quoted
 from graphc.ir.builder import at_most
 from graphc.ir.graph import Value
@@ -23,16 +24,38 @@ MOST_NODES = 250_000
 
 def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool = False) -> None:
     """MODEL and its sizes; `others` says what else may stand there."""
-    kinds = "; or ".join([f"one of {', '.join(MODELS)}, or file.py:function", *others])
+    named = f"one of {', '.join(MODELS)}, or file.py:function, or file.onnx"
+    kinds = "; or ".join([named, *others])
     parser.add_argument("model", metavar="MODEL", nargs="?" if is_optional else None, help=kinds)
     parser.add_argument(
-        "settings", nargs="*", default=[], metavar="key=value", help="arguments of the model"
+        "settings", nargs="*", default=[], metavar="key=value",
+        help="arguments of the model, or extents that an ONNX file leaves open",
+    )  # fmt: skip
+    add_loss(parser)
+
+
+def add_loss(parser: argparse.ArgumentParser) -> None:
+    """What is asked of an ONNX file; `with_flags` makes it arguments like others."""
+    group = parser.add_argument_group("of an ONNX file")
+    group.add_argument(
+        "--loss", metavar="LOSS",
+        help="cross_entropy, mse, or an output (default: the output that is one number)",
+    )  # fmt: skip
+    group.add_argument(
+        "--trainable", metavar="REGEX", help="weights that are trained, by their names in the file"
     )
+
+
+def with_flags(options: argparse.Namespace) -> list[str]:
+    """The settings, and what flags say about an ONNX file, as settings."""
+    flags = ("loss", "trainable")
+    given = {name: getattr(options, name, None) for name in flags}
+    return options.settings + [f"{n}={value}" for n, value in given.items() if value is not None]
 
 
 def build(model: str, entries: Sequence[str]) -> Value:
     """The loss of a network of the zoo, or of a function in a file."""
-    settings = parse_settings(entries)
+    settings = _parsed(model, entries)
     function = find_model(model, settings)
     check_settings(model, function, settings)
     with at_most(MOST_NODES):
@@ -44,10 +67,15 @@ def build(model: str, entries: Sequence[str]) -> Value:
 
 def arguments_of(model: str, entries: Sequence[str]) -> dict[str, Any]:
     """All arguments of the model's function by name: as given, or their defaults."""
-    settings = parse_settings(entries)
+    settings = _parsed(model, entries)
     parameters = inspect.signature(find_model(model, settings)).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     return {**defaults, **settings}
+
+
+def _parsed(model: str, entries: Sequence[str]) -> dict[str, Any]:
+    """Settings by name; those of an ONNX file are extents and inputs, whatever they are called."""
+    return parse_settings(entries, any_key=model.endswith(SUFFIX))
 
 
 def setting(model: str, entries: Sequence[str], name: str) -> Any:
@@ -59,6 +87,8 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
     """The model's function, which takes what is `given` and has a default for all else."""
     if model in MODELS:
         return MODELS[model]
+    if model.endswith(SUFFIX):
+        return onnx_model(model)
     path, separator, name = model.rpartition(":")
     if not separator:
         if _is_file(model):
@@ -66,7 +96,7 @@ def find_model(model: str, given: Container[str]) -> Callable[..., Any]:
         near = did_you_mean(model, MODELS, before="; ")
         raise OptionError(
             f"unknown model {quoted(model)}; choose one of: {', '.join(MODELS)}, or give "
-            f"file.py:function{near}"
+            f"file.py:function, or file.onnx{near}"
         )
     if not _is_file(path):
         raise OptionError(f"there is no file {quoted(path)}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress as ProgressBar
 
+import graphc
 from graphc.cli.arguments import (
     add_options,
     add_recipe,
@@ -19,20 +21,28 @@ from graphc.cli.arguments import (
     parse_settings,
     recipe,
 )
+from graphc.cli.models import add_loss, find_model
+from graphc.cli.onnx_model import SUFFIX, loss_of, read
 from graphc.cli.terminal import Console, say
 from graphc.errors import OptionError
+from graphc.ir.builder import trace
+from graphc.ir.graph import Input
 from graphc.options import CompileOptions
 from graphc.plans.printout import summary_rows
 from graphc.training.digits import DigitsTraining, Epoch
+from graphc.training.feeds import ArrayFeeds, FunctionFeeds
+from graphc.training.onnx_training import MeanLoss, OnnxTraining
 from graphc.training.recipe import Recipe
 from graphc.training.text import Progress, TextTraining
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
-Run = DigitsTraining | TextTraining
+Run = DigitsTraining | TextTraining | OnnxTraining
+Report = Epoch | Progress | MeanLoss
 
 DIGITS = Recipe(optimizer="adam", learning_rate=1e-3)
+ONNX = Recipe(optimizer="adam", learning_rate=1e-3)
 TEXT = Recipe(optimizer="adamw", learning_rate=3e-3, schedule="cosine", warmup=100, clip_norm=1.0)
 
 PROMPTS = (b"def ", b"import ", b"class ")
@@ -56,6 +66,27 @@ def add(commands: Commands) -> None:
     )
     text.add_argument("--steps", type=int, default=2000, help="steps of the run (default: 2000)")
     text.set_defaults(run=_text)
+
+    network = tasks.add_parser("onnx", help="the network of FILE.onnx, which may stand here itself")
+    network.add_argument("model", metavar="FILE.onnx", help="the network, and how it begins")
+    _add_common(network, ONNX, "extents that the file leaves open")
+    add_loss(network)
+    network.add_argument(
+        "--data", metavar="DATA", required=True,
+        help="FILE.npz with an array (examples, ...) an input, or file.py:function, which returns "
+        "feeds one after another",
+    )  # fmt: skip
+    network.add_argument("--steps", type=int, default=100, help="steps of the run (default: 100)")
+    network.add_argument("--export", metavar="FILE", help="write the trained network as ONNX")
+    network.set_defaults(run=_onnx)
+
+
+def with_task(arguments: Sequence[str]) -> list[str]:
+    """The command line with the task that a file's name stands for."""
+    listed = list(arguments)
+    if listed[:1] == ["train"] and listed[1:2] and listed[1].endswith(SUFFIX):
+        listed.insert(1, "onnx")
+    return listed
 
 
 def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str) -> None:
@@ -92,6 +123,30 @@ def _text(options: argparse.Namespace) -> None:
             say(run.sample(prompt, SAMPLE_BYTES).decode(errors="replace"))
 
 
+def _onnx(options: argparse.Namespace) -> None:
+    _check_count("--steps", options.steps)
+    if options.export:
+        check_writable(options.export)
+    settings = parse_settings(options.settings, any_key=True)
+    asked, trainable = settings.pop("loss", None), settings.pop("trainable", None)
+    network = read(options.model, settings, trainable, weights=True)
+    loss, chosen = loss_of(options.model, network, asked), recipe(options)
+    fed = [x for x in trace({"loss": loss}).inputs if x.default is None]
+    feeds = _feeds(options.data, fed, chosen.seed)
+    run = OnnxTraining(chosen, options.steps, network, loss, feeds, dump=options.dump)
+    _train(run, options, "onnx")
+    if options.export:
+        graphc.onnx.save(run.training, options.export)
+
+
+def _feeds(data: str, fed: Sequence[Input], seed: int) -> ArrayFeeds | FunctionFeeds:
+    if data.endswith(".npz"):
+        return ArrayFeeds(data, fed, seed)
+    if ":" not in data:
+        raise OptionError(f"--data is a file of arrays, .npz, or file.py:function, got {data!r}")
+    return FunctionFeeds(data, find_model(data, {}))
+
+
 def _check_count(option: str, count: int) -> None:
     if count < 1:
         raise OptionError(f"{option} is a whole number from 1 up, got {count}")
@@ -102,7 +157,7 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> None:
         check_writable(options.save)
     if options.resume:
         run.resume(options.resume)
-    reports: list[Epoch | Progress] = []
+    reports: list[Report] = []
     console = Console(quiet=options.json)
     for label, figure in summary_rows(run.training.plan):
         console.print(f"{label:<20}{figure}", highlight=False, soft_wrap=True)
@@ -123,7 +178,9 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> None:
         say(json.dumps({**run.training.plan.summary(task), **_reported(reports)}))
 
 
-def _told(event: Epoch | Progress) -> str:
+def _told(event: Report) -> str:
+    if isinstance(event, MeanLoss):
+        return f"step {event.step:5d}  loss {event.loss:.6f}  {event.steps_per_second:.1f} steps/s"
     if isinstance(event, Epoch):
         return (
             f"epoch {event.number:3d}  loss {event.loss:.6f}  test accuracy "
@@ -135,7 +192,7 @@ def _told(event: Epoch | Progress) -> str:
     )
 
 
-def _reported(reports: list[Epoch | Progress]) -> dict[str, Any]:
+def _reported(reports: list[Report]) -> dict[str, Any]:
     """All figures but the speeds, which differ from run to run."""
     rows = [asdict(report) for report in reports]
     for row in rows:

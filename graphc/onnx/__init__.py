@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphc.onnx.network import Network, Reported
     from graphc.runtime.program import Program
 
-__all__ = ["Backend", "Network", "Reported", "load", "save"]
+__all__ = ["Backend", "Network", "Reported", "input_extents", "load", "save"]
 
 
 def load(
@@ -42,6 +42,18 @@ def load(
     from graphc.onnx.importer import load
 
     return load(path, dims or {}, trainable, weights, known or {})
+
+
+def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | None, ...] | None]:
+    """The extents of each input that an ONNX file wants fed, by the input's name.
+
+    They are numbers, names for `load`'s `dims`, or None for neither; in place of the tuple stands
+    None for an input without a rank. No weight is read. Raises `OnnxError` for a file that is none.
+    """
+    _require_onnx()
+    from graphc.onnx.extents import input_extents
+
+    return input_extents(path)
 
 
 def save(

@@ -1,0 +1,121 @@
+"""A loss, made from an ONNX file on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import graphc
+from graphc.errors import OptionError, did_you_mean
+from graphc.ir.graph import Value
+from graphc.onnx import Network
+
+SUFFIX = ".onnx"
+"""How the name of a MODEL ends that is an ONNX file."""
+
+LOSSES = ("cross_entropy", "mse")
+"""Losses beside the outputs of a file; behind a colon stands the output that they are of."""
+
+
+def onnx_model(path: str) -> Callable[..., Value]:
+    """A function of the extents that a file leaves open; it gives a loss, and reads no weight."""
+
+    def network(loss: str | None = None, trainable: str | None = None, **dims: Any) -> Value:
+        return loss_of(path, read(path, dims, trainable, weights=False), loss)
+
+    return network
+
+
+def read(path: str, dims: Mapping[str, Any], trainable: str | None, weights: bool) -> Network:
+    """The network of a file; raises `OptionError` that lists the extents that are missing."""
+    given = {name: tuple(n) if isinstance(n, list) else n for name, n in dims.items()}
+    _check_extents(path, given)
+    chosen = None if trainable is None else str(trainable)
+    return graphc.onnx.load(path, dims=given, trainable=chosen, weights=weights)
+
+
+def _check_extents(path: str, given: Mapping[str, Any]) -> None:
+    inputs = graphc.onnx.input_extents(path)
+    missing = dict[str, None]()
+    for name, extents in inputs.items():
+        if name in given:
+            continue
+        if extents is None or None in extents:
+            missing[f"{name}=(...)"] = None
+        else:
+            named = [n for n in extents if isinstance(n, str) and n not in given]
+            missing.update((f"{n}=...", None) for n in named)
+    if missing:
+        listed = ", ".join(f"{name} {_shown(extents)}" for name, extents in inputs.items())
+        raise OptionError(f"{path} needs {', '.join(missing)}; its inputs are {listed}")
+
+
+def _shown(extents: Sequence[int | str | None] | None) -> str:
+    if extents is None:
+        return "of any shape"
+    return f"[{', '.join('?' if n is None else str(n) for n in extents)}]"
+
+
+def loss_of(path: str, network: Network, asked: str | None) -> Value:
+    """The loss that is asked for: an output, or of one; raises `OptionError` for another."""
+    if asked is None:
+        scalars = [value for value in network.outputs.values() if value.shape == ()]
+        if len(scalars) != 1:
+            raise OptionError(f"{path} has {len(scalars)} outputs of one number; {_cure(network)}")
+        return scalars[0]
+    kind, _, name = str(asked).partition(":")
+    if kind not in LOSSES:
+        return _output(path, network, str(asked))
+    output = _output(path, network, name) if name else _first(path, network)
+    return _cross_entropy(network, output) if kind == "cross_entropy" else _mse(network, output)
+
+
+def _cure(network: Network) -> str:
+    outputs = ", ".join(f"{name} {value.type}" for name, value in network.outputs.items())
+    return f"give --loss {', '.join(LOSSES)}, or one of its outputs: {outputs}"
+
+
+def _output(path: str, network: Network, name: str) -> Value:
+    if name not in network.outputs:
+        near = did_you_mean(name, (*network.outputs, *LOSSES), before="; ")
+        raise OptionError(f"{path} has no output {name!r}; {_cure(network)}{near}")
+    return network.outputs[name]
+
+
+def _first(path: str, network: Network) -> Value:
+    for value in network.outputs.values():
+        if value.type.dtype.kind == "float" and value.type.rank > 0:
+            return value
+    raise OptionError(f"{path} has no output to compare with what is fed; {_cure(network)}")
+
+
+def _cross_entropy(network: Network, output: Value) -> Value:
+    """Against labels that are fed; classes lie along the last axis, of maps along the second."""
+    logits = _before_softmax(output)
+    if logits.type.rank < 2:
+        raise OptionError(f"cross entropy is of (rows, ..., classes), and the output {logits.type}")
+    if logits.type.rank > 3:
+        last = logits.type.rank - 1
+        logits = graphc.transpose(logits, (0, *range(2, last + 1), 1))
+    labels = graphc.input(_free(network, "labels"), logits.shape[:-1], "int64")
+    return graphc.softmax_cross_entropy(logits, labels)
+
+
+def _before_softmax(output: Value) -> Value:
+    """What a softmax at the end is of: cross entropy has its own."""
+    node = output.node
+    is_last = node is not None and node.op.name in ("softmax", "log_softmax")
+    return node.inputs[0] if node is not None and is_last else output
+
+
+def _mse(network: Network, output: Value) -> Value:
+    target = graphc.input(_free(network, "target"), output.shape, output.type.dtype)
+    return graphc.mse(output, target)
+
+
+def _free(network: Network, wanted: str) -> str:
+    """A name that no input of the network has."""
+    taken, name, number = {value.name for value in network.inputs.values()}, wanted, 2
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return name

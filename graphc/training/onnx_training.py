@@ -1,0 +1,74 @@
+"""Training a network that was read from an ONNX file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.compiler import compile
+from graphc.ir import builder
+from graphc.ir.graph import Value
+from graphc.ir.text import format_graph
+from graphc.onnx import Network
+from graphc.training.feeds import ArrayFeeds, Feeds, FunctionFeeds
+from graphc.training.recipe import Recipe
+from graphc.training.run import TrainingRun
+
+REPORTS = 20
+"""Times that a run tells its loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLoss:
+    """The mean loss of the steps since the last report."""
+
+    step: int
+    loss: float
+    steps_per_second: float
+
+
+class OnnxTraining(TrainingRun):
+    """A training program of a loss of a network, which begins with the file's weights."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        steps: int,
+        network: Network,
+        loss: Value,
+        feeds: ArrayFeeds | FunctionFeeds,
+        dump: str | None = None,
+    ) -> None:
+        training = compile(loss, seed=recipe.seed, dump=dump, **recipe.compile_options(steps))
+        network.initialize(training)
+        text = format_graph(builder.trace({"loss": loss}))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        super().__init__(recipe, training, steps, task="onnx", network=digest, data=feeds.digest)
+        self.feeds = feeds
+
+    def run(self) -> Iterator[MeanLoss | int]:
+        """Train to the end; yields the number of steps done after each step, and the loss."""
+        count = self.recipe.accumulate
+        batches = self.feeds(self.done * count)
+        started, losses = time.perf_counter(), []
+        every = math.ceil(self.steps / REPORTS)
+        while self.done < self.steps:
+            losses.append(self.step(_joined([next(batches) for _ in range(count)])))
+            yield self.done
+            if self.done % every == 0 or self.done == self.steps:
+                speed = len(losses) / (time.perf_counter() - started)
+                yield MeanLoss(self.done, sum(losses) / len(losses), speed)
+                started, losses = time.perf_counter(), []
+
+
+def _joined(batches: list[Feeds]) -> Mapping[str, Any]:
+    """One batch, or several along an axis in front."""
+    if len(batches) == 1:
+        return batches[0]
+    return {name: np.stack([each[name] for each in batches]) for name in batches[0]}
