@@ -48,9 +48,9 @@ def add_loss(parser: argparse.ArgumentParser) -> None:
 
 def with_flags(options: argparse.Namespace) -> list[str]:
     """The settings, and what flags say about an ONNX file, as settings."""
-    flags = ("loss", "trainable")
-    given = {name: getattr(options, name, None) for name in flags}
-    return options.settings + [f"{n}={value}" for n, value in given.items() if value is not None]
+    given = {name: getattr(options, name, None) for name in ("loss", "trainable")}
+    told = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return [*options.settings, *told]
 
 
 def build(model: str, entries: Sequence[str]) -> Value:
