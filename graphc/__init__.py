@@ -110,6 +110,7 @@ from graphc.ops.reduce import all, any, max, mean, min, sum
 from graphc.ops.resample import adaptive_average_pool2d, upsample2d
 from graphc.ops.resize import resize
 from graphc.ops.rms_norm import rms_norm
+from graphc.ops.roi_align import roi_align
 from graphc.ops.rounding import abs, ceil, floor, round, sign, trunc
 from graphc.ops.scan import cumsum
 from graphc.ops.scatter import gather_nd, scatter_nd
@@ -299,6 +300,7 @@ __all__ = [
     "reverse",
     "right_shift",
     "rms_norm",
+    "roi_align",
     "round",
     "save_plan",
     "scatter_elements",

@@ -13,6 +13,7 @@ from graphc.codegen.families import (
     pooling,
     random,
     resample,
+    roi_align,
     scan,
     scatter,
     step_numbers,
@@ -27,9 +28,15 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
+<<<<<<< HEAD
     attention, axis_map, convolution, cross_entropy, elementwise, extremes, interpolate, lookup,
     norms, order, pooling, products, random, reductions, resample, scan, scatter, softmax,
     step_numbers,
+=======
+    attention, axis_map, convolution, cross_entropy, dropout, elementwise, extremes,
+    interpolate, lookup, norms, order, pooling, products, reductions, resample, roi_align, scan,
+    scatter, softmax, step_numbers,
+>>>>>>> 5c86d3c (Regions of maps, averaged to a fixed shape)
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""
 

@@ -59,6 +59,11 @@ PART = (-0.1, 1.1, *NOT_FINITE)
 LABELS = ((1, 2), (HUGE,), (True,), 0)
 FACTOR = (0, -1, FAR, HUGE)
 MAP = {"axis": (-1, 4, FAR, HUGE, 2.5), "extent": (0, -1, FAR, HUGE, 2.5, 1)}
+REGIONS = {
+    "bins": (*PAIRS, (FAR, FAR)),
+    "ratio": (-1, 1025, FAR, HUGE, 0.5),
+    "scale": (0.0, -1.0, *NOT_FINITE),
+}
 PLACES = {"form": ("", "bilinear", None), "outside": ("", "border", None)}
 UNFOLD = {
     "window": (0, -1, 4, FAR, HUGE),
@@ -178,6 +183,11 @@ REFUSED = {
     "resize_axis": RESIZE,
     "resize_axis_gradient": {**RESIZE, "scale": (*RESIZE["scale"], 0.5)},
     "rms_norm": {"epsilon": EPSILON},
+    "roi_align": REGIONS,
+    "roi_align_gradient": {
+        **REGIONS, "bins": (*REGIONS["bins"], (3, 3)),
+        "maps": ((0, 1, 1), (1, -1, 1), (2, 2), (FAR, 1, 1), (1, HUGE, 1), 3),
+    },
     "running_mean_update": {"momentum": MOMENTUM},
     "running_variance_update": {
         "momentum": MOMENTUM, "epsilon": EPSILON, "unbiased": (0.0, -1.0, 9.0, *NOT_FINITE),
@@ -227,6 +237,8 @@ ANY_TRUTH = {
     ("matmul", "transpose_a"): "either order of two axes is a matrix, operands decide if it fits",
     ("matmul", "transpose_b"): "as for the other operand",
     ("matmul", "wide"): "a product of 16-bit floats may be float32",
+    ("roi_align", "aligned"): "centres lie at halves or at whole numbers",
+    ("roi_align_gradient", "aligned"): "as going forward",
     ("resize_axis", "antialias"): "a kernel is as wide as elements of x, or of the result",
     ("resize_axis", "exclude_outside"): "elements at the ends stand for those beyond, or none do",
     ("resize_axis_gradient", "antialias"): "as going forward",

@@ -18,6 +18,7 @@ from ops.samples import (
     pooling,
     products,
     random,
+    roi_align,
     scalars,
     shape,
 )
@@ -39,6 +40,7 @@ SAMPLES = [
     *attention.SAMPLES,
     *axis_maps.SAMPLES,
     *interpolate.SAMPLES,
+    *roi_align.SAMPLES,
     *lookup.SAMPLES,
     *losses.SAMPLES,
     *order.SAMPLES,

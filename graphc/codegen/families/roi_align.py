@@ -1,0 +1,152 @@
+"""Means over bins of regions: one thread an element of the result.
+
+Going back, a thread owns an element of the maps and looks through all regions in their order, so
+sums have one order and nothing is added by atomics. Places are computed in float64, as on the CPU.
+"""
+
+from __future__ import annotations
+
+from graphc.codegen.families.maps import each_element, own_operands
+from graphc.codegen.node_calls import NodeCalls
+from graphc.codegen.rules import kernels_of
+from graphc.codegen.text.access import indented
+from graphc.codegen.text.operands import Operand, Places, offset
+from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
+from graphc.ir.graph import Node
+
+
+def _spans(node: Node, rois: Operand, region: str) -> list[str]:
+    """Statements for where a region starts along both axes, and how it is cut."""
+    a, lines = node.attributes, []
+    shift = 0.5 if a.aligned else 0.0
+    for axis, (first, last) in enumerate((("1", "3"), ("0", "2"))):
+        for name, corner in (("start", first), ("end", last)):
+            at = offset((region, corner), rois.strides)
+            lines.append(
+                f"const double {name}{axis} = double(widen(rois[{at}])) * {a.scale!r} - {shift!r};"
+            )
+        size = f"end{axis} - start{axis}"
+        if not a.aligned:
+            size = f"({size} > 1.0 ? {size} : 1.0)"
+        lines += [
+            f"const double size{axis} = {size}, bin{axis} = size{axis} / {a.bins[axis]!r}.0;",
+            f"const double count{axis} = {f'{a.ratio}.0' if a.ratio else f'ceil(bin{axis})'};",
+            f"const double step{axis} = bin{axis} / count{axis};",
+        ]
+    return lines
+
+
+def _over_points(node: Node, axis: int, number: str, extent: int, body: list[str]) -> str:
+    """`body` for each point of a bin: the elements around it, and how far it is from the first."""
+    inner = [
+        f"const double free{axis} = begin{axis} + (i{axis} + 0.5) * step{axis};",
+        f"if (!(free{axis} >= -1.0 && free{axis} <= {extent}.0)) continue;",
+        f"const double place{axis} = free{axis} > 0.0 ? free{axis} : 0.0;",
+        f"const bool ends{axis} = int(place{axis}) >= {extent - 1};",
+        f"const int near{axis} = ends{axis} ? {extent - 1} : int(place{axis});",
+        f"const int far{axis} = ends{axis} ? {extent - 1} : near{axis} + 1;",
+        f"const double part{axis} = ends{axis} ? 0.0 : place{axis} - near{axis};",
+        *body,
+    ]
+    lines = [
+        f"const double begin{axis} = start{axis} + {number} * bin{axis};",
+        f"double i{axis} = 0.0, past{axis} = count{axis};",
+    ]
+    if not node.attributes.ratio:  # as many as a region has elements: those beyond are not met
+        lines += [
+            f"const double first{axis} = (-1.0 - begin{axis}) / step{axis} - 2.0;",
+            f"const double last{axis} = ({extent}.0 - begin{axis}) / step{axis} + 2.0;",
+            f"if (first{axis} > 0.0) i{axis} = floor(first{axis});",
+            f"if (!(last{axis} >= past{axis})) past{axis} = last{axis} > 0.0 ? last{axis} : 0.0;",
+        ]
+    loop = f"for (; i{axis} < past{axis}; ++i{axis}) {{\n{indented(inner, 1)}\n}}"
+    return "\n".join([*lines, loop])
+
+
+@kernels_of("roi_align")
+def _pooled(node: Node, places: Places) -> NodeCalls:
+    inputs, outputs = own_operands(node, places)
+    (x, rois, batch), (y,) = inputs, outputs
+    images, _, height, width = node.inputs[0].shape
+    held = arithmetic_dtype(x.dtype)
+    real = C_TYPES[held]
+
+    def read(row: str, column: str) -> str:
+        at = offset(("image", "c", f"Index({row}0)", f"Index({column}1)"), x.strides)
+        return f"widen(x[{at}])"
+
+    near, far = (
+        f"({real}(1.0 - part1) * {read(row, 'near')} + {real}(part1) * {read(row, 'far')})"
+        for row in ("near", "far")
+    )
+    total = f"total += {real}(1.0 - part0) * {near} + {real}(part0) * {far};"
+    across = _over_points(node, 1, "double(q)", width, [total])
+    body = [
+        *_image(batch, images, "r"),
+        *_spans(node, rois, "r"),
+        f"{real} total = {literal(0.0, held)};",
+        _over_points(node, 0, "double(p)", height, [across]),
+        "const double points = count0 * count1;",
+        f"narrow(total / {real}(points > 1.0 ? points : 1.0),"
+        f" y[{offset(('r', 'c', 'p', 'q'), y.strides)}]);",
+    ]
+    return NodeCalls((each_element(node, inputs, outputs, body, ("r", "c", "p", "q")),))
+
+
+def _image(batch: Operand, images: int, region: str) -> list[str]:
+    """Statements for a region's image; a number out of range is that of the nearest."""
+    at = offset((region,), batch.strides)
+    return [
+        f"const long long number = batch[{at}];",
+        f"const Index image = number < 0 ? 0 : number < {images} ? number : {images - 1};",
+    ]
+
+
+@kernels_of("roi_align_gradient")
+def _spread(node: Node, places: Places) -> NodeCalls:
+    inputs, outputs = own_operands(node, places)
+    (dy, rois, batch), (dx,) = inputs, outputs
+    images, _, height, width = node.output.shape
+    regions, (rows, columns) = node.inputs[1].shape[0], node.attributes.bins
+    held = arithmetic_dtype(dy.dtype)
+    real = C_TYPES[held]
+
+    def weight(axis: int, own: str) -> list[str]:
+        name = f"weight{axis}"
+        return [
+            f"if (near{axis} == int({own})) {name} += 1.0 - part{axis};",
+            f"if (far{axis} == int({own})) {name} += part{axis};",
+        ]
+
+    def outside(axis: int, own: str) -> str:
+        low = f"(size{axis} > 0.0 ? start{axis} : end{axis})"
+        high = f"(size{axis} > 0.0 ? start{axis} + size{axis} : start{axis})"
+        return (
+            f"(double({own}) > 0.0 && {low} > double({own}) + 2.0) || {high} < double({own}) - 2.0"
+        )
+
+    handed = f"widen(dy[{offset(('r', 'c', 'p', 'q'), dy.strides)}])"
+    across = [
+        "double weight1 = 0.0;",
+        _over_points(node, 1, "double(q)", width, weight(1, "w")),
+        f"if (weight1 != 0.0) total += {real}(weight0 / count0 * (weight1 / count1)) * {handed};",
+    ]
+    down = [
+        "double weight0 = 0.0;",
+        _over_points(node, 0, "double(p)", height, weight(0, "h")),
+        "if (weight0 == 0.0) continue;",
+        f"for (Index q = 0; q < {columns}u; ++q) {{\n{indented(across, 1)}\n}}",
+    ]
+    each = [
+        *_image(batch, images, "r"),
+        "if (image != n) continue;",
+        *_spans(node, rois, "r"),
+        f"if ({outside(0, 'h')} || {outside(1, 'w')}) continue;",
+        f"for (Index p = 0; p < {rows}u; ++p) {{\n{indented(down, 1)}\n}}",
+    ]
+    body = [
+        f"{real} total = {literal(0.0, held)};",
+        f"for (Index r = 0; r < {regions}u; ++r) {{\n{indented(each, 1)}\n}}",
+        f"narrow(total, dx[{offset(('n', 'c', 'h', 'w'), dx.strides)}]);",
+    ]
+    return NodeCalls((each_element(node, inputs, outputs, body),))

@@ -1,0 +1,187 @@
+"""Regions of maps, averaged to a fixed shape (He et al., 2017).
+
+A region is cut into bins, and a bin into sample points; each point is a bilinear mean of the four
+elements around it. Rows and columns are independent, so a bin is a row of weights times the map
+times a column of weights. The arithmetic on the CPU is in cpu/roi_align.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from graphc.errors import ShapeError
+from graphc.ir.attributes import Between, Whole
+from graphc.ir.builder import apply, as_value
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType
+from graphc.ops.cpu import roi_align as cpu
+from graphc.ops.elementwise import float_dtype
+from graphc.ops.embedding import require_integers
+from graphc.ops.geometry import COUNTED, Extent, Pair, pair
+
+Ratio = Annotated[int, Whole(0, 1024)]
+Scale = Annotated[float, Between(above=0.0)]
+MapExtents = Annotated[tuple[int, int, int], Whole(1, COUNTED)]
+
+
+@dataclass(frozen=True, slots=True)
+class RoiAlignAttributes:
+    """The (rows, columns) of bins, sample points of a bin along an axis, 0 for one an element, and
+    how coordinates become elements."""
+
+    bins: Extent
+    ratio: Ratio = 0
+    scale: Scale = 1.0
+    aligned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RoiAlignGradientAttributes:
+    """As going forward, and the (batch, height, width) of the maps."""
+
+    bins: Extent
+    maps: MapExtents
+    ratio: Ratio = 0
+    scale: Scale = 1.0
+    aligned: bool = True
+
+
+class Regions(Op):
+    """Base of both ops."""
+
+    indices = ("batch",)
+    needs_contiguous = ("rois",)
+    any_strides = True
+    precision = "wide"
+
+    def pooled(self, a: Any, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
+        """The bins of all regions."""
+        float_dtype(x, rois)
+        require_integers(batch, "batch")
+        if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
+            raise ShapeError(
+                f"x is (batch, channels, height, width), rois (regions, 4) and batch (regions,), "
+                f"got {x}, {rois} and {batch}"
+            )
+        return x.with_shape((rois.shape[0], x.shape[1], *a.bins))
+
+    def maps(self, node: Node) -> tuple[int, ...]:
+        """The shape of the maps."""
+        raise NotImplementedError
+
+    def index_limit(self, node: Node) -> int:
+        return self.maps(node)[0]
+
+    def cost(self, node: Node) -> Cost:
+        """Four products a sample point, as if a bin had two by two where data says how many."""
+        moved, ratio = super().cost(node), node.attributes.ratio or 2
+        regions, (rows, columns) = node.inputs[1].shape[0], node.attributes.bins
+        points = regions * rows * columns * ratio * ratio * self.maps(node)[1]
+        return Cost(8 * points, moved.bytes_read, moved.bytes_written)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Weights of rows and of columns, and a region's maps between the two products."""
+        _, channels, height, width = self.maps(node)
+        (rows, columns), like = node.attributes.bins, node.output.type
+        shapes = [(rows, height), (columns, width), (channels * rows * width,)]
+        if isinstance(self, RoiAlignGradient):
+            shapes.append((channels * height * width,))
+        return tuple(like.with_shape(shape) for shape in shapes)
+
+    def regions(self, record: Recorder, node: Node, rois: Array, batch: Array) -> cpu.Regions:
+        """The regions, how they are sampled, and the scratch."""
+        a = node.attributes
+        return cpu.Regions(rois, batch, a.ratio, a.scale, a.aligned, record.scratch)
+
+
+class RoiAlign(Regions):
+    """y = the mean of each bin of each region."""
+
+    name, inputs = "roi_align", ("x", "rois", "batch")
+    attributes = RoiAlignAttributes
+    needs_contiguous = ("x", "rois")
+
+    def infer(
+        self, attributes: RoiAlignAttributes, x: TensorType, rois: TensorType, batch: TensorType
+    ) -> TensorType:
+        return self.pooled(attributes, x, rois, batch)
+
+    def maps(self, node: Node) -> tuple[int, ...]:
+        return node.inputs[0].shape
+
+    def gradient_x(self, node: Node, dy: Value, rois: Value, batch: Value) -> Value:
+        a, (n, _, height, width) = node.attributes, node.inputs[0].shape
+        attributes = RoiAlignGradientAttributes(
+            a.bins, (n, height, width), a.ratio, a.scale, a.aligned
+        )
+        return apply(RoiAlignGradient, dy, rois, batch, attributes=attributes).output
+
+    def kernel(
+        self, record: Recorder, node: Node, x: Array, rois: Array, batch: Array, *, y: Array
+    ) -> None:
+        record(functools.partial(cpu.pool, self.regions(record, node, rois, batch), x, y))
+
+
+class RoiAlignGradient(Regions):
+    """dx = dy spread over what each bin averages."""
+
+    name, inputs, outputs = "roi_align_gradient", ("dy", "rois", "batch"), ("dx",)
+    attributes = RoiAlignGradientAttributes
+    needs_contiguous = ("dy", "rois")
+
+    def infer(
+        self,
+        attributes: RoiAlignGradientAttributes,
+        dy: TensorType,
+        rois: TensorType,
+        batch: TensorType,
+    ) -> TensorType:
+        if dy.rank != 4:
+            raise ShapeError(f"dy is (regions, channels, rows, columns), got {dy}")
+        n, height, width = attributes.maps
+        dx = dy.with_shape((n, dy.shape[1], height, width))
+        wanted = self.pooled(attributes, dx, rois, batch)
+        if wanted != dy:
+            raise ShapeError(f"the bins of {rois} are {wanted}, and dy is {dy}")
+        return dx
+
+    def maps(self, node: Node) -> tuple[int, ...]:
+        return node.output.shape
+
+    def gradient_dy(self, node: Node, ddx: Value, rois: Value, batch: Value) -> Value:
+        a = node.attributes
+        attributes = RoiAlignAttributes(a.bins, a.ratio, a.scale, a.aligned)
+        return apply(RoiAlign, ddx, rois, batch, attributes=attributes).output
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, rois: Array, batch: Array, *, dx: Array
+    ) -> None:
+        record(functools.partial(cpu.spread, self.regions(record, node, rois, batch), dy, dx))
+
+
+def roi_align(
+    x: Value,
+    rois: Value,
+    batch: Value,
+    bins: int | Pair,
+    sampling_ratio: int = 0,
+    scale: float = 1.0,
+    aligned: bool = True,
+) -> Value:
+    """Means over the bins of regions of x (batch, channels, height, width).
+
+    `rois` is float (regions, 4): left, top, right and bottom, which times `scale` count elements of
+    x; `batch` is integers (regions,), the image of each. The result is (regions, channels, *bins),
+    `bins` being one number or (rows, columns). A bin is the mean of `sampling_ratio` points along
+    each axis, with 0 of as many as it has elements, rounded up; points more than an element beyond
+    x are 0. With `aligned` centres of elements lie at halves, else at whole numbers, and regions
+    are at least one element wide. x gets a gradient, regions do not. Raises `ShapeError`,
+    `OptionError` and `DTypeError`.
+    """
+    as_value("roi_align", x)
+    attributes = RoiAlignAttributes(pair("bins", bins, 1), sampling_ratio, scale, bool(aligned))
+    return apply(RoiAlign, x, rois, batch, attributes=attributes).output
