@@ -28,15 +28,9 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
-<<<<<<< HEAD
     attention, axis_map, convolution, cross_entropy, elementwise, extremes, interpolate, lookup,
-    norms, order, pooling, products, random, reductions, resample, scan, scatter, softmax,
-    step_numbers,
-=======
-    attention, axis_map, convolution, cross_entropy, dropout, elementwise, extremes,
-    interpolate, lookup, norms, order, pooling, products, reductions, resample, roi_align, scan,
-    scatter, softmax, step_numbers,
->>>>>>> 5c86d3c (Regions of maps, averaged to a fixed shape)
+    norms, order, pooling, products, random, reductions, resample, roi_align, scan, scatter,
+    softmax, step_numbers,
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""
 
