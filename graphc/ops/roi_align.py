@@ -54,7 +54,6 @@ class Regions(Op):
     """Base of both ops."""
 
     indices = ("batch",)
-    needs_contiguous = ("rois",)
     any_strides = True
     precision = "wide"
 
