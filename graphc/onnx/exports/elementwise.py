@@ -51,7 +51,7 @@ def _cast(node: Node, on: Emission, x: str) -> str:
     return on.cast(x, have, want)
 
 
-@exports("copy")
+@exports("copy", "stop_gradient")
 def _copy(node: Node, on: Emission, x: str) -> str:
     return on("Identity", x)
 

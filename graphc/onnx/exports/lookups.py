@@ -22,6 +22,33 @@ def _one_hot(node: Node, on: Emission, indices: str) -> str:
     return on("OneHot", _numbers(node, on, 0, indices), depth, values, axis=-1)
 
 
+@exports("gather_nd")
+def _gather_nd(node: Node, on: Emission, x: str, indices: str) -> str:
+    places = on.cast(indices, node.inputs[1].type.dtype, int64)
+    return on("GatherND", x, places, batch_dims=node.attributes.batch)
+
+
+REDUCTIONS = {
+    "scatter_nd": "none",
+    "scatter_nd_add": "add",
+    "scatter_nd_max": "max",
+    "scatter_nd_min": "min",
+    "scatter_nd_mul": "mul",
+}
+
+
+@exports(*REDUCTIONS)
+def _scatter_nd(node: Node, on: Emission, x: str, indices: str, updates: str) -> str:
+    places = on.cast(indices, node.inputs[1].type.dtype, int64)
+    batch, shape = node.attributes.batch, node.inputs[1].shape
+    if batch:  # of which ONNX knows none here: their numbers go before the others
+        numbers = np.stack(np.indices(shape[:batch]), -1)
+        apart = numbers.reshape(*shape[:batch], *[1] * (len(shape) - batch - 1), batch)
+        held = np.broadcast_to(apart, (*shape[:-1], batch)).astype(np.int64)
+        places = on("Concat", on.constant(held), places, axis=-1)
+    return on("ScatterND", x, places, updates, reduction=REDUCTIONS[node.op.name])
+
+
 def _numbers(node: Node, on: Emission, index: int, name: str) -> str:
     """Integers that ONNX looks up by."""
     dtype = node.inputs[index].type.dtype

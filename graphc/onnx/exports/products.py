@@ -1,9 +1,8 @@
-"""Products: matrices, convolutions, attention."""
+"""Products: matrices and convolutions."""
 
 from __future__ import annotations
 
 from graphc.ir.graph import Node
-from graphc.ir.types import DType
 from graphc.onnx.emission import Emission, exports
 
 
@@ -58,25 +57,3 @@ def _conv_transpose2d(node: Node, on: Emission, dy: str, w: str) -> str:
     least = [(n - 1) * s - p - q + d * (k - 1) + 1 for n, s, p, q, d, k in axes]
     extra = [n - m for n, m in zip(node.output.shape[2:], least, strict=True)]
     return on("ConvTranspose", dy, w, kernel_shape=window, output_padding=extra, **_geometry(node))
-
-
-@exports("attention")
-def _attention(node: Node, on: Emission, q: str, k: str, v: str) -> list[str | None]:
-    a, (left, right, _) = node.attributes, node.inputs
-    dtype = left.type.dtype
-    scores = on("MatMul", q, turned(on, k, right.type.rank))
-    scores = on("Mul", scores, on.number(a.scale, dtype))
-    if a.causal:
-        scores = seen(on, scores, left.shape[-2], right.shape[-2], dtype)
-    return [on("MatMul", on("Softmax", scores, axis=-1), v), None]
-
-
-def seen(on: Emission, scores: str, rows: int, columns: int, dtype: DType) -> str:
-    """Scores (..., rows, columns) with -inf where a column belongs to a later row; the last row
-    sees all columns."""
-
-    def mask() -> str:
-        hidden = on.filled((rows, columns), float("-inf"), dtype)
-        return on("Trilu", hidden, on.scalar_integer(columns - rows + 1), upper=1)
-
-    return on("Add", scores, on.once(("causal", rows, columns, dtype), mask))

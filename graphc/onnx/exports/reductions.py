@@ -1,12 +1,11 @@
-"""Sums, maxima and softmax."""
+"""Sums, means and extremes over axes; softmax."""
 
 from __future__ import annotations
 
 from graphc.ir.graph import Node
 from graphc.onnx.emission import Emission, exports
-from graphc.onnx.exports.products import seen
 
-REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax"}
+REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
 
 
 @exports(*REDUCTIONS)
@@ -31,9 +30,3 @@ def _softmax(node: Node, on: Emission, x: str) -> str:
 @exports("log_softmax")
 def _log_softmax(node: Node, on: Emission, x: str) -> str:
     return on("LogSoftmax", x, axis=node.attributes.axis)
-
-
-@exports("causal_softmax")
-def _causal_softmax(node: Node, on: Emission, x: str) -> str:
-    rows, columns = node.output.shape[-2:]
-    return on("Softmax", seen(on, x, rows, columns, node.output.type.dtype), axis=-1)
