@@ -60,7 +60,7 @@ def _weights(on: Emission, scores: str, mask: tuple[str, ...], kind: DType, dtyp
 
 def _masked(on: Emission, x: str, mask: str, axis: int, dtype: DType) -> str:
     """Softmax of what the mask shows; a line of which it shows nothing is 0, and never NaN."""
-    least = float(ml_dtypes.finfo(dtype.numpy).min) / 2
+    least = float(ml_dtypes.finfo(dtype.numpy).min) / 2  # type: ignore[no-untyped-call]
     weights = on("Softmax", on("Where", mask, x, on.number(least, dtype)), axis=axis)
     return on("Where", mask, weights, on.number(0, dtype))
 

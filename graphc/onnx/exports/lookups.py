@@ -42,7 +42,7 @@ def _scatter_nd(node: Node, on: Emission, x: str, indices: str, updates: str) ->
     places = on.cast(indices, node.inputs[1].type.dtype, int64)
     batch, shape = node.attributes.batch, node.inputs[1].shape
     if batch:  # of which ONNX knows none here: their numbers go before the others
-        numbers = np.stack(np.indices(shape[:batch]), -1)
+        numbers = np.moveaxis(np.indices(shape[:batch]), 0, -1)
         apart = numbers.reshape(*shape[:batch], *[1] * (len(shape) - batch - 1), batch)
         held = np.broadcast_to(apart, (*shape[:-1], batch)).astype(np.int64)
         places = on("Concat", on.constant(held), places, axis=-1)
