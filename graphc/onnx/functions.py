@@ -11,6 +11,12 @@ from onnx import defs, helper
 
 from graphc.ir.types import TensorType
 
+MASKING = ("Attention", "FlexAttention")
+"""Operators in whose bodies softmax sees -inf where a mask is, maybe in a whole row."""
+
+MASKED = "graphc.masked"
+"""The domain of such a softmax: that of ONNX has no gradient there."""
+
 
 @dataclass(frozen=True)
 class Body:
@@ -35,6 +41,10 @@ def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
     if function is None:
         return None
     nodes = [_with_attributes(inner, node, schema) for inner in function.node]
+    if node.op_type in MASKING:
+        for inner in nodes:
+            if inner.op_type == "Softmax":
+                inner.domain = MASKED
     versions = [o.version for o in function.opset_import if o.domain in ("", "ai.onnx")]
     return Body(function.input, function.output, nodes, max(versions, default=opset))
 

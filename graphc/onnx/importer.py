@@ -211,7 +211,8 @@ class Importer:
         rule = rules.RULES.get((domain, node.op_type))
         if rule is not None:
             result = rule(Call(node, operands, self, environment))
-            return [result] if isinstance(result, Value | Weight) else list(result)
+            if result is not None:
+                return [result] if isinstance(result, Value | Weight) else list(result)
         return self._expanded(node, operands)
 
     def _expanded(

@@ -1,5 +1,7 @@
 """Gradients of networks that came from ONNX agree with central differences, in float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -8,7 +10,9 @@ from onnx_cases.node_tests import array_of, excluded, node_cases, nodes_of, one_
 
 import graphc
 from graphc.errors import GradientError, GraphcError
+from graphc.onnx import importer
 from graphc.onnx.backend import network_for
+from graphc.onnx.functions import body_of
 
 STEP = 1e-4
 ELEMENTS = 4
@@ -25,14 +29,19 @@ def in_float64(model):
         type = value.type.tensor_type
         if type.elem_type in FLOATS:
             type.elem_type = TensorProto.DOUBLE
-    for node in nodes_of(wide.graph):
+    widen(wide.graph)
+    return wide
+
+
+def widen(graph):
+    """Every dtype and constant of the graph's nodes as float64, where it is a float."""
+    for node in nodes_of(graph):
         for attribute in node.attribute:
             if attribute.name in ("to", "dtype", "stash_type") and attribute.i in FLOATS:
                 attribute.i = TensorProto.DOUBLE
             if attribute.HasField("t") and attribute.t.data_type in FLOATS:
                 array = numpy_helper.to_array(attribute.t).astype(np.float64)
                 attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
-    return wide
 
 
 def wide_inputs(case):
@@ -53,6 +62,17 @@ def weighted_loss(network):
             weights = generator.uniform(0.5, 1.5, value.shape)
             terms.append(graphc.sum(graphc.mul(value, graphc.constant(weights))))
     return sum(terms[1:], start=terms[0]) if terms else None
+
+
+def body_in_float64(node, types, opset):
+    """The body of a function in float64, though it may compute in float32 whatever it is given."""
+    body = body_of(node, types, opset)
+    if body is None:
+        return None
+    graph = onnx.GraphProto()
+    graph.node.extend(body.nodes)
+    widen(graph)
+    return replace(body, nodes=list(graph.node))
 
 
 def differentiated(case):
@@ -153,6 +173,11 @@ def test_a_sample_of_gradients_agrees():
     assert faults == {}
     assert compared > 60
     assert kinks < compared / 4
+
+
+@pytest.fixture(autouse=True)
+def functions_in_float64(monkeypatch):
+    monkeypatch.setattr(importer, "body_of", body_in_float64)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from graphc.onnx.calls import Call, Result
 
-Rule = Callable[[Call], Result]
+Rule = Callable[[Call], Result | None]
 Decorated = TypeVar("Decorated", bound=Rule)
 
 RULES: dict[tuple[str, str], Rule] = {}
@@ -27,6 +27,7 @@ def rule(*operators: str, domain: str = "") -> Callable[[Decorated], Decorated]:
 
 from graphc.onnx.rules import (  # noqa: E402 - they enter themselves
     activation,
+    attention,
     control,
     convolution,
     elementwise,
@@ -46,6 +47,7 @@ __all__ = [
     "RULES",
     "Rule",
     "activation",
+    "attention",
     "control",
     "convolution",
     "elementwise",

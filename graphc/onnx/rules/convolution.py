@@ -102,3 +102,22 @@ def col2im(call: Call) -> Value:
     return graphc.col2im(
         call.value(0), extents, frame.size, frame.stride, frame.padding, frame.dilation
     )
+
+
+@rule("DeformConv")
+def deform_conv(call: Call) -> Value:
+    """A convolution whose windows are moved by offsets."""
+    x, w, offset = (call.value(i) for i in range(3))
+    frame = window_of(call, x.shape[2:], w.shape[2:])
+    return graphc.deform_conv2d(
+        x,
+        offset,
+        w,
+        call.optional(3),
+        frame.stride,
+        frame.padding,
+        frame.dilation,
+        call.attribute("group", 1),
+        call.attribute("offset_group", 1),
+        call.optional(4),
+    )

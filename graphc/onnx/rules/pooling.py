@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
+
 import graphc
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, UnsupportedError
@@ -22,15 +24,49 @@ AVERAGE = {1: graphc.average_pool1d, 2: graphc.average_pool2d, 3: graphc.average
 @rule("MaxPool")
 def max_pool(call: Call) -> Sequence[Value | None]:
     """The largest element of each window."""
-    if call.wants(1):
-        raise UnsupportedError("the places of the largest elements are not an output here")
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
     is_ceil = bool(call.attribute("ceil_mode", 0))
+    if call.wants(1):
+        return _with_places(call, x, frame, is_ceil)
     if x.type.dtype.kind == "int":  # 8 bits: floats hold them all
         y = _largest(graphc.cast(x, "float32"), frame, is_ceil)
         return (graphc.cast(y, x.type.dtype), None)
     return (_largest(x, frame, is_ceil), None)
+
+
+def _with_places(call: Call, x: Value, frame: Window, is_ceil: bool) -> tuple[Value, Value]:
+    """The largest elements, and their places counted through the whole tensor."""
+    y, places = graphc.max_pool_with_indices(
+        x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil
+    )
+    maps = np.arange(x.shape[0] * x.shape[1]) * math.prod(x.shape[2:])
+    starts = maps.reshape((*x.shape[:2], *(1,) * (x.type.rank - 2)))
+    if not call.attribute("storage_order", 0):
+        return y, graphc.add(places, graphc.constant(starts))
+    if x.type.rank != 4:
+        raise UnsupportedError("places are counted by columns for maps of two axes only")
+    height, width = x.shape[2:]
+    row, column = graphc.floor_divide(places, width), graphc.remainder(places, width)
+    turned = graphc.add(graphc.mul(column, height), row)
+    return y, graphc.add(turned, graphc.constant(starts))
+
+
+@rule("MaxUnpool")
+def max_unpool(call: Call) -> Value:
+    """Elements put back where a pool found them, zeros elsewhere."""
+    x, places = call.value(0), call.value(1)
+    frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
+    inferred = [
+        (n - 1) * s - sum(pads) + k
+        for n, s, k, pads in zip(x.shape[2:], frame.stride, frame.size, frame.padding, strict=True)
+    ]
+    wanted = call.integers(2)[2:] if call.has(2) else inferred
+    counted = math.prod(inferred)  # places are of the pool's own input
+    within = graphc.remainder(graphc.cast(places, "int64"), counted)
+    y = graphc.max_unpool(x, within, inferred)
+    more = [(0, n - m) for n, m in zip(wanted, inferred, strict=True)]
+    return graphc.pad(y, ((0, 0), (0, 0), *more)) if any(map(any, more)) else y
 
 
 def _largest(x: Value, frame: Window, is_ceil: bool) -> Value:

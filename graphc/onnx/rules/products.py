@@ -63,6 +63,12 @@ def is_linear(call: Call, turned: tuple[bool, bool], alpha: float, beta: float) 
     )
 
 
+@rule("Einsum")
+def einsum(call: Call) -> Value:
+    """Sums of products by Einstein's convention."""
+    return graphc.einsum(call.required("equation"), *call.values)
+
+
 MOST_ROWS = 4
 """Determinants of more rows are not multiplied out."""
 

@@ -79,3 +79,20 @@ def upsample(call: Call) -> Value:
     if len(scales) != x.type.rank:
         raise UnsupportedError(f"scales are one number an axis of {x.type}, got {scales}")
     return graphc.resize(x, scales=scales, form=form, coordinates="asymmetric", rounding="floor")
+
+
+GRID_FORMS = {"bilinear": "linear", "bicubic": "cubic"}
+
+
+@rule("GridSample")
+def grid_sample(call: Call) -> Value:
+    """Maps at the places of a grid; older versions have names for two axes."""
+    names = ("linear", "nearest", "cubic", "bilinear", "bicubic")
+    form = call.choice("mode", "linear", names)
+    return graphc.grid_sample(
+        call.value(0),
+        call.value(1),
+        GRID_FORMS.get(form, form),
+        call.choice("padding_mode", "zeros", ("zeros", "border", "reflection")),
+        bool(call.attribute("align_corners", 0)),
+    )
