@@ -36,6 +36,9 @@ def in_float64(model):
 def widen(graph):
     """Every dtype and constant of the graph's nodes as float64, where it is a float."""
     for node in nodes_of(graph):
+        if node.op_type == "ConstantOfShape" and not node.attribute:
+            zero = numpy_helper.from_array(np.zeros(1))
+            node.attribute.append(onnx.helper.make_attribute("value", zero))
         for attribute in node.attribute:
             if attribute.name in ("to", "dtype", "stash_type") and attribute.i in FLOATS:
                 attribute.i = TensorProto.DOUBLE

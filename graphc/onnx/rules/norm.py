@@ -143,11 +143,14 @@ def lp_norm(call: Call) -> Value:
     """x over its norm along an axis; 0 where that is 0."""
     x, axis = call.value(0), call.attribute("axis", -1)
     if call.attribute("p", 2) == 1:
-        norm = graphc.sum(graphc.abs(x), axis, True)
+        total = graphc.sum(graphc.abs(x), axis, True)
     else:
-        norm = graphc.sqrt(graphc.sum(graphc.mul(x, x), axis, True))
-    is_zero = graphc.equal(norm, 0.0)
-    return graphc.where(is_zero, 0.0, graphc.div(x, graphc.where(is_zero, 1.0, norm)))
+        total = graphc.sum(graphc.mul(x, x), axis, True)
+    is_zero = graphc.equal(total, 0.0)
+    divisor = graphc.where(is_zero, 1.0, total)  # before the root, whose gradient at 0 is infinite
+    if call.attribute("p", 2) != 1:
+        divisor = graphc.sqrt(divisor)
+    return graphc.where(is_zero, 0.0, graphc.div(x, divisor))
 
 
 @rule("LRN")

@@ -1,0 +1,384 @@
+"""What `graphc.onnx.load` makes of a model: names, extents, weights, control flow, errors."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphc
+from graphc.errors import OnnxError, OptionError
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def array(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def model(nodes, inputs, outputs, tensors=None, opset=22, functions=(), domains=()):
+    """A model of nodes, of inputs name → (type, shape), of outputs, and of tensors."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(n, *type) for n, type in inputs.items()],
+        [helper.make_tensor_value_info(n, *type) for n, type in outputs.items()],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in (tensors or {}).items()],
+    )
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    return helper.make_model(graph, opset_imports=imports, functions=functions)
+
+
+def run(network, **feeds):
+    program = graphc.compile(outputs=dict(network.outputs))
+    network.initialize(program)
+    return program.step(feeds)
+
+
+def layers(weight_seed=0):
+    """Two layers under scopes, the batch symbolic, as PyTorch names them."""
+    nodes = [
+        helper.make_node("Gemm", ["x:0", "fc1.weight", "fc1.bias"], ["/fc1/Gemm_output_0"],
+                         "/fc1/Gemm", transB=1),
+        helper.make_node("Relu", ["/fc1/Gemm_output_0"], ["h"], "/Relu"),
+        helper.make_node("MatMul", ["h", "onnx::MatMul_12"], ["m"], "/fc2/MatMul"),
+        helper.make_node("Add", ["m", "fc2.bias"], ["a"], "/fc2/Add"),
+        helper.make_node("Mul", ["a", "two"], ["y"], "Scale_7"),
+    ]  # fmt: skip
+    tensors = {
+        "fc1.weight": array((5, 4)),
+        "fc1.bias": array((5,), 1),
+        "onnx::MatMul_12": array((5, 3), 2),
+        "fc2.bias": array((3,), 3),
+        "two": np.float32(2),
+    }
+    types = {"x:0": (FLOAT, ("N", 4))}, {"y": (FLOAT, ("N", 3))}
+    return model(nodes, *types, tensors), tensors
+
+
+def test_values_names_scopes_and_results():
+    made, tensors = layers()
+    network = graphc.onnx.load(made, dims={"N": 2})
+    assert network.names["x:0"] == network.inputs["x:0"].name == "x_0"
+    assert network.names["onnx::MatMul_12"] == "onnx__MatMul_12"
+    assert network.output.shape == (2, 3)
+    program = graphc.compile(outputs={"y": network.output})
+    assert [node.scope for node in program.graph.nodes] == ["fc1", "", "fc2", "fc2", "Scale_7"]
+    network.initialize(program)
+    x = array((2, 4), 9)
+    hidden = np.maximum(x @ tensors["fc1.weight"].T + tensors["fc1.bias"], 0)
+    expected = 2 * (hidden @ tensors["onnx::MatMul_12"] + tensors["fc2.bias"])
+    np.testing.assert_allclose(program.step(x_0=x)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_is_left_as_it_is_and_read_from_a_path_alike(tmp_path):
+    made, _ = layers()
+    text = made.SerializeToString(deterministic=True)
+    first = graphc.onnx.load(made, dims={"N": 2})
+    assert made.SerializeToString(deterministic=True) == text
+    path = tmp_path / "model.onnx"
+    path.write_bytes(text)
+    second = graphc.onnx.load(path, dims={"N": 2})
+    plans = [graphc.plan(outputs=dict(n.outputs)) for n in (first, second)]
+    assert graphc.format_graph(plans[0].graph) == graphc.format_graph(plans[1].graph)
+
+
+def test_the_report_says_what_learns_and_why():
+    made, _ = layers()
+    report = {entry.name: entry for entry in graphc.onnx.load(made, dims={"N": 2}).report}
+    kinds = {name: (entry.kind, entry.is_trained) for name, entry in report.items()}
+    learnt, fixed = ("parameter", True), ("constant", False)
+    assert kinds == {
+        "fc1.weight": learnt, "fc1.bias": learnt, "onnx::MatMul_12": learnt, "fc2.bias": learnt,
+        "two": fixed,
+    }  # fmt: skip
+    assert report["fc1.weight"].reason == "weight of Gemm '/fc1/Gemm'"
+    assert report["two"].reason == "a scalar"
+    assert report["two"].state is None
+    assert report["fc2.bias"].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "learnt"),
+    [
+        (None, {"fc1.weight", "fc1.bias", "onnx::MatMul_12", "fc2.bias"}),
+        (False, set()),
+        (r"^fc1\.", {"fc1.weight", "fc1.bias"}),
+        (["fc2.bias"], {"fc2.bias"}),
+    ],
+)
+def test_trainable_chooses(trainable, learnt):
+    made, _ = layers()
+    network = graphc.onnx.load(made, dims={"N": 2}, trainable=trainable)
+    assert {entry.name for entry in network.report if entry.is_trained} == learnt
+    if learnt:
+        plan = graphc.plan(graphc.mean(network.output), optimizer=graphc.optim.SGD(0.1))
+        moved = [node for node in plan.graph.nodes if node.op.has_effect]
+        assert len(moved) == len(learnt)
+
+
+@pytest.mark.parametrize("trainable", ["nothing", ["fc1.weigth"]])
+def test_a_choice_of_nothing_is_refused(trainable):
+    with pytest.raises(OptionError, match="trainable"):
+        graphc.onnx.load(layers()[0], dims={"N": 2}, trainable=trainable)
+
+
+def test_training_begins_with_the_file_and_moves():
+    made, tensors = layers()
+    network = graphc.onnx.load(made, dims={"N": 2})
+    program = graphc.compile(graphc.mean(network.output), optimizer=graphc.optim.SGD(0.5))
+    network.initialize(program)
+    np.testing.assert_array_equal(program.parameters["fc2.bias"], tensors["fc2.bias"])
+    program.step(x_0=array((2, 4)))
+    expected = tensors["fc2.bias"] - np.float32(0.5 * 2 / 3)
+    np.testing.assert_allclose(program.parameters["fc2.bias"], expected, rtol=1e-5)
+
+
+def test_without_weights_states_begin_as_layers_do():
+    network = graphc.onnx.load(layers()[0], dims={"N": 2}, weights=False)
+    assert not network.states
+    program = graphc.compile(outputs=dict(network.outputs))
+    bound = np.sqrt(6 / 4)
+    weight = program.parameters["fc1.weight"]
+    assert 0 < np.abs(weight).max() <= bound
+    assert not program.parameters["fc1.bias"].any()
+
+
+# --- extents ---
+
+
+def test_an_extent_without_a_number_is_named_with_the_cure():
+    with pytest.raises(OnnxError, match=r"'x:0' is \[N, 4\].*dims=\{'N': 1\}"):
+        graphc.onnx.load(layers()[0])
+
+
+def test_dims_that_the_model_does_not_have_are_refused():
+    with pytest.raises(OptionError, match="did you mean N"):
+        graphc.onnx.load(layers()[0], dims={"n": 2})
+    with pytest.raises(OptionError, match="whole numbers from 1"):
+        graphc.onnx.load(layers()[0], dims={"N": 0})
+
+
+def test_a_shape_by_the_inputs_name_stands_in_for_its_symbols():
+    network = graphc.onnx.load(layers()[0], dims={"x:0": (7, 4)})
+    assert network.output.shape == (7, 3)
+
+
+def test_shapes_are_computed_in_the_graph_as_exporters_do():
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    tensors = {
+        "zero": np.int64(0),
+        "axes": np.array([0], np.int64),
+        "rest": np.array([-1], np.int64),
+    }
+    made = model(nodes, {"x": (FLOAT, ("N", 2, 3))}, {"y": (FLOAT, ("N", 6))}, tensors)
+    network = graphc.onnx.load(made, dims={"N": 5})
+    assert network.output.shape == (5, 6)
+    assert [node.op.name for node in graphc.plan(outputs=dict(network.outputs)).graph.nodes] == [
+        "reshape"
+    ]
+
+
+def test_a_batch_that_is_fixed_in_a_reshape_is_named():
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "/flatten/Reshape")]
+    tensors = {"shape": np.array([1, 6], np.int64)}
+    made = model(nodes, {"x": (FLOAT, (1, 2, 3))}, {"y": (FLOAT, (1, 6))}, tensors)
+    assert graphc.onnx.load(made).output.shape == (1, 6)
+    with pytest.raises(OnnxError, match=r"/flatten/Reshape.*\[1, 6\].*such as a batch are fixed"):
+        graphc.onnx.load(made, dims={"x": (4, 2, 3)})
+
+
+def test_known_inputs_become_part_of_the_network():
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    made = model(
+        nodes, {"x": (FLOAT, (2, 3)), "shape": (INT64, (1,))}, {"y": (FLOAT, None)}
+    )  # fmt: skip
+    with pytest.raises(OnnxError, match=r"by known.*: shape") as caught:
+        graphc.onnx.load(made)
+    assert caught.value.undetermined == {"shape"}
+    network = graphc.onnx.load(made, known={"shape": np.array([6])})
+    assert list(network.inputs) == ["x"]
+    assert network.output.shape == (6,)
+    with pytest.raises(OptionError, match="did you mean shape"):
+        graphc.onnx.load(made, known={"shapes": np.array([6])})
+
+
+# --- what is missing ---
+
+
+def test_one_error_lists_all_that_is_missing():
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["a"], "first", domain="com.example"),
+        helper.make_node("Frobnicate", ["a"], ["b"], "second", domain="com.example"),
+        helper.make_node("NonZero", ["x"], ["c"], "third"),
+        helper.make_node("Relu", ["c"], ["d"]),
+    ]
+    others = {"s": (TensorProto.STRING, (1,)), "q": (TensorProto.INT8, (1,))}
+    inputs, outputs = {"x": (FLOAT, ("N", 2)), **others}, {"b": (FLOAT, None)}
+    made = model(nodes, inputs, outputs, domains=("com.example",))
+    with pytest.raises(OnnxError) as caught:
+        graphc.onnx.load(made)
+    text = str(caught.value)
+    assert "'x' is [N, 2]" in text
+    assert "'s' has the element type string" in text
+    assert "'q' has the element type int8" in text
+    with pytest.raises(OnnxError) as caught:
+        graphc.onnx.load(model(nodes, {"x": (FLOAT, (2, 2))}, {"b": (FLOAT, None)},
+                               domains=("com.example",)))  # fmt: skip
+    text = str(caught.value)
+    assert "operator com.example::Frobnicate: 1 times, first in 'first'" in text
+    assert "operator NonZero: 1 times, first in 'third'" in text
+    assert "Relu" not in text
+
+
+def test_operators_are_counted():
+    nodes = [helper.make_node("NonZero", ["x"], [f"y{i}"], f"n{i}") for i in range(3)]
+    made = model(nodes, {"x": (FLOAT, (2,))}, {"y0": (INT64, None)})
+    with pytest.raises(OnnxError, match="NonZero: 3 times, first in 'n0'"):
+        graphc.onnx.load(made)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x09"])
+def test_what_is_no_model_is_refused(content, tmp_path):
+    path = tmp_path / "other.onnx"
+    path.write_bytes(content)
+    with pytest.raises(OnnxError):
+        graphc.onnx.load(path)
+    with pytest.raises(OnnxError, match="cannot be read"):
+        graphc.onnx.load(tmp_path / "missing.onnx")
+    with pytest.raises(OptionError, match=r"a path or an onnx\.ModelProto"):
+        graphc.onnx.load(42)
+
+
+# --- functions and control flow ---
+
+
+def test_functions_of_the_model_are_put_in_place():
+    function = helper.make_function(
+        "com.example", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])],
+        [helper.make_opsetid("", 22)],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Twice", ["x"], ["h"], domain="com.example"),
+        helper.make_node("Twice", ["h"], ["y"], domain="com.example"),
+    ]
+    made = model(
+        nodes, {"x": (FLOAT, (3,))}, {"y": (FLOAT, (3,))}, functions=[function],
+        domains=("com.example",),
+    )  # fmt: skip
+    x = array(3)
+    np.testing.assert_array_equal(run(graphc.onnx.load(made), x=x)["y"], 4 * x)
+
+
+def body(nodes, inputs, outputs, tensors=None):
+    return model(nodes, inputs, outputs, tensors).graph
+
+
+def test_a_known_branch_is_taken_and_an_unknown_one_is_told():
+    branches = {
+        "then_branch": body([helper.make_node("Neg", ["x"], ["t"])], {}, {"t": (FLOAT, (3,))}),
+        "else_branch": body([helper.make_node("Abs", ["x"], ["e"])], {}, {"e": (FLOAT, (3,))}),
+    }
+    nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
+    inputs = {"x": (FLOAT, (3,)), "c": (BOOL, ())}
+    x = array(3)
+    for condition, expected in ((True, -x), (False, np.abs(x))):
+        made = model(nodes, {"x": inputs["x"]}, {"y": (FLOAT, (3,))}, {"c": np.bool_(condition)})
+        np.testing.assert_array_equal(run(graphc.onnx.load(made), x=x)["y"], expected)
+    with pytest.raises(OnnxError, match=r"If.*has to be known"):
+        graphc.onnx.load(model(nodes, inputs, {"y": (FLOAT, (3,))}))
+
+
+def test_a_loop_of_known_turns_is_unrolled():
+    """h ← 2 h + i, with each h shown."""
+    nodes = [
+        helper.make_node("Add", ["h", "h"], ["twice"]),
+        helper.make_node("Cast", ["i"], ["number"], to=FLOAT),
+        helper.make_node("Add", ["twice", "number"], ["next"]),
+        helper.make_node("Identity", ["next"], ["shown"]),
+        helper.make_node("Identity", ["go"], ["going"]),
+    ]
+    loop = body(
+        nodes,
+        {"i": (INT64, ()), "go": (BOOL, ()), "h": (FLOAT, (3,))},
+        {"going": (BOOL, ()), "next": (FLOAT, (3,)), "shown": (FLOAT, (3,))},
+    )
+    made = model(
+        [helper.make_node("Loop", ["turns", "", "x"], ["y", "all"], body=loop)],
+        {"x": (FLOAT, (3,))},
+        {"y": (FLOAT, (3,)), "all": (FLOAT, (4, 3))},
+        {"turns": np.int64(4)},
+    )
+    x, found = array(3), []
+    h = x
+    for i in range(4):
+        h = 2 * h + np.float32(i)
+        found.append(h)
+    outputs = run(graphc.onnx.load(made), x=x)
+    np.testing.assert_array_equal(outputs["y"], h)
+    np.testing.assert_array_equal(outputs["all"], np.stack(found))
+
+
+def test_a_scan_is_unrolled_backwards_too():
+    """Running sums of rows from the end."""
+    scanned = body(
+        [helper.make_node("Add", ["s", "r"], ["t"]), helper.make_node("Identity", ["t"], ["u"])],
+        {"s": (FLOAT, (2,)), "r": (FLOAT, (2,))},
+        {"t": (FLOAT, (2,)), "u": (FLOAT, (2,))},
+    )
+    node = helper.make_node(
+        "Scan", ["start", "x"], ["last", "all"], body=scanned, num_scan_inputs=1,
+        scan_input_directions=[1], scan_output_directions=[1],
+    )  # fmt: skip
+    made = model(
+        [node], {"x": (FLOAT, (5, 2))}, {"last": (FLOAT, (2,)), "all": (FLOAT, (5, 2))},
+        {"start": np.zeros(2, np.float32)},
+    )  # fmt: skip
+    x = array((5, 2))
+    sums = np.cumsum(x[::-1], 0, dtype=np.float32)[::-1]
+    outputs = run(graphc.onnx.load(made), x=x)
+    np.testing.assert_allclose(outputs["all"], sums, rtol=1e-6)
+    np.testing.assert_allclose(outputs["last"], sums[0], rtol=1e-6)
+
+
+# --- norms in training ---
+
+
+def test_batch_norm_is_trained_with_moving_statistics():
+    tensors = {
+        "scale": np.ones(3, np.float32), "bias": np.zeros(3, np.float32),
+        "mean": array(3), "variance": np.full(3, 2, np.float32),
+    }  # fmt: skip
+    node = helper.make_node("BatchNormalization", ["x", *tensors], ["y"], momentum=0.75)
+    made = model([node], {"x": (FLOAT, (4, 3, 2))}, {"y": (FLOAT, (4, 3, 2))}, tensors, opset=15)
+    network = graphc.onnx.load(made)
+    kinds = {entry.name: entry.kind for entry in network.report}
+    assert (kinds["mean"], kinds["variance"]) == ("statistic", "statistic")
+    x = array((4, 3, 2), 5)
+    centred = (x - tensors["mean"][:, None]) / np.sqrt(2 + 1e-5)
+    np.testing.assert_allclose(run(network, x=x)["y"], centred, rtol=1e-5, atol=1e-6)
+    program = graphc.compile(
+        graphc.mean(graphc.mul(network.output, network.output)), optimizer=graphc.optim.SGD(0.1)
+    )
+    network.initialize(program)
+    program.step(x=x)
+    expected = 0.75 * tensors["mean"] + 0.25 * x.mean((0, 2))
+    np.testing.assert_allclose(program.states["mean"], expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # onnx makes its cases with NaN and overflow
+def test_the_runner_of_onnx_takes_the_backend():
+    from onnx.backend.test import BackendTest
+
+    tests = BackendTest(graphc.onnx.Backend, __name__).include("^test_relu_cpu$").test_cases
+    names = [n for kind in tests.values() for n in dir(kind) if n.startswith("test_relu_cpu")]
+    assert names == ["test_relu_cpu"]
+    (kind,) = [kind for kind in tests.values() if hasattr(kind, "test_relu_cpu")]
+    kind("test_relu_cpu").debug()
+    assert onnx.__version__
