@@ -52,7 +52,7 @@ from graphc.ops.choice import (
 from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
 from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d
-from graphc.ops.cross_entropy import softmax_cross_entropy
+from graphc.ops.cross_entropy import nll_loss, softmax_cross_entropy
 from graphc.ops.deform_conv import deform_conv2d
 from graphc.ops.einsum import einsum
 from graphc.ops.elements import gather_elements, scatter_elements, take
@@ -80,6 +80,7 @@ from graphc.ops.loss import (
     hinge,
     huber,
     kl_divergence,
+    l1,
     mse,
     smooth_l1,
 )
@@ -243,6 +244,7 @@ __all__ = [
     "isnan",
     "keep",
     "kl_divergence",
+    "l1",
     "largest_batch",
     "layer_norm",
     "leaky_relu",
@@ -275,6 +277,7 @@ __all__ = [
     "mul",
     "multi_head_attention",
     "neg",
+    "nll_loss",
     "norm",
     "normal",
     "normalize",

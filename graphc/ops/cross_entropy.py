@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from graphc.errors import OptionError, ShapeError, choose, number_between
+from graphc.errors import DTypeError, OptionError, ShapeError, choose, number_between
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, int64
-from graphc.ops.choice import greater, where
+from graphc.ops.choice import cast, equal, greater, where
 from graphc.ops.elementwise import add, div, float_dtype, mul, neg, scale, shift, sub
 from graphc.ops.embedding import one_hot, require_integers
 from graphc.ops.loss import REDUCTIONS, reduced
 from graphc.ops.reduce import sum
 from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes, label_weight
+from graphc.ops.scatter import gather_nd
 from graphc.ops.shape import AxisAttributes, full, reshape
 from graphc.ops.softmax import SoftmaxGradient, log_softmax
 
@@ -219,6 +220,45 @@ def softmax_cross_entropy(
     attributes = CrossEntropyAttributes(smoothing, ignored)
     losses = apply(CrossEntropy, rows, flat, *given, attributes=attributes).outputs[0]
     return _mean_of_counted(name, losses, labels, classes, given, ignored, reduction)
+
+
+def nll_loss(
+    log_probabilities: Value,
+    labels: Value,
+    *,
+    ignore_index: int | None = None,
+    weights: Value | None = None,
+    reduction: str = "mean",
+) -> Value:
+    """Mean of -log_probabilities[label] over all labels: a scalar.
+
+    `log_probabilities` are floats (..., classes), for example of `log_softmax`. All else is as in
+    `softmax_cross_entropy`, which needs less memory than the two.
+    """
+    name = "nll_loss"
+    choose(f"{name}: reduction", reduction, REDUCTIONS)
+    ignored = () if ignore_index is None else (_label(name, ignore_index),)
+    given = () if weights is None else (as_value(name, weights),)
+    classes = _classes(name, log_probabilities, labels, given)
+    if labels.type.dtype.kind == "float":
+        raise DTypeError(f"{name}: labels are integers, got {labels.type}")
+    rows, flat = reshape(log_probabilities, (-1, classes)), reshape(labels, (-1,))
+    each = given[0] if given else full((classes,), 1.0, rows.type.dtype)
+    counts = label_weight(flat, each, ignored)
+    if ignored:
+        flat = cast(flat, int64)  # in which every label that may be ignored exists
+        skipped = equal(flat, ignored[0])
+        picked = _picked(rows, where(skipped, full((), 0, int64), flat))
+        picked = where(skipped, 0.0, picked)
+    else:
+        picked = _picked(rows, flat)
+    losses = neg(mul(picked, counts))
+    return _mean_of_counted(name, losses, labels, classes, given, ignored, reduction)
+
+
+def _picked(rows: Value, labels: Value) -> Value:
+    """The element of each row that its label numbers."""
+    return gather_nd(rows, reshape(labels, (-1, 1)), batch=1)
 
 
 def _label(name: str, given: object) -> int:

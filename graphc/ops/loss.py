@@ -26,6 +26,7 @@ from graphc.ops.elementwise import (
 )
 from graphc.ops.power import power
 from graphc.ops.reduce import mean, sum
+from graphc.ops.rounding import abs
 from graphc.ops.shape import full
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -113,6 +114,14 @@ def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
     return reduced("mse", power(sub(prediction, target), 2.0), reduction)
+
+
+def l1(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
+    """Mean over all elements of |prediction - target|, a scalar; the two broadcast.
+
+    `reduction` is "mean", "sum", or "none" for the losses of all elements.
+    """
+    return reduced("l1", abs(sub(prediction, target)), reduction)
 
 
 def huber(

@@ -50,6 +50,9 @@ def training_graph(
     for state, value in zip(trained, gradients, strict=True):
         with builder.in_phase("update", state.name.rpartition("/")[0]):
             updates.append(updater.update(state, value))
+    finish = getattr(updater, "finish", None)  # only groups look at all parameters together
+    if finish is not None:
+        finish()
     outputs = _joined_outputs([batch.graph for batch in batches])
     if builder.STEP in builder.trace(outputs, updates).states:
         updates.append(count_step())

@@ -45,17 +45,92 @@ def adamw(w, state, t, rate):
     return adam(w, state, t, rate, decay=0.0, decoupled=0.1)
 
 
+def nesterov(w, state, t, rate):
+    gradient = slope(w) + 0.1 * w
+    state["v"] = 0.8 * state.get("v", 0) + gradient
+    return w - rate * (gradient + 0.8 * state["v"])
+
+
+def adagrad(w, state, t, rate):
+    gradient = slope(w) + 0.1 * w
+    state["s"] = state.get("s", 0.5) + gradient**2
+    return w - rate * gradient / (np.sqrt(state["s"]) + 1e-3)
+
+
+def rmsprop(momentum=0.0, centered=False):
+    def formula(w, state, t, rate):
+        gradient = slope(w) + 0.1 * w
+        state["v"] = 0.9 * state.get("v", 0) + 0.1 * gradient**2
+        state["a"] = 0.9 * state.get("a", 0) + 0.1 * gradient
+        spread = state["v"] - state["a"] ** 2 * centered
+        state["b"] = momentum * state.get("b", 0) + gradient / (np.sqrt(spread) + 1e-3)
+        return w - rate * state["b"]
+
+    return formula
+
+
+def lion(w, state, t, rate):
+    m, gradient = state.get("m", np.zeros_like(w)), slope(w)
+    state["m"] = 0.95 * m + 0.05 * gradient
+    return w * (1 - rate * 0.1) - rate * np.sign(0.8 * m + 0.2 * gradient)
+
+
+def lamb(w, state, t, rate):
+    gradient = slope(w)
+    state["m"] = 0.8 * state.get("m", 0) + 0.2 * gradient
+    state["v"] = 0.95 * state.get("v", 0) + 0.05 * gradient**2
+    m, v = state["m"] / (1 - 0.8**t), state["v"] / (1 - 0.95**t)
+    direction = m / (np.sqrt(v) + 1e-3) + 0.1 * w
+    return w - rate * np.linalg.norm(w) / np.linalg.norm(direction) * direction
+
+
+def orthogonal(x, rounds=5):
+    """Newton and Schulz in the other order of products: on the longer side of a wide matrix."""
+    x = x / max(np.linalg.norm(x), 1e-7)
+    for _ in range(rounds):
+        gram = x.T @ x
+        x = 3.4445 * x - 4.7750 * x @ gram + 2.0315 * x @ gram @ gram
+    return x
+
+
+def muon(nesterov, factor):
+    def formula(w, state, t, rate):
+        gradient = slope(w)
+        state["b"] = 0.8 * state.get("b", 0) + 0.2 * gradient
+        ahead = 0.2 * gradient + 0.8 * state["b"] if nesterov else state["b"]
+        return w * (1 - rate * 0.1) - rate * factor * orthogonal(ahead)
+
+    return formula
+
+
 RATE = 0.25  # exact in float32, as the learning rate is fed in float32
-CASES = [
-    (g.optim.SGD(RATE, weight_decay=0.1), sgd),
-    (g.optim.Momentum(RATE, 0.8, weight_decay=0.1), momentum),
-    (g.optim.Adam(RATE, 0.8, 0.95, weight_decay=0.1), adam),
-    (g.optim.AdamW(RATE, 0.8, 0.95, weight_decay=0.1), adamw),
-]
+RMS = {"alpha": 0.9, "epsilon": 1e-3, "weight_decay": 0.1}
+CASES = {
+    "sgd": (g.optim.SGD(RATE, weight_decay=0.1), sgd),
+    "momentum": (g.optim.Momentum(RATE, 0.8, weight_decay=0.1), momentum),
+    "nesterov": (g.optim.Nesterov(RATE, 0.8, weight_decay=0.1), nesterov),
+    "adam": (g.optim.Adam(RATE, 0.8, 0.95, weight_decay=0.1), adam),
+    "adamw": (g.optim.AdamW(RATE, 0.8, 0.95, weight_decay=0.1), adamw),
+    "adagrad": (g.optim.Adagrad(RATE, 1e-3, weight_decay=0.1, initial=0.5), adagrad),
+    "rmsprop": (g.optim.RMSProp(RATE, **RMS), rmsprop()),
+    "rmsprop momentum": (g.optim.RMSProp(RATE, **RMS, momentum=0.7), rmsprop(0.7)),
+    "rmsprop centered": (g.optim.RMSProp(RATE, **RMS, centered=True), rmsprop(0, True)),
+    "rmsprop both": (
+        g.optim.RMSProp(RATE, **RMS, momentum=0.7, centered=True), rmsprop(0.7, True),
+    ),
+    "lion": (g.optim.Lion(RATE, 0.8, 0.95, weight_decay=0.1), lion),
+    "lamb": (g.optim.LAMB(RATE, 0.8, 0.95, 1e-3, weight_decay=0.1), lamb),
+    "muon": (g.optim.Muon(RATE, 0.8, weight_decay=0.1), muon(True, 0.2 * 2)),
+    "muon plain": (
+        g.optim.Muon(RATE, 0.8, nesterov=False, weight_decay=0.1, adjust="original"),
+        muon(False, 1.0),
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("optimizer", "formula"), CASES, ids=["sgd", "momentum", "adam", "adamw"])
-def test_follows_the_formula(optimizer, formula):
+@pytest.mark.parametrize("name", CASES)
+def test_follows_the_formula(name):
+    optimizer, formula = CASES[name]
     program = g.compile(quadratic(), optimizer=optimizer, poison=True)
     w, state = program.parameters["w"], {}
     for t in range(1, STEPS + 1):
@@ -134,6 +209,13 @@ def test_nothing_to_train():
         lambda: g.optim.Adam(beta1=1.0),
         lambda: g.optim.AdamW(beta2=-0.1),
         lambda: g.optim.AdamW(weight_decay=-1),
+        lambda: g.optim.Adagrad(initial=-1),
+        lambda: g.optim.RMSProp(alpha=1.0),
+        lambda: g.optim.RMSProp(momentum=1.5),
+        lambda: g.optim.Lion(beta2=1.0),
+        lambda: g.optim.LAMB(epsilon=-1),
+        lambda: g.optim.Muon(momentum=1.0),
+        lambda: g.optim.Muon(rounds=100),
     ],
 )
 def test_settings_out_of_range(make):

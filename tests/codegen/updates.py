@@ -2,11 +2,13 @@
 
 from ops.samples import Sample, direct
 
-from graphc.ops import batch_norm, learning_rate, update
+from graphc.ops import batch_norm, learning_rate, optimizer_update, update
 
 SHAPE = (3, 4)
 MOMENTS = update.AdamAttributes(0.9, 0.999, 1e-8, 0.1)
 PLAIN = update.AdamAttributes(0.9, 0.999, 1e-8, 0.0)
+RMS = optimizer_update.RmspropAttributes(0.9, 1e-3, 0.1)
+RMS_MOMENTUM = optimizer_update.RmspropMomentumAttributes(0.9, 1e-3, 0.1, 0.5)
 FLOAT, OK = "float64", "bool"
 
 
@@ -31,6 +33,38 @@ UPDATES = [
     sample(" plain", update.AdamUpdate, PLAIN, ADAM),
     sample(" guarded", update.AdamUpdate, MOMENTS, (*ADAM, ()), (*(FLOAT,) * 6, OK)),
     sample(" odd", update.AdamUpdate, MOMENTS, (*[(1031,)] * 4, (), ())),
+    sample(
+        "", optimizer_update.NesterovUpdate, update.MomentumAttributes(0.9, 0.1),
+        (*[SHAPE] * 3, ()),
+    ),
+    sample(
+        "", optimizer_update.AdagradUpdate, optimizer_update.AdagradAttributes(1e-3, 0.1),
+        (*[SHAPE] * 3, ()),
+    ),
+    sample(
+        "", optimizer_update.RmspropUpdate, RMS, (*[SHAPE] * 3, ()),
+    ),
+    sample(
+        "", optimizer_update.RmspropMomentumUpdate, RMS_MOMENTUM, (*[SHAPE] * 4, ()),
+    ),
+    sample(
+        "", optimizer_update.CenteredRmspropUpdate, RMS, (*[SHAPE] * 4, ()),
+    ),
+    sample(
+        "", optimizer_update.CenteredRmspropMomentumUpdate, RMS_MOMENTUM, (*[SHAPE] * 5, ()),
+    ),
+    sample(
+        "", optimizer_update.LionUpdate, optimizer_update.LionAttributes(0.9, 0.99),
+        (*[SHAPE] * 3, (), ()),
+    ),
+    sample(
+        "", optimizer_update.LambUpdate, optimizer_update.LambAttributes(0.9, 0.99),
+        (*[SHAPE] * 5, (), ()),
+    ),
+    sample(
+        " guarded", optimizer_update.MuonUpdate, optimizer_update.MuonAttributes(0.9, 0.5),
+        (*[SHAPE] * 4, (), (), ()), (*(FLOAT,) * 6, OK),
+    ),
     sample("", update.AdamwUpdate, update.AdamwAttributes(0.9, 0.999, 1e-8), (*ADAM, ())),
     sample(
         "", batch_norm.RunningMeanUpdate, batch_norm.RunningMeanAttributes(0.1), ((7,), (7,))

@@ -48,6 +48,7 @@ EPSILON = (0.0, -1e-5, *NOT_FINITE, 10**400)
 MOMENTUM = (-0.1, 1.1, *NOT_FINITE)
 DECAY = (-0.1, 1e300, *NOT_FINITE)
 BETA = (-0.1, 1.0, 1.5, *NOT_FINITE)
+RMS = {"alpha": BETA, "epsilon": DECAY, "weight_decay": DECAY}
 NUMBER = (*NOT_FINITE, 10**400, "1", True)
 STREAM = (-1, 2**32, HUGE, 0.5)
 ABOVE_0 = (0.0, -1.0, *NOT_FINITE)
@@ -86,6 +87,7 @@ RESIZE = {
 MEMBERS = ((), ("",), ("neg",), ("neg(x9)",), ("softmax(x0, axis=0)",), ("neg(x0, value=nan)",))
 
 REFUSED = {
+    "adagrad_update": {"epsilon": DECAY, "weight_decay": DECAY},
     "adam_correction": {"beta1": BETA, "beta2": BETA},
     "adam_update": {"beta1": BETA, "beta2": BETA, "epsilon": DECAY, "weight_decay": DECAY},
     "adamw_update": {"beta1": BETA, "beta2": BETA, "epsilon": DECAY},
@@ -105,6 +107,8 @@ REFUSED = {
     "clip": {"low": NUMBER, "high": NUMBER},
     "clip_gradient": {"low": NUMBER, "high": NUMBER},
     "concat": AXIS,
+    "centered_rmsprop_momentum_update": {**RMS, "momentum": MOMENTUM},
+    "centered_rmsprop_update": RMS,
     "conv2d": CONVOLUTION,
     "conv2d_input_gradient": {**CONVOLUTION, "extent": (*EXTENTS, (1, 1), (64, 64))},
     "conv2d_weight_gradient": {
@@ -137,6 +141,10 @@ REFUSED = {
         **PLACES, "extents": ((0, 2), (-1, 3), (3,), (), (FAR, 1), (HUGE, 1), 3),
     },
     "interpolate_place_gradient": {**PLACES, "form": (*PLACES["form"], "nearest")},
+    "lamb_direction": {
+        "beta1": BETA, "beta2": BETA, "epsilon": DECAY, "weight_decay": DECAY,
+    },
+    "lamb_update": {"beta1": BETA, "beta2": BETA},
     "layer_norm": {"epsilon": EPSILON},
     "leaky_relu": {"slope": ABOVE_0},
     "leaky_relu_gradient": {"slope": ABOVE_0},
@@ -145,6 +153,7 @@ REFUSED = {
         "steps": (0, -1, 1.5), "warmup": (-1, 9, FAR, 0.5), "dtype": (*DTYPE, "int32", "bool"),
     },
     "linear": {"activation": ("", "tanh", None)},
+    "lion_update": {"beta1": BETA, "beta2": BETA},
     "log_softmax": AXIS,
     "log_softmax_gradient": AXIS,
     "loss_scale_update": {"interval": (0.0, -1.0, *NOT_FINITE)},
@@ -157,6 +166,8 @@ REFUSED = {
     "mean": AXES,
     "min": AXES,
     "momentum_update": {"momentum": MOMENTUM, "weight_decay": DECAY},
+    "muon_update": {"momentum": BETA, "factor": (-0.1, *NOT_FINITE)},
+    "nesterov_update": {"momentum": MOMENTUM, "weight_decay": DECAY},
     "norm_bias_gradient": {**FRAME, "statistic_axes": FRAME["statistic_axes"][1:]},
     "norm_input_gradient": FRAME,
     "norm_scale_gradient": FRAME,
@@ -188,6 +199,8 @@ REFUSED = {
         **REGIONS, "bins": (*REGIONS["bins"], (3, 3)),
         "maps": ((0, 1, 1), (1, -1, 1), (2, 2), (FAR, 1, 1), (1, HUGE, 1), 3),
     },
+    "rmsprop_momentum_update": {**RMS, "momentum": MOMENTUM},
+    "rmsprop_update": RMS,
     "running_mean_update": {"momentum": MOMENTUM},
     "running_variance_update": {
         "momentum": MOMENTUM, "epsilon": EPSILON, "unbiased": (0.0, -1.0, 9.0, *NOT_FINITE),

@@ -82,6 +82,26 @@ def test_where_no_label_counts_the_mean_and_its_gradient_are_zero(smoothing):
     check(found("mean", labels, ignore_index=9, label_smoothing=smoothing), (0.0, np.zeros(SHAPE)))
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(("ignored", "dtype"), [(None, "int32"), (-7, "int64"), (300, "uint8")])
+def test_logarithms_of_probabilities(ignored, dtype, reduction):
+    x = g.input("x", SHAPE, "float64")
+    given = np.where(LABELS < 0, -7 if dtype == "int64" else 1, LABELS).astype(dtype)
+    labels, weights = g.input("labels", (2, 3), dtype), g.input("weights", (5,), "float64")
+    loss = g.nll_loss(x, labels, ignore_index=ignored, weights=weights, reduction=reduction)
+    (slopes,) = g.gradient(loss if reduction != "none" else g.sum(loss), [x])
+    feeds = {"x": LOGITS, "labels": given, "weights": WEIGHTS}
+    found = g.compile(outputs={"loss": loss, "slopes": slopes}, training=True).step(feeds)
+    counted = given.astype(int) != ignored
+    counts = WEIGHTS[np.where(counted, given, 0)] * counted
+    targets = np.eye(5)[np.where(counted, given, 0)] * counts[..., None]
+    losses = -(targets * LOGITS).sum(-1)
+    divisor = counts.sum() if reduction == "mean" else 1
+    expected = losses if reduction == "none" else losses.sum() / divisor
+    np.testing.assert_allclose(found["loss"], expected, rtol=1e-12)
+    np.testing.assert_allclose(found["slopes"], -targets / divisor, rtol=1e-12)
+
+
 def test_plain_cross_entropy_is_one_op():
     logits, labels = g.input("logits", (6, 5)), g.input("labels", (6,), "int32")
     node = g.softmax_cross_entropy(logits, labels).producer
@@ -152,6 +172,7 @@ def divergence(x, y):
 
 ELEMENTWISE = [
     (g.mse, {}, lambda x, y: (x - y) ** 2),
+    (g.l1, {}, lambda x, y: np.abs(x - y)),
     (g.huber, {"delta": 0.7}, huber),
     (g.smooth_l1, {"beta": 0.7}, lambda x, y: huber(x, y) / 0.7),
     (g.hinge, {"margin": 0.5}, lambda x, y: np.maximum(0, 0.5 - x * y)),
@@ -237,6 +258,8 @@ ROWS = (g.input("logits", (3, 5)), g.input("labels", (3,), "int32"))
             DTypeError, "cast",
         ),
         (lambda: g.softmax_cross_entropy(ROWS[0], ROWS[1][:2]), ShapeError, "classes"),
+        (lambda: g.nll_loss(ROWS[0], ROWS[1][:2]), ShapeError, "classes"),
+        (lambda: g.nll_loss(ROWS[0], ROWS[0]), DTypeError, "integers"),
         (lambda: g.huber(ROWS[0], ROWS[0], delta=0), OptionError, "above 0"),
         (lambda: g.smooth_l1(ROWS[0], ROWS[0], beta=-1), OptionError, "above 0"),
         (

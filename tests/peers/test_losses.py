@@ -80,6 +80,7 @@ def positive_weights(p, reduction):
 
 ELEMENTWISE = {
     "mse": (g.mse, F.mse_loss, {}),
+    "l1": (g.l1, F.l1_loss, {}),
     "huber": (g.huber, F.huber_loss, {"delta": 0.4}),
     "smooth l1": (g.smooth_l1, F.smooth_l1_loss, {"beta": 0.4}),
     "kl": (g.kl_divergence, F.kl_div, {}),

@@ -21,6 +21,7 @@ from ops.samples import (
     roi_align,
     scalars,
     shape,
+    updates,
 )
 from ops.samples.sample import Sample, direct
 
@@ -44,6 +45,7 @@ SAMPLES = [
     *lookup.SAMPLES,
     *losses.SAMPLES,
     *order.SAMPLES,
+    *updates.SAMPLES,
 ]
 
 STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {

@@ -1,0 +1,90 @@
+"""Different optimizers for different parameters, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from graphc.errors import OptionError
+from graphc.ir import builder
+from graphc.ir.graph import Node, State, Value
+from graphc.ir.types import DType
+from graphc.keywords import asks
+from graphc.optim.rates import Optimizer, Updater
+
+
+@asks
+@dataclass(frozen=True)
+class Groups:
+    """Optimizers by parameters' names: the first pattern that is found in a name decides.
+
+    `groups` are pairs of a regular expression, which may match any part of a name such as
+    ``layer0/bias``, and an optimizer; `default` is for all other parameters. The learning rate of
+    group i, from 0, is the input ``group{i}/learning_rate``, that of the default
+    ``learning_rate``. Raises `OptionError` for what is no expression or optimizer, and, where a
+    step is planned, for a group without a parameter.
+    """
+
+    groups: Sequence[tuple[str, Optimizer]]
+    default: Optimizer
+
+    def __post_init__(self) -> None:
+        for pair in self.groups:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise OptionError(f"groups are pairs of a pattern and an optimizer, got {pair!r}")
+        for pattern, optimizer in (*self.groups, ("default", self.default)):
+            _compiled(pattern)
+            if isinstance(optimizer, type) or not hasattr(optimizer, "begin"):
+                raise OptionError(
+                    f"the optimizer of {pattern!r} is an object such as graphc.optim.Adam(1e-3), "
+                    f"got {optimizer!r}"
+                )
+        pairs = tuple((pattern, optimizer) for pattern, optimizer in self.groups)
+        object.__setattr__(self, "groups", pairs)
+
+    def begin(self, dtype: DType) -> Updater:
+        members = []
+        for number, (pattern, optimizer) in enumerate(self.groups):
+            with builder.scope(f"group{number}"):
+                members.append(_Group(_compiled(pattern), optimizer.begin(dtype)))
+        return _GroupsUpdater(members, self.default.begin(dtype))
+
+
+def _compiled(pattern: object) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, re.error) as error:
+        raise OptionError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+@dataclass
+class _Group:
+    pattern: re.Pattern[str]
+    updater: Updater
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class _GroupsUpdater:
+    groups: Sequence[_Group]
+    default: Updater
+    names: list[str] = field(default_factory=list)
+
+    def update(self, parameter: State, gradient: Value) -> Node:
+        self.names.append(parameter.name)
+        for group in self.groups:
+            if group.pattern.search(parameter.name):
+                group.size += 1
+                return group.updater.update(parameter, gradient)
+        return self.default.update(parameter, gradient)
+
+    def finish(self) -> None:
+        """Raise `OptionError` for a group without a parameter."""
+        for group in self.groups:
+            if not group.size:
+                raise OptionError(
+                    f"no parameter belongs to the group {group.pattern.pattern!r}: it is found in "
+                    f"no name, or in such as earlier groups have; the names are "
+                    f"{', '.join(self.names)}"
+                )

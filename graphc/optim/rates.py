@@ -1,0 +1,91 @@
+"""What all optimizers share: learning rates, their schedules, and moments like a parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphc.errors import OptionError, choose, number_between, whole_number
+from graphc.ir import builder
+from graphc.ir.graph import Node, State, Value
+from graphc.ir.types import DType, compute_dtype
+from graphc.keywords import asks
+from graphc.ops.elementwise import scale, shift
+from graphc.ops.learning_rate import LEARNING_RATE_FORMS, LearningRate, LearningRateAttributes
+from graphc.ops.update import LARGEST
+
+
+class Updater(Protocol):
+    """Adds the update of one parameter."""
+
+    def update(self, parameter: State, gradient: Value) -> Node: ...
+
+
+class Optimizer(Protocol):
+    """Settings of an optimizer; `begin` adds what all updates of a step share, in that dtype."""
+
+    def begin(self, dtype: DType) -> Updater: ...
+
+
+@asks
+@dataclass(frozen=True)
+class Schedule:
+    """A learning rate that follows the step counter.
+
+    It rises linearly over `warmup` steps to `peak`, then goes ``constant``, ``linear``, ``cosine``
+    (Loshchilov and Hutter, 2017) or ``exponential`` to `floor`, which it reaches at step `steps`
+    and keeps.
+    """
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    floor: float = 0.0
+    form: str = "cosine"
+
+    def __post_init__(self) -> None:
+        choose("schedule form", self.form, LEARNING_RATE_FORMS)
+        peak = number_between("peak", self.peak, 0, LARGEST)
+        number_between("floor", self.floor, 0, peak)
+        steps, warmup = whole_number("steps", self.steps), whole_number("warmup", self.warmup, 0)
+        if warmup >= steps:
+            raise OptionError(f"warmup must be less than steps={steps}, got {warmup}")
+        if self.form == "exponential" and not self.floor > 0:
+            raise OptionError("an exponential schedule needs a floor above 0")
+
+
+Rate = float | Schedule
+"""A learning rate: a number, or what it follows."""
+
+
+def learning_rate(rate: Rate, dtype: DType) -> Value:
+    """The rate of a step; a number is the default of an input named inside the current scope."""
+    if not isinstance(rate, Schedule):
+        name = builder.scoped_name("learning_rate")
+        return builder.input(name, (), dtype, default=float(rate))
+    steps, warmup = int(rate.steps), int(rate.warmup)
+    numbers = (float(rate.peak), float(rate.floor), steps, warmup)
+    attributes = LearningRateAttributes(rate.form, *numbers, dtype.name)
+    return builder.apply(LearningRate, builder.STEP, attributes=attributes).output
+
+
+def left_of(rate: Value, weight_decay: float) -> Value:
+    """The factor that decoupled decay leaves of a parameter."""
+    return shift(scale(rate, -weight_decay), 1.0)
+
+
+def check_rate(rate: Rate) -> None:
+    """Raise `OptionError` unless it is a schedule or a number that a rate may be."""
+    if not isinstance(rate, Schedule):
+        number_between("learning_rate", rate, 0, LARGEST)
+
+
+def check_decay(weight_decay: float) -> None:
+    """Raise `OptionError` unless it is a number that a weight decay may be."""
+    number_between("weight_decay", weight_decay, 0, LARGEST)
+
+
+def moment(kind: str, parameter: State, value: float = 0.0) -> State:
+    """A moment like the parameter, in float32 where 16 bits would underflow."""
+    dtype = compute_dtype(parameter.type.dtype)
+    return builder.state(f"{kind}/{parameter.name}", parameter.shape, dtype, value, "moment")
