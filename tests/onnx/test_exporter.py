@@ -69,6 +69,17 @@ def test_what_is_read_again_steps_to_the_same_bits(name, tmp_path):
         np.testing.assert_array_equal(again.states[state], array, strict=True)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "preact_resnet", "vit"])
+def test_read_without_what_is_recorded_the_loss_has_the_same_bits(name, tmp_path):
+    program, feeds = saved(tmp_path / "net.onnx", name, True, "float32")
+    model = onnx.load(tmp_path / "net.onnx")
+    del model.metadata_props[:]
+    network = g.onnx.load(model)
+    again = g.compile(network.outputs["loss"], optimizer=g.optim.SGD(1e-3))
+    network.initialize(again)
+    np.testing.assert_array_equal(again.step(feeds)["loss"], program.step(feeds)["loss"])
+
+
 def test_what_is_trained_is_recorded_and_can_be_chosen(tmp_path):
     h = g.linear(g.input("x", (2, 3)), 4, name="first", trainable=False)
     loss = g.mean(g.linear(g.relu(h), 2, name="last"))
