@@ -87,6 +87,9 @@ class Op:
     """Output → inputs whose bytes it may take when nothing else reads them, best first."""
     must_overwrite: ClassVar[Mapping[str, str]] = {}
     """Output → the state input that it replaces. Such a node has an effect and is never copied."""
+    independent: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Output → inputs that it does not depend on: their gradient rules need not take what comes
+    back to it."""
     flops_per_element: ClassVar[int] = 0
     """Floating point operations per element of the first output, for the default `cost`."""
     native_16_bit: ClassVar[bool] = False
@@ -311,6 +314,9 @@ def _check(cls: type[Op]) -> None:
     for output, source in relations + list(cls.must_overwrite.items()):
         if output not in outputs or source not in inputs:
             _fail(cls, f"a buffer relation names {output!r} over {source!r}: not output over input")
+    for output, sources in cls.independent.items():
+        if output not in outputs or not inputs.issuperset(sources):
+            _fail(cls, f"`independent` says {output!r} of {sources}: not an output of inputs")
     single = {cls.views, *cls.must_overwrite, *cls.must_overwrite.values()}
     if several := sorted(f"*{name}" for name in single if f"*{name}" in cls.inputs + cls.outputs):
         _fail(cls, f"{several} cannot be viewed or replaced: that takes one value, not any number")

@@ -31,9 +31,10 @@ from graphc.ops.cpu.norm import (
     scale_back,
     tile_shape,
 )
-from graphc.ops.elementwise import float_dtype
+from graphc.ops.elementwise import add, float_dtype, mul, sub
+from graphc.ops.elementwise import scale as scale_by
 from graphc.ops.frame import Frame, groups_frame, rows_frame
-from graphc.ops.shape import full
+from graphc.ops.shape import broadcast_to, full, reshape
 from graphc.ops.weights import frozen_alone
 
 
@@ -57,6 +58,7 @@ class Norm(Op):
     """Base of the forward ops."""
 
     outputs = ("y", "mean", "inverse")
+    independent = {"mean": ("scale", "bias"), "inverse": ("scale", "bias")}
     may_overwrite = {"y": ("x",)}
     needs_contiguous = ("x",)
     flops_per_element = 8
@@ -82,17 +84,44 @@ class Norm(Op):
         return x, statistic, statistic
 
     def gradient_x(
-        self, node: Node, dy: Value, x: Value, mean: Value, inverse: Value, scale: Value
-    ) -> Value:
-        operands = (dy, x, mean, inverse, scale)
-        return apply(NormInputGradient, *operands, attributes=self._attributes(node)).output
+        self, node: Node, dy: Value | None, dmean: Value | None, dinverse: Value | None,
+        x: Value, mean: Value, inverse: Value, scale: Value,
+    ) -> Value:  # fmt: skip
+        parts = []
+        if dy is not None:
+            operands, attributes = (dy, x, mean, inverse, scale), self._attributes(node)
+            parts.append(apply(NormInputGradient, *operands, attributes=attributes).output)
+        if dmean is not None:
+            each = scale_by(dmean, 1 / self.frame(node).count)
+            parts.append(self._spread(node, self._folded(node, each)))
+        if dinverse is not None:
+            slope = mul(dinverse, mul(inverse, mul(inverse, inverse)))
+            each = self._folded(node, scale_by(slope, -1 / self.frame(node).count))
+            wide = reshape(cast(x, inverse.type.dtype), self.frame(node).shape)
+            parts.append(self._spread(node, mul(each, sub(wide, self._folded(node, mean)))))
+        return functools.reduce(add, parts)
 
-    def gradient_scale(self, node: Node, dy: Value, x: Value, mean: Value, inverse: Value) -> Value:
+    def _folded(self, node: Node, statistic: Value) -> Value:
+        """Statistics in the shape that broadcasts over the frame."""
+        return reshape(statistic, self.frame(node).statistic_shape)
+
+    def _spread(self, node: Node, values: Value) -> Value:
+        """Values that broadcast over the frame, as the elements of x."""
+        x = node.inputs[0]
+        return cast(reshape(broadcast_to(values, self.frame(node).shape), x.shape), x.type.dtype)
+
+    def gradient_scale(
+        self, node: Node, dy: Value | None, x: Value, mean: Value, inverse: Value
+    ) -> Value | None:
+        if dy is None:
+            return None
         attributes = self._attributes(node)
         dscale = apply(NormScaleGradient, dy, x, mean, inverse, attributes=attributes).output
         return cast(dscale, node.inputs[1].type.dtype)
 
-    def gradient_bias(self, node: Node, dy: Value) -> Value:
+    def gradient_bias(self, node: Node, dy: Value | None) -> Value | None:
+        if dy is None:
+            return None
         dbias = apply(NormBiasGradient, dy, attributes=self._attributes(node)).output
         return cast(dbias, node.inputs[2].type.dtype)
 

@@ -179,15 +179,17 @@ class _Differentiation:
                 f"{node.label} has no gradient by its input {name!r}, but the loss depends on it "
                 "through this node; leave what lies behind it out of wrt, or use another op"
             )
-        return rule.method(node.op, node, **self.arguments(node, rule))
+        return rule.method(node.op, node, **self.arguments(node, name, rule))
 
-    def arguments(self, node: Node, rule: GradientRule) -> dict[str, Any]:
-        """The arguments of a gradient rule: incoming gradients, and the latest copies of values."""
+    def arguments(self, node: Node, source: str, rule: GradientRule) -> dict[str, Any]:
+        """The arguments of the gradient rule of input `source`: incoming gradients, and the latest
+        copies of values."""
         inputs, outputs = node.named_inputs(), node.named_outputs()
         for name, value in outputs.items():
             values = value if isinstance(value, tuple) else (value,)
             # A rule that names no d-output of a value that has a gradient would drop it in silence.
             flows = any(v in self.gradients for v in values)
+            flows = flows and source not in node.op.independent.get(name, ())
             if flows and rule.reads and f"d{name}" not in rule.reads:
                 raise GradientError(
                     f"{node.label} passes no gradient back from its output {name!r}; the loss may "

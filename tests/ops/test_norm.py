@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.ir.builder import apply
+from graphc.ops.norm import EpsilonAttributes, LayerNorm
 
 RNG = np.random.default_rng(0)
 
@@ -82,3 +84,18 @@ def test_equal_channels_do_not_divide_by_zero():
     y = g.batch_norm(g.input("x", (4, 2)))
     found = g.compile(outputs={"y": y}, training=True).step(x=np.full((4, 2), 7, np.float32))["y"]
     np.testing.assert_array_equal(found, np.zeros((4, 2), np.float32))
+
+
+def test_a_loss_may_depend_on_statistics_alone():
+    """Scale and bias then get no gradient, which is no error."""
+    x = g.input("x", (3, 5), "float64")
+    scale, bias = (g.parameter(name, (5,), "float64") for name in ("scale", "bias"))
+    node = apply(LayerNorm, x, scale, bias, attributes=EpsilonAttributes(1e-5))
+    loss = g.sum(node.outputs[1] * node.outputs[2])
+    slopes = g.gradient(loss, [x, scale, bias])
+    given = RNG.standard_normal((3, 5))
+    found = list(g.compile(outputs=slopes, training=True).step(x=given).values())
+    left, inverse = given - given.mean(1, keepdims=True), (given.var(1) + 1e-5)[:, None] ** -0.5
+    expected = inverse / 5 - given.mean(1, keepdims=True) * inverse**3 * left / 5
+    np.testing.assert_allclose(found[0], expected, rtol=1e-11)
+    np.testing.assert_array_equal(found[1:], np.zeros((2, 5)))

@@ -45,7 +45,7 @@ def norm_back(dy, x, mean, inverse, scale):
 
 
 NORM_READS = {
-    "x": {"dy", "x", "mean", "inverse", "scale"},
+    "x": {"dy", "dmean", "dinverse", "x", "mean", "inverse", "scale"},
     "scale": {"dy", "x", "mean", "inverse"},
     "bias": {"dy"},
 }
