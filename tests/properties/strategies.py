@@ -82,6 +82,13 @@ def cross(a, b):
     return g.mul(g.sum(a, 0, keepdims=True), b)
 
 
+def ordered(a, b):
+    """The largest of each row, added in their order to where they stood; masked softmax of that."""
+    values, places = g.top_k(a, 3, 1)
+    y = g.scatter_elements(b, places, g.cumsum(values, 1), 1, "add")
+    return g.masked_softmax(y, g.less(g.gather_elements(y, g.argmin(a, 1, True), 1), y))
+
+
 ROW = g.constant(np.linspace(-1, 1, COLUMNS), dtype="float32")
 TABLE = g.constant(np.sin(np.arange(ROWS * COLUMNS)).reshape(ROWS, COLUMNS), dtype="float32")
 
@@ -92,12 +99,13 @@ UNARY = [
     lambda x: g.dropout(x, 0.25),
     g.relu, g.tanh, g.sigmoid, g.silu, g.gelu, g.softmax, g.log_softmax, g.neg,
     lambda x: g.leaky_relu(x, 0.1), lambda x: x * 0.5, lambda x: x + 0.25,
+    lambda x: g.cumsum(x, 0, reverse=True),
     lambda x: g.reshape(g.reshape(x, (-1,)), (ROWS, COLUMNS)),
     lambda x: g.broadcast_to(g.max(x, 1, keepdims=True), (ROWS, COLUMNS)),
 ]  # fmt: skip
 BINARY = [
     g.add, g.sub, g.mul, g.maximum, halves, through_views, top_rows, normalised, cross,
-    spread_cut, counted, through_double, through_half,
+    spread_cut, counted, through_double, through_half, ordered,
     lambda a, b: g.add(a, a[1:2]),  # an operand, and a view of it
     lambda a, b: g.where(g.less(a, TABLE), a, b),
     lambda a, b: g.matmul(g.matmul(a, b, transpose_b=True), b),
