@@ -13,6 +13,7 @@ from graphc.ir.types import as_dtype, tensor_type
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS, evaluate, lower, registers_type
 
 WORLD = {"exp": np.exp, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "where": np.where}
+WORLD |= {name: getattr(np, name) for name in ("sin", "abs", "minimum", "floor", "isnan")}
 
 
 def run(source, inputs, output, constants=None, over=None):
@@ -42,6 +43,11 @@ def sources(draw, depth=3):
                 "(-{})",
                 "maximum({}, {})",
                 "where({} > {}, {}, {})",
+                "where(isnan({}) | ~({} < {}), {}, {})",
+                "sin({})",
+                "minimum({}, abs({}))",
+                "floor({})",
+                "({} % {})",
                 "({}) ** 2",
             ]
         )

@@ -36,6 +36,13 @@ GROUPS = [
         lambda a, b: (a < b, np.where(a < b, a, -b)), (),
     ),
     (
+        "functions",
+        ("sin(x0)", "isnan(x1)", "where(m1, m0, x1)", "elu(m2, alpha=0.5)", "pow(x1, 2.0)",
+         "mul(m3, m4)"),
+        (1, 5), (M, M),
+        lambda a, b: (b != b, np.where(b > 0, b, (np.exp(b) - 1) / 2) * b**2), (),
+    ),
+    (
         "mask", ("where(x0, x1, x2)", "shift(m0, value=-1.5)"), (1,), (M, M, ()),
         lambda m, a, b: np.where(m, a, b) - 1.5, ("bool", "float64", "float64"),
     ),

@@ -47,6 +47,17 @@ def experts():
     return g.softmax_cross_entropy(h, t) + g.mean(g.logsumexp(h, 1)) + g.std(g.min(h, 0))
 
 
+def small_autoencoder(dtype="float64"):
+    """Noise of two kinds, a stopped gradient, and functions that are fused."""
+    x = g.input("x", (6, 8), dtype)
+    h = g.elu(g.linear(x, 8, name="encoder"))
+    spread = g.softplus(g.linear(h, 8, name="deviation"))
+    z = h + spread * g.normal((6, 8), dtype=dtype) + g.uniform((6, 1), -0.1, 0.1, dtype)
+    y = g.sin(g.linear(z, 8, name="decoder"))
+    known = g.stop_gradient(g.round(g.clip(x, -1.0, 1.0)))
+    return g.mean(g.abs(y - known)) + g.mean(g.power(spread, g.erf(h)))
+
+
 def small_resnet(dtype="float64"):
     return preact_resnet(depth=11, batch=3, image=8, classes=5, dtype=dtype)
 

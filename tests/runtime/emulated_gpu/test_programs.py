@@ -19,6 +19,7 @@ from runtime.emulated_gpu.networks import (
     on_gpu,
     remapped,
     resampled,
+    small_autoencoder,
     small_convolutions,
     small_gpt2,
     small_mlp,
@@ -49,6 +50,9 @@ CASES = {
     "resampled, sgd": (resampled, g.optim.SGD(1e-1), {}, 1e-10),
     "remapped, sgd": (remapped, g.optim.SGD(1e-1), {}, 1e-10),
     "experts, sgd": (experts, g.optim.SGD(1e-1), {}, 1e-8),
+    "autoencoder, noise": (
+        small_autoencoder, g.optim.SGD(1e-2), {"recompute": "sublinear", "accumulate": 2}, 1e-9
+    ),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),
