@@ -189,7 +189,7 @@ X = np.ones((2, 3), np.float32)
         lambda x: g.sum(x, 0.5),
         lambda x: g.softmax(x, 0.5),
         lambda x: g.transpose(x, "ab"),
-        lambda x: x[np.array([0, 1])],
+        lambda x: x[np.array([0.5])],
         lambda x: x[5],
         lambda x: g.concat(x),
         lambda x: g.concat([x, g.input("y", (3,))], 1),
