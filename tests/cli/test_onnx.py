@@ -4,10 +4,9 @@ import json
 import re
 
 import numpy as np
-import onnx
 import pytest
 from cli.running import run as command
-from onnx import TensorProto, helper, numpy_helper
+from onnx_files import write_arrays, write_model
 
 import graphc as g
 from graphc.cli.models import build
@@ -23,23 +22,9 @@ def run(capsys, *arguments, code=0):
 
 @pytest.fixture
 def file(tmp_path):
-    """logits = tanh(x · w) + b of x (batch, 3), with the weights in a file of their own."""
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])]
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3])]
-    nodes = [
-        helper.make_node("Mul", ["x", "w"], ["product"], name="/first/Mul"),
-        helper.make_node("Tanh", ["product"], ["squashed"], name="/first/Tanh"),
-        helper.make_node("Add", ["squashed", "b"], ["logits"], name="/last/Add"),
-    ]
-    weights = [
-        numpy_helper.from_array(np.array([0.5, 1.5, -1.0], np.float32), "w"),
-        numpy_helper.from_array(np.zeros(3, np.float32), "b"),
-    ]
-    graph = helper.make_graph(nodes, "net", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    path = tmp_path / "net.onnx"
-    onnx.save(model, path, save_as_external_data=True, location="net.data", size_threshold=0)
-    return path
+    """A small model of x (batch, 3)."""
+    write_model(tmp_path / "net.onnx", "net.data")
+    return tmp_path / "net.onnx"
 
 
 def test_a_plan_reads_no_weights(file, capsys):
@@ -86,11 +71,6 @@ def test_flags_of_onnx_files_are_for_these(capsys):
     message = run(capsys, "plan", "mlp", "--loss", "mse", code=2)
     assert "mlp has no setting 'loss'" in message
     assert "cannot be read" in run(capsys, "plan", "missing.onnx", code=2)
-
-
-def write_arrays(path):
-    x = np.random.default_rng(0).standard_normal((20, 3))
-    np.savez(path, x=x, labels=x.argmax(1))
 
 
 FUNCTION = """

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cli.running import run
 from docs.snippets import PAGES, ROOT, commands, named, snippets
+from onnx_files import write_arrays, write_model
 from runtime.emulated_gpu.emulated import EmulatedDevice
 from safetensors.numpy import save_file
 
@@ -31,6 +32,7 @@ loss = graphc.mean(graphc.tanh(graphc.linear(x, 8)))
 """
 PREPARED = {
     "docs/costs.md": NETWORK,
+    "docs/onnx.md": "__import__('onnx_files').write_model('model.onnx')",
     "docs/gpu.md": NETWORK + "batches = [{'x': __import__('numpy').ones((16, 32), 'float32')}] * 3",
 }
 """What stands before the first block of a page that shows a part."""
@@ -120,6 +122,8 @@ def prepare_files():
     """What the commands of the pages read and no earlier one has written."""
     network = first("your-network.md", "python")
     Path("net.py").write_text(network.replace("batch=32):", "batch=32, width=512):"))
+    write_model("model.onnx")
+    write_arrays("arrays.npz")
     Path("book.txt").write_text("It is a truth universally acknowledged. " * 200)
     Path("graph.json").write_text(first("recomputation.md", "json"))
     Path("buffers.csv").write_text(first("packing.md", "csv"))
