@@ -194,7 +194,9 @@ class MaskedSoftmax(AlongAxis):
         np.exp(out, out=out)
         np.add.reduce(out, axis, out=number, keepdims=True)
         np.maximum(number, 1, out=number)
-        np.divide(out, number, out=out)
+        np.divide(out, number, out=tile)
+        out.fill(0)  # also where NaN or infinity in a line makes the rest of it NaN
+        np.copyto(out, tile, where=mask)
 
 
 class SoftmaxGradient(AlongAxis):
