@@ -71,7 +71,7 @@ def light_model(name: str, batch: int = 1, seed: int = 0) -> onnx.ModelProto:
     graph.input.extend(fed)
     held = [numpy_helper.from_array(a, name) for name, a in tensors.items() if name in used]
     graph.initializer.extend(held)
-    for value in fed:
+    for value in graph.input:
         value.type.tensor_type.shape.dim[0].dim_value = batch
     model.ir_version = max(model.ir_version, 4)
     return model

@@ -382,3 +382,19 @@ def test_the_runner_of_onnx_takes_the_backend():
     (kind,) = [kind for kind in tests.values() if hasattr(kind, "test_relu_cpu")]
     kind("test_relu_cpu").debug()
     assert onnx.__version__
+
+
+def test_random_numbers_have_their_distribution():
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["n"], mean=3.0, scale=2.0),
+        helper.make_node("RandomUniform", [], ["u"], shape=[100, 100], low=-1.0, high=3.0),
+        helper.make_node("Bernoulli", ["x"], ["b"]),
+    ]
+    shape = (100, 100)
+    made = model(nodes, {"x": (FLOAT, shape)}, dict.fromkeys("nub", (FLOAT, shape)))
+    found = run(graphc.onnx.load(made), x=np.full(shape, 0.25, np.float32))
+    expected = {"n": (3, 2), "u": (1, 4 / np.sqrt(12)), "b": (0.25, np.sqrt(0.25 * 0.75))}
+    for name, (mean, deviation) in expected.items():  # of 10,000 numbers, within 5 deviations
+        assert abs(found[name].mean() - mean) < 5 * deviation / 100
+        assert abs(found[name].std() - deviation) < 0.05 * deviation
+    assert set(np.unique(found["b"])) == {0, 1}

@@ -141,16 +141,7 @@ def instance_norm(call: Call) -> Value:
 @rule("LpNormalization")
 def lp_norm(call: Call) -> Value:
     """x over its norm along an axis; 0 where that is 0."""
-    x, axis = call.value(0), call.attribute("axis", -1)
-    if call.attribute("p", 2) == 1:
-        total = graphc.sum(graphc.abs(x), axis, True)
-    else:
-        total = graphc.sum(graphc.mul(x, x), axis, True)
-    is_zero = graphc.equal(total, 0.0)
-    divisor = graphc.where(is_zero, 1.0, total)  # before the root, whose gradient at 0 is infinite
-    if call.attribute("p", 2) != 1:
-        divisor = graphc.sqrt(divisor)
-    return graphc.where(is_zero, 0.0, graphc.div(x, divisor))
+    return graphc.normalize(call.value(0), call.attribute("p", 2), call.attribute("axis", -1))
 
 
 @rule("LRN")

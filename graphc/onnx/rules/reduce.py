@@ -48,6 +48,12 @@ def reduce_extreme(call: Call) -> Value:
     return reduced(call, function, x)
 
 
+@rule("ReduceProd")
+def reduce_prod(call: Call) -> Value:
+    """A product."""
+    return reduced(call, graphc.prod)
+
+
 @rule("ReduceSumSquare")
 def reduce_sum_square(call: Call) -> Value:
     """A sum of squares."""
@@ -55,22 +61,25 @@ def reduce_sum_square(call: Call) -> Value:
     return reduced(call, graphc.sum, graphc.mul(x, x))
 
 
-@rule("ReduceL1")
-def reduce_l1(call: Call) -> Value:
-    """A sum of absolute values."""
-    return reduced(call, graphc.sum, graphc.abs(call.value(0)))
-
-
-@rule("ReduceL2")
-def reduce_l2(call: Call) -> Value:
-    """The root of a sum of squares."""
-    return _in_floats(call, lambda x: graphc.sqrt(reduced(call, graphc.sum, graphc.mul(x, x))))
+@rule("ReduceL1", "ReduceL2")
+def reduce_norm(call: Call) -> Value:
+    """A sum of absolute values, or the root of a sum of squares."""
+    order = int(call.node.op_type[-1])
+    return _in_floats(
+        call, lambda x: reduced(call, lambda y, axes, keep: graphc.norm(y, order, axes, keep), x)
+    )
 
 
 @rule("ReduceLogSum")
 def reduce_log_sum(call: Call) -> Value:
     """The logarithm of a sum."""
     return _in_floats(call, lambda x: graphc.log(reduced(call, graphc.sum, x)))
+
+
+@rule("ReduceLogSumExp")
+def reduce_log_sum_exp(call: Call) -> Value:
+    """The logarithm of a sum of exponentials, without overflow."""
+    return _in_floats(call, lambda x: reduced(call, graphc.logsumexp, x))
 
 
 def _in_floats(call: Call, function: Callable[[Value], Value]) -> Value:

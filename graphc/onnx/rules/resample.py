@@ -96,3 +96,21 @@ def grid_sample(call: Call) -> Value:
         call.choice("padding_mode", "zeros", ("zeros", "border", "reflection")),
         bool(call.attribute("align_corners", 0)),
     )
+
+
+@rule("RoiAlign")
+def roi_align(call: Call) -> Value:
+    """Means over bins of regions."""
+    if call.choice("mode", "avg", ("avg", "max")) == "max":
+        raise UnsupportedError("regions give means, no largest elements")
+    modes = ("half_pixel", "output_half_pixel")
+    default = "half_pixel" if call.importer.opset >= 16 else "output_half_pixel"
+    return graphc.roi_align(
+        call.value(0),
+        call.value(1),
+        call.value(2),
+        (call.attribute("output_height", 1), call.attribute("output_width", 1)),
+        call.attribute("sampling_ratio", 0),
+        call.attribute("spatial_scale", 1.0),
+        call.choice("coordinate_transformation_mode", default, modes) == "half_pixel",
+    )

@@ -1,0 +1,40 @@
+"""Random numbers: of the distributions that ONNX names, drawn by graphc's own generator."""
+
+from __future__ import annotations
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.onnx.calls import Call
+from graphc.onnx.rules import rule
+from graphc.onnx.rules.shape import numpy_dtype
+
+
+def _type(call: Call) -> tuple[tuple[int, ...], object]:
+    """The shape and dtype to draw: stated, or those of an operand."""
+    number = call.attribute("dtype")
+    if call.has(0):
+        return call.shape(0), call.dtype(0) if number is None else numpy_dtype(number)
+    return tuple(call.required("shape")), numpy_dtype(1 if number is None else number)
+
+
+@rule("RandomNormal", "RandomNormalLike")
+def normal(call: Call) -> Value:
+    """Of the normal distribution."""
+    shape, dtype = _type(call)
+    return graphc.normal(shape, call.attribute("mean", 0.0), call.attribute("scale", 1.0), dtype)
+
+
+@rule("RandomUniform", "RandomUniformLike")
+def uniform(call: Call) -> Value:
+    """Alike between two numbers."""
+    shape, dtype = _type(call)
+    return graphc.uniform(shape, call.attribute("low", 0.0), call.attribute("high", 1.0), dtype)
+
+
+@rule("Bernoulli")
+def bernoulli(call: Call) -> Value:
+    """1 with the probability that an operand gives, else 0."""
+    x = call.value(0)
+    drawn = graphc.less(graphc.uniform(x.shape, dtype=x.type.dtype), x)
+    number = call.attribute("dtype")
+    return graphc.cast(drawn, x.type.dtype if number is None else numpy_dtype(number))
