@@ -103,7 +103,7 @@ def _with_shared_states(graph: Graph) -> Graph:
     standing: dict[Value, Value] = {
         state: shared[state.name]
         for state in graph.states
-        if state.role == "counter" and state.name in shared
+        if state.name in shared and state.type == shared[state.name].type
     }
     rewriter = Rewriter(graph, standing)
     for node in graph.nodes:

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from models.test_zoo import SMALL
+from models.test_zoo import DEEP, SMALL, quick_and_slow
 from onnx.reference import ReferenceEvaluator
 from onnx_files import Erf, array_of, recorded_in
 
@@ -43,7 +43,7 @@ def test_reference_gives_the_loss(name, tmp_path):
         np.testing.assert_allclose(found, program.step(feeds)["loss"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick_and_slow(SMALL, DEEP))
 def test_what_is_recorded_is_the_same_plan(name, tmp_path):
     for training in (False, True):
         program, _ = saved(tmp_path / "net.onnx", name, training, "float32")
@@ -78,6 +78,24 @@ def test_read_without_what_is_recorded_the_loss_has_the_same_bits(name, tmp_path
     again = g.compile(network.outputs["loss"], optimizer=g.optim.SGD(1e-3))
     network.initialize(again)
     np.testing.assert_array_equal(again.step(feeds)["loss"], program.step(feeds)["loss"])
+
+
+def test_numbers_that_are_drawn_are_drawn_again(tmp_path):
+    """Recorded or not; whoever else runs the file draws others."""
+    shape = (40, 50)
+    drawn = {
+        "normal": g.normal(shape, 1.0, 0.25),
+        "uniform": g.uniform(shape, -2.0, 3.0, "float64"),
+    }
+    g.onnx.save(drawn, tmp_path / "net.onnx")
+    model = onnx.load(tmp_path / "net.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    wanted = g.compile(outputs=drawn).step()
+    del model.metadata_props[:]
+    for source in (tmp_path / "net.onnx", model):
+        found = g.compile(outputs=g.onnx.load(source).outputs).step()
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(found[name], array, strict=True)
 
 
 def test_what_is_trained_is_recorded_and_can_be_chosen(tmp_path):
@@ -185,6 +203,28 @@ def test_a_file_that_was_changed_is_not_what_it_records(tmp_path):
     assert not is_recorded(lambda model: model.graph.node.append(relu))
     assert not is_recorded(lambda model: setattr(model.opset_import[0], "version", 22))
     assert not is_recorded(lambda model: setattr(model.metadata_props[0], "value", "graph {"))
+
+
+def test_a_record_that_is_damaged_is_passed_over(tmp_path):
+    """Whatever stands there, the file is read; what it computes does not depend on the record."""
+    x = g.input("x", (2, 3))
+    h = g.linear(x * g.constant(np.array([1, 2, 3], np.float32)), 4)
+    g.onnx.save(g.mean(g.layer_norm(g.relu(h))), tmp_path / "net.onnx")
+    model = onnx.load(tmp_path / "net.onnx")
+    (text,) = (e.value for e in model.metadata_props if e.key == "graphc.graph")
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    wanted, rng, recorded = None, np.random.default_rng(0), 0
+    for _ in range(40):
+        at, length = (int(n) for n in rng.integers(0, [len(text), 6]))
+        model.metadata_props[0].value = text[:at] + text[at + length :]
+        network = g.onnx.load(model)
+        recorded += network.report[0].reason == "recorded by graphc"
+        program = g.compile(network.outputs["loss"])
+        network.initialize(program)
+        (found,) = program.step(feeds).values()
+        wanted = found if wanted is None else wanted
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert recorded < 20
 
 
 def test_external_data(tmp_path):
