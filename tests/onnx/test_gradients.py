@@ -104,7 +104,7 @@ def slopes(program, feeds, name, place, step):
     middle = float(program.step(feeds)["loss"])
     sides = []
     for sign in (1, -1):
-        moved = feeds[name].copy()
+        moved = np.array(feeds[name])
         moved.flat[place] += sign * step
         sides.append(sign * (float(program.step(feeds | {name: moved})["loss"]) - middle) / step)
     return sides
@@ -124,7 +124,7 @@ def is_smooth(program, feeds, name, place):
     if small > 1e-5 * size and small > 0.5 * gap:
         return None
     rough, fine = (forward + backward) / 2, sum(closer) / 2
-    if abs(rough - fine) > 1e-4 * size:
+    if abs(rough - fine) > 1e-6 * size:
         return None
     return (64 * fine - rough) / 63
 
@@ -188,5 +188,5 @@ def test_all_gradients_agree():
     names = [n for n in node_cases() if "_expanded" not in n and n not in excluded()]
     compared, kinks, faults = all_wrong(names)
     assert faults == {}
-    assert compared > 4000
-    assert kinks < compared / 10
+    assert compared > 5000
+    assert kinks < compared / 20
