@@ -14,10 +14,11 @@ from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import kernels_of, strides_of
 from graphc.codegen.text.access import parameters
 from graphc.codegen.text.grid import grid_kernel, over_grid
-from graphc.codegen.text.operands import index_type, operand
+from graphc.codegen.text.operands import Operand, index_type, offset, operand
 from graphc.errors import OptionError
 from graphc.ir.builder import apply
 from graphc.ir.op import REGISTRY, Op
+from graphc.ir.types import float32
 from graphc.ops.elementwise import Elementwise
 from graphc.ops.norm import Norm
 
@@ -111,3 +112,10 @@ def test_a_second_stride_rule_is_refused():
 def takes_all(node, name, type, strides):
     """Whatever the strides."""
     return True
+
+
+def test_a_stride_below_zero_counts_for_the_index_and_wraps_in_its_type():
+    far = Operand("x", float32, (-(2**31),))
+    assert index_type((3,), [far]) == "unsigned long long"
+    assert index_type((3,), [far.on((-2,))]) == "unsigned"
+    assert offset(("i", "j"), (-3, 1)) == "i * Index(-3) + j"
