@@ -36,6 +36,19 @@ def branches(dtype="float64"):
     return g.softmax_cross_entropy(g.linear(g.concat(parts, 1), 5, name="last"), t)
 
 
+def masked_heads():
+    """Padded sequences: heads share keys, attention is masked, padding has no label."""
+    x, t = g.input("x", (2, 5, 8), "float64"), g.input("t", (2, 5), "int32")
+    h = g.layer_norm(g.linear(x, 16, name="qkv"))
+    counts = g.constant(np.arange(5) < np.array([3, 5])[:, None])
+    mask = g.reshape(counts, (2, 1, 1, 5))
+    h = g.multi_head_attention(h, 4, True, form="fused", key_heads=2, mask=mask)
+    logits = g.linear(h, 6, name="head")
+    smooth = {"ignore_index": 2, "label_smoothing": 0.1, "weights": g.constant(np.arange(1.0, 7))}
+    other = g.binary_cross_entropy_with_logits(logits[..., 0], g.cast(counts, "float64"))
+    return g.softmax_cross_entropy(logits, t, **smooth) + other + g.huber(h, x)
+
+
 def experts():
     """A mixture of experts with the best two of four, and masked attention over a running sum."""
     x, t = g.input("x", (6, 8), "float64"), g.input("t", (6,), "int32")

@@ -126,9 +126,11 @@ def test_attention_equals_the_cpu_kernels(sample, laid, dtype, cudnn):
 
 
 def test_attention_that_cudnn_is_not_asked_for():
-    def call(shape, dtype, move=0, stride=None):
-        q, k, v = (g.input(name, shape, dtype) for name in "qkv")
-        node = g.attention(q, k, v, form="fused").node
+    def call(shape, dtype, move=0, stride=None, keys=None, mask=None, causal=False):
+        shared = (*shape[:1], *keys, shape[-1]) if keys else shape
+        q, k, v = (g.input(n, s, dtype) for n, s in (("q", shape), ("k", shared), ("v", shared)))
+        seen = None if mask is None else g.input("mask", mask, "bool")
+        node = g.attention(q, k, v, causal, form="fused", mask=seen).node
         while node.op.name != "attention":
             node = node.inputs[0].node
         places = {x: in_one_piece(x.type) for x in (*node.inputs, *node.outputs)}
@@ -142,6 +144,11 @@ def test_attention_that_cudnn_is_not_asked_for():
     assert call((2, 2, 5, 8), "bfloat16", stride=18) is None
     assert call((2, 2, 5, 8), "bfloat16", move=2) is None
     assert call((2, 2, 5, 12), "bfloat16") is None
+    assert call((2, 2, 5, 8), "bfloat16", mask=(5, 5)) is None
+    assert call((2, 2, 5, 8), "bfloat16", keys=(1, 5)) is None
+    assert call((2, 2, 5, 8), "bfloat16", keys=(2, 7), causal="first") is None
+    assert call((2, 2, 5, 8), "bfloat16", keys=(2, 7), causal="last") is not None
+    assert call((2, 2, 5, 8), "bfloat16", causal="first") is not None
     assert call((2, 2, 5, 8), "float32") is None
 
 

@@ -16,6 +16,7 @@ from runtime.emulated_gpu.networks import (
     experts,
     fed,
     fused_gpt2,
+    masked_heads,
     on_gpu,
     remapped,
     resampled,
@@ -36,6 +37,10 @@ from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 
+GROUPS = g.optim.Groups(
+    [("head/weight", g.optim.LAMB(1e-2)), ("head/bias", g.optim.Lion(1e-2))],
+    default=g.optim.Muon(1e-2, others=g.optim.RMSProp(1e-2, momentum=0.5, centered=True)),
+)
 CASES = {
     "resnet, momentum": (small_resnet, g.optim.Momentum(1e-2), {}, 1e-8),
     "resnet, recomputed": (
@@ -53,6 +58,7 @@ CASES = {
     "autoencoder, noise": (
         small_autoencoder, g.optim.SGD(1e-2), {"recompute": "sublinear", "accumulate": 2}, 1e-9
     ),
+    "masked heads, groups": (masked_heads, GROUPS, {}, 1e-8),
     "mlp of the zoo, adam": (
         lambda: mlp(layers=3, hidden=16, inputs=7, classes=3, batch=5), g.optim.Adam(1e-2), {}, 1e-4
     ),
