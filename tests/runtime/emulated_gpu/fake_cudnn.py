@@ -158,10 +158,9 @@ class pygraph:  # noqa: N801 - the frontend's name
         return self.results[0]
 
     def _convolution(self, kind, operands, pre, post, stride, dilation):
-        assert pre == post
         self.operands, self.results = operands, [Tensor()]
         self.compute_it = lambda *arrays: _convolve(
-            kind, arrays, self.results[0].dim, pre, stride, dilation
+            kind, arrays, self.results[0].dim, pre, post, stride, dilation
         )
 
     def sdpa(
@@ -262,7 +261,7 @@ class pygraph:  # noqa: N801 - the frontend's name
 # --- arithmetic, place by place ---
 
 
-def _convolve(kind, arrays, shape, padding, stride, dilation):
+def _convolve(kind, arrays, shape, before, behind, stride, dilation):
     """A loop over the places of a window; each is a product of two strided slices."""
     a, b = arrays
     if kind == "fprop":
@@ -275,8 +274,13 @@ def _convolve(kind, arrays, shape, padding, stride, dilation):
     filters, channels, rows, columns = w.shape
     groups = c // channels
     high, wide = y.shape[2:]
-    padded = np.zeros((n, c, height + 2 * padding[0], width + 2 * padding[1]))
-    inside = (..., slice(padding[0], padding[0] + height), slice(padding[1], padding[1] + width))
+    spread = (before[0] + height + behind[0], before[1] + width + behind[1])
+    padded = np.zeros((n, c, *spread))
+    inside = (..., slice(before[0], before[0] + height), slice(before[1], before[1] + width))
+    reach = [(count - 1) * s for count, s in zip((high, wide), stride, strict=True)]
+    taps = [(k - 1) * d for k, d in zip((rows, columns), dilation, strict=True)]
+    for most, far, tap, step in zip(spread, reach, taps, stride, strict=True):
+        assert 0 <= most - far - tap - 1 < step
     padded[inside] = x
     per = filters // groups
     for g in range(groups):

@@ -291,6 +291,7 @@ def test_signatures_tell_requests_apart():
     others = [
         replace(request, stride=(1, 2)),
         replace(request, padding=(2, 1)),
+        replace(request, padding=(1, 1, 2, 1)),
         replace(request, dilation=(1, 2)),
         replace(request, groups=2),
         replace(request, tf32=True),
