@@ -24,7 +24,6 @@ WITHOUT = {
     "conv2d_weight_gradient",
     "cross_entropy_gradient",
     "gather_gradient",
-    "interpolate",
     "interpolate_input_gradient",
     "interpolate_place_gradient",
     "log_softmax_gradient",
@@ -33,11 +32,12 @@ WITHOUT = {
     "norm_bias_gradient",
     "norm_input_gradient",
     "norm_scale_gradient",
+    "roi_align_gradient",
     "softmax_cross_entropy_gradient",
     "softmax_gradient",
     "upsample_bilinear2d_gradient",
 }
-"""Gradients, which no forward graph has, and sampling at places that are computed."""
+"""Gradients: no forward graph has them."""
 
 APART = {"fused", "fused_reduce"}
 """What is written as the ops that it is made of."""
@@ -55,6 +55,10 @@ def test_ops_without_a_form_are_these():
     kinds = Elementwise | AxisMap
     held = {name for name, op in REGISTRY.items() if name in RULES or isinstance(op, kinds)}
     assert set(REGISTRY) - held - STATE_OPS - APART == WITHOUT
+
+
+ROUNDED = {"interpolate"}
+"""Ops whose coordinates onnx's reference rounds to float32."""
 
 
 def held(outputs):
@@ -82,7 +86,10 @@ def test_reference_gives_the_same(sample, tmp_path):
     feeds = {x.name: feeds[x.name] for x in program.graph.inputs}
     wanted = program.step(feeds)
     found = ReferenceEvaluator(model, new_ops=[Erf]).run(None, feeds)
+    room = {"rtol": 1e-9, "atol": 1e-12}
+    if sample.op in ROUNDED:
+        room = {"rtol": 1e-5, "atol": 1e-6}
     for (name, value), array in zip(named.items(), found, strict=True):
         assert array.dtype == value.type.dtype.numpy
         assert array.shape == value.shape
-        np.testing.assert_allclose(array, wanted[name], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(array, wanted[name], **room)

@@ -10,5 +10,6 @@ from graphc.onnx.exports import (  # noqa: F401 - each registers its rules
     orders,
     products,
     reductions,
+    sampling,
     shapes,
 )
