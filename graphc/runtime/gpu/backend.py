@@ -88,8 +88,13 @@ class GpuBackend:
 
     @property
     def kept_bytes(self) -> int:
-        kept = self.plan.graph.states if self._check_finite else ()
-        return sum(state.type.bytes for state in kept)
+        return sum(state.type.bytes for state in self._kept)
+
+    @property
+    def _kept(self) -> Sequence[State]:
+        """The states that a step may have to bring back."""
+        states = self.plan.graph.states if self._check_finite else ()
+        return [state for state in states if state.role != "constant"]
 
     @property
     def stream(self) -> Stream:
@@ -206,7 +211,7 @@ class GpuBackend:
 
     def _run_checked(self) -> None:
         """Call by call; where `check_finite` keeps states, those are back if anything stops it."""
-        kept = {s: self._fetched(s) for s in self.plan.graph.states} if self._check_finite else {}
+        kept = {state: self._fetched(state) for state in self._kept}
         try:
             self._run_one_by_one()
         except BaseException:
