@@ -89,6 +89,13 @@ def ordered(a, b):
     return g.masked_softmax(y, g.less(g.gather_elements(y, g.argmin(a, 1, True), 1), y))
 
 
+def bits(a, b):
+    """Quotients and bits of whole numbers, and logic that chooses by them."""
+    whole = g.cast(g.round(a * 8.0), "int32")
+    odd = g.equal(whole % 2, 1) & ~g.isnan(b)
+    return g.where(odd, g.elu(b), g.cast((whole // 3) ^ (whole >> 1), "float32"))
+
+
 ROW = g.constant(np.linspace(-1, 1, COLUMNS), dtype="float32")
 TABLE = g.constant(np.sin(np.arange(ROWS * COLUMNS)).reshape(ROWS, COLUMNS), dtype="float32")
 
@@ -98,6 +105,8 @@ UNARY = [
     lambda x: g.layer_norm(x, name="norm"),
     lambda x: g.dropout(x, 0.25),
     g.relu, g.tanh, g.sigmoid, g.silu, g.gelu, g.softmax, g.log_softmax, g.neg,
+    lambda x: x + g.normal((ROWS, COLUMNS), scale=0.1), lambda x: g.stop_gradient(g.sin(x)) * x,
+    g.stop_gradient, lambda x: g.clip(x, -1.0, 1.0), lambda x: g.power(g.abs(x) + 0.5, g.cos(x)),
     lambda x: g.leaky_relu(x, 0.1), lambda x: x * 0.5, lambda x: x + 0.25,
     lambda x: g.cumsum(x, 0, reverse=True),
     lambda x: g.reshape(g.reshape(x, (-1,)), (ROWS, COLUMNS)),
@@ -105,7 +114,7 @@ UNARY = [
 ]  # fmt: skip
 BINARY = [
     g.add, g.sub, g.mul, g.maximum, halves, through_views, top_rows, normalised, cross,
-    spread_cut, counted, through_double, through_half, ordered,
+    spread_cut, counted, through_double, through_half, ordered, bits,
     lambda a, b: g.add(a, a[1:2]),  # an operand, and a view of it
     lambda a, b: g.where(g.less(a, TABLE), a, b),
     lambda a, b: g.matmul(g.matmul(a, b, transpose_b=True), b),
