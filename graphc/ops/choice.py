@@ -114,11 +114,11 @@ class Bounds:
 
 
 class Clip(Unary):
-    """y = min(max(x, low), high), of floats and of integers."""
+    """y = min(max(x, low), high), of floats and of integers. The output gives the gradient."""
 
     name, expression = "clip", "minimum(maximum(x, low), high)"
     attributes = Bounds
-    backward = "where(x >= low, where(x <= high, dy, 0), 0)"
+    backward = "where(y > low, where(y < high, dy, 0), 0)"
     infer = Elementwise.infer
 
 
@@ -227,16 +227,16 @@ def minimum(a: Operand, b: Operand) -> Value:
 def clip(x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
     """min(max(x, low), high), of floats or integers; None is no bound, bounds may be values.
 
-    x gets the gradient where it lies from low to high, both included, and bounds that are values
-    get it where they are chosen. Raises `DTypeError` for a bound that x's dtype cannot hold.
+    x gets the gradient where it lies between the bounds, and a bound that is a value gets it where
+    x has reached it. Raises `DTypeError` for a bound that x's dtype cannot hold.
     """
     dtype = as_value("clip", x).type.dtype
     given = [b if isinstance(b, Value | None) else number_of("clip", b, dtype) for b in (low, high)]
     numbers = [bound for bound in given if isinstance(bound, float) and math.isfinite(bound)]
     if len(numbers) == 2:
         return apply(Clip, x, attributes=Bounds(*numbers)).output
-    least = x if given[0] is None else maximum(x, given[0])
-    return least if given[1] is None else minimum(least, given[1])
+    least = x if given[0] is None else maximum(given[0], x)
+    return least if given[1] is None else minimum(given[1], least)
 
 
 def isnan(x: Value) -> Value:

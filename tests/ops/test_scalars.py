@@ -141,9 +141,9 @@ def slope(function, at):
     ("function", "points", "slopes"),
     [
         (g.abs, [-2, 0, 3], [-1, 0, 1]),
-        (lambda x: g.clip(x, -1, 1), [-2, -1, 0, 1, 2], [0, 1, 1, 1, 0]),
-        (lambda x: g.clip(x, low=-1), [-2, -1, 0, 1, 2], [0, 1, 1, 1, 1]),
-        (lambda x: g.clip(x, high=1), [-2, -1, 0, 1, 2], [1, 1, 1, 1, 0]),
+        (lambda x: g.clip(x, -1, 1), [-2, -1, 0, 1, 2], [0, 0, 1, 0, 0]),
+        (lambda x: g.clip(x, low=-1), [-2, -1, 0, 1, 2], [0, 0, 1, 1, 1]),
+        (lambda x: g.clip(x, high=1), [-2, -1, 0, 1, 2], [1, 1, 1, 0, 0]),
         (lambda x: g.clip(x, 1, -1), [-2, -1, 0, 1, 2], [0, 0, 0, 0, 0]),
         (lambda x: g.minimum(x, 1.0), [0, 1, 2], [1, 1, 0]),
         (lambda x: g.maximum(x, 1.0), [0, 1, 2], [0, 1, 1]),

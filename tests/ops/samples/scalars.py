@@ -128,7 +128,8 @@ SAMPLES = [
     *pieces(rounding.Abs, g.abs, np.abs, np.sign),
     *pieces(
         choice.Clip, lambda x: g.clip(x, -0.5, 1.25), lambda x: np.clip(x, -0.5, 1.25),
-        lambda x: 1.0 * ((x >= -0.5) & (x <= 1.25)), attributes=BOUNDS,
+        lambda x: 1.0 * ((x > -0.5) & (x < 1.25)), "y", attributes=BOUNDS,
+        inverse=lambda y: y, image=(-1.0, 2.0),
     ),
     Sample("minimum", g.minimum, (M, N), np.minimum, {"a": BOTH, "b": BOTH}),
     # powers
