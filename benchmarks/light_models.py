@@ -119,7 +119,7 @@ def row(name: str) -> dict[str, Any]:
         "arena_bytes": packed.arena_bytes,
         "budget_met": 3 * tight.arena_bytes <= 2 * packed.arena_bytes,
         "least_arena_bytes": tight.arena_bytes,
-        "extra_flops_fraction": round(tight.extra_flops_fraction, 4),
+        "extra_flops_fraction": round(tight.recomputation.extra_flops_fraction, 4),
     }
 
 
