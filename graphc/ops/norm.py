@@ -1,6 +1,6 @@
 """Normalisation: layer and group, and what batch norm and root mean square share with them.
 
-The arithmetic is in statistics.py.
+The arithmetic is in cpu/norm.py.
 
 The gradients read x and the saved statistics, which are float32 for an x of 16 bits; parameters and
 their gradients may be, too.
