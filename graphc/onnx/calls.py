@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,27 @@ Result = Operand | Sequence[Operand | None]
 
 class UnsupportedError(OnnxError):
     """A node asks for what graphc does not have; the message says what, without the node."""
+
+
+MOST_TURNS = 10_000
+"""A loop, a scan or a sequence of more steps is not unrolled."""
+
+MOST_NUMBERS = 2**27
+"""What a node makes of a few known numbers is no longer than this; larger would fill memory."""
+
+
+def check_turns(turns: int) -> None:
+    """Raise `UnsupportedError` for more steps than are unrolled."""
+    if turns > MOST_TURNS:
+        raise UnsupportedError(f"more than {MOST_TURNS} turns are not unrolled, got {turns}")
+
+
+def check_numbers(*shape: int) -> None:
+    """Raise `UnsupportedError` for a shape whose numbers would fill memory."""
+    if math.prod(shape) > MOST_NUMBERS:
+        raise UnsupportedError(
+            f"at most {MOST_NUMBERS} known numbers are made for a node, got {list(shape)}"
+        )
 
 
 class UndeterminedError(UnsupportedError):

@@ -198,6 +198,8 @@ def bound_types(
 def _check_dims(
     inputs: Iterable[onnx.ValueInfoProto], dims: Mapping[str, int | Sequence[int]]
 ) -> None:
+    if not isinstance(dims, Mapping):
+        raise OptionError(f"dims: give numbers by name, such as {{'N': 32}}, got {quoted(dims)}")
     there = {value.name for value in inputs}
     there |= {name for value in inputs for name in _symbols(value)}
     for name, given in dims.items():

@@ -150,6 +150,10 @@ def chosen_names(
         if not found:
             raise OptionError(f"trainable: no tensor of the model matches {quoted(trainable)}")
         return found
+    if not isinstance(trainable, Collection):
+        raise OptionError(
+            f"trainable is True, False, a regular expression or names, got {quoted(trainable)}"
+        )
     for name in trainable:
         if name not in weights:
             near = did_you_mean(name, weights)

@@ -10,12 +10,9 @@ import onnx
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import Call, Operand, UnsupportedError
+from graphc.onnx.calls import MOST_TURNS, Call, Operand, UnsupportedError, check_turns
 from graphc.onnx.rules import rule
 from graphc.onnx.weights import Weight, known
-
-MOST_TURNS = 10_000
-"""A loop of more turns is not unrolled."""
 
 
 @rule("If")
@@ -40,8 +37,7 @@ def loop(call: Call) -> Sequence[Operand]:
     collected: list[list[Operand]] = [[] for _ in body.output[1 + len(carried) :]]
     turn = 0
     while goes_on and turn < turns:
-        if turn >= MOST_TURNS:
-            raise UnsupportedError(f"a loop of more than {MOST_TURNS} turns")
+        check_turns(turn + 1)
         given = dict(
             zip(names, (_scalar(turn, np.int64), _scalar(goes_on, np.bool_), *carried), strict=True)
         )
@@ -87,6 +83,7 @@ def scan(call: Call) -> Sequence[Operand]:
     if len(lengths) != 1:
         raise UnsupportedError(f"the operands that are scanned have the lengths {sorted(lengths)}")
     (length,) = lengths
+    check_turns(length)
     collected: list[list[Operand]] = [[] for _ in range(outputs)]
     names = [value.name for value in body.input]
     for turn in range(length):

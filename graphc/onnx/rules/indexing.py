@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import Call, UnsupportedError
+from graphc.onnx.calls import Call, UnsupportedError, check_numbers
 from graphc.onnx.rules import rule
 from graphc.onnx.weights import Weight, known
 
@@ -71,6 +73,7 @@ def one_hot(call: Call) -> Value:
     indices, depth = call.value(0), int(call.number(1))
     values = call.value(2)
     axis = call.attribute("axis", -1) % (indices.type.rank + 1)
+    check_numbers(depth)
     numbers = np.arange(depth).reshape((depth, *(1,) * (indices.type.rank - axis)))
     whole = graphc.cast(indices, "int64")
     from_end = graphc.where(graphc.less(whole, 0), graphc.add(whole, depth), whole)
@@ -82,7 +85,8 @@ def one_hot(call: Call) -> Value:
 @rule("Range")
 def range_(call: Call) -> Weight:
     """Numbers from a start by steps to below a limit, all known."""
-    bounds = [call.known(i).reshape(()).item() for i in range(3)]
+    start, limit, step = bounds = [call.known(i).reshape(()).item() for i in range(3)]
+    check_numbers(math.ceil((limit - start) / step))
     return known(call.node.output[0], np.arange(*bounds).astype(call.dtype(0).numpy))
 
 

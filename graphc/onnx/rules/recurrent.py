@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import graphc
 from graphc.ir.graph import Value
-from graphc.onnx.calls import Call, UnsupportedError
+from graphc.onnx.calls import Call, UnsupportedError, check_turns
 from graphc.onnx.rules import rule
 
 Function = Callable[[Value], Value]
@@ -42,6 +42,7 @@ def recurrent(call: Call) -> Sequence[Value | None]:
     reversals = DIRECTIONS[call.choice("direction", "forward", tuple(DIRECTIONS))]
     if call.attribute("input_forget", 0):
         raise UnsupportedError("input_forget is not supported")
+    check_turns(x.shape[0])
     mask = _mask(call, x)
     shown, last = [], []
     for number, is_reverse in enumerate(reversals):

@@ -10,7 +10,7 @@ import numpy as np
 import graphc
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import Call, Operand, UnsupportedError
+from graphc.onnx.calls import Call, Operand, UnsupportedError, check_numbers
 from graphc.onnx.fold import MOST_ELEMENTS
 from graphc.onnx.model import constant_of
 from graphc.onnx.rules import rule
@@ -220,6 +220,7 @@ def space_to_depth(call: Call) -> Value:
 def eye_like(call: Call) -> Weight:
     """Ones on a diagonal."""
     rows, columns = call.shape(0)
+    check_numbers(rows, columns)
     number = call.attribute("dtype")
     dtype = call.dtype(0).numpy if number is None else numpy_dtype(number)
     return known(call.node.output[0], np.eye(rows, columns, call.attribute("k", 0), dtype))
@@ -252,6 +253,7 @@ def trilu(call: Call) -> Value:
     """The upper or lower triangle, the rest 0."""
     x, offset = call.value(0), int(call.number(1, 0))
     rows, columns = x.shape[-2:]
+    check_numbers(rows, columns)
     upper = call.attribute("upper", 1)
     ones = np.ones((rows, columns), bool)
     kept = np.triu(ones, offset) if upper else np.tril(ones, offset)
@@ -267,6 +269,7 @@ def reverse_sequence(call: Call) -> Value:
     if {time, batch} != {0, 1}:
         raise UnsupportedError(f"the axes of time and batch are 0 and 1, got {time} and {batch}")
     steps, rows = x.shape[time], x.shape[batch]
+    check_numbers(steps, rows)
     order = np.arange(steps)[:, None].repeat(rows, 1)
     for row, length in enumerate(lengths):
         order[:length, row] = np.arange(length)[::-1]
