@@ -47,12 +47,16 @@ def load(
     given: Mapping[str, Array],
 ) -> Network:
     """What `graphc.onnx.load` does."""
-    proto, folder = parsed(path)
-    found = None if dims or given else recorded_network(proto, folder, trainable, weights)
-    if found is not None:
-        return found
-    model = read_model(proto, folder)
-    return Importer(model, roles(model, trainable), weights).network(dims, given)
+    try:
+        proto, folder = parsed(path)
+        found = None if dims or given else recorded_network(proto, folder, trainable, weights)
+        if found is not None:
+            return found
+        model = read_model(proto, folder)
+        return Importer(model, roles(model, trainable), weights).network(dims, given)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        told = f"the model is not well formed: {type(error).__name__}: {error}"
+        raise OnnxError(told) from error  # such as names that are no text
 
 
 class Importer:
