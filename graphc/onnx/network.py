@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from graphc.errors import OptionError
+from graphc.errors import OptionError, quoted
 from graphc.ir.graph import Input, Value
 from graphc.onnx.weights import Array, Weight
 from graphc.runtime.program import Program
@@ -70,6 +70,8 @@ class Network:
         `OnnxError` where external data cannot be read, and `OptionError` for a program with none
         of these states.
         """
+        if not isinstance(program, Program):
+            raise OptionError(f"initialize takes a compiled program, got {quoted(program)}")
         held = set(program.states)
         named = [name for name in self.states if name in held]
         if self.states and held and not named:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.errors import DTypeError, OptionError, ShapeError, choose
 from graphc.ir.attributes import Between, OneOf, Whole
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Value
@@ -175,6 +175,9 @@ def resize(
     is "asymmetric" with "floor". Raises `ShapeError`, `OptionError` and `DTypeError`.
     """
     rank = as_value("resize", x).type.rank
+    choose("resize: form", form, FORMS)
+    choose("resize: coordinates", coordinates, COORDINATES)
+    choose("resize: rounding", rounding, ROUNDINGS)
     factors, extents = _sizes(x, shape, scales)
     regions = [(0.0, 1.0)] * rank if region is None else [*map(_bounds, region)]
     if len(regions) != rank:

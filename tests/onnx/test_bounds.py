@@ -53,3 +53,11 @@ def test_what_would_fill_memory_or_never_end_is_refused(operator):
 def test_arguments_of_the_wrong_kind_are_refused(options, told):
     with pytest.raises(OptionError, match=told):
         graphc.onnx.load(asks_for_much("Trilu"), **options)
+
+
+def test_what_is_no_program_is_not_initialized():
+    node = helper.make_node("Neg", ["x"], ["y"])
+    values = [helper.make_tensor_value_info(name, FLOAT, (2,)) for name in "xy"]
+    model = helper.make_model(helper.make_graph([node], "graph", values[:1], values[1:]))
+    with pytest.raises(OptionError, match="a compiled program, got None"):
+        graphc.onnx.load(model).initialize(None)

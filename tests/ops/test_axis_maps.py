@@ -94,6 +94,7 @@ def test_the_table_of_a_long_edge_is_short():
         (lambda x, i: g.resize(x, scales=(1.0, -1.0)), OptionError),
         (lambda x, i: g.resize(x, scales=(1.0, "2")), OptionError),
         (lambda x, i: g.resize(x, (2, 2), form="bilinear"), OptionError),
+        (lambda x, i: g.resize(x, (4, 6), form="bilinear"), OptionError),
         (lambda x, i: g.resize(x, (2, 2), coordinates="corners"), OptionError),
         (lambda x, i: g.resize(x, (2, 2), rounding="even"), OptionError),
         (lambda x, i: g.resize(x, (2, 2), region=((0.0, 1.0),)), ShapeError),
