@@ -52,6 +52,7 @@ def test_numbers_are_those_of_plans_and_are_drawn(number, tmp_path, capsys):
     assert picture.read_bytes() == drawn
 
 
+@pytest.mark.slow
 def test_the_optimal_of_figure_7_is_chosen_within_a_third_of_a_steps_time():
     """As many bytes less as that allows, though it takes more flops or fewer than a third."""
     optimal = [policy for policy in figures.POLICIES if policy.label == "optimal"]

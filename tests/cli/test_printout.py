@@ -41,7 +41,10 @@ def planned(**options):
     [
         ["mlp", *SMALL, "--optimizer", "adam", "--clip-norm", "1", "--schedule", "cosine"],
         ["mlp", "--budget", "2.6MiB"],
-        ["mlp", *SMALL, "--recompute", "cheap", "--device", "rtx-4090", "--accumulate", "3"],
+        pytest.param(
+            ["mlp", *SMALL, "--recompute", "cheap", "--device", "rtx-4090", "--accumulate", "3"],
+            marks=pytest.mark.slow,
+        ),
         ["deep", "--optimizer", "none"],
         ["mlp", *SMALL, "--frontier"],
     ],

@@ -78,7 +78,7 @@ RUNS = {
 RUNS["text"] += ("--schedule", "constant", "--warmup", "0", "--precision", "fp16")
 
 
-@pytest.mark.parametrize("task", RUNS)
+@pytest.mark.parametrize("task", ["digits", pytest.param("text", marks=pytest.mark.slow)])
 def test_a_resumed_run_goes_on_bit_for_bit(capsys, tmp_path, task):
     pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
 

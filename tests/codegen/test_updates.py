@@ -194,6 +194,7 @@ def test_gradients_that_do_not_lie_in_one_piece_keep_their_launch():
     assert lengths(nodes, places) == [1, 1]
 
 
+@pytest.mark.slow
 def test_nvrtc_compiles_a_full_launch():
     kernels = []
     for sample in ROWS:

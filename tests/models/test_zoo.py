@@ -116,6 +116,7 @@ def test_deep_residual_networks(depth, units, limits):
     assert len(by_units.graph.nodes) == len(plan.graph.nodes)
 
 
+@pytest.mark.slow
 def test_units_of_the_baseline_depths():
     units = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 200: (3, 24, 36, 3)}
     units |= {500: (8, 60, 90, 8), 1001: (15, 121, 182, 15)}

@@ -103,7 +103,10 @@ def test_plans_for_a_cpu_stay(monkeypatch):
         g.plan(MODELS["mlp"](), optimizer=g.optim.Adam(1e-3), device="cuda")
 
 
-@pytest.mark.parametrize("goal", ["budget", "feature_map_budget", "max_extra_flops"])
+@pytest.mark.parametrize(
+    "goal",
+    ["budget", "feature_map_budget", pytest.param("max_extra_flops", marks=pytest.mark.slow)],
+)
 def test_goals_hold(goal, monkeypatch):
     def network():
         return MODELS["resnet"](units=(1, 1, 1, 1), batch=32, image=64)

@@ -20,7 +20,9 @@ NETWORKS = {
 OPTIONS = {"optimizer": g.optim.Adam(), "clip_norm": 1.0, "accumulate": 2, "precision": "fp16"}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", ["mlp", "gpt2", pytest.param("mobilenet_v2", marks=pytest.mark.slow)]
+)
 def test_every_node_of_the_plan_is_measured_once(name):
     plan = g.plan(NETWORKS[name](), **OPTIONS)
     costs = g.profile(plan, repeat=2)

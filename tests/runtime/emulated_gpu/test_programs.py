@@ -129,7 +129,14 @@ def trained(plan, folder, steps=3, seed=0, **options):
 
 
 @pytest.mark.parametrize(
-    "network", [small_mlp, small_gpt2, fused_gpt2, branches, small_convolutions]
+    "network",
+    [
+        small_mlp,
+        small_gpt2,
+        pytest.param(fused_gpt2, marks=pytest.mark.slow),
+        branches,
+        small_convolutions,
+    ],
 )
 def test_all_strategies_have_the_same_bits(network, folder):
     expected = trained(plan_of(network), folder)[:2]
