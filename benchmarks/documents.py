@@ -23,7 +23,7 @@ from typing import Any
 from report import RESULTS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/recomputation.md", "docs/viewing.md")
+DOCUMENTS = ("README.md", "docs/onnx.md", "docs/recomputation.md", "docs/viewing.md")
 BLOCK = re.compile(r"(<!-- figures: ([\w ]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 PACKED = {
     "MiniMalloc A": "A.1048576",
@@ -115,12 +115,41 @@ def zooming(content: dict[str, Any]) -> str:
     )
 
 
+def light_models(content: dict[str, Any]) -> str:
+    columns = "weights", "a place for every value", "packed", "within a budget", "extra flops"
+    lines = [("network", "batch", *columns)]
+    sizes = "state_bytes", "without_sharing_bytes", "arena_bytes", "least_arena_bytes"
+    for row in content["rows"]:
+        mark = "" if row["budget_met"] else " (the least)"
+        cells = [f"{row[size] / 2**20:,.0f}" for size in sizes]
+        extra = f"{row['extra_flops_fraction']:.1%}"
+        lines.append((row["network"], str(row["batch"]), *cells[:3], cells[3] + mark, extra))
+    return "MiB of a training step with SGD; the budget is two thirds of the packed arena:\n\n" + (
+        table(*lines)
+    )
+
+
+def resnet_from_onnx(content: dict[str, Any]) -> str:
+    (row,) = (row for row in content["rows"] if row["network"] == "resnet50")
+    most, packed, least = (
+        f"{row[size] / 2**20:,.0f} MiB"
+        for size in ("without_sharing_bytes", "arena_bytes", "least_arena_bytes")
+    )
+    return (
+        f"The ResNet-50 that comes with onnx's package, trained with SGD at batch {row['batch']}: "
+        f"{most} with a place for every value,\n{packed} packed, and {least} within a budget of "
+        f"two thirds of that, for {row['extra_flops_fraction']:.1%} more flops."
+    )
+
+
 BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "heights of packings": ("packing.json", heights),
     "gaps of budgets": ("budgets.json", gaps_of_budgets),
     "budgets": ("budgets.json", budgets),
     "step times": ("step_time.json", step_times),
     "planning times": ("planning_time.json", planning_times),
+    "light models": ("light_models.json", light_models),
+    "ResNet from ONNX": ("light_models.json", resnet_from_onnx),
     "zooming": ("page_zoom.json", zooming),
 }
 
