@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapp
 import numpy as np
 import onnx
 
-from graphc.errors import GraphcError, OnnxError, OptionError, did_you_mean
+from graphc.errors import GraphcError, GraphError, OnnxError, OptionError, did_you_mean
 from graphc.ir.builder import constant, scope
 from graphc.ir.builder import input as graph_input
 from graphc.ir.graph import Initial, Input, State, Value
@@ -169,11 +169,16 @@ class Importer:
 
     def run(self, nodes: Iterable[onnx.NodeProto], environment: Environment) -> None:
         """Read nodes in their order; `environment` gets what they compute."""
+        made: set[str] = set()
         for node in nodes:
+            if twice := made & set(node.output):
+                rule = f"{min(twice)!r} is computed by a node before; one node computes a tensor"
+                self.problems.add(node.op_type, node.name, GraphError(rule))
             found = self._outputs(node, environment)
             for name, output in zip(node.output, found, strict=False):
                 if name and output is not None:
                     environment[name] = output
+                    made.add(name)
 
     def _outputs(
         self, node: onnx.NodeProto, environment: Environment

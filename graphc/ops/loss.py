@@ -113,6 +113,7 @@ def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
+    as_value("mse", prediction)
     return reduced("mse", power(sub(prediction, target), 2.0), reduction)
 
 
@@ -121,6 +122,7 @@ def l1(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
+    as_value("l1", prediction)
     return reduced("l1", abs(sub(prediction, target)), reduction)
 
 

@@ -55,7 +55,10 @@ def test_what_is_recorded_is_the_same_plan(name, tmp_path):
         onnx.checker.check_model(onnx.load(tmp_path / "net.onnx"), full_check=True)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mobilenet_v2", "vit"])
+QUICK = ("gpt2", "mobilenet_v2", "vit")
+
+
+@pytest.mark.parametrize("name", quick_and_slow(SMALL, set(SMALL) - set(QUICK)))
 def test_what_is_read_again_steps_to_the_same_bits(name, tmp_path):
     program, feeds = saved(tmp_path / "net.onnx", name, True, "float32")
     network = g.onnx.load(tmp_path / "net.onnx")

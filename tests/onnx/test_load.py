@@ -243,6 +243,13 @@ def test_operators_are_counted():
         graphc.onnx.load(made)
 
 
+def test_a_tensor_that_two_nodes_compute_is_refused():
+    nodes = [helper.make_node(op, ["x"], ["y"], op.lower()) for op in ("Relu", "Tanh")]
+    made = model(nodes, {"x": (FLOAT, (2,))}, {"y": (FLOAT, (2,))})
+    with pytest.raises(OnnxError, match="Tanh 'tanh': 'y' is computed by a node before"):
+        graphc.onnx.load(made)
+
+
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x09"])
 def test_what_is_no_model_is_refused(content, tmp_path):
     path = tmp_path / "other.onnx"

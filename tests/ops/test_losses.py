@@ -271,3 +271,9 @@ ROWS = (g.input("logits", (3, 5)), g.input("labels", (3,), "int32"))
 def test_what_does_not_fit(build, error, match):
     with pytest.raises(error, match=match):
         build()
+
+
+@pytest.mark.parametrize("loss", [g.mse, g.l1])
+def test_what_is_no_value_is_told_by_the_name_of_the_loss(loss):
+    with pytest.raises(OptionError, match=f"{loss.__name__}: an operand is a graphc value"):
+        loss(None, g.input("x", (2,)))
