@@ -3,35 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from onnx_cases.models import FLOAT, INT64, array, model, run
 
 import graphc
 from graphc.errors import OnnxError, OptionError
-
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
-
-def array(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def model(nodes, inputs, outputs, tensors=None, opset=22, functions=(), domains=()):
-    """A model of nodes, of inputs name → (type, shape), of outputs, and of tensors."""
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(n, *type) for n, type in inputs.items()],
-        [helper.make_tensor_value_info(n, *type) for n, type in outputs.items()],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in (tensors or {}).items()],
-    )
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    return helper.make_model(graph, opset_imports=imports, functions=functions)
-
-
-def run(network, **feeds):
-    program = graphc.compile(outputs=dict(network.outputs))
-    network.initialize(program)
-    return program.step(feeds)
 
 
 def layers(weight_seed=0):
@@ -260,97 +236,6 @@ def test_what_is_no_model_is_refused(content, tmp_path):
         graphc.onnx.load(tmp_path / "missing.onnx")
     with pytest.raises(OptionError, match=r"a path or an onnx\.ModelProto"):
         graphc.onnx.load(42)
-
-
-# --- functions and control flow ---
-
-
-def test_functions_of_the_model_are_put_in_place():
-    function = helper.make_function(
-        "com.example", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])],
-        [helper.make_opsetid("", 22)],
-    )  # fmt: skip
-    nodes = [
-        helper.make_node("Twice", ["x"], ["h"], domain="com.example"),
-        helper.make_node("Twice", ["h"], ["y"], domain="com.example"),
-    ]
-    made = model(
-        nodes, {"x": (FLOAT, (3,))}, {"y": (FLOAT, (3,))}, functions=[function],
-        domains=("com.example",),
-    )  # fmt: skip
-    x = array(3)
-    np.testing.assert_array_equal(run(graphc.onnx.load(made), x=x)["y"], 4 * x)
-
-
-def body(nodes, inputs, outputs, tensors=None):
-    return model(nodes, inputs, outputs, tensors).graph
-
-
-def test_a_known_branch_is_taken_and_an_unknown_one_is_told():
-    branches = {
-        "then_branch": body([helper.make_node("Neg", ["x"], ["t"])], {}, {"t": (FLOAT, (3,))}),
-        "else_branch": body([helper.make_node("Abs", ["x"], ["e"])], {}, {"e": (FLOAT, (3,))}),
-    }
-    nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
-    inputs = {"x": (FLOAT, (3,)), "c": (BOOL, ())}
-    x = array(3)
-    for condition, expected in ((True, -x), (False, np.abs(x))):
-        made = model(nodes, {"x": inputs["x"]}, {"y": (FLOAT, (3,))}, {"c": np.bool_(condition)})
-        np.testing.assert_array_equal(run(graphc.onnx.load(made), x=x)["y"], expected)
-    with pytest.raises(OnnxError, match=r"If.*has to be known"):
-        graphc.onnx.load(model(nodes, inputs, {"y": (FLOAT, (3,))}))
-
-
-def test_a_loop_of_known_turns_is_unrolled():
-    """h ← 2 h + i, with each h shown."""
-    nodes = [
-        helper.make_node("Add", ["h", "h"], ["twice"]),
-        helper.make_node("Cast", ["i"], ["number"], to=FLOAT),
-        helper.make_node("Add", ["twice", "number"], ["next"]),
-        helper.make_node("Identity", ["next"], ["shown"]),
-        helper.make_node("Identity", ["go"], ["going"]),
-    ]
-    loop = body(
-        nodes,
-        {"i": (INT64, ()), "go": (BOOL, ()), "h": (FLOAT, (3,))},
-        {"going": (BOOL, ()), "next": (FLOAT, (3,)), "shown": (FLOAT, (3,))},
-    )
-    made = model(
-        [helper.make_node("Loop", ["turns", "", "x"], ["y", "all"], body=loop)],
-        {"x": (FLOAT, (3,))},
-        {"y": (FLOAT, (3,)), "all": (FLOAT, (4, 3))},
-        {"turns": np.int64(4)},
-    )
-    x, found = array(3), []
-    h = x
-    for i in range(4):
-        h = 2 * h + np.float32(i)
-        found.append(h)
-    outputs = run(graphc.onnx.load(made), x=x)
-    np.testing.assert_array_equal(outputs["y"], h)
-    np.testing.assert_array_equal(outputs["all"], np.stack(found))
-
-
-def test_a_scan_is_unrolled_backwards_too():
-    """Running sums of rows from the end."""
-    scanned = body(
-        [helper.make_node("Add", ["s", "r"], ["t"]), helper.make_node("Identity", ["t"], ["u"])],
-        {"s": (FLOAT, (2,)), "r": (FLOAT, (2,))},
-        {"t": (FLOAT, (2,)), "u": (FLOAT, (2,))},
-    )
-    node = helper.make_node(
-        "Scan", ["start", "x"], ["last", "all"], body=scanned, num_scan_inputs=1,
-        scan_input_directions=[1], scan_output_directions=[1],
-    )  # fmt: skip
-    made = model(
-        [node], {"x": (FLOAT, (5, 2))}, {"last": (FLOAT, (2,)), "all": (FLOAT, (5, 2))},
-        {"start": np.zeros(2, np.float32)},
-    )  # fmt: skip
-    x = array((5, 2))
-    sums = np.cumsum(x[::-1], 0, dtype=np.float32)[::-1]
-    outputs = run(graphc.onnx.load(made), x=x)
-    np.testing.assert_allclose(outputs["all"], sums, rtol=1e-6)
-    np.testing.assert_allclose(outputs["last"], sums[0], rtol=1e-6)
 
 
 # --- norms in training ---
