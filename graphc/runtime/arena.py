@@ -21,6 +21,22 @@ def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Array:
     return raw[skip : skip + size]
 
 
+def check_outputs(plan: MemoryPlan) -> None:
+    """Raise `ArenaError` unless this machine can hold what a step returns.
+
+    Those arrays are in one piece, so a view that repeats elements may be far larger than its arena.
+    """
+    outputs = plan.graph.outputs.values()
+    size = sum(value.type.bytes for value in outputs)
+    try:
+        np.empty(size, np.uint8)
+    except (MemoryError, ValueError):
+        raise ArenaError(
+            f"the outputs of a step take {size} bytes ({format_bytes(size)}) beside the arena, "
+            "which do not fit into this machine's memory; return what is not broadcast, or a sum"
+        ) from None
+
+
 class Arena:
     """The bytes of a plan. `bytes` is the whole of it: nothing else is allocated."""
 

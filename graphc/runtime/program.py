@@ -20,6 +20,7 @@ from graphc.errors import (
 )
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.arena import check_outputs
 from graphc.runtime.backend import Backend, Outputs, Staged
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend
@@ -65,6 +66,7 @@ class Program:
         ranges = IndexRanges(plan.graph)
         self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
         self._backend = backend or CpuBackend(plan, poison, check_finite, ranges.computed)
+        check_outputs(plan)
         self._named = {s.name: s for s in self.graph.states if s.role != "constant"}
         self._turns = Turns(on_gpu)
         self._pending: _Pending | None = None

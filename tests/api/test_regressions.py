@@ -224,6 +224,13 @@ def test_an_arena_that_does_not_fit_this_machine():
         g.compile(outputs=[y])
 
 
+def test_outputs_that_do_not_fit_this_machine_are_told_before_a_step():
+    y = g.broadcast_to(g.input("x", (3, 4), "float64"), (10**12, 3, 4))
+    assert g.plan(outputs=[y]).arena_bytes < 2**10
+    with pytest.raises(ArenaError, match=r"outputs of a step take 96000000000000 bytes \(87"):
+        g.compile(outputs=[y])
+
+
 def test_numpy_integers_are_integers():
     x = g.input("x", (2, np.int64(3)))
     assert g.linear(x, np.int64(4)).shape == (2, 4)
