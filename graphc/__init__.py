@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from graphc import onnx, optim
+from graphc import onnx, optim, torch
 from graphc.batches import LargestBatch, largest_batch
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
@@ -335,6 +335,7 @@ __all__ = [
     "tanh",
     "thresholded_relu",
     "top_k",
+    "torch",
     "transpose",
     "trunc",
     "trunc_divide",

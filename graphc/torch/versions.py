@@ -1,0 +1,29 @@
+"""Which versions of torch graphc works with."""
+
+from __future__ import annotations
+
+import re
+
+from graphc.errors import DependencyError, to_install
+
+LOWEST, BEYOND = (2, 13), (2, 16)
+"""The first version that is tested, and the first that is not any more."""
+
+
+def require_torch() -> None:
+    """Raise `DependencyError` where torch is missing, or of a version that is not tested."""
+    cure = to_install("torch", "torch")
+    try:
+        from torch import __version__ as found
+    except ImportError:
+        raise DependencyError(f"graphc.torch needs the package torch; {cure}") from None
+    if not LOWEST <= _release(str(found)) < BEYOND:
+        lowest, beyond = (".".join(map(str, each)) for each in (LOWEST, BEYOND))
+        raise DependencyError(
+            f"graphc.torch works with torch from {lowest} to below {beyond}, and this is {found}; "
+            f"install another: {cure}"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
