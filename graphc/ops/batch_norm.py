@@ -25,7 +25,8 @@ from graphc.ops.elementwise import (
 )
 from graphc.ops.elementwise import scale as scale_by
 from graphc.ops.frame import Frame, channels_frame
-from graphc.ops.norm import Epsilon, Norm, check_dtypes, positive, scale_and_bias
+from graphc.ops.norm import Epsilon, Norm, positive, scale_and_bias
+from graphc.ops.norm_gradient import check_dtypes
 from graphc.ops.power import power
 from graphc.ops.reduce import sum_to
 from graphc.ops.shape import reshape

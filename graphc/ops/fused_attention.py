@@ -21,7 +21,7 @@ from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, bool_, compute_dtype
 from graphc.ops.cpu.attention_tiles import Sight, attend, attend_back, tile_shape
 from graphc.ops.elementwise import float_dtype
-from graphc.ops.norm import check_dtypes
+from graphc.ops.norm_gradient import check_dtypes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,54 +1,37 @@
 """Normalisation: layer and group, and what batch norm and root mean square share with them.
 
-The arithmetic is in cpu/norm.py.
-
-The gradients read x and the saved statistics, which are float32 for an x of 16 bits; parameters and
-their gradients may be, too.
+The arithmetic is in cpu/norm.py, the gradients are in norm_gradient.py. They read x and the saved
+statistics, which are float32 for an x of 16 bits; parameters and their gradients may be, too.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
-
-from graphc.errors import DTypeError, ShapeError
+from graphc.errors import ShapeError
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import DType, TensorType, compute_dtype, normalize_axis
+from graphc.ir.types import TensorType, normalize_axis
 from graphc.ops.choice import cast
-from graphc.ops.cpu.norm import (
-    folded_statistic,
-    normalise,
-    normalise_back,
-    scale_back,
-    tile_shape,
-)
-from graphc.ops.elementwise import add, float_dtype, mul, sub
+from graphc.ops.cpu.norm import folded_statistic, normalise, tile_shape
+from graphc.ops.elementwise import add, mul, sub
 from graphc.ops.elementwise import scale as scale_by
 from graphc.ops.frame import Frame, groups_frame, rows_frame
+from graphc.ops.norm_gradient import (
+    NormBiasGradient,
+    NormGradientAttributes,
+    NormInputGradient,
+    NormScaleGradient,
+    check_dtypes,
+)
 from graphc.ops.shape import broadcast_to, full, reshape
 from graphc.ops.weights import frozen_alone
-
-
-def check_dtypes(x: TensorType, *others: TensorType) -> DType:
-    """The dtype of x's statistics; raises `DTypeError` unless the others have it, or x's own."""
-    wide = compute_dtype(float_dtype(x))
-    for type in others:
-        if type.dtype not in (x.dtype, wide):
-            raise DTypeError(
-                f"beside x of {x.dtype}, parameters and statistics are {wide}, got {type.dtype}; "
-                "convert one with graphc.cast"
-            )
-    return wide
-
 
 Epsilon = Annotated[float, Between(above=0.0)]
 """The guard in a root."""
@@ -146,124 +129,6 @@ class Norm(Op):
         parameters = (scale.reshape(frame.parameter_shape), bias.reshape(frame.parameter_shape))
         call = functools.partial(normalise, frame, epsilon, *arrays, *statistics, *parameters)
         record(call, *record.scratch)
-
-
-@dataclass(frozen=True, slots=True)
-class NormGradientAttributes:
-    """The attributes of a norm's gradient: a `Frame`."""
-
-    shape: tuple[int, ...]
-    statistic_axes: tuple[int, ...]
-    parameter_axes: tuple[int, ...]
-
-    def frame(self) -> Frame:
-        return Frame(self.shape, self.statistic_axes, self.parameter_axes)
-
-    def check(self, dy: TensorType, x: TensorType, statistics: Sequence[TensorType]) -> Frame:
-        """The frame; raises an error unless a norm looks so at x, and the others belong to it."""
-        float_dtype(dy, x)
-        if dy.shape != x.shape or not self.frame().suits(x.shape):
-            raise ShapeError(f"dy is like x, and {self.frame()} the frame of a norm over {x}, {dy}")
-        length = math.prod(self.frame().statistic_shape)
-        if any(statistic.shape != (length,) for statistic in statistics):
-            raise ShapeError(f"statistics have the shape ({length},), got {statistics}")
-        check_dtypes(x, *statistics)
-        return self.frame()
-
-
-class NormGradient(Op):
-    """Base: what is not folded may have strides along the batch."""
-
-    attributes = NormGradientAttributes
-
-    def free_axes(self, node: Node, name: str) -> int:
-        is_folded = node.attributes.shape != node.inputs[0].shape
-        if name in ("dy", "x", "dx"):
-            return 0 if is_folded else 1
-        return super().free_axes(node, name)
-
-
-class NormInputGradient(NormGradient):
-    """dx = inverse · (g - mean g - x̂ · mean(g · x̂)), g = dy · scale, x̂ = (x - mean) · inverse."""
-
-    name, inputs = "norm_input_gradient", ("dy", "x", "mean", "inverse", "scale")
-    outputs = ("dx",)
-    may_overwrite = {"dx": ("x", "dy")}
-    flops_per_element = 11
-
-    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
-        dy, x, mean, inverse, scale = types
-        frame = attributes.check(dy, x, (mean, inverse))
-        check_dtypes(x, scale)
-        if scale.shape != (math.prod(frame.parameter_shape),):
-            raise ShapeError(f"scale has one number a parameter of {frame}, got {scale}")
-        return dy
-
-    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Two tiles, and two numbers a statistic."""
-        frame, dy = node.attributes.frame(), node.inputs[0].type
-        tile = dy.with_shape(tile_shape(frame, across=False))
-        statistic = dy.with_shape(frame.statistic_shape)
-        return tile, tile, statistic, statistic
-
-    def kernel(
-        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
-        scale: Array, *, dx: Array,
-    ) -> None:  # fmt: skip
-        frame = node.attributes.frame()
-        arrays = [array.reshape(frame.shape) for array in (dy, x, dx)]
-        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
-        weights = scale.reshape(frame.parameter_shape)
-        record(normalise_back, frame, *arrays, *statistics, weights, *record.scratch)
-
-
-class NormParameterGradient(NormGradient):
-    """Base: sums over all axes but the parameters'."""
-
-    flops_per_element = 1
-
-    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
-        dy, x, *statistics = types if len(types) > 1 else types * 2
-        frame = attributes.check(dy, x, statistics)
-        return TensorType((math.prod(frame.parameter_shape),), check_dtypes(dy))
-
-    def summed_axes(self, frame: Frame) -> tuple[int, ...]:
-        return tuple(i for i in range(len(frame.shape)) if i not in frame.parameter_axes)
-
-
-class NormBiasGradient(NormParameterGradient):
-    """dbias = sum of dy."""
-
-    name, inputs, outputs = "norm_bias_gradient", ("dy",), ("dbias",)
-
-    def kernel(self, record: Recorder, node: Node, dy: Array, *, dbias: Array) -> None:
-        frame = node.attributes.frame()
-        total = dbias.reshape(frame.parameter_shape)
-        folded = dy.reshape(frame.shape)
-        record(np.add.reduce, folded, self.summed_axes(frame), out=total, keepdims=True)
-
-
-class NormScaleGradient(NormParameterGradient):
-    """dscale = sum of dy · x̂."""
-
-    name, inputs = "norm_scale_gradient", ("dy", "x", "mean", "inverse")
-    outputs = ("dscale",)
-
-    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of products, and their sum."""
-        frame, dy = node.attributes.frame(), node.inputs[0].type
-        return dy.with_shape(tile_shape(frame, across=True)), dy.with_shape(frame.parameter_shape)
-
-    def kernel(
-        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
-        *, dscale: Array,
-    ) -> None:  # fmt: skip
-        frame = node.attributes.frame()
-        arrays = [array.reshape(frame.shape) for array in (dy, x)]
-        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
-        total = dscale.reshape(frame.parameter_shape)
-        call = functools.partial(scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
-        record(call, total, *record.scratch)
 
 
 # --- layer, group and root mean square norm ---

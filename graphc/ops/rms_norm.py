@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from graphc.errors import ShapeError
 from graphc.ir.builder import apply, as_value, parameter, scope
 from graphc.ir.device import Device
@@ -11,8 +13,10 @@ from graphc.ir.types import TensorType
 from graphc.ops.choice import cast
 from graphc.ops.cpu.norm import root_mean_square
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
-from graphc.ops.elementwise import mul, sub
-from graphc.ops.norm import EpsilonAttributes, check_dtypes, extent_of, positive
+from graphc.ops.elementwise import add, mul, sub
+from graphc.ops.elementwise import scale as scale_by
+from graphc.ops.norm import EpsilonAttributes, extent_of, positive
+from graphc.ops.norm_gradient import check_dtypes
 from graphc.ops.reduce import mean, sum_to
 from graphc.ops.weights import frozen_alone
 
@@ -22,6 +26,7 @@ class RmsNorm(Op):
 
     name, inputs, outputs = "rms_norm", ("x", "scale"), ("y", "inverse")
     attributes = EpsilonAttributes
+    independent = {"inverse": ("scale",)}
     needs_contiguous = ("x",)
     flops_per_element = 5
     wide_inputs = ("scale",)
@@ -35,15 +40,25 @@ class RmsNorm(Op):
             raise ShapeError(f"scale has one number an element of the last axis, got {x}, {scale}")
         return x, TensorType((*x.shape[:-1], 1), wide)
 
-    def gradient_x(self, node: Node, dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
-        """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale, in the wide dtype."""
+    def gradient_x(
+        self, node: Node, dy: Value | None, dinverse: Value | None, x: Value, inverse: Value,
+        scale: Value,
+    ) -> Value:  # fmt: skip
+        """In the wide dtype: what comes through y, and through the inverse."""
         dtype, wide = x.type.dtype, inverse.type.dtype
-        dy, x, scale = cast(dy, wide), cast(x, wide), cast(scale, wide)
-        g = mul(dy, scale)
-        along = mean(mul(g, x), -1, keepdims=True)
-        return cast(mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along)))), dtype)
+        x, parts = cast(x, wide), []
+        if dy is not None:
+            parts.append(_through_y(cast(dy, wide), x, inverse, cast(scale, wide)))
+        if dinverse is not None:
+            cube = mul(inverse, mul(inverse, inverse))
+            parts.append(mul(x, scale_by(mul(dinverse, cube), -1 / x.shape[-1])))
+        return cast(functools.reduce(add, parts), dtype)
 
-    def gradient_scale(self, node: Node, dy: Value, x: Value, inverse: Value) -> Value:
+    def gradient_scale(
+        self, node: Node, dy: Value | None, x: Value, inverse: Value
+    ) -> Value | None:
+        if dy is None:
+            return None
         wide, scale = inverse.type.dtype, node.inputs[1]
         product = mul(cast(dy, wide), mul(cast(x, wide), inverse))
         return cast(sum_to(product, scale.shape), scale.type.dtype)
@@ -61,6 +76,13 @@ class RmsNorm(Op):
         rows = (-1, x.shape[-1])
         arrays = x.reshape(rows), y.reshape(rows), inverse.reshape(-1, 1)
         record(root_mean_square, node.attributes.epsilon, *arrays, scale, tile)
+
+
+def _through_y(dy: Value, x: Value, inverse: Value, scale: Value) -> Value:
+    """inverse · (g - x · inverse² · mean(g · x)) with g = dy · scale."""
+    g = mul(dy, scale)
+    along = mean(mul(g, x), -1, keepdims=True)
+    return mul(inverse, sub(g, mul(x, mul(mul(inverse, inverse), along))))
 
 
 def rms_norm(

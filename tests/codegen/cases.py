@@ -27,6 +27,7 @@ from graphc.ops import (
     embedding,
     fused_attention,
     norm,
+    norm_gradient,
     random,
     resample,
     row_cross_entropy,
@@ -60,9 +61,9 @@ def long(op, build, shapes, dtypes=(), label=""):
 
 
 AXIS1 = shape.AxisAttributes(1)
-LAYER = norm.NormGradientAttributes((3, 2112), (1,), (1,))
-CHANNELS = norm.NormGradientAttributes((2, 5, 8200), (0, 2), (1,))
-PLACES = norm.NormGradientAttributes((2, 5, 13, 11), (0, 2, 3), (1,))
+LAYER = norm_gradient.NormGradientAttributes((3, 2112), (1,), (1,))
+CHANNELS = norm_gradient.NormGradientAttributes((2, 5, 8200), (0, 2), (1,))
+PLACES = norm_gradient.NormGradientAttributes((2, 5, 13, 11), (0, 2, 3), (1,))
 MAPS, IMAGES, ROWS = (2, 5, 8200), (2, 5, 13, 11), (3, 2112)
 MEMBERS = ("add(x0, x1)", "relu(m0)", "mul(m1, x0)")
 AFTER = ("scale(x0, value=-0.5)", "exp(m0)")
@@ -129,25 +130,27 @@ LONG = [
     long("layer_norm", direct(norm.LayerNorm, EPSILON), (ROWS, (2112,), (2112,))),
     long("batch_norm", direct(batch_norm.BatchNorm, BATCH), (MAPS, *[(5,)] * 4)),
     long(
-        "norm_input_gradient", direct(norm.NormInputGradient, LAYER),
+        "norm_input_gradient", direct(norm_gradient.NormInputGradient, LAYER),
         (ROWS, ROWS, (3,), (3,), (2112,)),
     ),
     long(
-        "norm_input_gradient", direct(norm.NormInputGradient, CHANNELS),
+        "norm_input_gradient", direct(norm_gradient.NormInputGradient, CHANNELS),
         (MAPS, MAPS, *[(5,)] * 3),
     ),
     long(
-        "norm_scale_gradient", direct(norm.NormScaleGradient, CHANNELS), (MAPS, MAPS, (5,), (5,))
+        "norm_scale_gradient", direct(norm_gradient.NormScaleGradient, CHANNELS),
+        (MAPS, MAPS, (5,), (5,)),
     ),
     long("batch_norm", direct(batch_norm.BatchNorm, BATCH), (IMAGES, *[(5,)] * 4)),
     long(
-        "norm_input_gradient", direct(norm.NormInputGradient, PLACES),
+        "norm_input_gradient", direct(norm_gradient.NormInputGradient, PLACES),
         (IMAGES, IMAGES, *[(5,)] * 3),
     ),
     long(
-        "norm_scale_gradient", direct(norm.NormScaleGradient, PLACES), (IMAGES, IMAGES, (5,), (5,))
+        "norm_scale_gradient", direct(norm_gradient.NormScaleGradient, PLACES),
+        (IMAGES, IMAGES, (5,), (5,)),
     ),
-    long("norm_bias_gradient", direct(norm.NormBiasGradient, PLACES), (IMAGES,)),
+    long("norm_bias_gradient", direct(norm_gradient.NormBiasGradient, PLACES), (IMAGES,)),
     long(
         "group_norm", direct(norm.GroupNorm, norm.GroupNormAttributes(2, 1e-5)),
         ((2, 6, 13, 11), (6,), (6,)),

@@ -99,3 +99,35 @@ def test_a_loss_may_depend_on_statistics_alone():
     expected = inverse / 5 - given.mean(1, keepdims=True) * inverse**3 * left / 5
     np.testing.assert_allclose(found[0], expected, rtol=1e-11)
     np.testing.assert_array_equal(found[1:], np.zeros((2, 5)))
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        g.layer_norm,
+        lambda x, scale: g.group_norm(x, 2, scale=scale),
+        g.instance_norm,
+        g.batch_norm,
+        g.rms_norm,
+    ],
+    ids=["layer", "group", "instance", "batch", "rms"],
+)
+def test_a_gradient_penalty_in_16_bits_is_near_that_in_64(norm):
+    """The norm of the input's gradient is a loss: it passes every gradient of the norm again."""
+    slopes = {}
+    given, target = RNG.standard_normal((2, 3, 4, 5, 4))
+    factors = RNG.uniform(0.5, 1.5, 4)
+    for dtype in ("float16", "float64"):
+        feeds = {"x": given.astype(dtype), "scale": factors.astype(dtype)}
+        x, scale = (g.input(name, array.shape, dtype) for name, array in feeds.items())
+        y = norm(x, scale=scale)
+        (inner,) = g.gradient(g.sum(y * y * g.constant(target.astype(dtype))), [x])
+        penalty = g.mean(inner * inner)
+        named = dict(zip(feeds, g.gradient(penalty, [x, scale]), strict=True))
+        program = g.compile(penalty, outputs=named, training=True, poison=True)
+        slopes[dtype] = program.step(feeds)
+    for name in ("x", "scale"):
+        exact = slopes["float64"][name]
+        size = np.abs(exact).max()
+        assert size > 0.1
+        np.testing.assert_allclose(slopes["float16"][name], exact, atol=0.01 * size, rtol=0)

@@ -10,7 +10,8 @@ from graphc.codegen.text.operands import Operand, Places, folded_strides, on_fra
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType
 from graphc.ops.frame import Frame
-from graphc.ops.norm import Norm, NormGradient, NormParameterGradient
+from graphc.ops.norm import Norm
+from graphc.ops.norm_gradient import NormGradient, NormParameterGradient
 
 STATISTICS = (
     Reduce("Sum", {"total": "x"}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from ops.samples.sample import Sample, direct
 
-from graphc.ops import batch_norm, norm, random
+from graphc.ops import batch_norm, norm, norm_gradient, random
 from graphc.ops.rms_norm import RmsNorm
 
 
@@ -51,7 +51,10 @@ NORM_READS = {
 }
 
 
-LAYER = norm.NormGradientAttributes((5, 6), (1,), (1,))
+ALL = {"ddx", "dy", "x", "mean", "inverse", "scale"}
+
+
+LAYER = norm_gradient.NormGradientAttributes((5, 6), (1,), (1,))
 
 
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
@@ -88,35 +91,45 @@ SAMPLES = [
     # norms
     Sample(
         "batch_norm", direct(batch_norm.BatchNorm, BATCH), ((3, 5, 2, 3), *[(5,)] * 4),
-        batch_normed, NORM_READS, second_order=False,
+        batch_normed, NORM_READS,
     ),
     Sample(
         "batch_norm", direct(batch_norm.BatchNorm, BATCH), ((7, 2), *[(2,)] * 4), batch_normed,
-        NORM_READS, second_order=False, label=" of rows",
+        NORM_READS, label=" of rows",
     ),
     Sample(
         "layer_norm", direct(norm.LayerNorm, EPSILON), ((2, 3, 7), (7,), (7,)), layer_normed,
-        NORM_READS, second_order=False,
+        NORM_READS,
     ),
     Sample(
         "group_norm", direct(norm.GroupNorm, norm.GroupNormAttributes(2, 1e-5)),
-        ((3, 4, 2, 3), (4,), (4,)), group_normed, NORM_READS, second_order=False,
+        ((3, 4, 2, 3), (4,), (4,)), group_normed, NORM_READS,
     ),
     Sample(
         "rms_norm", direct(RmsNorm, norm.EpsilonAttributes(1e-6)), ((2, 3, 5), (5,)),
-        rms_normed, {"x": {"dy", "x", "inverse", "scale"}, "scale": {"dy", "x", "inverse"}},
-        second_order=False,
+        rms_normed,
+        {"x": {"dy", "dinverse", "x", "inverse", "scale"}, "scale": {"dy", "x", "inverse"}},
     ),
     Sample(
-        "norm_input_gradient", direct(norm.NormInputGradient, LAYER),
+        "norm_input_gradient", direct(norm_gradient.NormInputGradient, LAYER),
         ((5, 6), (5, 6), (5,), (5,), (6,)), norm_back,
+        {
+            "dy": {"ddx", "x", "mean", "inverse", "scale"},
+            "scale": {"ddx", "dy", "x", "mean", "inverse"},
+            "x": ALL, "mean": ALL, "inverse": ALL,
+        },
     ),
     Sample(
-        "norm_scale_gradient", direct(norm.NormScaleGradient, LAYER), ((5, 6), (5, 6), (5,), (5,)),
+        "norm_scale_gradient", direct(norm_gradient.NormScaleGradient, LAYER),
+        ((5, 6), (5, 6), (5,), (5,)),
         lambda dy, x, m, v: (dy * (x - m[:, None]) * v[:, None]).sum(0),
+        {
+            "dy": {"ddscale", "x", "mean", "inverse"}, "x": {"ddscale", "dy", "inverse"},
+            "mean": {"ddscale", "dy", "inverse"}, "inverse": {"ddscale", "dy", "x", "mean"},
+        },
     ),
-    Sample("norm_bias_gradient", direct(norm.NormBiasGradient, LAYER), ((5, 6),),
-           lambda dy: dy.sum(0)),
+    Sample("norm_bias_gradient", direct(norm_gradient.NormBiasGradient, LAYER), ((5, 6),),
+           lambda dy: dy.sum(0), {"dy": {"ddbias"}}),
     # random
     Sample(
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.25, 0)),

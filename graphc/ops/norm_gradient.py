@@ -1,0 +1,279 @@
+"""Gradients of norms, as ops that are differentiable again."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphc.errors import DTypeError, ShapeError
+from graphc.ir.builder import apply
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.types import DType, TensorType, compute_dtype
+from graphc.ops.choice import cast
+from graphc.ops.cpu.norm import folded_statistic, normalise_back, scale_back, tile_shape
+from graphc.ops.elementwise import add, float_dtype, mul, neg, sub
+from graphc.ops.elementwise import scale as scale_by
+from graphc.ops.frame import Frame
+from graphc.ops.reduce import mean as mean_over
+from graphc.ops.reduce import sum_to
+from graphc.ops.shape import broadcast_to, full, reshape
+
+
+def check_dtypes(x: TensorType, *others: TensorType) -> DType:
+    """The dtype of x's statistics; raises `DTypeError` unless the others have it, or x's own."""
+    wide = compute_dtype(float_dtype(x))
+    for type in others:
+        if type.dtype not in (x.dtype, wide):
+            raise DTypeError(
+                f"beside x of {x.dtype}, parameters and statistics are {wide}, got {type.dtype}; "
+                "convert one with graphc.cast"
+            )
+    return wide
+
+
+@dataclass(frozen=True, slots=True)
+class NormGradientAttributes:
+    """The attributes of a norm's gradient: a `Frame`."""
+
+    shape: tuple[int, ...]
+    statistic_axes: tuple[int, ...]
+    parameter_axes: tuple[int, ...]
+
+    def frame(self) -> Frame:
+        return Frame(self.shape, self.statistic_axes, self.parameter_axes)
+
+    def check(self, dy: TensorType, x: TensorType, statistics: Sequence[TensorType]) -> Frame:
+        """The frame; raises an error unless a norm looks so at x, and the others belong to it."""
+        float_dtype(dy, x)
+        if dy.shape != x.shape or not self.frame().suits(x.shape):
+            raise ShapeError(f"dy is like x, and {self.frame()} the frame of a norm over {x}, {dy}")
+        length = math.prod(self.frame().statistic_shape)
+        if any(statistic.shape != (length,) for statistic in statistics):
+            raise ShapeError(f"statistics have the shape ({length},), got {statistics}")
+        check_dtypes(x, *statistics)
+        return self.frame()
+
+
+class NormGradient(Op):
+    """Base: what is not folded may have strides along the batch."""
+
+    attributes = NormGradientAttributes
+
+    def free_axes(self, node: Node, name: str) -> int:
+        is_folded = node.attributes.shape != node.inputs[0].shape
+        if name in ("dy", "x", "dx"):
+            return 0 if is_folded else 1
+        return super().free_axes(node, name)
+
+    def folded(self, node: Node, value: Value) -> Value:
+        """What is like x, in the frame and the dtype of the statistics."""
+        wide = compute_dtype(value.type.dtype)
+        return reshape(cast(value, wide), node.attributes.shape)
+
+    def statistic(self, node: Node, value: Value) -> Value:
+        """Statistics in the shape that broadcasts over the frame."""
+        return reshape(value, node.attributes.frame().statistic_shape)
+
+    def parameter(self, node: Node, value: Value) -> Value:
+        """Parameters in the shape and dtype that are multiplied over the frame."""
+        wide = compute_dtype(value.type.dtype)
+        return reshape(cast(value, wide), node.attributes.frame().parameter_shape)
+
+    def unit(self, node: Node, x: Value, mean: Value, inverse: Value) -> Value:
+        """The normalised x, over the frame."""
+        centred = sub(self.folded(node, x), self.statistic(node, mean))
+        return mul(centred, self.statistic(node, inverse))
+
+    def like(self, node: Node, values: Value, name: str) -> Value:
+        """Values that broadcast over the frame: summed to the shape of an input where it is
+        smaller, and in its dtype."""
+        target, frame = node.named_inputs()[name], node.attributes.frame()
+        assert isinstance(target, Value)
+        if name in ("mean", "inverse"):
+            values = sum_to(values, frame.statistic_shape)
+        elif name == "scale":
+            values = sum_to(values, frame.parameter_shape)
+        else:
+            values = broadcast_to(values, frame.shape)
+        return cast(reshape(values, target.shape), target.type.dtype)
+
+
+class NormInputGradient(NormGradient):
+    """dx = inverse · (g - mean g - x̂ · mean(g · x̂)), g = dy · scale, x̂ = (x - mean) · inverse."""
+
+    name, inputs = "norm_input_gradient", ("dy", "x", "mean", "inverse", "scale")
+    outputs = ("dx",)
+    may_overwrite = {"dx": ("x", "dy")}
+    flops_per_element = 11
+
+    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
+        dy, x, mean, inverse, scale = types
+        frame = attributes.check(dy, x, (mean, inverse))
+        check_dtypes(x, scale)
+        if scale.shape != (math.prod(frame.parameter_shape),):
+            raise ShapeError(f"scale has one number a parameter of {frame}, got {scale}")
+        return dy
+
+    def gradient_dy(
+        self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value, scale: Value
+    ) -> Value:
+        """By dy, dx is scale and then a symmetric map."""
+        mapped = self._unscaled(node, ddx, x, mean, inverse)
+        return self.like(node, mul(mapped, self.parameter(node, scale)), "dy")
+
+    def gradient_scale(
+        self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value
+    ) -> Value:
+        mapped = self._unscaled(node, ddx, x, mean, inverse)
+        return self.like(node, mul(mapped, self.folded(node, dy)), "scale")
+
+    def gradient_x(
+        self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
+        scale: Value,
+    ) -> Value:  # fmt: skip
+        return self.like(node, self._by_place(node, ddx, dy, x, mean, inverse, scale), "x")
+
+    def gradient_mean(
+        self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
+        scale: Value,
+    ) -> Value:  # fmt: skip
+        slopes = self._by_place(node, ddx, dy, x, mean, inverse, scale)
+        return self.like(node, neg(slopes), "mean")
+
+    def gradient_inverse(
+        self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
+        scale: Value,
+    ) -> Value:  # fmt: skip
+        """n · (mean(r · g) - mean r · mean g - 3 · mean(r · x̂) · mean(g · x̂)), with r for ddx."""
+        r, g, unit = self._factors(node, ddx, dy, x, mean, inverse, scale)
+        rg, ru, gu = (self._mean(node, mul(*pair)) for pair in ((r, g), (r, unit), (g, unit)))
+        plain = sub(rg, mul(self._mean(node, r), self._mean(node, g)))
+        each = sub(plain, scale_by(mul(ru, gu), 3.0))
+        return self.like(node, scale_by(each, node.attributes.frame().count), "inverse")
+
+    def _unscaled(self, node: Node, ddx: Value, x: Value, mean: Value, inverse: Value) -> Value:
+        """The symmetric map of ddx that gives dx of dy where scale is 1, over the frame."""
+        one = full(node.inputs[4].shape, 1.0, inverse.type.dtype)
+        operands = (ddx, x, mean, inverse, one)
+        mapped = apply(NormInputGradient, *operands, attributes=node.attributes).output
+        return self.folded(node, mapped)
+
+    def _by_place(
+        self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
+        scale: Value,
+    ) -> Value:  # fmt: skip
+        """-inverse² · (r · mean(g · x̂) + g · mean(r · x̂)): by x, the statistics kept."""
+        r, g, unit = self._factors(node, ddx, dy, x, mean, inverse, scale)
+        v = self.statistic(node, inverse)
+        along = [self._mean(node, mul(part, unit)) for part in (g, r)]
+        return neg(mul(mul(v, v), add(mul(r, along[0]), mul(g, along[1]))))
+
+    def _factors(
+        self, node: Node, ddx: Value, dy: Value, x: Value, mean: Value, inverse: Value,
+        scale: Value,
+    ) -> tuple[Value, Value, Value]:  # fmt: skip
+        """r = ddx, g = dy · scale and x̂, over the frame."""
+        g = mul(self.folded(node, dy), self.parameter(node, scale))
+        return self.folded(node, ddx), g, self.unit(node, x, mean, inverse)
+
+    def _mean(self, node: Node, values: Value) -> Value:
+        return mean_over(values, node.attributes.statistic_axes, keepdims=True)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """Two tiles, and two numbers a statistic."""
+        frame, dy = node.attributes.frame(), node.inputs[0].type
+        tile = dy.with_shape(tile_shape(frame, across=False))
+        statistic = dy.with_shape(frame.statistic_shape)
+        return tile, tile, statistic, statistic
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        scale: Array, *, dx: Array,
+    ) -> None:  # fmt: skip
+        frame = node.attributes.frame()
+        arrays = [array.reshape(frame.shape) for array in (dy, x, dx)]
+        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
+        weights = scale.reshape(frame.parameter_shape)
+        record(normalise_back, frame, *arrays, *statistics, weights, *record.scratch)
+
+
+class NormParameterGradient(NormGradient):
+    """Base: sums over all axes but the parameters'."""
+
+    flops_per_element = 1
+
+    def infer(self, attributes: NormGradientAttributes, *types: TensorType) -> TensorType:
+        dy, x, *statistics = types if len(types) > 1 else types * 2
+        frame = attributes.check(dy, x, statistics)
+        return TensorType((math.prod(frame.parameter_shape),), check_dtypes(dy))
+
+    def summed_axes(self, frame: Frame) -> tuple[int, ...]:
+        return tuple(i for i in range(len(frame.shape)) if i not in frame.parameter_axes)
+
+
+class NormBiasGradient(NormParameterGradient):
+    """dbias = sum of dy."""
+
+    name, inputs, outputs = "norm_bias_gradient", ("dy",), ("dbias",)
+
+    def gradient(self, node: Node, ddbias: Value) -> Value:
+        return self.like(node, self.parameter(node, ddbias), "dy")
+
+    def kernel(self, record: Recorder, node: Node, dy: Array, *, dbias: Array) -> None:
+        frame = node.attributes.frame()
+        total = dbias.reshape(frame.parameter_shape)
+        folded = dy.reshape(frame.shape)
+        record(np.add.reduce, folded, self.summed_axes(frame), out=total, keepdims=True)
+
+
+class NormScaleGradient(NormParameterGradient):
+    """dscale = sum of dy · x̂."""
+
+    name, inputs = "norm_scale_gradient", ("dy", "x", "mean", "inverse")
+    outputs = ("dscale",)
+
+    def gradient_dy(
+        self, node: Node, ddscale: Value, x: Value, mean: Value, inverse: Value
+    ) -> Value:
+        unit = self.unit(node, x, mean, inverse)
+        return self.like(node, mul(unit, self.parameter(node, ddscale)), "dy")
+
+    def gradient_x(self, node: Node, ddscale: Value, dy: Value, inverse: Value) -> Value:
+        return self.like(node, self._by_place(node, ddscale, dy, inverse), "x")
+
+    def gradient_mean(self, node: Node, ddscale: Value, dy: Value, inverse: Value) -> Value:
+        return self.like(node, neg(self._by_place(node, ddscale, dy, inverse)), "mean")
+
+    def gradient_inverse(
+        self, node: Node, ddscale: Value, dy: Value, x: Value, mean: Value
+    ) -> Value:
+        centred = sub(self.folded(node, x), self.statistic(node, mean))
+        product = mul(self.folded(node, dy), self.parameter(node, ddscale))
+        return self.like(node, mul(product, centred), "inverse")
+
+    def _by_place(self, node: Node, ddscale: Value, dy: Value, inverse: Value) -> Value:
+        """By x, the statistics kept, over the frame."""
+        product = mul(self.folded(node, dy), self.parameter(node, ddscale))
+        return mul(product, self.statistic(node, inverse))
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A tile of products, and their sum."""
+        frame, dy = node.attributes.frame(), node.inputs[0].type
+        return dy.with_shape(tile_shape(frame, across=True)), dy.with_shape(frame.parameter_shape)
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        *, dscale: Array,
+    ) -> None:  # fmt: skip
+        frame = node.attributes.frame()
+        arrays = [array.reshape(frame.shape) for array in (dy, x)]
+        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
+        total = dscale.reshape(frame.parameter_shape)
+        call = functools.partial(scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
+        record(call, total, *record.scratch)
