@@ -1,0 +1,45 @@
+"""The measured peak of allocations whose sizes are known."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+
+def bytes_of(count):
+    return torch.empty(count, dtype=torch.uint8)
+
+
+def test_peak_of_a_sequence_of_allocations():
+    from graphc.torch.measure import measured_peak
+
+    table, kept = bytes_of(10_000), []
+
+    def run():
+        first, second = bytes_of(1_000), bytes_of(5_000)
+        del first
+        third = bytes_of(3_000)  # 8,000 are live, the most until now
+        del second
+        kept.append(bytes_of(4_500))  # 7,500
+        fourth = bytes_of(700)  # 8,200
+        del third, fourth
+
+    assert measured_peak(run) == 8_200
+    assert measured_peak(run, [table, table[:5], table.view(2, -1)]) == 18_200
+    assert measured_peak(run, [table, kept[0]], reserve_bytes=70) == 10_000 + 4_500 + 70 + 8_200
+
+
+def test_peak_of_a_step():
+    """Never more than two products at a time: a saved one and its gradient, that and w's."""
+    from graphc.torch.measure import measured_peak, storage_bytes
+
+    size = 256
+    x, w = torch.randn(size, size), torch.nn.Parameter(torch.randn(size, size))
+
+    def run():
+        (x @ w).relu().sum().backward()
+
+    two_and_scalars = 2 * 4 * size**2 + 8
+    assert measured_peak(run, [x, w]) == storage_bytes([x, w]) + two_and_scalars
+    # the gradient that is there already is added to, by one that is made as the first time
+    assert measured_peak(run, [x, w, w.grad]) == storage_bytes([x, w, w.grad]) + two_and_scalars
