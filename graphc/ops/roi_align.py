@@ -1,8 +1,10 @@
-"""Regions of maps, averaged to a fixed shape (He et al., 2017).
+"""Regions of maps, pooled to a fixed shape (He et al., 2017).
 
 A region is cut into bins, and a bin into sample points; each point is a bilinear mean of the four
 elements around it. Rows and columns are independent, so a bin is a row of weights times the map
-times a column of weights. The arithmetic on the CPU is in cpu/roi_align.py.
+times a column of weights. The largest of a bin is that of single elements times their weights, as
+ONNX defines it; its op keeps their places and weights. The arithmetic on the CPU is in
+cpu/roi_align.py.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from graphc.errors import ShapeError
+from graphc.errors import ShapeError, choose
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
-from graphc.ir.types import TensorType
+from graphc.ir.types import TensorType, bool_, int32, int64
 from graphc.ops.cpu import roi_align as cpu
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.embedding import require_integers
@@ -37,6 +39,13 @@ class RoiAlignAttributes:
     ratio: Ratio = 0
     scale: Scale = 1.0
     aligned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MapAttributes:
+    """The (batch, height, width) of the maps."""
+
+    maps: MapExtents
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,191 @@ class RoiAlignGradient(Regions):
         record(functools.partial(cpu.spread, self.regions(record, node, rois, batch), dy, dx))
 
 
+class RoiAlignMax(Regions):
+    """y = the largest element times its weight of each bin's points, 0 being the weight of elements
+    beyond the map; keeps where on the map it stood and its weight, not the maps. Of equal ones the
+    first counts, in the order of rows of points, their two rows of elements, points, columns."""
+
+    name, inputs = "roi_align_max", ("x", "rois", "batch")
+    outputs = ("y", "place", "weight")
+    attributes = RoiAlignAttributes
+    needs_contiguous = ("x", "rois")
+    independent = {"weight": ("x",)}
+
+    def infer(
+        self, attributes: RoiAlignAttributes, x: TensorType, rois: TensorType, batch: TensorType
+    ) -> tuple[TensorType, TensorType, TensorType]:
+        y = self.pooled(attributes, x, rois, batch)
+        if x.shape[2] * x.shape[3] > COUNTED:
+            raise ShapeError(f"a map has at most {COUNTED} elements, got {x}")
+        return y, y.with_dtype(int32), y
+
+    def maps(self, node: Node) -> tuple[int, ...]:
+        return node.inputs[0].shape
+
+    def output_limit(self, node: Node) -> int:
+        _, _, height, width = node.inputs[0].shape
+        return height * width
+
+    def gradient_x(
+        self, node: Node, dy: Value | None, batch: Value, place: Value, weight: Value
+    ) -> Value | None:
+        if dy is None:  # only the weights are read, which do not depend on x
+            return None
+        n, _, height, width = node.inputs[0].shape
+        attributes = MapAttributes((n, height, width))
+        return apply(RoiAlignMaxGradient, dy, batch, place, weight, attributes=attributes).output
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """The largest of each column of bins, its place and weight; one more candidate, and where
+        it wins."""
+        (_, channels, height, _), columns = node.inputs[0].shape, node.attributes.bins[1]
+        between = node.outputs[0].type.with_shape((channels, height, columns))
+        line = between.with_shape((channels * max(height, columns),))
+        return between, between.with_dtype(int32), between, line, line.with_dtype(bool_)
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        x: Array,
+        rois: Array,
+        batch: Array,
+        *,
+        y: Array,
+        place: Array,
+        weight: Array,
+    ) -> None:
+        regions = self.regions(record, node, rois, batch)
+        record(functools.partial(cpu.largest, regions, x, cpu.Largest(y, place, weight)))
+
+
+class Chosen(Op):
+    """Base of ops on the largest of each bin, whose places and weights are known."""
+
+    indices = ("batch",)
+    any_strides = True
+    precision = "wide"
+
+    def check(
+        self, y: TensorType, batch: TensorType, place: TensorType, weight: TensorType
+    ) -> None:
+        """Raise `ShapeError` or `DTypeError` unless each of y has a place and a weight."""
+        float_dtype(y, weight)
+        require_integers(batch, "batch")
+        if y.rank != 4 or batch.shape != y.shape[:1] or weight != y or place != y.with_dtype(int32):
+            raise ShapeError(
+                f"bins are (regions, channels, rows, columns), batch (regions,), and each bin has "
+                f"an int32 place and a weight, got {y}, {batch}, {place} and {weight}"
+            )
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """A region's places and elements."""
+        _, _, rows, columns = node.inputs[-1].shape
+        line = node.output.type.with_shape((rows * columns,))
+        return line.with_dtype(int64), line
+
+
+class RoiAlignMaxGradient(Chosen):
+    """dx = dy times its weight, where the largest of a bin stood, summed over bins."""
+
+    name, inputs = "roi_align_max_gradient", ("dy", "batch", "place", "weight")
+    outputs = ("dx",)
+    attributes = MapAttributes
+    needs_contiguous = ("dy", "place", "weight")
+
+    def infer(
+        self,
+        attributes: MapAttributes,
+        dy: TensorType,
+        batch: TensorType,
+        place: TensorType,
+        weight: TensorType,
+    ) -> TensorType:
+        self.check(dy, batch, place, weight)
+        n, height, width = attributes.maps
+        return dy.with_shape((n, dy.shape[1], height, width))
+
+    def index_limit(self, node: Node) -> int:
+        return node.output.shape[0]
+
+    def gradient_dy(
+        self, node: Node, ddx: Value, batch: Value, place: Value, weight: Value
+    ) -> Value:
+        return apply(RoiAlignMaxSelect, ddx, batch, place, weight).output
+
+    def gradient_weight(
+        self, node: Node, ddx: Value, dy: Value, batch: Value, place: Value
+    ) -> Value:
+        return apply(RoiAlignMaxSelect, ddx, batch, place, dy).output
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        dy: Array,
+        batch: Array,
+        place: Array,
+        weight: Array,
+        *,
+        dx: Array,
+    ) -> None:
+        chosen = cpu.Largest(dy, place, weight)
+        record(functools.partial(cpu.spread_chosen, chosen, batch, dx, *record.scratch))
+
+
+class RoiAlignMaxSelect(Chosen):
+    """y = the elements of x that are named, times their weights."""
+
+    name, inputs = "roi_align_max_select", ("x", "batch", "place", "weight")
+    needs_contiguous = ("x", "place", "weight")
+
+    def infer(
+        self,
+        attributes: Any,
+        x: TensorType,
+        batch: TensorType,
+        place: TensorType,
+        weight: TensorType,
+    ) -> TensorType:
+        self.check(weight, batch, place, weight)
+        if x.rank != 4 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
+            raise ShapeError(
+                f"x is (batch, channels, height, width) with the channels and dtype of the bins, "
+                f"got {x} and {weight}"
+            )
+        return weight
+
+    def index_limit(self, node: Node) -> int:
+        return node.inputs[0].shape[0]
+
+    def gradient_x(self, node: Node, dy: Value, batch: Value, place: Value, weight: Value) -> Value:
+        n, _, height, width = node.inputs[0].shape
+        attributes = MapAttributes((n, height, width))
+        return apply(RoiAlignMaxGradient, dy, batch, place, weight, attributes=attributes).output
+
+    def gradient_weight(self, node: Node, dy: Value, x: Value, batch: Value, place: Value) -> Value:
+        return apply(RoiAlignMaxSelect, x, batch, place, dy).output
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        x: Array,
+        batch: Array,
+        place: Array,
+        weight: Array,
+        *,
+        y: Array,
+    ) -> None:
+        chosen = cpu.Largest(y, place, weight)
+        record(functools.partial(cpu.select_chosen, x, batch, chosen, *record.scratch))
+
+
+MODES = {"avg": RoiAlign, "max": RoiAlignMax}
+"""The op of each way to pool a bin."""
+
+
 def roi_align(
     x: Value,
     rois: Value,
@@ -170,6 +364,7 @@ def roi_align(
     sampling_ratio: int = 0,
     scale: float = 1.0,
     aligned: bool = True,
+    mode: str = "avg",
 ) -> Value:
     """Means over the bins of regions of x (batch, channels, height, width).
 
@@ -178,9 +373,12 @@ def roi_align(
     `bins` being one number or (rows, columns). A bin is the mean of `sampling_ratio` points along
     each axis, with 0 of as many as it has elements, rounded up; points more than an element beyond
     x are 0. With `aligned` centres of elements lie at halves, else at whole numbers, and regions
-    are at least one element wide. x gets a gradient, regions do not. Raises `ShapeError`,
-    `OptionError` and `DTypeError`.
+    are at least one element wide. With `mode` "max" a bin is the largest product of an element
+    around one of its points and the element's bilinear weight, as in ONNX, not the largest bilinear
+    mean; points beyond x count as 0, and the gradient goes to the first of equal ones. x gets a
+    gradient, regions do not. Raises `ShapeError`, `OptionError` and `DTypeError`.
     """
     as_value("roi_align", x)
     attributes = RoiAlignAttributes(pair("bins", bins, 1), sampling_ratio, scale, bool(aligned))
-    return apply(RoiAlign, x, rois, batch, attributes=attributes).output
+    op = MODES[choose("mode", mode, tuple(MODES))]
+    return apply(op, x, rois, batch, attributes=attributes).outputs[0]

@@ -33,6 +33,8 @@ WITHOUT = {
     "norm_input_gradient",
     "norm_scale_gradient",
     "roi_align_gradient",
+    "roi_align_max_gradient",
+    "roi_align_max_select",
     "softmax_cross_entropy_gradient",
     "softmax_gradient",
     "upsample_bilinear2d_gradient",

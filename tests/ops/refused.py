@@ -176,6 +176,10 @@ REFUSED = {
         **REGIONS, "bins": (*REGIONS["bins"], (3, 3)),
         "maps": ((0, 1, 1), (1, -1, 1), (2, 2), (FAR, 1, 1), (1, HUGE, 1), 3),
     },
+    "roi_align_max": REGIONS,
+    "roi_align_max_gradient": {
+        "maps": ((0, 1, 1), (1, -1, 1), (2, 2), (FAR, 1, 1), (1, HUGE, 1), 3),
+    },
     "rmsprop_momentum_update": {**RMS, "momentum": MOMENTUM},
     "rmsprop_update": RMS,
     "running_mean_update": {"momentum": MOMENTUM},
@@ -229,6 +233,7 @@ ANY_TRUTH = {
     ("matmul", "wide"): "a product of 16-bit floats may be float32",
     ("roi_align", "aligned"): "centres lie at halves or at whole numbers",
     ("roi_align_gradient", "aligned"): "as going forward",
+    ("roi_align_max", "aligned"): "as for means",
     ("resize_axis", "antialias"): "a kernel is as wide as elements of x, or of the result",
     ("resize_axis", "exclude_outside"): "elements at the ends stand for those beyond, or none do",
     ("resize_axis_gradient", "antialias"): "as going forward",

@@ -7,8 +7,8 @@ import graphc as g
 from graphc.errors import DTypeError, OptionError, ShapeError
 
 
-@pytest.mark.parametrize("ratio", [0, 2])
-def test_regions_that_no_map_holds_end_and_read_nothing_beyond(ratio):
+@pytest.mark.parametrize(("ratio", "mode"), [(0, "avg"), (2, "avg"), (0, "max"), (2, "max")])
+def test_regions_that_no_map_holds_end_and_read_nothing_beyond(ratio, mode):
     """Sizes of 1e30, negative ones and NaN: as many points as a region has are not met one by
     one."""
     rois = np.array(
@@ -17,15 +17,19 @@ def test_regions_that_no_map_holds_end_and_read_nothing_beyond(ratio):
     )  # fmt: skip
     x, r = g.input("x", (1, 2, 4, 5)), g.input("rois", rois.shape)
     b = g.input("batch", (len(rois),), "int32")
-    y = g.roi_align(x, r, b, 2, ratio)
+    y = g.roi_align(x, r, b, 2, ratio, mode=mode)
     (dx,) = g.gradient(g.sum(y), [x])
     program = g.compile(outputs={"y": y, "dx": dx}, training=True, poison=True)
     ones = np.ones(x.shape, "float32")
     found = program.step(x=ones, rois=rois, batch=np.zeros(len(rois), "int32"))
     assert np.isfinite(found["dx"]).all()
-    assert np.abs(found["y"][[0, 1, 3, 4, 5]]).max() < 1e-6
-    inside = 0.0 if ratio == 0 else 1.0
-    np.testing.assert_allclose(found["y"][2], np.full((2, 2, 2), inside))
+    if mode == "avg":
+        assert np.abs(found["y"][[0, 1, 3, 4, 5]]).max() < 1e-6
+        inside = 0.0 if ratio == 0 else 1.0
+        np.testing.assert_allclose(found["y"][2], np.full((2, 2, 2), inside))
+    else:
+        assert (found["y"] <= 1).all()
+        assert not found["y"][[3, 4, 5]].any()
 
 
 def test_a_region_of_whole_elements_is_their_means():
@@ -39,6 +43,28 @@ def test_a_region_of_whole_elements_is_their_means():
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+def test_the_largest_product_gets_the_gradient():
+    """One point in the middle of four elements: a quarter of the largest, of equal ones the first;
+    where all are negative, elements beyond the map or without weight are 0."""
+    x, r = g.input("x", (1, 3, 2, 2), "float64"), g.input("rois", (2, 4), "float64")
+    y = g.roi_align(x, r, g.input("batch", (2,), "int64"), 1, 1, mode="max")
+    (dx,) = g.gradient(g.sum(y), [x])
+    given = np.array([[[[1.0, 3], [3, 2]], [[-4, -1], [-2, -1]], [[-1, -2], [-3, np.nan]]]])
+    feeds = {"x": given, "rois": np.array([[0.5, 0.5, 1.5, 1.5], [-9, -9, -8, -8]])}
+    found = g.compile(outputs={"y": y, "dx": dx}).step(feeds, batch=np.zeros(2, "int64"))
+    np.testing.assert_array_equal(found["y"][:, :, 0, 0], [[0.75, -0.25, np.nan], [0, 0, 0]])
+    first = [[[0, 0.25], [0, 0]], [[0, 0.25], [0, 0]]]
+    np.testing.assert_array_equal(found["dx"][0, :2], first)
+
+
+def test_what_has_no_weight_counts_as_0():
+    """A point on the centre of an element of a map of -1: three elements around it weigh 0."""
+    x, r = g.input("x", (1, 1, 3, 3)), g.input("rois", (1, 4))
+    y = g.roi_align(x, r, g.input("batch", (1,), "int32"), 1, 1, mode="max")
+    feeds = {"x": -np.ones(x.shape, "float32"), "rois": np.array([[0, 0, 1, 1]], "float32")}
+    assert g.compile(outputs={"y": y}).step(feeds, batch=np.zeros(1, "int32"))["y"].item() == 0
+
+
 @pytest.mark.parametrize(
     ("build", "error"),
     [
@@ -49,6 +75,7 @@ def test_a_region_of_whole_elements_is_their_means():
         (lambda x, r, b: g.roi_align(x, r, b, 0), OptionError),
         (lambda x, r, b: g.roi_align(x, r, b, 2, -1), OptionError),
         (lambda x, r, b: g.roi_align(x, r, b, 2, scale=0.0), OptionError),
+        (lambda x, r, b: g.roi_align(x, r, b, 2, mode="sum"), OptionError),
     ],
 )
 def test_what_does_not_fit(build, error):

@@ -1,4 +1,4 @@
-"""Means over bins of regions: one thread an element of the result.
+"""Means and largest elements of bins of regions: one thread an element of the result.
 
 Going back, a thread owns an element of the maps and looks through all regions in their order, so
 sums have one order and nothing is added by atomics. Places are computed in float64, as on the CPU.
@@ -91,6 +91,95 @@ def _pooled(node: Node, places: Places) -> NodeCalls:
         f" y[{offset(('r', 'c', 'p', 'q'), y.strides)}]);",
     ]
     return NodeCalls((each_element(node, inputs, outputs, body, ("r", "c", "p", "q")),))
+
+
+@kernels_of("roi_align_max")
+def _largest(node: Node, places: Places) -> NodeCalls:
+    inputs, outputs = own_operands(node, places)
+    (x, rois, batch), (y, place, weight) = inputs, outputs
+    images, _, height, width = node.inputs[0].shape
+    held = arithmetic_dtype(x.dtype)
+    real = C_TYPES[held]
+    element = f"widen(x[{offset(('image', 'c', 'Index(row0)', 'Index(row1)'), x.strides)}])"
+
+    def sides(axis: int, inner: list[str]) -> list[str]:
+        """Both elements around a point along an axis, of which one may have no weight."""
+        each = [
+            f"const double share{axis} = side{axis} ? part{axis} : 1.0 - part{axis};",
+            f"if (share{axis} == 0.0) {{ has_zero = true; continue; }}",
+            f"const int row{axis} = side{axis} ? far{axis} : near{axis};",
+            *inner,
+        ]
+        loop = f"for (int side{axis} = 0; side{axis} < 2; ++side{axis})"
+        return [f"met{axis} += 1.0;", f"{loop} {{\n{indented(each, 1)}\n}}"]
+
+    def axis(number: int, bin: str, extent: int, inner: list[str]) -> list[str]:
+        """`inner` for each element along an axis; not to meet a point tells that it lies beyond."""
+        return [
+            f"double met{number} = 0.0;",
+            _over_points(node, number, bin, extent, sides(number, inner)),
+            f"if (met{number} < count{number}) has_zero = true;",
+        ]
+
+    take = [
+        f"const {real} found = {real}(share0) * ({real}(share1) * {element});",
+        f"if (found > best) {{ best = found; best_place = row0 * {width} + row1;"
+        f" best_weight = {real}(share0) * {real}(share1); }}",
+        "else if (found != found) best = found;",
+        "has_any = true;",
+    ]
+    at = ("r", "c", "p", "q")
+    body = [
+        *_image(batch, images, "r"),
+        *_spans(node, rois, "r"),
+        f"{real} best = -INFINITY, best_weight = {literal(0.0, held)};",
+        "int best_place = 0;",
+        "bool has_zero = false, has_any = false;",
+        *axis(0, "double(p)", height, axis(1, "double(q)", width, take)),
+        "if (!has_any || (has_zero && best < 0)) { best = 0; best_place = 0; best_weight = 0; }",
+        f"narrow(best, y[{offset(at, y.strides)}]);",
+        f"place[{offset(at, place.strides)}] = best_place;",
+        f"narrow(best_weight, weight[{offset(at, weight.strides)}]);",
+    ]
+    return NodeCalls((each_element(node, inputs, outputs, body, at),))
+
+
+@kernels_of("roi_align_max_gradient")
+def _spread_chosen(node: Node, places: Places) -> NodeCalls:
+    inputs, outputs = own_operands(node, places)
+    (dy, batch, place, weight), (dx,) = inputs, outputs
+    images, _, _, width = node.output.shape
+    regions, _, rows, columns = node.inputs[0].shape
+    held = arithmetic_dtype(dy.dtype)
+    at = ("r", "c", "p", "q")
+    product = f"widen(dy[{offset(at, dy.strides)}]) * widen(weight[{offset(at, weight.strides)}])"
+    hit = f"if (place[{offset(at, place.strides)}] == own) total += {product};"
+    bins = f"for (Index p = 0; p < {rows}u; ++p) for (Index q = 0; q < {columns}u; ++q) {hit}"
+    each = [*_image(batch, images, "r"), f"if (image == n) {bins}"]
+    body = [
+        f"const int own = int(h) * {width} + int(w);",
+        f"{C_TYPES[held]} total = {literal(0.0, held)};",
+        f"for (Index r = 0; r < {regions}u; ++r) {{\n{indented(each, 1)}\n}}",
+        f"narrow(total, dx[{offset(('n', 'c', 'h', 'w'), dx.strides)}]);",
+    ]
+    return NodeCalls((each_element(node, inputs, outputs, body),))
+
+
+@kernels_of("roi_align_max_select")
+def _select_chosen(node: Node, places: Places) -> NodeCalls:
+    inputs, outputs = own_operands(node, places)
+    (x, batch, place, weight), (y,) = inputs, outputs
+    images, _, height, width = node.inputs[0].shape
+    at, last = ("r", "c", "p", "q"), height * width - 1
+    source = offset(("image", "c", f"own / {width}u", f"own % {width}u"), x.strides)
+    body = [
+        *_image(batch, images, "r"),
+        f"const int named = place[{offset(at, place.strides)}];",
+        f"const Index own = named < 0 ? 0 : named < {last} ? named : {last};",
+        f"narrow(widen(x[{source}]) * widen(weight[{offset(at, weight.strides)}]),"
+        f" y[{offset(at, y.strides)}]);",
+    ]
+    return NodeCalls((each_element(node, inputs, outputs, body, at),))
 
 
 def _image(batch: Operand, images: int, region: str) -> list[str]:

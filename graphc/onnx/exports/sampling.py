@@ -48,10 +48,19 @@ def _interpolate(node: Node, on: Emission, x: str, places: str) -> str:
 
 @exports("roi_align")
 def _roi_align(node: Node, on: Emission, x: str, rois: str, batch: str) -> str:
+    return _regions(node, on, x, rois, batch, "avg")
+
+
+@exports("roi_align_max")
+def _roi_align_max(node: Node, on: Emission, x: str, rois: str, batch: str) -> list[str | None]:
+    return [_regions(node, on, x, rois, batch, "max"), None, None]
+
+
+def _regions(node: Node, on: Emission, x: str, rois: str, batch: str, mode: str) -> str:
     a = node.attributes
     numbers = on.cast(batch, node.inputs[2].type.dtype, int64)
     return on(
-        "RoiAlign", x, rois, numbers, mode="avg", output_height=a.bins[0], output_width=a.bins[1],
+        "RoiAlign", x, rois, numbers, mode=mode, output_height=a.bins[0], output_width=a.bins[1],
         sampling_ratio=a.ratio, spatial_scale=a.scale,
         coordinate_transformation_mode="half_pixel" if a.aligned else "output_half_pixel",
     )  # fmt: skip

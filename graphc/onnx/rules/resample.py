@@ -100,9 +100,7 @@ def grid_sample(call: Call) -> Value:
 
 @rule("RoiAlign")
 def roi_align(call: Call) -> Value:
-    """Means over bins of regions."""
-    if call.choice("mode", "avg", ("avg", "max")) == "max":
-        raise UnsupportedError("regions give means, no largest elements")
+    """Means or the largest elements of bins of regions."""
     modes = ("half_pixel", "output_half_pixel")
     default = "half_pixel" if call.importer.opset >= 16 else "output_half_pixel"
     return graphc.roi_align(
@@ -113,4 +111,5 @@ def roi_align(call: Call) -> Value:
         call.attribute("sampling_ratio", 0),
         call.attribute("spatial_scale", 1.0),
         call.choice("coordinate_transformation_mode", default, modes) == "half_pixel",
+        call.choice("mode", "avg", ("avg", "max")),
     )

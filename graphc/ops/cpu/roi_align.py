@@ -1,10 +1,12 @@
-"""Means over bins of regions on the CPU: products with the weights of rows and of columns."""
+"""Bins of regions on the CPU: means are products with the weights of rows and of columns, and the
+largest are those of rows of the largest of columns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,18 +33,22 @@ class Regions:
             image = min(max(int(self.batch[region]), 0), images - 1)
             yield region, image, self._fill(rows, top, bottom), self._fill(columns, left, right)
 
-    def _fill(self, weights: Array, first: float, last: float) -> slice:
-        """The weight of each element in each bin along an axis."""
-        bins, extent = weights.shape
+    def span(self, first: float, last: float, bins: int) -> tuple[float, float, float]:
+        """Where a region begins along an axis, its size, and the points of a bin, at least 0."""
         shift = 0.5 if self.aligned else 0.0
         start = first * self.scale - shift
         size = last * self.scale - shift - start
         size = size if self.aligned else max(size, 1.0)
-        weights.fill(0)
         if not (math.isfinite(start) and math.isfinite(size)):
-            return slice(0, 0)
-        count = float(self.ratio or math.ceil(size / bins))
-        if count <= 0:
+            return 0.0, 0.0, 0.0
+        return start, size, max(float(self.ratio or math.ceil(size / bins)), 0.0)
+
+    def _fill(self, weights: Array, first: float, last: float) -> slice:
+        """The weight of each element in each bin along an axis."""
+        bins, extent = weights.shape
+        weights.fill(0)
+        start, size, count = self.span(first, last, bins)
+        if not count:
             return slice(0, 0)
         low, past = extent, 0
         for number in range(bins):
@@ -95,3 +101,127 @@ def spread(regions: Regions, dy: Array, dx: Array) -> None:
         np.matmul(dy[region], columns[:, across], out=between)
         np.matmul(rows[:, down].T, between, out=whole)
         np.add(target, whole, out=target)
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest of each bin, or what belongs to it, its place on a map, and its weight."""
+
+    values: Array
+    place: Array
+    weight: Array
+
+    def part(self, index: Any) -> Largest:
+        """The same of some bins."""
+        return Largest(self.values[index], self.place[index], self.weight[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The elements around a bin's points along an axis, with their weights, in order; and whether
+    there are points beyond the axis or elements of weight 0."""
+
+    terms: list[tuple[int, float]]
+    has_zero: bool
+
+    @classmethod
+    def along(cls, regions: Regions, first: float, last: float, count: int, n: int) -> list[Bin]:
+        """Each of `count` bins along an axis of extent n."""
+        start, size, points = regions.span(first, last, count)
+        if not points:
+            return [cls([], True)] * count
+        found = []
+        for number in range(count):
+            terms, met, has_zero = list[tuple[int, float]](), 0, False
+            for at, part in _points(start + number * (size / count), size / count, points, n):
+                terms.append((at, 1 - part))
+                if part:
+                    terms.append((at + 1, part))
+                has_zero, met = has_zero or not part, met + 1
+            found.append(cls(terms, has_zero or met < points))
+        return found
+
+
+def largest(regions: Regions, x: Array, y: Largest) -> None:
+    """The largest of each bin: of each row of x for each column of bins, then of rows."""
+    (_, _, height, width), (rows, columns) = x.shape, y.values.shape[2:]
+    values, place, weight, trial, wins = regions.scratch
+    between = Largest(values, place, weight)
+    for region in range(len(regions.rois)):
+        left, top, right, bottom = (float(corner) for corner in regions.rois[region])
+        image = min(max(int(regions.batch[region]), 0), len(x) - 1)
+        down = Bin.along(regions, top, bottom, rows, height)
+        across = Bin.along(regions, left, right, columns, width)
+        read = [at for bin in down for at, _ in bin.terms] or [0]
+        used = slice(min(read), max(read) + 1)
+        for q, bin in enumerate(across):
+            target = between.part((slice(None), used, q))
+            ones = ((x[image, :, used, at], at, w, None) for at, w in bin.terms)
+            _take_largest(target, ones, trial, wins)
+        for p, bin in enumerate(down):
+            target = y.part((region, slice(None), p))
+            lines = (
+                (values[:, at], at * width, w, between.part((slice(None), at)))
+                for at, w in bin.terms
+            )
+            _take_largest(target, lines, trial, wins)
+            for q, other in enumerate(across):
+                end = target.part((slice(None), q))
+                _or_zero(end, bin, other, wins[: len(end.values)])
+
+
+def _take_largest(
+    target: Largest,
+    candidates: Iterable[tuple[Array, int, float, Largest | None]],
+    trial: Array,
+    wins: Array,
+) -> None:
+    """The largest of candidates times their weights; of each where it stands, beside where it stood
+    among those that it is the largest of."""
+    target.values.fill(-np.inf)
+    trial = trial[: target.values.size].reshape(target.values.shape)
+    wins = wins[: target.values.size].reshape(target.values.shape)
+    target.place.fill(0)
+    target.weight.fill(0)
+    for values, at, weight, of in candidates:
+        np.multiply(values, weight, out=trial)
+        np.greater(trial, target.values, out=wins)
+        np.maximum(trial, target.values, out=target.values)
+        np.copyto(target.place, at if of is None else of.place, where=wins)
+        np.copyto(target.weight, weight if of is None else of.weight, where=wins)
+        if of is not None:
+            np.add(target.place, at, out=target.place, where=wins)
+            np.multiply(target.weight, weight, out=target.weight, where=wins)
+
+
+def _or_zero(y: Largest, row: Bin, column: Bin, below: Array) -> None:
+    """0 where there are no elements, or where one of weight 0 is the largest."""
+    if not (row.terms and column.terms):
+        below.fill(True)
+    elif row.has_zero or column.has_zero:
+        np.less(y.values, 0, out=below)
+    else:
+        return
+    for array in (y.values, y.place, y.weight):
+        np.copyto(array, 0, where=below)
+
+
+def spread_chosen(dy: Largest, batch: Array, dx: Array, places: Array, line: Array) -> None:
+    """dx: dy times its weight at its place, added in the order of regions and bins."""
+    dx.fill(0)
+    for region, channel in np.ndindex(*dy.values.shape[:2]):
+        image = min(max(int(batch[region]), 0), len(dx) - 1)
+        plane, part = dx[image, channel].reshape(-1), dy.part((region, channel))
+        np.clip(part.place.reshape(-1), 0, plane.size - 1, out=places)
+        np.multiply(part.values.reshape(-1), part.weight.reshape(-1), out=line)
+        np.add.at(plane, places, line)
+
+
+def select_chosen(x: Array, batch: Array, y: Largest, places: Array, line: Array) -> None:
+    """y: the elements of x at the places, times the weights."""
+    for region, channel in np.ndindex(*y.values.shape[:2]):
+        image = min(max(int(batch[region]), 0), len(x) - 1)
+        part = y.part((region, channel))
+        np.copyto(places, part.place.reshape(-1))
+        np.take(x[image, channel].reshape(-1), places, 0, line, "clip")
+        np.multiply(line.reshape(part.values.shape), part.weight, out=part.values)
