@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphc.errors import DependencyError, to_install
+from graphc.importing.network import Reported
+from graphc.onnx.network import Network
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
     from graphc.ir.graph import Value
     from graphc.onnx.backend import Backend
-    from graphc.onnx.network import Network, Reported
     from graphc.runtime.program import Program
 
 __all__ = ["Backend", "Network", "Reported", "input_extents", "load", "save"]
@@ -97,6 +98,6 @@ if not TYPE_CHECKING:
         if name not in __all__:
             raise no_attribute(__name__, name, __all__)
         _require_onnx()
-        from graphc.onnx import backend, network
+        from graphc.onnx import backend
 
-        return getattr(backend if name == "Backend" else network, name)
+        return backend.Backend

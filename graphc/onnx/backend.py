@@ -12,9 +12,9 @@ from onnx.backend.base import BackendRep
 
 from graphc.compiler import compile
 from graphc.errors import OnnxError
+from graphc.importing.weights import Array
 from graphc.onnx.importer import load
 from graphc.onnx.network import Network
-from graphc.onnx.weights import Array
 from graphc.runtime.program import Program
 
 

@@ -12,9 +12,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from graphc.errors import OnnxError, quoted
+from graphc.importing.weights import MOST_NUMBERS, MOST_TURNS, Array, Weight
 from graphc.ir.graph import Input, Value, ancestors
-from graphc.ir.types import DType, TensorType, as_dtype
-from graphc.onnx.weights import Array, Weight
+from graphc.ir.types import DType, as_dtype
 
 if TYPE_CHECKING:
     from graphc.onnx.importer import Environment, Importer
@@ -28,13 +28,6 @@ Result = Operand | Sequence[Operand | None]
 
 class UnsupportedError(OnnxError):
     """A node asks for what graphc does not have; the message says what, without the node."""
-
-
-MOST_TURNS = 10_000
-"""A loop, a scan or a sequence of more steps is not unrolled."""
-
-MOST_NUMBERS = 2**27
-"""What a node makes of a few known numbers is no longer than this; larger would fill memory."""
 
 
 def check_turns(turns: int) -> None:
@@ -182,10 +175,3 @@ def inputs_of(value: Value) -> frozenset[str]:
     """Names of the inputs that a value is computed from."""
     sources = {v for node in ancestors([value]) for v in node.inputs if v.node is None} | {value}
     return frozenset(source.name for source in sources if isinstance(source, Input))
-
-
-def type_of(operand: Operand) -> TensorType:
-    """The type of an operand; raises a `GraphcError` where graphc has none."""
-    if isinstance(operand, Value):
-        return operand.type
-    return TensorType(operand.shape, as_dtype(operand.dtype))

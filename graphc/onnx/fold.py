@@ -13,8 +13,8 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from graphc.errors import OnnxError
+from graphc.importing.weights import Array, Weight, filled, known
 from graphc.onnx.calls import Operand
-from graphc.onnx.weights import Array, Weight, filled, known
 
 FOLDED = frozenset((
     "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "CumSum",

@@ -7,7 +7,6 @@ body. What graphc lacks is gathered, and raised as one error behind the last nod
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -16,22 +15,24 @@ import numpy as np
 import onnx
 
 from graphc.errors import GraphcError, GraphError, OnnxError, OptionError, did_you_mean
-from graphc.ir.builder import constant, scope
+from graphc.importing.names import Names
+from graphc.importing.network import InitialStates, Reported
+from graphc.importing.problems import Missing, Place, Problems
+from graphc.importing.roles import Role, initial
+from graphc.importing.weights import Array, Weight, known
 from graphc.ir.builder import input as graph_input
-from graphc.ir.graph import Initial, Input, State, Value
+from graphc.ir.builder import scope
+from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import TensorType
 from graphc.onnx import rules
-from graphc.onnx.calls import Call, Operand, UndeterminedError, UnsupportedError, type_of
+from graphc.onnx.calls import Call, Operand, UndeterminedError, UnsupportedError
 from graphc.onnx.fold import folded
 from graphc.onnx.functions import body_of
 from graphc.onnx.model import STANDARD, Model, bound_types, parsed, read_model
-from graphc.onnx.names import Names, scope_of
-from graphc.onnx.network import InitialStates, Network, Reported
-from graphc.onnx.problems import Missing, Problems
+from graphc.onnx.network import Network
 from graphc.onnx.recorded_network import recorded_network
-from graphc.onnx.roles import Role, roles
-from graphc.onnx.weights import Array, Weight, known
-from graphc.ops.shape import broadcast_to, full
+from graphc.onnx.roles import roles
+from graphc.onnx.scopes import scope_of
 
 Environment = MutableMapping[str, Operand | Missing]
 
@@ -92,7 +93,7 @@ class Importer:
             found = self._output(output.name, environment)
             if found is not None:
                 outputs[output.name] = found
-        self.problems.check(self._undetermined)
+        self._check()
         names |= {name: state.name for name, state in self._states.items()}
         return Network(
             inputs, outputs, InitialStates(self._initial), self._report(), names, self.model.opset
@@ -123,13 +124,13 @@ class Importer:
         if role.kind == "constant":
             return weight
         try:
-            type = type_of(weight)
+            type = weight.type
         except GraphcError as error:
             return self.problems.add("initializer", name, error)
         self._states[name] = found = State(
             type,
             name=self._state_names.unique(name),
-            initial=_initial(role, type),
+            initial=initial(type, _fill(role)),
             role="statistic" if role.kind == "statistic" else "parameter",
             trainable=role.is_trained,
         )
@@ -148,6 +149,14 @@ class Importer:
         except GraphcError as error:
             self.problems.add("output", name, error)
             return None
+
+    def _check(self) -> None:
+        """Raise one `OnnxError` for all that graphc lacks, if it lacks anything."""
+        named = ", ".join(sorted(self._undetermined))
+        cure = f"give inputs that shapes depend on by known={{...}}: {named}"
+        message = self.problems.message(*([cure] if named else []))
+        if message is not None:
+            raise OnnxError(message, self._undetermined)
 
     def _report(self) -> tuple[Reported, ...]:
         return tuple(
@@ -228,9 +237,11 @@ class Importer:
         self, node: onnx.NodeProto, operands: list[Operand | None]
     ) -> Sequence[Operand | Missing | None]:
         """The body of an operator's function in its place."""
-        body = body_of(node, [None if o is None else type_of(o) for o in operands], self.opset)
+        body = body_of(node, [None if o is None else o.type for o in operands], self.opset)
         if body is None:
-            return [self.problems.operator(node)] * len(node.output)
+            name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+            place = Place(node.name or next(iter(node.output), ""))
+            return [self.problems.operator(name, place)] * len(node.output)
         around, self.opset = self.opset, body.opset
         self._depth += 1
         try:
@@ -278,15 +289,8 @@ class Importer:
             return operand
         found = self._constants.get(operand)
         if found is None:
-            found = self._constants[operand] = self._constant(operand)
+            found = self._constants[operand] = operand.as_constant()
         return found
-
-    def _constant(self, weight: Weight) -> Value:
-        type = type_of(weight)
-        number = weight.number
-        if number is not None:
-            return broadcast_to(full((), number, type.dtype), type.shape)
-        return constant(weight.read())
 
 
 @contextlib.contextmanager
@@ -299,9 +303,6 @@ def _scoped(node: onnx.NodeProto, depth: int) -> Iterator[None]:
         yield
 
 
-def _initial(role: Role, type: TensorType) -> Initial:
-    """How a weight begins whose numbers are not read."""
-    if type.rank >= 2:
-        return Initial("uniform", math.sqrt(6 / math.prod(type.shape[1:])))
-    is_one = role.reason.endswith("(scale)") or role.reason.endswith("(variance)")
-    return Initial("constant", float(is_one))
+def _fill(role: Role) -> float:
+    """What a vector begins with whose numbers are not read."""
+    return float(role.reason.endswith(("(scale)", "(variance)")))

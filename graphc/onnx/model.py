@@ -12,8 +12,9 @@ import onnx
 from onnx import helper, inliner, version_converter
 
 from graphc.errors import GraphcError, OnnxError, OptionError, did_you_mean, quoted
+from graphc.importing.weights import Weight, filled, known
 from graphc.ir.types import TensorType, as_dtype
-from graphc.onnx.weights import Weight, filled, known, stored
+from graphc.onnx.weights import stored
 
 OPSET = 26
 """The version of ONNX's operators that the rules are written for; older models are converted."""

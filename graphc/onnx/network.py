@@ -1,87 +1,14 @@
-"""What `graphc.onnx.load` returns: values, how states begin, and what became of each weight."""
+"""What `graphc.onnx.load` returns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from graphc.errors import OptionError, quoted
-from graphc.ir.graph import Input, Value
-from graphc.onnx.weights import Array, Weight
-from graphc.runtime.program import Program
-
-Kind = Literal["parameter", "constant", "statistic"]
-"""What a tensor of the file is in a network: learned, fixed, or a running statistic."""
+from graphc.importing import network
 
 
 @dataclass(frozen=True)
-class Reported:
-    """What became of a tensor of the file, and why; `state` is its name in graphc, if it has one.
+class Network(network.Network):
+    """A network that was read from an ONNX file; `opset` is the version that was read."""
 
-    `is_trained` says whether an optimizer moves it.
-    """
-
-    name: str
-    kind: Kind
-    reason: str
-    shape: tuple[int, ...]
-    dtype: str
-    state: str | None
-    is_trained: bool
-
-
-class InitialStates(Mapping[str, Array]):
-    """The numbers that states begin with, by the states' names; read from the file when asked."""
-
-    def __init__(self, weights: Mapping[str, Weight]) -> None:
-        self._weights = weights
-
-    def __getitem__(self, name: str) -> Array:
-        return self._weights[name].read()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network that was read from an ONNX file.
-
-    `inputs` and `outputs` are values by the names that the file gives them, `states` what states
-    begin with by graphc's names, `report` one entry for each tensor in the file. `names` leads from
-    the file's names of inputs and tensors to graphc's, and `opset` is the version that was read.
-    """
-
-    inputs: Mapping[str, Input]
-    outputs: Mapping[str, Value]
-    states: Mapping[str, Array]
-    report: tuple[Reported, ...]
-    names: Mapping[str, str]
     opset: int
-
-    def initialize(self, program: Program) -> None:
-        """Write the file's weights into a program of this network, one tensor at a time.
-
-        States that the program has beside them, such as moments, keep what they hold. Raises
-        `OnnxError` where external data cannot be read, and `OptionError` for a program with none
-        of these states.
-        """
-        if not isinstance(program, Program):
-            raise OptionError(f"initialize takes a compiled program, got {quoted(program)}")
-        held = set(program.states)
-        named = [name for name in self.states if name in held]
-        if self.states and held and not named:
-            raise OptionError("the program has no state of this network; compile its outputs")
-        for name in named:
-            program.states[name] = self.states[name]
-
-    @property
-    def output(self) -> Value:
-        """The only output of a network that has one; raises `OptionError` for others."""
-        if len(self.outputs) != 1:
-            raise OptionError(f"the network has the outputs {', '.join(self.outputs)}; choose one")
-        return next(iter(self.outputs.values()))

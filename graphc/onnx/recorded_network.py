@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from onnx import ModelProto
 
+from graphc.importing.network import InitialStates, Kind, Reported
+from graphc.importing.roles import chosen_names
+from graphc.importing.weights import Weight
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.rewrite import Rewriter
-from graphc.onnx.network import InitialStates, Kind, Network, Reported
+from graphc.onnx.network import Network
 from graphc.onnx.recorded import recorded
-from graphc.onnx.roles import chosen_names
-from graphc.onnx.weights import Weight, stored
+from graphc.onnx.weights import stored
 
 KINDS: Mapping[str, Kind] = {"parameter": "parameter", "statistic": "statistic"}
 """Role of a state → what a report calls it; what has another never changes."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
 
-from graphc.errors import OptionError, did_you_mean, quoted
+from graphc.importing.roles import Role, chosen_names
+from graphc.importing.weights import Weight
 from graphc.onnx.model import Model
-from graphc.onnx.network import Kind
-from graphc.onnx.weights import Weight
 
 LAYERS: Mapping[str, tuple[int, ...]] = {
     "BatchNormalization": (1, 2),
@@ -44,15 +42,6 @@ PASSING = (
 
 
 @dataclass(frozen=True)
-class Role:
-    """What a tensor is, why, and whether it is trained."""
-
-    kind: Kind
-    reason: str
-    is_trained: bool
-
-
-@dataclass(frozen=True)
 class _Reader:
     """A node that reads a tensor as one of its operands."""
 
@@ -73,7 +62,7 @@ def roles(model: Model, trainable: bool | str | Collection[str] | None) -> dict[
         makers.update((name, node.op_type) for name in node.output)
     chosen = chosen_names(trainable, model.weights)
     return {
-        name: _with_choice(_role(name, weight, model, readers, makers), weight, chosen)
+        name: _role(name, weight, model, readers, makers).with_choice(weight, chosen)
         for name, weight in model.weights.items()
     }
 
@@ -132,40 +121,3 @@ def _through_views(name: str, readers: Mapping[str, list[_Reader]]) -> Iterator[
                 fresh = [output for output in reader.node.output if output not in seen]
                 seen.update(fresh)
                 pending += fresh
-
-
-def chosen_names(
-    trainable: bool | str | Collection[str] | None, weights: Mapping[str, Weight]
-) -> Collection[str] | None:
-    """The names that are to learn; None for the rule by readers."""
-    if trainable is None or trainable is True:
-        return None
-    if trainable is False:
-        return ()
-    if isinstance(trainable, str):
-        try:
-            found = {name for name in weights if re.search(trainable, name)}
-        except re.error as error:
-            raise OptionError(f"trainable: {trainable!r} is no expression: {error}") from None
-        if not found:
-            raise OptionError(f"trainable: no tensor of the model matches {quoted(trainable)}")
-        return found
-    if not isinstance(trainable, Collection):
-        raise OptionError(
-            f"trainable is True, False, a regular expression or names, got {quoted(trainable)}"
-        )
-    for name in trainable:
-        if name not in weights:
-            near = did_you_mean(name, weights)
-            raise OptionError(f"trainable: the model holds no tensor {name!r}; {near}")
-    return set(trainable)
-
-
-def _with_choice(role: Role, weight: Weight, chosen: Collection[str] | None) -> Role:
-    if chosen is None or role.kind == "statistic" or weight.dtype.kind in "biuSO":
-        return role
-    if weight.name in chosen:
-        return Role("parameter", f"{role.reason}; chosen by trainable", True)
-    if role.kind == "parameter":
-        return Role("parameter", f"{role.reason}; not chosen by trainable", False)
-    return role

@@ -1,65 +1,16 @@
-"""Tensors of an ONNX file: type and shape at once, numbers when they are asked for."""
+"""Tensors of an ONNX file, whose numbers may lie in a file beside it."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import external_data_helper, numpy_helper
 
 from graphc.errors import OnnxError, quoted
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-SEEN_ELEMENTS = 4096
-"""Tensors of no more elements are looked through for being one number."""
-
-
-@dataclass(eq=False)
-class Weight:
-    """A tensor whose numbers are in the file, or known while it is read.
-
-    `read` gives them anew each time, so that nothing large stays in memory; `is_filled` says that
-    all are one number, which takes none. `is_external` says that they lie in a file of their own.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    read: Callable[[], Array] = field(repr=False)
-    is_filled: bool = False
-    is_external: bool = False
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def number(self) -> float | None:
-        """The one number that all elements are, where that is quickly seen; else None."""
-        if not self.elements or (not self.is_filled and self.elements > SEEN_ELEMENTS):
-            return None
-        flat = self.read().reshape(-1)[: 1 if self.is_filled else None]
-        first = flat[0]
-        if not self.is_filled and not (flat == first).all():
-            return None
-        return float(first) if flat.dtype.kind not in "iub" else int(first)
-
-
-def known(name: str, array: Array) -> Weight:
-    """A tensor that is there."""
-    is_filled = array.size == 1 or (array.size > 1 and not any(array.strides))
-    return Weight(name, array.shape, array.dtype, lambda: array, is_filled)
-
-
-def filled(name: str, shape: tuple[int, ...], number: Any, dtype: np.dtype[Any]) -> Weight:
-    """A tensor of one number."""
-    return known(name, np.broadcast_to(np.asarray(number, dtype), shape))
+from graphc.importing.weights import Array, Weight
 
 
 def stored(tensor: onnx.TensorProto, folder: str) -> Weight:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 import graphc
+from graphc.importing.weights import filled
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, Operand, UnsupportedError
 from graphc.onnx.rules import rule
-from graphc.onnx.weights import filled
 
 PLAIN: Mapping[str, Callable[[Value], Value]] = {
     "HardSwish": graphc.hard_swish,

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 
 import graphc
+from graphc.importing.weights import MOST_TURNS, Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
-from graphc.onnx.calls import MOST_TURNS, Call, Operand, UnsupportedError, check_turns
+from graphc.onnx.calls import Call, Operand, UnsupportedError, check_turns
 from graphc.onnx.rules import rule
-from graphc.onnx.weights import Weight, known
 
 
 @rule("If")

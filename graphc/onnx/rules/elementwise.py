@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 import graphc
+from graphc.importing.weights import Weight
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_
 from graphc.onnx.calls import Call, Operand, UnsupportedError
 from graphc.onnx.rules import rule
-from graphc.onnx.weights import Weight
 from graphc.ops.elementwise import Operand as Number
 
 Unary = Callable[[Value], Value]

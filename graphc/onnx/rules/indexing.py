@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 import graphc
+from graphc.importing.weights import Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.onnx.calls import Call, UnsupportedError, check_numbers
 from graphc.onnx.rules import rule
-from graphc.onnx.weights import Weight, known
 
 
 @rule("Gather")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 import graphc
+from graphc.importing.weights import Weight, known
 from graphc.ir.graph import Value
 from graphc.ir.types import normalize_axis
 from graphc.onnx.calls import Call, Operand, UnsupportedError, check_numbers
 from graphc.onnx.fold import MOST_ELEMENTS
 from graphc.onnx.model import constant_of
 from graphc.onnx.rules import rule
-from graphc.onnx.weights import Weight, known
 
 
 @rule("Shape")

@@ -1,8 +1,4 @@
-"""Names of an ONNX file as names of graphc, each different from the others.
-
-Scopes follow the names of nodes: ``/layer1/conv/Conv`` is made in the scope ``layer1/conv``,
-``/Relu`` in none, and ``Conv_12``, which has no path, in the scope ``Conv_12``.
-"""
+"""Names of another framework's model as names of graphc, each different from the others."""
 
 from __future__ import annotations
 
@@ -16,14 +12,6 @@ def mangled(name: str) -> str:
     parts = [_FORBIDDEN.sub("_", part) for part in name.split("/") if part]
     joined = "/".join(parts) or "_"
     return joined if re.match(r"[A-Za-z_]", joined) else f"_{joined}"
-
-
-def scope_of(node_name: str) -> str:
-    """The scope that a node of this name is made in; empty for none."""
-    path, slash, _ = node_name.rpartition("/")
-    if not slash:
-        return mangled(node_name) if node_name else ""
-    return mangled(path) if path.strip("/") else ""
 
 
 class Names:

@@ -1,0 +1,70 @@
+"""What becomes of a model's tensors: learned, fixed, or a running statistic; and who chooses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from graphc.errors import OptionError, did_you_mean, quoted
+from graphc.importing.network import Kind
+from graphc.importing.weights import Weight
+from graphc.ir.graph import Initial
+from graphc.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a tensor is, why, and whether it is trained."""
+
+    kind: Kind
+    reason: str
+    is_trained: bool
+
+    def with_choice(self, weight: Weight, chosen: Collection[str] | None) -> Role:
+        """The role where `chosen` names what is to learn, or None for what the model says."""
+        if chosen is None or self.kind == "statistic" or weight.dtype.kind in "biuSO":
+            return self
+        if weight.name in chosen:
+            return Role("parameter", f"{self.reason}; chosen by trainable", True)
+        if self.kind == "parameter":
+            return Role("parameter", f"{self.reason}; not chosen by trainable", False)
+        return self
+
+
+def chosen_names(
+    trainable: bool | str | Collection[str] | None, weights: Mapping[str, Weight]
+) -> Collection[str] | None:
+    """The names that are to learn; None for what the model says.
+
+    Raises `OptionError` for a choice that names nothing.
+    """
+    if trainable is None or trainable is True:
+        return None
+    if trainable is False:
+        return ()
+    if isinstance(trainable, str):
+        try:
+            found = {name for name in weights if re.search(trainable, name)}
+        except re.error as error:
+            raise OptionError(f"trainable: {trainable!r} is no expression: {error}") from None
+        if not found:
+            raise OptionError(f"trainable: no tensor of the model matches {quoted(trainable)}")
+        return found
+    if not isinstance(trainable, Collection):
+        raise OptionError(
+            f"trainable is True, False, a regular expression or names, got {quoted(trainable)}"
+        )
+    for name in trainable:
+        if name not in weights:
+            near = did_you_mean(name, weights)
+            raise OptionError(f"trainable: the model holds no tensor {name!r}; {near}")
+    return set(trainable)
+
+
+def initial(type: TensorType, fill: float) -> Initial:
+    """How a weight begins whose numbers are not read: drawn, or a vector of one number."""
+    if type.rank >= 2:
+        return Initial("uniform", math.sqrt(6 / math.prod(type.shape[1:])))
+    return Initial("constant", fill)

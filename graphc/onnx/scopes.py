@@ -1,0 +1,17 @@
+"""The scopes of an ONNX file's nodes.
+
+They follow the nodes' names: ``/layer1/conv/Conv`` is made in the scope ``layer1/conv``, ``/Relu``
+in none, and ``Conv_12``, which has no path, in the scope ``Conv_12``.
+"""
+
+from __future__ import annotations
+
+from graphc.importing.names import mangled
+
+
+def scope_of(node_name: str) -> str:
+    """The scope that a node of this name is made in; empty for none."""
+    path, slash, _ = node_name.rpartition("/")
+    if not slash:
+        return mangled(node_name) if node_name else ""
+    return mangled(path) if path.strip("/") else ""
