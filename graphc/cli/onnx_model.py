@@ -94,11 +94,10 @@ def _cross_entropy(network: Network, output: Value) -> Value:
     logits = _before_softmax(output)
     if logits.type.rank < 2:
         raise OptionError(f"cross entropy is of (rows, ..., classes), and the output {logits.type}")
-    if logits.type.rank > 3:
-        last = logits.type.rank - 1
-        logits = graphc.transpose(logits, (0, *range(2, last + 1), 1))
-    labels = graphc.input(_free(network, "labels"), logits.shape[:-1], "int64")
-    return graphc.softmax_cross_entropy(logits, labels)
+    axis = 1 if logits.type.rank > 3 else logits.type.rank - 1
+    places = (*logits.shape[:axis], *logits.shape[axis + 1 :])
+    labels = graphc.input(_free(network, "labels"), places, "int64")
+    return graphc.softmax_cross_entropy(logits, labels, axis=axis)
 
 
 def _before_softmax(output: Value) -> Value:

@@ -7,6 +7,7 @@ probabilities alone, which may lie over the logits.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import TensorType, int64
+from graphc.ir.types import TensorType, int64, normalize_axis
 from graphc.ops.choice import cast, equal, greater, where
 from graphc.ops.elementwise import add, div, float_dtype, mul, neg, scale, shift, sub
 from graphc.ops.embedding import one_hot, require_integers
@@ -25,7 +26,7 @@ from graphc.ops.loss import REDUCTIONS, reduced
 from graphc.ops.reduce import sum
 from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes, label_weight
 from graphc.ops.scatter import gather_nd
-from graphc.ops.shape import AxisAttributes, full, reshape
+from graphc.ops.shape import AxisAttributes, full, reshape, transpose
 from graphc.ops.softmax import SoftmaxGradient, log_softmax
 
 
@@ -185,12 +186,14 @@ def softmax_cross_entropy(
     weights: Value | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
+    axis: int = -1,
 ) -> Value:
     """Mean of -log softmax(logits)[label] over all labels, in nats: a scalar.
 
     `logits` are floats (..., classes), `labels` integers (...) from 0 to below `classes`; a step
-    that is fed others raises `FeedError`. Keywords mean what they do in
-    ``torch.nn.functional.cross_entropy``:
+    that is fed others raises `FeedError`. Classes on another axis are named by `axis`, 1 for maps
+    (batch, classes, height, width), and are moved behind the others first. Keywords mean what they
+    do in ``torch.nn.functional.cross_entropy``, where the axis is always 1:
 
     - A label `ignore_index` may be any integer: its loss is 0, and its logits get no gradient.
     - `weights` is a value (classes,) by which the losses of each class are multiplied. It gets no
@@ -199,17 +202,18 @@ def softmax_cross_entropy(
     - `reduction` is "mean", "sum", or "none" for losses (...). The mean divides by the weights of
       the labels that count; where none counts it is 0, as are its gradients (torch has NaN).
 
-    `labels` may also be floats (..., classes), the probabilities of the classes: then the mean
-    divides by their number, and nothing is ignored. Raises `ShapeError` where shapes do not fit,
-    `DTypeError` for other dtypes, and `OptionError` for options out of range.
+    `labels` may also be floats like the logits, the probabilities of the classes: then the mean
+    divides by the number of distributions, and nothing is ignored. Raises `ShapeError` where shapes
+    do not fit, `DTypeError` for other dtypes, and `OptionError` for options out of range.
     """
     name = "softmax_cross_entropy"
     smoothing = number_between(f"{name}: label_smoothing", label_smoothing, 0, 1)
     choose(f"{name}: reduction", reduction, REDUCTIONS)
     ignored = () if ignore_index is None else (_label(name, ignore_index),)
     given = () if weights is None else (as_value(name, weights),)
-    classes = _classes(name, logits, labels, given)
-    if as_value(name, labels).type.dtype.kind == "float":
+    logits, labels = _classes_last(name, logits, labels, given, axis)
+    classes = logits.shape[-1]
+    if labels.type.dtype.kind == "float":
         if ignored:
             raise OptionError(f"{name}: labels that are probabilities have no ignore_index")
         losses = _of_probabilities(logits, labels, given, smoothing)
@@ -229,22 +233,23 @@ def nll_loss(
     ignore_index: int | None = None,
     weights: Value | None = None,
     reduction: str = "mean",
+    axis: int = -1,
 ) -> Value:
     """Mean of -log_probabilities[label] over all labels: a scalar.
 
-    `log_probabilities` are floats (..., classes), for example of `log_softmax`. All else is as in
-    `softmax_cross_entropy`, which needs less memory than the two.
+    `log_probabilities` are floats (..., classes), for example of `log_softmax`; `labels` are
+    integers (...). All else is as in `softmax_cross_entropy`, which needs less memory than the two.
     """
     name = "nll_loss"
     choose(f"{name}: reduction", reduction, REDUCTIONS)
     ignored = () if ignore_index is None else (_label(name, ignore_index),)
     given = () if weights is None else (as_value(name, weights),)
-    classes = _classes(name, log_probabilities, labels, given)
+    table, labels = _classes_last(name, log_probabilities, labels, given, axis)
+    classes = table.shape[-1]
     if labels.type.dtype.kind == "float":
         raise DTypeError(f"{name}: labels are integers, got {labels.type}")
-    rows, flat = reshape(log_probabilities, (-1, classes)), reshape(labels, (-1,))
-    each = given[0] if given else full((classes,), 1.0, rows.type.dtype)
-    counts = label_weight(flat, each, ignored)
+    rows, flat = reshape(table, (-1, classes)), reshape(labels, (-1,))
+    counts = [label_weight(flat, each, ignored) for each in given]
     if ignored:
         flat = cast(flat, int64)  # in which every label that may be ignored exists
         skipped = equal(flat, ignored[0])
@@ -252,7 +257,7 @@ def nll_loss(
         picked = where(skipped, 0.0, picked)
     else:
         picked = _picked(rows, flat)
-    losses = neg(mul(picked, counts))
+    losses = neg(functools.reduce(mul, counts, picked))
     return _mean_of_counted(name, losses, labels, classes, given, ignored, reduction)
 
 
@@ -266,19 +271,34 @@ def _label(name: str, given: object) -> int:
     return int(given)  # type: ignore[call-overload, no-any-return]
 
 
-def _classes(name: str, table: Value, labels: Value, weights: tuple[Value, ...]) -> int:
-    """How many classes a table (..., classes) has; raises `ShapeError` unless labels and weights
-    belong to it."""
+def _classes_last(
+    name: str, table: Value, labels: Value, weights: tuple[Value, ...], axis: int
+) -> tuple[Value, Value]:
+    """A table with its classes behind the other axes, and labels that belong to it so.
+
+    Raises `ShapeError` unless labels and weights belong to the table.
+    """
     shape, given = as_value(name, table).shape, as_value(name, labels)
-    wanted = shape if given.type.dtype.kind == "float" else shape[:-1]
-    if not shape or given.shape != wanted:
+    last = len(shape) - 1
+    axis = normalize_axis(axis, len(shape), name)
+    others = tuple(i for i in range(len(shape)) if i != axis)
+    is_float = given.type.dtype.kind == "float"
+    wanted = shape if is_float else tuple(shape[i] for i in others)
+    if given.shape != wanted:
         raise ShapeError(
-            f"{name}: labels of {table.type}, (..., classes), are integers (...) or floats (..., "
-            f"classes), got {given.type}"
+            f"{name}: labels of {table.type}, with classes on axis {axis}, are integers "
+            f"{[shape[i] for i in others]} or floats {list(shape)}, got {given.type}; `axis` says "
+            "where classes lie"
         )
-    if any(value.shape != shape[-1:] for value in weights):
-        raise ShapeError(f"{name}: weights are one a class of {table.type}, got {weights[0].type}")
-    return shape[-1]
+    if any(value.shape != (shape[axis],) for value in weights):
+        raise ShapeError(
+            f"{name}: weights are one a class of {table.type}, ({shape[axis]},), got "
+            f"{weights[0].type}"
+        )
+    if axis == last:
+        return table, given
+    order = (*others, axis)
+    return transpose(table, order), transpose(given, order) if is_float else given
 
 
 def _of_probabilities(

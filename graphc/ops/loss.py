@@ -8,7 +8,7 @@ from typing import Annotated
 
 from graphc.errors import ShapeError, choose
 from graphc.ir.attributes import Between
-from graphc.ir.builder import apply, as_value
+from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
 from graphc.ops.activation import relu, sigmoid
 from graphc.ops.choice import greater, less_equal, maximum, where
@@ -214,6 +214,9 @@ def hinge(
 ) -> Value:
     """max(0, margin - target · prediction), reduced, for targets -1 and 1; the two broadcast.
 
-    `reduction` is "mean", "sum", or "none" for the losses of all elements.
+    `reduction` is "mean", "sum", or "none" for the losses of all elements. Raises `OptionError`
+    unless `margin` is a number.
     """
-    return reduced("hinge", relu(shift(neg(mul(target, prediction)), margin)), reduction)
+    product = mul(target, prediction)
+    room = number_of("hinge: margin", margin, product.type.dtype)
+    return reduced("hinge", relu(shift(neg(product), room)), reduction)

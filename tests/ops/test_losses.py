@@ -102,6 +102,36 @@ def test_logarithms_of_probabilities(ignored, dtype, reduction):
     np.testing.assert_allclose(found["slopes"], -targets / divisor, rtol=1e-12)
 
 
+@pytest.mark.parametrize("loss", [g.softmax_cross_entropy, g.nll_loss])
+@pytest.mark.parametrize(("axis", "options"), [(1, {}), (0, {"ignore_index": -7}), (-2, {})])
+def test_classes_on_another_axis(loss, axis, options):
+    """As with the logits moved by NumPy, and the gradient moved back."""
+    labels = LABELS if options else np.where(LABELS < 0, 1, LABELS)
+    results = []
+    for place in (-1, axis):
+        array = np.moveaxis(LOGITS, -1, place)
+        x, given = g.input("x", array.shape, "float64"), g.input("labels", (2, 3), "int64")
+        weights = g.input("weights", (5,), "float64")
+        y = loss(x, given, weights=weights, axis=place, **options)
+        slopes = g.gradient(y, [x])[0]
+        program = g.compile(outputs={"y": y, "slopes": slopes}, training=True, poison=True)
+        results.append(program.step(x=array, labels=labels, weights=WEIGHTS))
+    last, moved = results
+    np.testing.assert_allclose(moved["y"], last["y"], rtol=1e-14)
+    back = np.moveaxis(moved["slopes"], axis, -1)
+    np.testing.assert_allclose(back, last["slopes"], rtol=1e-13, atol=1e-15)
+
+
+def test_probabilities_of_classes_on_another_axis():
+    probabilities = RNG.dirichlet(np.ones(5), (2, 3))
+    x, y = (g.input(name, (2, 5, 3), "float64") for name in "xy")
+    loss = g.softmax_cross_entropy(x, y, reduction="none", axis=1)
+    feeds = {"x": LOGITS.swapaxes(1, 2), "y": probabilities.swapaxes(1, 2)}
+    found = g.compile(outputs={"loss": loss}).step(feeds)["loss"]
+    expected = -(probabilities * log_softmax(LOGITS, -1)).sum(-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_plain_cross_entropy_is_one_op():
     logits, labels = g.input("logits", (6, 5)), g.input("labels", (6,), "int32")
     node = g.softmax_cross_entropy(logits, labels).producer
@@ -261,6 +291,16 @@ ROWS = (g.input("logits", (3, 5)), g.input("labels", (3,), "int32"))
         (lambda: g.nll_loss(ROWS[0], ROWS[1][:2]), ShapeError, "classes"),
         (lambda: g.nll_loss(ROWS[0], ROWS[0]), DTypeError, "integers"),
         (lambda: g.huber(ROWS[0], ROWS[0], delta=0), OptionError, "above 0"),
+        (lambda: g.hinge(ROWS[0], ROWS[0], margin="a"), OptionError, "hinge: margin: .* 'a'"),
+        (
+            lambda: g.softmax_cross_entropy(*ROWS, axis=2),
+            ShapeError, "softmax_cross_entropy: axis 2 is outside",
+        ),
+        (lambda: g.nll_loss(*ROWS, axis=0), ShapeError, r"integers \[5\] .* `axis` says"),
+        (
+            lambda: g.nll_loss(*ROWS, axis=1, weights=g.input("w", (3,))),
+            ShapeError, r"one a class of f32\[3,5\], \(5,\), got",
+        ),
         (lambda: g.smooth_l1(ROWS[0], ROWS[0], beta=-1), OptionError, "above 0"),
         (
             lambda: g.kl_divergence(*[g.input("s", ())] * 2, reduction="batchmean"),

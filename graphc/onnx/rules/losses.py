@@ -1,0 +1,38 @@
+"""Cross entropy, of scores and of logarithms of probabilities."""
+
+from __future__ import annotations
+
+import graphc
+from graphc.ir.graph import State, Value, ancestors
+from graphc.onnx.calls import Call
+from graphc.onnx.rules import rule
+from graphc.ops.loss import REDUCTIONS
+
+
+@rule("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+def cross_entropy(call: Call) -> Value | None:
+    """Classes lie on axis 1.
+
+    The operator's function stands in where logarithms of probabilities are read as well, class
+    weights are trained, or a label is ignored that graphc has no number for.
+    """
+    weights, ignored = call.optional(2), call.attribute("ignore_index")
+    beyond = ignored is not None and not -(2**31) <= ignored < 2**31
+    if call.wants(1) or beyond or (weights is not None and _learns(weights)):
+        return None
+    is_of_scores = call.node.op_type == "SoftmaxCrossEntropyLoss"
+    function = graphc.softmax_cross_entropy if is_of_scores else graphc.nll_loss
+    return function(
+        call.value(0),
+        call.value(1),
+        ignore_index=ignored,
+        weights=weights,
+        reduction=call.choice("reduction", "mean", REDUCTIONS),
+        axis=1,
+    )
+
+
+def _learns(value: Value) -> bool:
+    """Whether a value is computed from parameters, whose gradient somebody may ask for."""
+    sources = {v for node in ancestors([value]) for v in node.inputs} | {value}
+    return any(isinstance(source, State) and source.trainable for source in sources)
