@@ -36,6 +36,7 @@ from graphc.ops.activation import (
 from graphc.ops.attention import attention, multi_head_attention
 from graphc.ops.batch_norm import batch_norm
 from graphc.ops.choice import (
+    bitcast,
     cast,
     clip,
     equal,
@@ -182,6 +183,7 @@ __all__ = [
     "batch_norm",
     "binary_cross_entropy_with_logits",
     "bind",
+    "bitcast",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",

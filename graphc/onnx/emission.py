@@ -44,6 +44,10 @@ def element_type(dtype: DType) -> int:
     return int(helper.np_dtype_to_tensor_dtype(dtype.numpy))
 
 
+OPSET = 21
+"""The version of ONNX's ops: the first with a norm of groups of channels."""
+
+
 class Emission:
     """The nodes so far. Called with an op's type, inputs and attributes, it adds a node."""
 
@@ -55,8 +59,13 @@ class Emission:
         self.nodes: list[NodeProto] = []
         self.names: dict[Value, str] = {}
         self.scope = ""
+        self.opset = OPSET
         self._numbers: dict[str, int] = {}
         self._known: dict[object, str] = {}
+
+    def needs(self, opset: int) -> None:
+        """Write the model in this version of ONNX's ops, or a later one."""
+        self.opset = max(self.opset, opset)
 
     def name(self, wanted: str) -> str:
         """A name that nothing has yet: the one wanted, or with a number behind it."""

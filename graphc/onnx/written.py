@@ -17,12 +17,6 @@ from graphc.onnx.exports.elementwise import by_expression
 from graphc.ops.axis_map import AxisMap
 from graphc.ops.elementwise import Elementwise
 
-OPSET = 21
-"""The version of ONNX's ops: the first with a norm of groups of channels."""
-
-IR_VERSION = 10
-"""The version of the file format that came with it."""
-
 
 @dataclass(frozen=True)
 class Written:
@@ -51,9 +45,12 @@ def written(graph: Graph, training: bool) -> Written:
         [_described(outputs[name], value) for name, value in graph.outputs.items()],
         [*tensors, *_defaults(graph, on)],
     )
-    opset = helper.make_opsetid("", OPSET)
+    opsets = [helper.make_opsetid("", on.opset)]
     model = helper.make_model(
-        made, opset_imports=[opset], ir_version=IR_VERSION, producer_name="graphc"
+        made,
+        opset_imports=opsets,
+        ir_version=helper.find_min_ir_version_for(opsets),
+        producer_name="graphc",
     )
     return Written(model, states)
 

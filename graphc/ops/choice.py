@@ -15,7 +15,7 @@ from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.operators import operator
-from graphc.ir.types import TensorType, as_dtype, bool_, broadcast_shapes
+from graphc.ir.types import Layout, TensorType, as_dtype, bool_, broadcast_shapes
 from graphc.ops.elementwise import (
     Elementwise,
     FloatElementwise,
@@ -169,6 +169,38 @@ class Cast(Op):
         record(_convert, y, x)
 
 
+class BitCast(Op):
+    """y = the bytes of x read as another dtype of the same width; nothing flows back."""
+
+    name, inputs = "bitcast", ("x",)
+    attributes = CastAttributes
+    views = "x"
+
+    def infer(self, attributes: CastAttributes, x: TensorType) -> TensorType:
+        dtype = as_dtype(attributes.dtype)
+        if dtype.itemsize != x.dtype.itemsize:
+            raise DTypeError(
+                f"{x.dtype} has {x.dtype.itemsize} bytes an element, and {dtype} has "
+                f"{dtype.itemsize}; bits are read as a dtype of the same width, graphc.cast "
+                "converts numbers"
+            )
+        if dtype == bool_ != x.dtype:
+            raise DTypeError(
+                f"a byte of bool is 0 or 1, one of {x.dtype} may be another; compare with 0, or "
+                "convert with graphc.cast"
+            )
+        return x.with_dtype(dtype)
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        return (source,)
+
+    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
+        return (x.view(as_dtype(node.attributes.dtype).numpy),)
+
+    def gradient(self, node: Node) -> None:
+        return None
+
+
 def _convert(y: Array, x: Array) -> None:
     np.copyto(y, x, casting="unsafe")
 
@@ -260,3 +292,12 @@ def cast(x: Value, dtype: object) -> Value:
     if as_value("cast", x).type.dtype == target:
         return x
     return apply(Cast, x, attributes=CastAttributes(target.name)).output
+
+
+def bitcast(x: Value, dtype: object) -> Value:
+    """The bytes of x read as another dtype of the same width: float32 and int32, float64 and int64,
+    float16 and bfloat16, bool as uint8. It is a view and has no gradient.
+
+    Raises `DTypeError` for a dtype of another width, and for bytes as bool.
+    """
+    return apply(BitCast, x, attributes=CastAttributes(as_dtype(dtype).name)).output

@@ -21,7 +21,7 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.op import is_16_bit
 from graphc.ir.rewrite import Rewriter, rewrite
 from graphc.ir.types import DType, as_dtype, float32
-from graphc.ops.choice import Cast, cast
+from graphc.ops.choice import BitCast, Cast, cast
 from graphc.plans.memory_plan import PRECISIONS, Precision
 
 
@@ -62,11 +62,12 @@ class _Mixed:
         choices = [v for i, v in enumerate(inputs) if self.has_choice(node, i, v)]
         is_flexible = (
             node.op.precision in ("follow", "wide")
-            and not isinstance(node.op, Cast)
+            and not isinstance(node.op, Cast | BitCast)
             and self.flexible.issuperset(choices)
         )
         with builder.in_phase(node.phase, node.scope, node.segment):
-            if not is_flexible and node.op.views is None and node.op.precision != "lookup":
+            shows = node.op.views is not None and not isinstance(node.op, BitCast)
+            if not (is_flexible or shows or node.op.precision == "lookup"):
                 dtype = self.computed_in(node, choices)
                 inputs = [
                     cast(value, dtype) if self.has_choice(node, index, value) else value
@@ -92,7 +93,7 @@ class _Mixed:
 
     def computed_in(self, node: Node, choices: list[Value]) -> DType:
         """The float type that a node computes in, by its op and the operands that it can choose."""
-        if isinstance(node.op, Cast):
+        if isinstance(node.op, Cast | BitCast):
             return node.inputs[0].type.dtype  # the user has chosen what to convert
         if node.op.precision == "narrow":
             return self.dtype

@@ -158,7 +158,7 @@ def _part(array: Array, part: int) -> Array:
 def _known(value: Value) -> list[Bounds]:
     """The bounds that what computes a value says it is in, also behind views and copies."""
     node = value.node
-    while node is not None and (node.op.views is not None or _keeps_numbers(node)):
+    while node is not None and (_shows_numbers(node) or _keeps_numbers(node)):
         node = node.inputs[0].node
     limit = None if node is None else node.op.output_limit(node)
     return [] if limit is None else [Bounds(0, limit)]
@@ -203,12 +203,18 @@ def _fed_positions(graph: Graph) -> dict[Value, tuple[Input | State, Array]]:
         if fed is None:
             continue
         source, positions = fed
-        if node.op.views is not None:
+        if _shows_numbers(node):
             shown = node.op.numpy_views(node, np.asarray(positions, order="C"))
             found.update((v, (source, p)) for v, p in zip(node.outputs, shown, strict=True))
         elif _keeps_numbers(node):
             found[node.output] = fed
     return found
+
+
+def _shows_numbers(node: Node) -> bool:
+    """Whether the outputs are views of numbers, read as what they are."""
+    same = all(v.type.dtype == node.inputs[0].type.dtype for v in node.outputs)
+    return node.op.views is not None and same
 
 
 def _keeps_numbers(node: Node) -> bool:

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx_cases.models import BOOL, FLOAT, INT64, array, model, run
 
 import graphc
 from graphc.errors import OnnxError
+
+TRUE = np.array(True)
 
 
 def test_functions_of_the_model_are_put_in_place():
@@ -73,6 +75,34 @@ def test_a_loop_of_known_turns_is_unrolled():
     outputs = run(graphc.onnx.load(made), x=x)
     np.testing.assert_array_equal(outputs["y"], h)
     np.testing.assert_array_equal(outputs["all"], np.stack(found))
+
+
+def counting(condition):
+    """y = x, added to itself for up to 10⁹ turns while a condition holds."""
+    loop = body(
+        [helper.make_node("Add", ["h", "h"], ["next"]), *condition],
+        {"i": (INT64, ()), "go": (BOOL, ()), "h": (FLOAT, (3,))},
+        {"going": (BOOL, ()), "next": (FLOAT, (3,))},
+        {"two": np.int64(2)},
+    )
+    return model(
+        [helper.make_node("Loop", ["turns", "", "x"], ["y"], body=loop)],
+        {"x": (FLOAT, (3,))}, {"y": (FLOAT, (3,))}, {"turns": np.int64(10**9)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["go", "always"])
+def test_a_loop_that_nothing_ends_is_refused_by_its_turns(source):
+    always = helper.make_node("Constant", [], ["always"], value=numpy_helper.from_array(TRUE))
+    made = counting([always, helper.make_node("Identity", [source], ["going"])])
+    with pytest.raises(OnnxError, match="more than 10000 turns are not unrolled, got 1000000000"):
+        graphc.onnx.load(made)
+
+
+def test_a_loop_of_many_turns_may_end_before():
+    x = array(3)
+    made = counting([helper.make_node("Less", ["i", "two"], ["going"])])
+    np.testing.assert_array_equal(run(graphc.onnx.load(made), x=x)["y"], 8 * x)
 
 
 def test_a_scan_is_unrolled_backwards_too():

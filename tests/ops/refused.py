@@ -78,6 +78,7 @@ REFUSED = {
     "average_pool2d_gradient": {**POOL, "extent": (*EXTENTS, (1, 1), (64, 64))},
     "batch_norm": {"epsilon": EPSILON, "momentum": MOMENTUM},
     "broadcast_to": {"shape": (*SHAPE, (7,), ())},
+    "bitcast": {"dtype": (*DTYPE, "float32", "bool")},
     "cast": {"dtype": DTYPE},
     "celu": {"alpha": ABOVE_0},
     "celu_gradient": {"alpha": ABOVE_0},

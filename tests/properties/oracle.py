@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphc.ir.device import CPU
-from graphc.ir.types import outer_axes
+from graphc.ir.types import as_dtype, outer_axes
 from graphc.runtime.arena import aligned_bytes
 from graphc.runtime.cpu.bind import bind_node, numpy_settings
 from graphc.runtime.initial import fill_initial
@@ -30,6 +30,7 @@ VIEWS = {
     "broadcast_to": lambda a, x: [np.broadcast_to(x, a.shape)],
     "slice": lambda a, x: [x[tuple(map(slice, a.starts, a.stops, a.steps))]],
     "split": cut,
+    "bitcast": lambda a, x: [x.view(as_dtype(a.dtype).numpy)],
     "stop_gradient": lambda a, x: [x],
 }
 

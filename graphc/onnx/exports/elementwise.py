@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from graphc.ir.expression import PREDICATES, Expression, Instruction, Operand, Result
 from graphc.ir.graph import Node
 from graphc.ir.types import DType, as_dtype, bool_, compute_dtype, float64
-from graphc.onnx.emission import Emission, Emitted, exports
+from graphc.onnx.emission import Emission, Emitted, element_type, exports
 from graphc.onnx.exports.scalar import applied
 from graphc.ops.elementwise import Elementwise
 
@@ -49,6 +49,12 @@ def _power(node: Node, on: Emission, x: str) -> str:
 def _cast(node: Node, on: Emission, x: str) -> str:
     have, want = node.inputs[0].type.dtype, as_dtype(node.attributes.dtype)
     return on.cast(x, have, want)
+
+
+@exports("bitcast")
+def _bitcast(node: Node, on: Emission, x: str) -> str:
+    on.needs(26)
+    return on("BitCast", x, to=element_type(node.output.type.dtype))
 
 
 @exports("copy", "stop_gradient")

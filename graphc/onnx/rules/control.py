@@ -35,9 +35,9 @@ def loop(call: Call) -> Sequence[Operand]:
     turns = int(call.number(0)) if call.has(0) else MOST_TURNS + 1
     goes_on = bool(call.number(1)) if call.has(1) else True
     collected: list[list[Operand]] = [[] for _ in body.output[1 + len(carried) :]]
-    turn = 0
+    is_fixed, turn = _is_fixed(body), 0
     while goes_on and turn < turns:
-        check_turns(turn + 1)
+        check_turns(turns if turn == 1 and is_fixed else turn + 1)
         given = dict(
             zip(names, (_scalar(turn, np.int64), _scalar(goes_on, np.bool_), *carried), strict=True)
         )
@@ -50,6 +50,17 @@ def loop(call: Call) -> Sequence[Operand]:
             parts.append(part)
         turn += 1
     return [*carried, *(_stacked(call, parts, 0) for parts in collected)]
+
+
+def _is_fixed(body: onnx.GraphProto) -> bool:
+    """Whether a loop's condition is the same behind every turn: it is handed on, or no node of the
+    body computes it."""
+    makers = {name: node for node in body.node for name in node.output}
+    maker = makers.get(name := body.output[0].name)
+    while maker is not None and maker.op_type == "Identity":
+        maker = makers.get(name := maker.input[0])
+    carried = {value.name for value in body.input[2:]}
+    return name not in carried and (maker is None or maker.op_type == "Constant")
 
 
 def _scalar(number: object, dtype: type[np.generic]) -> Weight:

@@ -239,6 +239,12 @@ def cast(call: Call) -> Value:
     return graphc.cast(call.value(0), numpy_dtype(call.required("to")))
 
 
+@rule("BitCast")
+def bitcast(call: Call) -> Value:
+    """The same bits as another dtype."""
+    return graphc.bitcast(call.value(0), numpy_dtype(call.required("to")))
+
+
 @rule("CastLike")
 def cast_like(call: Call) -> Operand:
     """The dtype of another operand."""

@@ -105,6 +105,11 @@ SAMPLES = [
         dtypes=("bool", "float64", "float64"),
     ),
     Sample("maximum", g.maximum, (M, N), np.maximum, {"a": BOTH, "b": BOTH}),
+    Sample("bitcast", lambda x: g.bitcast(x, "int64"), (M,), lambda x: x.view(np.int64)),
+    Sample(
+        "bitcast", lambda x: g.bitcast(x, "float32"), (M,), lambda x: x.view(np.float32),
+        dtypes=("int32",), label=" of integers",
+    ),
     Sample(
         "cast", lambda x: g.cast(x, "float64"), (M,), lambda x: x.astype(np.float64),
         {"x": {"dy"}}, dtypes=("float32",), second_order=False,
