@@ -22,8 +22,8 @@ def take(x: Value, indices: Value, axis: int = 0) -> Value:
     A number below 0 counts from the end. Raises `ShapeError` for an axis that x does not have, and
     otherwise what `gather_nd` does.
     """
-    rank = as_value("take", x).type.rank
-    return rows_at(x, normalize_axis(axis, rank, "take"), [as_value("take", indices)])
+    at = normalize_axis(axis, as_value("take", x).type.rank, "take")
+    return rows_at(x, {at: as_value("take", indices)}, at)
 
 
 def gather_elements(x: Value, indices: Value, axis: int) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -65,14 +65,15 @@ def slice_(x: Value, index: Any) -> Value:
     """x[index] by slices, integers, ``...``, None and tensors of integers, as NumPy has them.
 
     An integer drops its axis, None makes one of extent 1, a tensor takes elements by number, as
-    `take` does; tensors for several neighbouring axes are broadcast and take them by tuples. A list
-    or an array of integers is such a tensor. It is a view, unless a step is negative or there is a
+    `take` does; several tensors are broadcast and take them by tuples. Their axes come first where
+    something else than integers stands between tensors, or between one and an integer. A list or an
+    array of integers is such a tensor. It is a view, unless a step is negative or there is a
     tensor. Raises `ShapeError` for an index outside x or an empty slice, and `OptionError` for
     another kind of index, such as a mask: that many elements would have no fixed shape.
     """
     entries = _entries(as_value("slice", x), index)
     parts, shape, turned = list[tuple[int, int, int]](), list[int](), list[int]()
-    looked_up = list[Value]()
+    looked_up = dict[int, Value]()
     first = place = 0
     for entry in entries:
         axis = len(parts)
@@ -81,7 +82,7 @@ def slice_(x: Value, index: Any) -> Value:
             continue
         if isinstance(entry, Value):
             first, place = (first, place) if looked_up else (axis, len(shape))
-            looked_up.append(entry)
+            looked_up[axis] = entry
             parts.append((0, x.shape[axis], 1))
         elif isinstance(entry, slice):
             part, is_turned = _ascending(entry, axis, x.shape[axis])
@@ -96,22 +97,36 @@ def slice_(x: Value, index: Any) -> Value:
         x = apply(Slice, x, attributes=SliceAttributes(starts, stops, steps)).output
     x = reverse(x, turned)
     if looked_up:
-        x = rows_at(x, first, looked_up)
-        shape[place:place] = broadcast_shapes("slice", *(given.shape for given in looked_up))
+        first, place = (0, 0) if _is_parted(index) else (first, place)
+        x = rows_at(x, looked_up, first)
+        shape[place:place] = broadcast_shapes(
+            "slice", *(given.shape for given in looked_up.values())
+        )
     return reshape(x, shape)
 
 
-def rows_at(x: Value, axis: int, numbers: Sequence[Value]) -> Value:
-    """x by number along neighbouring axes from `axis` on; those of the numbers take their place."""
-    shape = broadcast_shapes("an index", *(given.shape for given in numbers))
-    dtype = max((given.type.dtype for given in numbers), key=lambda dtype: dtype.itemsize)
-    columns = [reshape(broadcast_to(cast(given, dtype), shape), (*shape, 1)) for given in numbers]
+def rows_at(x: Value, numbers: Mapping[int, Value], axis: int) -> Value:
+    """x by numbers along axes, whose own axes come behind so many (`axis`) of the other ones."""
+    given = list(numbers.values())
+    shape = broadcast_shapes("an index", *(each.shape for each in given))
+    dtype = max((each.type.dtype for each in given), key=lambda dtype: dtype.itemsize)
+    columns = [reshape(broadcast_to(cast(each, dtype), shape), (*shape, 1)) for each in given]
     tuples = concat(columns, -1) if len(columns) > 1 else columns[0]
-    taken = range(axis, axis + len(numbers))
-    rest = [i for i in range(x.type.rank) if i not in taken]
-    found = gather_nd(transpose(x, [*taken, *rest]), tuples)
+    rest = [i for i in range(x.type.rank) if i not in numbers]
+    found = gather_nd(transpose(x, [*numbers, *rest]), tuples)
     behind = [len(shape) + i for i in range(len(rest))]
     return transpose(found, [*behind[:axis], *range(len(shape)), *behind[axis:]])
+
+
+def _is_parted(index: Any) -> bool:
+    """Whether tensors and integers of an index do not stand side by side, as NumPy counts."""
+    given = index if isinstance(index, tuple) else (index,)
+    numbered = [
+        at
+        for at, entry in enumerate(given)
+        if entry is not None and entry is not Ellipsis and not isinstance(entry, slice)
+    ]
+    return numbered[-1] - numbered[0] >= len(numbered)
 
 
 def _entries(x: Value, index: Any) -> list[Any]:
@@ -125,14 +140,7 @@ def _entries(x: Value, index: Any) -> list[Any]:
     at = places[0] if places else len(given)
     given[at : at + 1] = [slice(None)] * (rank - named)
     axes = iter(x.shape)
-    entries = [None if entry is None else _entry(entry, next(axes)) for entry in given]
-    tensors = [place for place, entry in enumerate(entries) if isinstance(entry, Value)]
-    if tensors and tensors[-1] - tensors[0] >= len(tensors):
-        raise OptionError(
-            "slice: the tensors of integers in an index stand side by side; take one axis after "
-            "the other, as in x[i][..., j]"
-        )
-    return entries
+    return [None if entry is None else _entry(entry, next(axes)) for entry in given]
 
 
 def _entry(entry: Any, extent: int) -> Any:
