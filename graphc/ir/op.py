@@ -90,6 +90,9 @@ class Op:
     independent: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Output → inputs that it does not depend on: their gradient rules need not take what comes
     back to it."""
+    instead_of_gradient: ClassVar[Mapping[str, str]] = {}
+    """Input without a gradient rule → what to do where its gradient is asked for, as the error says
+    it."""
     flops_per_element: ClassVar[int] = 0
     """Floating point operations per element of the first output, for the default `cost`."""
     native_16_bit: ClassVar[bool] = False
@@ -135,6 +138,7 @@ class Op:
         if "name" in cls.__dict__:
             _check(cls)
             cls.gradients = _gradient_rules(cls)
+            _check_cures(cls)
             REGISTRY[cls.name] = cls()
 
     @property
@@ -321,6 +325,13 @@ def _check(cls: type[Op]) -> None:
     if several := sorted(f"*{name}" for name in single if f"*{name}" in cls.inputs + cls.outputs):
         _fail(cls, f"{several} cannot be viewed or replaced: that takes one value, not any number")
     _check_kernel(cls)
+
+
+def _check_cures(cls: type[Op]) -> None:
+    """Raise `GraphError` unless cures are for inputs that have no gradient."""
+    without = {name.lstrip("*") for name in cls.inputs} - set(cls.gradients)
+    if wrong := sorted(set(cls.instead_of_gradient) - without):
+        _fail(cls, f"`instead_of_gradient` names {wrong}: no inputs without a gradient rule")
 
 
 def _check_kernel(cls: type[Op]) -> None:

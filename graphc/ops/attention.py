@@ -60,7 +60,7 @@ def attention(
     - `drop` is the dropout rate of the weights.
     - The `form` "fused" never holds the weights: its memory grows with the number of positions, not
       with its square (Dao et al., 2022). It takes leading axes that are equal, but for the heads,
-      no dropout, and gives a mask no gradient.
+      and no dropout. A mask that learns, and derivatives of gradients, need "composed".
 
     Raises `ShapeError` where the operands do not fit, `DTypeError` for a mask of another dtype, and
     `OptionError` for another form, or a rate together with "fused".

@@ -23,6 +23,9 @@ from graphc.ops.cpu.attention_tiles import Sight, attend, attend_back, tile_shap
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.norm_gradient import check_dtypes
 
+COMPOSED = 'use attention(..., form="composed"), which has gradients of every order and of masks'
+"""What to do instead of asking fused attention for a gradient that it does not have."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionAttributes:
@@ -134,6 +137,7 @@ class Attention(TiledAttention):
     name, inputs, outputs = "attention", ("q", "k", "v", "*mask"), ("y", "stats")
     precision = "narrow"
     strided_axes = {"q": 3, "k": 3, "v": 3, "y": 3}
+    instead_of_gradient = {"mask": COMPOSED}
     products = 2
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
@@ -208,6 +212,7 @@ class AttentionGradient(TiledAttention):
     name, inputs = "attention_gradient", ("dy", "q", "k", "v", "y", "stats", "*mask")
     outputs = ("dq", "dk", "dv")
     strided_axes = dict.fromkeys(("dy", "q", "k", "v", "y", "dq", "dk", "dv"), 3)
+    instead_of_gradient = dict.fromkeys(("dy", "q", "k", "v", "y", "stats", "mask"), COMPOSED)
     products = 5
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:

@@ -57,6 +57,7 @@ class LabelOp(Op):
 
     indices = ("labels",)
     precision = "wide"
+    instead_of_gradient = {"weights": "pass class weights through graphc.stop_gradient"}
 
     def ignored_index(self, node: Node) -> int | None:
         ignored: tuple[int, ...] = node.attributes.ignored

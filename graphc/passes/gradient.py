@@ -146,9 +146,19 @@ class _Differentiation:
         """Find the float values that depend on one of `wrt`: only they carry a gradient."""
         self.active = set(wrt)
         for node in self.nodes:
-            if any(value in self.active for value in node.inputs):
+            if any(self.passes_back(node, index) for index in range(len(node.inputs))):
                 floats = (value for value in node.outputs if value.type.dtype.kind == "float")
                 self.active.update(floats)
+
+    def passes_back(self, node: Node, index: int) -> bool:
+        """Whether an input is active and may get a gradient: a rule that reads nothing gives 0.
+
+        Without a rule it may, so that an error names the op if it does.
+        """
+        if node.inputs[index] not in self.active:
+            return False
+        rule = node.op.gradients.get(node.op.input_name(index))
+        return rule is None or bool(rule.reads)
 
     def differentiate(self, node: Node) -> None:
         """Add this node's contributions to the gradients of its active inputs.
@@ -175,9 +185,10 @@ class _Differentiation:
         """
         rule = node.op.gradients.get(name)
         if rule is None:
+            cure = node.op.instead_of_gradient.get(name, "use another op")
             raise GradientError(
                 f"{node.label} has no gradient by its input {name!r}, but the loss depends on it "
-                "through this node; leave what lies behind it out of wrt, or use another op"
+                f"through this node; leave what lies behind it out of wrt, or {cure}"
             )
         return rule.method(node.op, node, **self.arguments(node, name, rule))
 

@@ -53,6 +53,7 @@ def test_a_sane_op_is_registered_with_its_reads():
         ({"may_overwrite": {"y": ("z",)}}, "not output over input"),
         ({"must_overwrite": {"z": "x"}}, "not output over input"),
         ({"independent": {"y": ("z",)}}, "not an output of inputs"),
+        ({"instead_of_gradient": {"x": "use y"}}, "no inputs without a gradient"),
         ({"kernel": lambda self, record, node, z, *, y: None}, r"takes \['z', 'y'\]"),
         ({"gradient": lambda self, node, dy, z: dy}, "reads 'z', which is not an input"),
         ({"gradient_z": lambda self, node, dy: dy}, "is for no input"),

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_expit, log_softmax
 
 import graphc as g
-from graphc.errors import DTypeError, FeedError, OptionError, ShapeError
+from graphc.errors import DTypeError, FeedError, GradientError, OptionError, ShapeError
 
 RNG = np.random.default_rng(4)
 SHAPE = (2, 3, 5)
@@ -149,6 +149,17 @@ def test_losses_of_rows_keep_the_probabilities_alone():
     loss = g.softmax_cross_entropy(logits, labels, ignore_index=-1, label_smoothing=0.1)
     plan = g.plan(loss, optimizer=g.optim.SGD())
     assert len([b for b in plan.buffers if b.bytes >= 4 * 64 * 500]) == 1
+
+
+@pytest.mark.parametrize("loss", [g.softmax_cross_entropy, g.nll_loss])
+def test_class_weights_that_are_trained_are_refused_and_stopped_ones_taken(loss):
+    x, labels = g.parameter("x", (3, 5)), g.input("labels", (3,), "int32")
+    weights = g.exp(g.parameter("w", (5,)))
+    with pytest.raises(GradientError, match=r"by its input .weights.*graphc\.stop_gradient"):
+        g.plan(loss(x, labels, weights=weights), optimizer=g.optim.SGD())
+    stopped = loss(x, labels, weights=g.stop_gradient(weights))
+    slopes = g.gradient(stopped, [x, weights])
+    assert slopes[1].producer.op.name == "full"
 
 
 @pytest.mark.parametrize("label", [-2, 5, 6])

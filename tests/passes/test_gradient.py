@@ -101,6 +101,18 @@ def test_an_op_without_gradient_is_named_with_its_scope():
         g.gradient(g.sum(new), [w])
 
 
+def test_an_op_without_gradient_may_read_what_no_gradient_flows_through():
+    x, v = g.input("x", (3,)), g.parameter("v", (3,))
+    rate = g.input("rate", ())
+    for still in (g.stop_gradient(x), g.sign(x * 2.0)):
+        new = builder.apply(SgdUpdate, v, still, rate, attributes=SgdAttributes(0.0)).output
+        slopes = g.gradient(g.sum(new * x), [x])
+        found = g.compile(outputs=[*slopes, new], training=True).step(
+            x=np.arange(3, dtype=np.float32), rate=0.5
+        )
+        np.testing.assert_array_equal(*found.values())
+
+
 def mirrored(graph):
     return {(node.copy_of.label, node.level) for node in graph.nodes if node.phase == "mirror"}
 
