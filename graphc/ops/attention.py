@@ -66,11 +66,11 @@ def attention(
     `OptionError` for another form, or a rate together with "fused".
     """
     for name, value in (("q", q), ("k", k), ("v", v)):
-        if as_value("attention", value).type.rank < 2:
+        if as_value(f"attention: {name}", value).type.rank < 2:
             raise ShapeError(f"attention: {name} is (..., positions, channels), got {value.type}")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else _factor(scale)
     from_first = _is_from_first(causal)
-    given = () if mask is None else (as_value("attention", mask),)
+    given = () if mask is None else (as_value("attention: mask", mask),)
     if choose("attention: form", form, ATTENTION_FORMS) == "fused":
         if drop:
             raise OptionError(
@@ -139,8 +139,11 @@ def _weights(scores: Value, causal: bool, from_first: bool, masks: tuple[Value, 
             raise ShapeError(f"attention: mask {mask.type} does not broadcast to {scores.type}")
         seen = mask
         if mask.type.dtype != bool_:
-            if mask.type.dtype.kind != "float":
-                raise DTypeError(f"attention: a mask is bool, or float as q is, got {mask.type}")
+            if mask.type.dtype != scores.type.dtype:
+                raise DTypeError(
+                    f"attention: a mask is bool, or {scores.type.dtype} as q is, got {mask.type}; "
+                    "convert it with graphc.cast"
+                )
             # A row of nothing but -inf would have no softmax.
             lowest = -float(ml_dtypes.finfo(mask.type.dtype.numpy).max)  # type: ignore[no-untyped-call]
             seen = less_equal(lowest, mask)

@@ -22,7 +22,7 @@ from graphc.ir.types import TensorType, int64, normalize_axis
 from graphc.ops.choice import cast, equal, greater, where
 from graphc.ops.elementwise import add, div, float_dtype, mul, neg, scale, shift, sub
 from graphc.ops.embedding import one_hot, require_integers
-from graphc.ops.loss import REDUCTIONS, reduced
+from graphc.ops.loss import REDUCTIONS, check_floats, reduced
 from graphc.ops.reduce import sum
 from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes, label_weight
 from graphc.ops.scatter import gather_nd
@@ -210,7 +210,7 @@ def softmax_cross_entropy(
     smoothing = number_between(f"{name}: label_smoothing", label_smoothing, 0, 1)
     choose(f"{name}: reduction", reduction, REDUCTIONS)
     ignored = () if ignore_index is None else (_label(name, ignore_index),)
-    given = () if weights is None else (as_value(name, weights),)
+    given = () if weights is None else (as_value(f"{name}: weights", weights),)
     logits, labels = _classes_last(name, logits, labels, given, axis)
     classes = logits.shape[-1]
     if labels.type.dtype.kind == "float":
@@ -243,10 +243,10 @@ def nll_loss(
     name = "nll_loss"
     choose(f"{name}: reduction", reduction, REDUCTIONS)
     ignored = () if ignore_index is None else (_label(name, ignore_index),)
-    given = () if weights is None else (as_value(name, weights),)
+    given = () if weights is None else (as_value(f"{name}: weights", weights),)
     table, labels = _classes_last(name, log_probabilities, labels, given, axis)
     classes = table.shape[-1]
-    if labels.type.dtype.kind == "float":
+    if labels.type.dtype.kind != "int":
         raise DTypeError(f"{name}: labels are integers, got {labels.type}")
     rows, flat = reshape(table, (-1, classes)), reshape(labels, (-1,))
     counts = [label_weight(flat, each, ignored) for each in given]
@@ -278,7 +278,8 @@ def _classes_last(
 
     Raises `ShapeError` unless labels and weights belong to the table.
     """
-    shape, given = as_value(name, table).shape, as_value(name, labels)
+    shape, given = as_value(name, table).shape, as_value(f"{name}: labels", labels)
+    check_floats(name, table)
     last = len(shape) - 1
     axis = normalize_axis(axis, len(shape), name)
     others = tuple(i for i in range(len(shape)) if i != axis)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated
 
-from graphc.errors import ShapeError, choose
+from graphc.errors import DTypeError, ShapeError, choose
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
@@ -108,12 +109,22 @@ def reduced(name: str, losses: Value, reduction: str, kinds: Sequence[str] = RED
     return losses
 
 
+def check_floats(name: str, *operands: object) -> None:
+    """Raise an error that names the loss unless all operands are float values, or numbers."""
+    for operand in operands:
+        if isinstance(operand, Real):
+            continue
+        type = as_value(name, operand).type
+        if type.dtype.kind != "float":
+            raise DTypeError(f"{name}: operands are floats, got {type}; convert with graphc.cast")
+
+
 def mse(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
     """Mean over all elements of (prediction - target)², a scalar; the two broadcast.
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
-    as_value("mse", prediction)
+    check_floats("mse", prediction, target)
     return reduced("mse", power(sub(prediction, target), 2.0), reduction)
 
 
@@ -122,7 +133,7 @@ def l1(prediction: Value, target: Value, *, reduction: str = "mean") -> Value:
 
     `reduction` is "mean", "sum", or "none" for the losses of all elements.
     """
-    as_value("l1", prediction)
+    check_floats("l1", prediction, target)
     return reduced("l1", abs(sub(prediction, target)), reduction)
 
 
@@ -135,6 +146,7 @@ def huber(
     "mean", "sum", or "none" for the losses of all elements. Raises `OptionError` unless `delta` is
     above 0.
     """
+    check_floats("huber", prediction, target)
     attributes = _delta("huber: delta", delta)
     losses = apply(Huber, sub(prediction, target), attributes=attributes).output
     return reduced("huber", losses, reduction)
@@ -147,6 +159,7 @@ def smooth_l1(
 
     Raises `OptionError` unless `beta` is above 0.
     """
+    check_floats("smooth_l1", prediction, target)
     attributes = _delta("smooth_l1: beta", beta)
     losses = apply(Huber, sub(prediction, target), attributes=attributes).output
     return scale(reduced("smooth_l1", losses, reduction), 1 / attributes.delta)
@@ -173,12 +186,13 @@ def binary_cross_entropy_with_logits(
     Raises `DTypeError` unless all have one float dtype.
     """
     name = "binary_cross_entropy_with_logits"
-    positive = pos_weight
-    if positive is None:
-        positive = full((), 1.0, as_value(name, logits).type.dtype)
+    check_floats(name, as_value(name, logits), as_value(f"{name}: target", target))
+    if pos_weight is None:
+        pos_weight = full((), 1.0, logits.type.dtype)
+    positive = as_value(f"{name}: pos_weight", pos_weight)
     losses = apply(BinaryCrossEntropy, logits, target, positive).output
     if weights is not None:
-        losses = mul(losses, as_value(name, weights))
+        losses = mul(losses, as_value(f"{name}: weights", weights))
     return reduced(name, losses, reduction)
 
 
@@ -197,7 +211,7 @@ def kl_divergence(
     for "batchmean" of a scalar.
     """
     kinds = (*REDUCTIONS, "batchmean")
-    target = as_value("kl_divergence", target)
+    check_floats("kl_divergence", log_probabilities, as_value("kl_divergence: target", target))
     if log_target:
         losses = mul(exp(target), sub(target, log_probabilities))
     else:
@@ -217,6 +231,7 @@ def hinge(
     `reduction` is "mean", "sum", or "none" for the losses of all elements. Raises `OptionError`
     unless `margin` is a number.
     """
+    check_floats("hinge", prediction, target)
     product = mul(target, prediction)
     room = number_of("hinge: margin", margin, product.type.dtype)
     return reduced("hinge", relu(shift(neg(product), room)), reduction)

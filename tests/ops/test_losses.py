@@ -324,7 +324,31 @@ def test_what_does_not_fit(build, error, match):
         build()
 
 
-@pytest.mark.parametrize("loss", [g.mse, g.l1])
-def test_what_is_no_value_is_told_by_the_name_of_the_loss(loss):
-    with pytest.raises(OptionError, match=f"{loss.__name__}: an operand is a graphc value"):
-        loss(None, g.input("x", (2,)))
+LOSSES = [
+    g.mse, g.l1, g.huber, g.smooth_l1, g.hinge, g.kl_divergence,
+    g.binary_cross_entropy_with_logits, g.softmax_cross_entropy, g.nll_loss,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_operands_that_are_none_are_told_by_the_name_of_the_loss(loss):
+    x, name = g.input("x", (2,)), loss.__name__
+    with pytest.raises(OptionError, match=f" {name}: an operand is a graphc value"):
+        loss(None, x)
+    with pytest.raises(OptionError, match=rf" {name}(: \w+)?: an operand is a graphc value"):
+        loss(x, None)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_operands_that_are_not_floats_are_told_by_the_name_of_the_loss(loss):
+    whole = g.input("whole", (2, 3), "int32")
+    with pytest.raises(DTypeError, match=f" {loss.__name__}: .*floats"):
+        loss(whole, whole if loss in LOSSES[:-2] else g.input("labels", (2,), "int32"))
+
+
+@pytest.mark.parametrize("loss", LOSSES[:5])
+def test_a_target_may_be_a_number(loss):
+    x = g.input("x", (3,), "float64")
+    number, filled = loss(x, 2.0), loss(x, g.full((3,), 2.0, "float64"))
+    found = g.compile(outputs=[number, filled]).step(x=np.array([-1.0, 0.5, 4.0]))
+    np.testing.assert_array_equal(*found.values())

@@ -261,6 +261,11 @@ QKV = g.input("qkv", (2, 3, 12))
         (
             lambda: g.multi_head_attention(QKV, 3, keys=X, values=X), ShapeError, "keys are",
         ),
+        (lambda: g.attention(X, X, None), OptionError, "attention: v: an operand is a graphc"),
+        (
+            lambda: g.attention(X, X, X, mask=g.input("m", (3, 3), "float16")),
+            DTypeError, "attention: a mask is bool, or float32 as q is, got f16",
+        ),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(build, error, match):

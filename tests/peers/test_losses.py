@@ -59,6 +59,18 @@ def test_cross_entropy(ignored, smoothing, weighted, reduction):
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_cross_entropy_of_maps_where_torch_has_their_classes(reduction):
+    maps, labels = RNG.standard_normal((2, 5, 3, 4)), RNG.integers(0, 5, (2, 3, 4))
+    x, given = g.input("x", maps.shape, "float64"), g.input("labels", labels.shape, "int64")
+    loss = g.softmax_cross_entropy(x, given, ignore_index=1, reduction=reduction, axis=1)
+    options = {"ignore_index": 1, "reduction": reduction}
+    check(
+        loss, (x,), {"x": maps, "labels": labels},
+        lambda p: F.cross_entropy(p["x"], p["labels"], **options),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_cross_entropy_of_probabilities(reduction):
     x, y = (g.input(name, (4, 5), "float64") for name in "xy")
     weights = g.input("weights", (5,), "float64")
