@@ -220,9 +220,10 @@ class ScatterMultiply(Scatter):
     def gradient_updates(
         self, node: Node, dy: Value, x: Value, indices: Value, updates: Value
     ) -> Value:
-        """dy times all other factors of the row: their product without zeros, unless another one
-        is 0."""
+        """dy times all other factors of the row: their product without zeros, times the one that is
+        0, which has a derivative; it is 0 where two are, as is its derivative."""
         x_is_0, is_0 = equal(x, zero(x)), equal(updates, zero(updates))
+        own = where(is_0, updates, zero(updates))
         one = full((), 1.0, x.type.dtype)
         factors = where(is_0, one, updates)
         product = apply(
@@ -232,9 +233,14 @@ class ScatterMultiply(Scatter):
             ScatterAdd, cast(x_is_0, x.type.dtype), indices, cast(is_0, x.type.dtype),
             attributes=node.attributes,
         ).output  # fmt: skip
+        nothing = apply(
+            ScatterAdd, where(x_is_0, x, zero(x)), indices, own, attributes=node.attributes
+        ).output
         others = sub(_taken(node, zeros, indices), cast(is_0, x.type.dtype))
         rest = div(_taken(node, mul(dy, product), indices), factors)
-        return where(equal(others, zero(others)), rest, zero(rest))
+        last = mul(rest, sub(_taken(node, nothing, indices), own))
+        product_of_others = where(equal(others, one), last, zero(rest))
+        return where(equal(others, zero(others)), rest, product_of_others)
 
 
 class ScatterExtreme(Scatter):
@@ -316,7 +322,9 @@ def scatter_nd(
     `updates` has the shape and order of ``gather_nd(x, indices, batch)``. `reduction` is none,
     which replaces rows, the last update staying, or add, mul, max or min. The gradient is exact
     where rows are named more than once: of replaced rows the last one gets it, and equal largest or
-    smallest ones share it. Raises what `gather_nd` does, and `OptionError` for another reduction.
+    smallest ones share it. Gradients of "mul" are exact to second order also where factors are 0,
+    and to higher orders where no two factors of a row are. Raises what `gather_nd` does, and
+    `OptionError` for another reduction.
     """
     op = SCATTERS[choose("reduction", reduction, tuple(SCATTERS))]
     return apply(op, x, indices, updates, attributes=TupleAttributes(batch)).output

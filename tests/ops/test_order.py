@@ -129,6 +129,26 @@ def test_gradients_where_tuples_repeat(reduction):
     check_gradient(weighted_sum([y], "weight"), [x, u], feeds)
 
 
+def test_second_order_of_products_with_factors_of_0():
+    """Derivatives by two factors are the products of the others: one factor of a row is 0, two are,
+    three are, x among them or not."""
+    factors = np.array([[2.0, 3, 5, 7], [0, 3, 5, 7], [2, 0, 5, 0], [0, 3, 0, 7], [0, 0, 5, 0]])
+    rows, each = len(factors), factors.shape[1] - 1
+    x, u = g.input("x", (rows,), "float64"), g.input("u", (rows * each,), "float64")
+    indices = g.constant(np.repeat(np.arange(rows), each)[:, None])
+    dx, du = g.gradient(g.sum(g.scatter_nd(x, indices, u, "mul")), [x, u])
+    given = np.arange(1.0, factors.size + 1).reshape(factors.shape)
+    along = g.sum(dx * g.constant(given[:, 0])) + g.sum(du * g.constant(given[:, 1:].ravel()))
+    ddx, ddu = g.gradient(along, [x, u])
+    found = run({"x": ddx, "u": ddu}, x=factors[:, 0], u=factors[:, 1:].ravel())
+    wanted = np.zeros(factors.shape)
+    for row, i, j in np.ndindex(*factors.shape, each + 1):
+        if i != j:
+            wanted[row, i] += given[row, j] * np.prod(np.delete(factors[row], [i, j]))
+    np.testing.assert_allclose(found["x"], wanted[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(found["u"], wanted[:, 1:].ravel(), rtol=1e-12)
+
+
 def test_equal_extremes_share_the_gradient():
     x, u = g.input("x", (2,), "float64"), g.input("u", (3,), "float64")
     i = g.input("i", (3, 1), "int64")
