@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from graphc.errors import OptionError, ShapeError, choose
+from graphc.errors import GradientError, OptionError, ShapeError, choose
 from graphc.ir.attributes import OneOf, Whole
 from graphc.ir.builder import apply, as_value, constant
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType, bool_, int64
-from graphc.ops.choice import maximum, minimum
+from graphc.ops.choice import maximum, minimum, where
 from graphc.ops.cpu import interpolation
 from graphc.ops.elementwise import add, float_dtype, mul, sub
 from graphc.ops.geometry import COUNTED
+from graphc.ops.indexing import slice_
 from graphc.ops.rounding import abs, floor
+from graphc.ops.shape import reshape
 
 FORMS = ("nearest", "linear", "cubic")
 OUTSIDE = ("zeros", "edge", "reflect", "symmetric")
@@ -206,6 +209,38 @@ class InterpolatePlaceGradient(Interpolation):
         _, x, places = node.inputs
         return x.type, places.type
 
+    def gradient_dy(self, node: Node, ddplaces: Value, x: Value, places: Value) -> Value:
+        found = list[Value]()
+        for axis, near, far in _ends(node, places):
+            slope = sub(_at(node, x, far), _at(node, x, near))
+            found.append(mul(slope, _of_axis(ddplaces, axis)))
+        return functools.reduce(add, found)
+
+    def gradient_x(self, node: Node, ddplaces: Value, dy: Value, places: Value) -> Value:
+        attributes, found = _with_extents(node, node.inputs[1]), list[Value]()
+        for axis, near, far in _ends(node, places):
+            back = mul(dy, _of_axis(ddplaces, axis))
+            ends = (
+                apply(InterpolateInputGradient, back, end, attributes=attributes).output
+                for end in (far, near)
+            )
+            found.append(sub(*ends))
+        return functools.reduce(add, found)
+
+    def gradient_places(
+        self, node: Node, ddplaces: Value, dy: Value, x: Value, places: Value
+    ) -> Value:
+        """Along its own axis a slope is constant between two elements."""
+        found = list[Value]()
+        for axis, near, far in _ends(node, places):
+            back = mul(dy, _of_axis(ddplaces, axis))
+            ends = (
+                apply(InterpolatePlaceGradient, back, x, end, attributes=node.attributes).output
+                for end in (far, near)
+            )
+            found.append(where(_is_axis(node, axis), 0.0, sub(*ends)))
+        return functools.reduce(add, found)
+
     def kernel(
         self, record: Recorder, node: Node, dy: Array, x: Array, places: Array, *, dplaces: Array
     ) -> None:
@@ -213,6 +248,37 @@ class InterpolatePlaceGradient(Interpolation):
         gradients, maps = dy.reshape(*dy.shape[:2], -1), _flat_maps(x)
         results = dplaces.reshape(dplaces.shape[0], -1, dplaces.shape[-1])
         record(functools.partial(interpolation.slopes, tiles, gradients, maps, results))
+
+
+def _ends(node: Node, places: Value) -> Iterator[tuple[int, Value, Value]]:
+    """Each coordinate with the places moved along it to the elements before and behind them: what
+    is read there differs by the slope. Raises `GradientError` but for linear interpolation."""
+    form, axes = node.attributes.form, node.inputs[1].type.rank - 2
+    if form != "linear":
+        raise GradientError(
+            f"{node.label}: the gradient by places has a gradient for the form linear alone, got "
+            f"{form}; leave the places out of wrt, or interpolate linearly"
+        )
+    before = floor(places)
+    for axis in range(axes):
+        near = where(_is_axis(node, axis), before, places)
+        far = where(_is_axis(node, axis), add(before, 1.0), places)
+        yield axis, near, far
+
+
+def _is_axis(node: Node, axis: int) -> Value:
+    """Which coordinate of a place is that of an axis."""
+    return constant(np.arange(node.inputs[1].type.rank - 2) == axis)
+
+
+def _at(node: Node, x: Value, places: Value) -> Value:
+    return apply(Interpolate, x, places, attributes=node.attributes).output
+
+
+def _of_axis(places: Value, axis: int) -> Value:
+    """One coordinate of all places, for all channels."""
+    found = slice_(places, (..., axis))
+    return reshape(found, (found.shape[0], 1, *found.shape[1:]))
 
 
 def _with_extents(node: Node, x: Value) -> InterpolateGradientAttributes:
@@ -248,7 +314,7 @@ def grid_sample(
     (halves go to the even element), "linear" or "cubic", with the coefficient -0.75. What lies
     beyond x is zeros, the nearest element of its "border", or its "reflection" there, as in
     PyTorch. The result is (batch, channels, *shape). x and the grid get gradients, but for the
-    grid with "nearest"; the grid's gradient has none of its own. Raises `ShapeError`,
+    grid with "nearest"; the grid's gradient has gradients with "linear". Raises `ShapeError`,
     `OptionError` and `DTypeError`.
     """
     choose("grid_sample: form", form, FORMS)

@@ -10,8 +10,10 @@ from ops.test_every_op import check_gradient
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
-from graphc.errors import DTypeError, OptionError, ShapeError
+from graphc.errors import DTypeError, GradientError, OptionError, ShapeError
+from graphc.ir.builder import apply
 from graphc.ir.device import CPU
+from graphc.ops import interpolate as ip
 from graphc.target import target_of
 
 RNG = np.random.default_rng(0)
@@ -50,6 +52,43 @@ def test_gradients_reach_maps_and_grid(form, padding, align_corners):
     loss = g.sum(g.tanh(g.grid_sample(x, grid, form, padding, align_corners)))
     feeds = {"x": RNG.standard_normal(x.shape), "grid": RNG.uniform(-1.7, 1.7, grid.shape)}
     check_gradient(loss, [x, grid], feeds)
+
+
+@pytest.mark.parametrize(
+    ("padding", "align_corners"), [("zeros", False), ("border", True), ("reflection", False)]
+)
+def test_the_gradient_of_a_linear_grid_has_gradients(padding, align_corners):
+    x, grid = g.input("x", (1, 2, 3, 4), "float64"), g.input("grid", (1, 3, 2, 2), "float64")
+    loss = g.sum(g.tanh(g.grid_sample(x, grid, "linear", padding, align_corners)))
+    (dgrid,) = g.gradient(loss, [grid])
+    feeds = {"x": RNG.standard_normal(x.shape), "grid": RNG.uniform(-1.7, 1.7, grid.shape)}
+    check_gradient(g.sum(dgrid * dgrid), [x, grid], feeds)
+
+
+@pytest.mark.parametrize("outside", ["zeros", "edge", "reflect", "symmetric"])
+def test_slopes_at_elements_are_those_that_their_gradients_take(outside):
+    """A slope is linear in x and in dy, so it is the product with its own gradient (Euler), also on
+    elements, at the ends and beyond."""
+    x, places = g.input("x", (1, 2, 3, 4), "float64"), g.input("p", (1, 30, 2), "float64")
+    dy = g.input("dy", (1, 2, 30), "float64")
+    a = ip.InterpolateAttributes("linear", outside)
+    slopes = apply(ip.InterpolatePlaceGradient, dy, x, places, attributes=a).output
+    loss = g.sum(slopes * g.constant(RNG.standard_normal(slopes.shape)))
+    ddy, dx = g.gradient(loss, [dy, x])
+    outputs = {"loss": loss, "by_dy": g.sum(ddy * dy), "by_x": g.sum(dx * x)}
+    whole = np.array(list(itertools.product(range(-1, 5), range(-1, 4))), float)[None]
+    feeds = {"x": RNG.standard_normal(x.shape), "p": whole, "dy": RNG.standard_normal(dy.shape)}
+    found = g.compile(outputs=outputs).step(feeds)
+    assert abs(found["loss"]) > 0.1
+    np.testing.assert_allclose(found["by_dy"], found["loss"], rtol=1e-11)
+    np.testing.assert_allclose(found["by_x"], found["loss"], rtol=1e-11)
+
+
+def test_the_gradient_of_a_cubic_grid_has_none():
+    x, grid = g.input("x", (1, 1, 3, 4)), g.input("grid", (1, 3, 2))
+    (dgrid,) = g.gradient(g.sum(g.grid_sample(x, grid, "cubic")), [grid])
+    with pytest.raises(GradientError, match="for the form linear alone, got cubic"):
+        g.gradient(g.sum(dgrid * dgrid), [grid])
 
 
 def test_one_element_reflects_to_itself():

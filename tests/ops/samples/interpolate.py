@@ -86,7 +86,14 @@ def place_sample(label, x, places, form, outside):
     a = ip.InterpolateAttributes(form, outside)
     y = (*x[:2], *places[1:-1])
     build = direct(ip.InterpolatePlaceGradient, a)
-    return Sample("interpolate_place_gradient", build, (y, x, places), reference, label=label)
+    reads = {
+        "dy": {"ddplaces", "x", "places"}, "x": {"ddplaces", "dy", "places"},
+        "places": {"ddplaces", "dy", "x", "places"},
+    }  # fmt: skip
+    return Sample(
+        "interpolate_place_gradient", build, (y, x, places), reference,
+        reads if form == "linear" else {}, label=label,
+    )  # fmt: skip
 
 
 def samples(label, x, places, form, outside):
@@ -98,7 +105,7 @@ def samples(label, x, places, form, outside):
             "interpolate", direct(ip.Interpolate, a), (x, places),
             lambda x, places: interpolated(x, places, form, outside),
             {"x": {"dy", "places"}, "places": {"dy", "x", "places"}},
-            second_order=False, label=label,
+            second_order=form == "linear", label=label,
         ),
         Sample(
             "interpolate_input_gradient", direct(ip.InterpolateInputGradient, back), (y, places),
@@ -106,7 +113,7 @@ def samples(label, x, places, form, outside):
                 lambda x: interpolated(x, places, form, outside), x, dy
             ),
             {"dy": {"ddx", "places"}, "places": {"ddx", "dy", "places"}},
-            second_order=False, label=label,
+            second_order=form == "linear", label=label,
         ),
     ]  # fmt: skip
 
