@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import graphc
 from graphc.errors import OptionError, did_you_mean
-from graphc.ir.graph import Value
+from graphc.ir.builder import apply
+from graphc.ir.graph import Node, Value
 from graphc.onnx import Network
 
 SUFFIX = ".onnx"
@@ -15,6 +17,12 @@ SUFFIX = ".onnx"
 
 LOSSES = ("cross_entropy", "mse")
 """Losses beside the outputs of a file; behind a colon stands the output that they are of."""
+
+SOFTMAXES = ("softmax", "log_softmax")
+"""Ops that cross entropy stands for."""
+
+MOVES = ("cast", "reshape", "transpose")
+"""Ops that may stand behind a softmax that ends a network."""
 
 
 def onnx_model(path: str) -> Callable[..., Value]:
@@ -90,21 +98,47 @@ def _first(path: str, network: Network) -> Value:
 
 
 def _cross_entropy(network: Network, output: Value) -> Value:
-    """Against labels that are fed; classes lie along the last axis, of maps along the second."""
-    logits = _before_softmax(output)
+    """Against labels that are fed, one for each line of classes."""
+    logits, axis = _logits(output)
     if logits.type.rank < 2:
         raise OptionError(f"cross entropy is of (rows, ..., classes), and the output {logits.type}")
-    axis = 1 if logits.type.rank > 3 else logits.type.rank - 1
     places = (*logits.shape[:axis], *logits.shape[axis + 1 :])
     labels = graphc.input(_free(network, "labels"), places, "int64")
     return graphc.softmax_cross_entropy(logits, labels, axis=axis)
 
 
-def _before_softmax(output: Value) -> Value:
-    """What a softmax at the end is of: cross entropy has its own."""
-    node = output.node
-    is_last = node is not None and node.op.name in ("softmax", "log_softmax")
-    return node.inputs[0] if node is not None and is_last else output
+def _logits(output: Value) -> tuple[Value, int]:
+    """What cross entropy is of, and the axis of its classes.
+
+    A softmax that ends the network is left out, also where others move its results, as its form up
+    to opset 12 does. Classes lie along its axis; without one along the last, of maps the second.
+    """
+    moves, value = list[Node](), output
+    while value.node is not None and value.node.op.name in MOVES:
+        moves.append(value.node)
+        value = value.node.inputs[0]
+    softmax = value.node
+    if softmax is None or softmax.op.name not in SOFTMAXES:
+        return output, 1 if output.type.rank > 3 else output.type.rank - 1
+    logits, axis = softmax.inputs[0], softmax.attributes.axis
+    for move in reversed(moves):
+        behind = _axis_behind(move, axis)
+        if behind is None:  # classes were several axes, and are again from here on
+            break
+        logits = apply(type(move.op), logits, attributes=move.attributes).output
+        axis = behind
+    return logits, axis
+
+
+def _axis_behind(move: Node, axis: int) -> int | None:
+    """Where an axis is in what a node of `MOVES` makes; None where a reshape cuts or joins it."""
+    have, want = move.inputs[0].shape, move.output.shape
+    if move.op.name == "transpose":
+        place: int = move.attributes.permutation.index(axis)
+        return place
+    lines = (math.prod(have[:axis]), have[axis])
+    found = (i for i, extent in enumerate(want) if (math.prod(want[:i]), extent) == lines)
+    return next(found, None)
 
 
 def _mse(network: Network, output: Value) -> Value:
