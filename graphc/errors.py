@@ -129,6 +129,10 @@ class OnnxError(GraphcError):
         self.undetermined = frozenset(undetermined)
 
 
+class TorchError(GraphcError):
+    """A module of torch cannot be planned or imported: what stands in the way, and where."""
+
+
 class PackingError(GraphcError):
     """Buffers to be packed, or a file of them, are not well formed.
 

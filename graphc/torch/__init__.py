@@ -2,3 +2,7 @@
 
 Each public function stands in a file that does not import torch, so that it is there without it.
 """
+
+from graphc.torch.plans import frontier, partition_fn, plan
+
+__all__ = ["frontier", "partition_fn", "plan"]

@@ -1,34 +1,101 @@
-"""The largest number of bytes that is live while a step of torch runs on the CPU."""
+"""Bytes and seconds of running things in torch, as its allocators and the clock tell them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
+
+MARK = "graphc/"
+"""Begins the names of the ranges that the profiler is told."""
 
 
 def measured_peak(
-    run: Callable[[], object], held: Iterable[torch.Tensor] = (), reserve_bytes: int = 0
+    run: Callable[[], object],
+    held: Iterable[torch.Tensor] = (),
+    reserve_bytes: int = 0,
+    device: torch.device | None = None,
 ) -> int:
     """Bytes of the storages of `held`, which live before `run`, and the most that it adds to them.
 
-    Every allocation and release of torch's CPU allocator counts, of workspaces, too. A caller
-    holds parameters, buffers, inputs and those ``.grad`` that are there already.
+    On a CPU every allocation and release of torch's allocator counts, of workspaces, too; on a GPU
+    the bytes that its caching allocator hands out. A caller holds parameters, buffers, inputs and
+    those ``.grad`` that are there already.
     """
     before = storage_bytes(held) + reserve_bytes
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        run()
-    found = recorded.profiler.kineto_results.events()
-    changes = [(event.start_ns(), event.nbytes()) for event in found if event.name() == "[memory]"]
+    if device is not None and device.type == "cuda":
+        return before + _peak_on_gpu(run, device)
+    return before + peaks([run])[0]
+
+
+def peaks(runs: Iterable[Callable[[], object]]) -> list[int]:
+    """The most bytes that each run adds on the CPU; what makes a run, and its result, do not count.
+
+    All in one recording, whose begin takes longer than most runs.
+    """
+    # One recording of several ranges needs the events of all of them.
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
+        for number, run in enumerate(runs):
+            with record_function(f"{MARK}{number}"):
+                result = run()
+            del result, run
+    ranges: dict[int, tuple[int, int]] = {}
+    changes: list[tuple[int, int]] = []
+    for event in told.profiler.kineto_results.events():
+        begin = event.start_ns()
+        if event.name() == "[memory]":
+            changes.append((begin, event.nbytes()))
+        elif event.name().startswith(MARK):
+            ranges[int(event.name()[len(MARK) :])] = (begin, begin + event.duration_ns())
+    changes.sort(key=lambda change: change[0])
+    return [_most(changes, *ranges[number]) for number in sorted(ranges)]
+
+
+def _most(changes: Iterable[tuple[int, int]], begin: int, end: int) -> int:
     live = most = 0
-    for _, change in sorted(changes, key=lambda each: each[0]):
-        live += change
-        most = max(most, live)
-    return before + most
+    for at, change in changes:
+        if begin <= at <= end:
+            live += change
+            most = max(most, live)
+    return most
+
+
+def _peak_on_gpu(run: Callable[[], object], device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device) - before)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the tensors' storages, each of which counts once."""
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
     return sum(storage.nbytes() for storage in storages.values())
+
+
+def seconds_of(
+    run: Callable[[], Any], device: torch.device | None = None, enough: float = 0.02, most: int = 20
+) -> float:
+    """The least time of a few runs, after one that warms up."""
+    run()
+    best, spent = float("inf"), 0.0
+    for _ in range(most):
+        _wait(device)
+        started = time.perf_counter()
+        run()
+        _wait(device)
+        took = time.perf_counter() - started
+        best, spent = min(best, took), spent + took
+        if spent > enough:
+            break
+    return best
+
+
+def _wait(device: torch.device | None) -> None:
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,193 @@
+"""Seconds and bytes of the nodes of a joint graph, measured once for each distinct node.
+
+A node is run on numbers of its own, of the types, shapes and strides that the graph says. What
+counts is its target and what it is given: two layers of one shape are measured once. Results are
+kept in a file for each device and version of torch, so that the next plan has the same costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from graphc.errors import TorchError
+from graphc.files import write_atomically
+from graphc.torch.joint import Joint, mutates
+from graphc.torch.measure import measured_peak, peaks, seconds_of
+from graphc.torch.steps import Measured, device_of
+
+UNMEASURED = Measured(0.0, 0, ())
+"""What a node is taken to cost that writes into its operands: it is run once in any plan."""
+
+
+def measure(joint: Joint, cache: Mapping[str, Measured] | None = None) -> dict[fx.Node, Measured]:
+    """What each computing node takes, from the cache or by running it.
+
+    The random state and the contents of parameters stay as they are.
+    """
+    store = Store.of_device(_device(joint)) if cache is None else Store(None, dict(cache))
+    keys = {step.node: key_of(step.node) for step in joint.steps if not mutates(step.node)}
+    missing = {key: node for node, key in keys.items() if key not in store.known}
+    if missing:
+        store.add(_run(list(missing), list(missing.values())))
+    return {
+        step.node: _fitting(step.makes, store.known.get(keys.get(step.node, ""), UNMEASURED), joint)
+        for step in joint.steps
+    }
+
+
+def _fitting(makes: tuple[int, ...], found: Measured, joint: Joint) -> Measured:
+    """Where results are not one storage each, as the graph says they are, its bytes count."""
+    if len(found.result_bytes) == len(makes):
+        return found
+    return Measured(found.seconds, found.workspace, tuple(joint.bytes[value] for value in makes))
+
+
+class Store:
+    """Measurements by key, and the file that keeps them."""
+
+    def __init__(self, path: Path | None, known: dict[str, Measured]) -> None:
+        self.path, self.known = path, known
+
+    @classmethod
+    def of_device(cls, device: torch.device) -> Store:
+        """Those of a device, in the user's cache, as XDG's base directories say."""
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        named = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+        known_by = hashlib.sha256(
+            f"{torch.__version__} {named} {torch.get_num_threads()}".encode()
+        ).hexdigest()[:16]
+        path = Path(home) / "graphc" / "torch" / f"{known_by}.json"
+        return cls(path, _read(path))
+
+    def add(self, found: Mapping[str, Measured]) -> None:
+        """Take new measurements in, and keep them where the file can be written."""
+        self.known.update(found)
+        if self.path is None:
+            return
+        content = json.dumps({key: astuple(each) for key, each in sorted(self.known.items())})
+        # A cache that cannot be kept costs a second at the next plan, and no more.
+        with contextlib.suppress(OSError, TorchError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, [content.encode()], TorchError)
+
+
+def _read(path: Path) -> dict[str, Measured]:
+    """What a file holds; nothing where it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text())
+        return {
+            str(key): Measured(float(seconds), int(workspace), tuple(int(size) for size in sizes))
+            for key, (seconds, workspace, sizes) in found.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "cpu"
+    return next((line for line in lines if line.startswith("model name")), "cpu")
+
+
+def _device(joint: Joint) -> torch.device:
+    devices = {device_of(step.node) for step in joint.steps}
+    gpus = sorted((each for each in devices if each.type == "cuda"), key=str)
+    return gpus[0] if gpus else torch.device("cpu")
+
+
+def key_of(node: fx.Node) -> str:
+    """What tells distinct nodes apart: the op, and the types, shapes and strides it is given."""
+    given = tree_map(_described, (node.args, dict(node.kwargs)))
+    return f"{node.target} {given}"
+
+
+def _described(argument: Any) -> Any:
+    if not isinstance(argument, fx.Node):
+        return str(argument)
+    value = argument.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    shape, stride = tuple(value.shape), tuple(value.stride())
+    return f"{value.dtype}{shape}{stride}{value.device}"
+
+
+def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
+    """Times first, then bytes: a profiler would be part of the times."""
+    with torch.no_grad(), torch.random.fork_rng(), _disable_current_modes():
+        timed = [_timed(_call(node), device_of(node)) for node in nodes]
+        most = _peaks(nodes)
+    return {
+        key: Measured(seconds, max(peak - sum(sizes), 0), sizes)
+        for key, (seconds, sizes), peak in zip(keys, timed, most, strict=True)
+    }
+
+
+def _timed(call: Callable[[], Any], device: torch.device) -> tuple[float, tuple[int, ...]]:
+    return seconds_of(call, device), _result_bytes(call())
+
+
+def _peaks(nodes: list[fx.Node]) -> list[int]:
+    """The most bytes that each node allocates; its operands are there for its turn alone."""
+    on_gpu = {node for node in nodes if device_of(node).type == "cuda"}
+    on_cpu = (_call(node) for node in nodes if node not in on_gpu)
+    found = iter(peaks(on_cpu) if len(on_gpu) < len(nodes) else ())
+    return [
+        measured_peak(_call(node), device=device_of(node)) if node in on_gpu else next(found)
+        for node in nodes
+    ]
+
+
+def _call(node: fx.Node) -> Callable[[], Any]:
+    """A call of the node's op on operands made anew: they are there during the call alone."""
+    target = node.target
+    made: dict[fx.Node, Any] = {}
+
+    def operand(argument: Any) -> Any:
+        if not isinstance(argument, fx.Node):
+            return argument
+        if argument not in made:
+            made[argument] = _numbers(argument)
+        return made[argument]
+
+    def call() -> Any:
+        return target(*args, **kwargs)
+
+    args, kwargs = tree_map(operand, (node.args, dict(node.kwargs)))
+    return call
+
+
+def _numbers(node: fx.Node) -> Any:
+    """A tensor as the graph says: floats around 1, integers 0, which are indices of anything."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return value
+    extents = zip(value.shape, value.stride(), strict=True)
+    count = 1 + sum((size - 1) * step for size, step in extents) if value.numel() else 0
+    flat = torch.zeros(count, dtype=value.dtype, device=value.device)
+    if value.dtype.is_floating_point:
+        flat.uniform_(0.5, 1.5)
+    return flat.as_strided(tuple(value.shape), tuple(value.stride()))
+
+
+def _result_bytes(result: Any) -> tuple[int, ...]:
+    storages = {
+        storage._cdata: storage.nbytes()
+        for leaf in tree_leaves(result)
+        if isinstance(leaf, torch.Tensor)
+        for storage in [leaf.untyped_storage()]
+    }
+    return tuple(storages.values())

@@ -1,0 +1,224 @@
+"""The joint graph of a forward and a backward pass, as AOTAutograd traces it, seen by storages.
+
+A value is a storage of a fake tensor. A node that only views storages is no step: it is emitted
+where it is read. The others are steps, in the order of the trace but for one rule: what belongs to
+the backward pass stands behind what belongs to the forward pass.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import TorchError
+
+aten = torch.ops.aten
+
+NORM_BACKWARD = {
+    aten.native_batch_norm_backward.default: 7,
+    aten.cudnn_batch_norm_backward.default: None,
+    aten.miopen_batch_norm_backward.default: None,
+}
+"""Where each says whether it trains; None where it always does. Then running statistics are idle.
+
+They are its operands 3 and 4, and would outlast the forward pass for nothing.
+"""
+
+COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
+"""Namespaces of ops that wait for other processes."""
+
+
+def tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """The fake tensors that a node gives, in order."""
+    return [t for t in tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What tells storages of fake tensors apart, as long as the graph is there."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node that computes, the values that it reads, and those that it makes."""
+
+    node: fx.Node
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+
+class Joint:
+    """Values and steps of a joint graph; `forward_outputs` of its outputs are the forward pass's.
+
+    Raises `TorchError` for what cannot be planned: symbolic sizes, collectives, effects.
+    """
+
+    def __init__(self, module: fx.GraphModule, forward_outputs: int) -> None:
+        self.module = module
+        self.nodes = list(module.graph.nodes)
+        _read_no_running_statistics(module.graph)
+        for node in self.nodes:
+            _refuse(node)
+        output = self.nodes[-1]
+        self.outputs: tuple[fx.Node | None, ...] = tuple(output.args[0])
+        self.output_descriptions = list(output.meta.get("desc", (None,) * len(self.outputs)))
+        self.forward_outputs = forward_outputs
+        self.bytes: list[int] = []
+        self.base: list[fx.Node] = []
+        """The node whose tensor stands for each value: a step, a getitem of one, or a source."""
+        self.values: dict[fx.Node, tuple[int, ...]] = {}
+        """The storages of the tensors that a node gives, in their order."""
+        self._number: dict[int, int] = {}
+        self.steps: list[Step] = []
+        self.step_of: dict[fx.Node, int] = {}
+        self.sources: list[fx.Node] = []
+        """Placeholders and constants."""
+        for node in self._in_order():
+            self._enter(node)
+        for value in range(len(self.base)):
+            self.base[value] = self._owner(self.base[value], value)
+
+    @cached_property
+    def fake_mode(self) -> Any:
+        """The mode in which the tensors of the graph were made."""
+        modes = (getattr(t, "fake_mode", None) for node in self.nodes for t in tensors_of(node))
+        return next(mode for mode in modes if mode is not None)
+
+    @cached_property
+    def turn(self) -> int:
+        """The number of steps of the forward pass."""
+        return sum(step.node not in self._backward for step in self.steps)
+
+    @cached_property
+    def tangents(self) -> list[fx.Node]:
+        """The gradients that the backward pass is given."""
+        return [node for node in self.sources if is_tangent(node)]
+
+    @cached_property
+    def mutated(self) -> frozenset[fx.Node]:
+        """Sources that have other contents after the forward pass."""
+        by_description = {
+            node.meta.get("desc"): node for node in self.sources if node.op == "placeholder"
+        }
+        described = (
+            getattr(each, "mutated_input", None)
+            for each in self.output_descriptions[: self.forward_outputs]
+        )
+        found = {by_description[each] for each in described if each in by_description}
+        for step in self.steps:
+            if mutates(step.node):
+                found.update(n for n in step.node.all_input_nodes[:1] if n in self.sources)
+        return frozenset(found)
+
+    @cached_property
+    def source_values(self) -> frozenset[int]:
+        """Storages that are there before the forward pass."""
+        return frozenset(
+            value
+            for node in self.sources
+            if not is_tangent(node)
+            for value in self.values.get(node, ())
+        )
+
+    @cached_property
+    def _backward(self) -> frozenset[fx.Node]:
+        found: set[fx.Node] = set()
+        for node in self.nodes:
+            is_tagged = node.meta.get("partitioner_tag") == "is_backward"
+            is_behind = any(each in found for each in node.all_input_nodes)
+            if is_tangent(node) or is_tagged or is_behind:
+                found.add(node)
+        return frozenset(found)
+
+    def _in_order(self) -> Iterator[fx.Node]:
+        behind = self._backward
+        yield from (node for node in self.nodes if node not in behind)
+        yield from (node for node in self.nodes if node in behind)
+
+    def _enter(self, node: fx.Node) -> None:
+        if node.op == "output":
+            return
+        if node.op in ("placeholder", "get_attr"):
+            self.sources.append(node)
+        given = [self._number.get(storage_key(tensor)) for tensor in tensors_of(node)]
+        is_step = node.op == "call_function" and node.target is not operator.getitem
+        is_step = is_step and (None in given or mutates(node))
+        known = len(self.bytes)
+        self.values[node] = tuple(self._value(tensor, node) for tensor in tensors_of(node))
+        if is_step:
+            reads = dict.fromkeys(
+                value for each in node.all_input_nodes for value in self.values[each]
+            )
+            self.step_of[node] = len(self.steps)
+            self.steps.append(Step(node, tuple(reads), tuple(range(known, len(self.bytes)))))
+
+    def _value(self, tensor: torch.Tensor, node: fx.Node) -> int:
+        key = storage_key(tensor)
+        if key not in self._number:
+            self._number[key] = len(self.bytes)
+            self.bytes.append(int(tensor.untyped_storage().nbytes()))
+            self.base.append(node)
+        return self._number[key]
+
+    def _owner(self, node: fx.Node, value: int) -> fx.Node:
+        """Of a node with several outputs, the getitem that gives this one, if there is any."""
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            return node
+        for user in node.users:
+            if user.target is operator.getitem and self.values.get(user) == (value,):
+                return user
+        return node
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """Whether a node is a gradient that the backward pass is given."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether a node draws random numbers."""
+    tags = getattr(node.target, "tags", ())
+    return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether a node writes into an operand."""
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
+
+
+def _read_no_running_statistics(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        place = NORM_BACKWARD.get(node.target, -1)
+        if place != -1 and (place is None or node.args[place]):
+            node.args = (*node.args[:3], None, None, *node.args[5:])
+
+
+def _refuse(node: fx.Node) -> None:
+    """Raise `TorchError` for a node that cannot be planned."""
+    namespace = getattr(node.target, "namespace", "")
+    if namespace in COLLECTIVES:
+        raise TorchError(
+            f"{node.target} waits for other processes, which a plan of one cannot hold; keep "
+            "collectives outside the module, as DistributedDataParallel around it does"
+        )
+    for leaf in tree_leaves(node.meta.get("val")):
+        sizes: tuple[Any, ...] = ()
+        if isinstance(leaf, torch.Tensor):
+            sizes = (*leaf.shape, *leaf.stride()) if leaf.layout == torch.strided else ()
+        elif isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            sizes = (leaf,)
+        if any(isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool) for size in sizes):
+            raise TorchError(
+                f"{node.name} has a size that is not known before the step ({leaf}); a plan is "
+                "made for one shape, so give a shape that does not depend on data"
+            )
+        if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
+            raise TorchError(f"{node.name} is {leaf.layout}; only strided tensors can be planned")

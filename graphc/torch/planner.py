@@ -1,0 +1,134 @@
+"""Sequences of a joint graph for a budget of bytes, or of time; monotone by construction.
+
+Limits of live bytes stand at places that no budget moves, with p the peak of running all once:
+
+    coarse    p · 2 ^ (-i / 8),    i = 0, 1, 2, ... as long as there are plans
+    fine      eight between two coarse ones
+
+A budget may take the plan of every coarse limit below it, the one of the fewest bytes, and those of
+the fine limits below it within its own gap, of the latter only what is no cheaper than all that the
+gap's upper end may take. So what a larger budget may take is never dearer, and of plans of one cost
+the smallest is taken: a larger budget never has a slower plan, a smaller one never a higher peak.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+
+from graphc.planning.bound import extra_cost, least_bytes
+from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
+from graphc.planning.steps import Steps
+
+COARSE, FINE = 8, 8
+"""Limits per factor of 2, and how many of theirs lie between two."""
+
+
+class BudgetPlanner:
+    """Plans of one joint graph for any budget; each limit is planned once."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self._planner = SequencePlanner(steps)
+        self._known: dict[int, SequencePlan | None] = {}
+
+    @cached_property
+    def seconds(self) -> float:
+        """What running each step once takes."""
+        return self.steps.cost_of(range(len(self.steps)))
+
+    @property
+    def once(self) -> SequencePlan:
+        """The plan that repeats nothing."""
+        return self._planner.once
+
+    @cached_property
+    def least(self) -> SequencePlan:
+        """The plan of the fewest bytes found at any price."""
+        plans = [self._planner.least(), *self._coarse]
+        return min(plans, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
+
+    @cached_property
+    def bound_bytes(self) -> int:
+        """Bytes that no sequence can go below."""
+        return least_bytes(self.steps)
+
+    def bound_cost(self, budget: int) -> float:
+        """Seconds of repeats that every sequence within a budget takes at least."""
+        return extra_cost(self.steps, budget)
+
+    def within(self, budget: int) -> SequencePlan | None:
+        """The cheapest plan found of at most `budget` bytes, or None."""
+        return _cheapest(self._candidates(budget))
+
+    def costing(self, seconds: float) -> SequencePlan:
+        """The plan of the fewest bytes found whose repeats take at most so long."""
+        within = [plan for plan in (*self._coarse, self.least) if plan.extra_cost <= seconds]
+        smallest = min(within, key=lambda plan: plan.peak_bytes)
+        below = next((i for i in itertools.count() if self._limit(i) < smallest.peak_bytes), 0)
+        finer = [self._fine(number) for number in range(FINE * below, FINE * (below + 1))]
+        within += [plan for plan in finer if plan and plan.extra_cost <= seconds]
+        return min(within, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
+
+    @cached_property
+    def knee(self) -> SequencePlan:
+        """The plan where bytes against time bends: the farthest from the chord of both ends."""
+        plans = self.frontier
+        most, least = plans[0], plans[-1]
+        width, height = most.peak_bytes - least.peak_bytes, least.extra_cost - most.extra_cost
+        return max(
+            plans,
+            key=lambda plan: (
+                (most.peak_bytes - plan.peak_bytes) * height
+                - (plan.extra_cost - most.extra_cost) * width
+            ),
+        )
+
+    @cached_property
+    def frontier(self) -> list[SequencePlan]:
+        """Plans from the most bytes to the fewest, those left out that another is no worse than."""
+        kept: list[SequencePlan] = []
+        plans = sorted((*self._coarse, self.least), key=lambda p: (p.extra_cost, p.peak_bytes))
+        for plan in plans:
+            if not kept or plan.peak_bytes < kept[-1].peak_bytes:
+                kept.append(plan)
+        return kept
+
+    def _candidates(self, budget: int) -> Iterator[SequencePlan]:
+        """What a budget may take."""
+        always = [*self._coarse, self.least]
+        yield from (plan for plan in always if plan.peak_bytes <= budget)
+        if budget >= self.once.peak_bytes:
+            return
+        gap = next(i for i in itertools.count() if self._limit(FINE * (i + 1)) <= budget)
+        above = self._limit(FINE * gap)
+        cheapest = _cheapest(plan for plan in always if plan.peak_bytes <= above)
+        for number in range(FINE * gap + 1, FINE * (gap + 1)):
+            plan = self._fine(number) if self._limit(number) <= budget else None
+            if plan is not None and (cheapest is None or plan.extra_cost >= cheapest.extra_cost):
+                yield plan
+
+    @cached_property
+    def _coarse(self) -> list[SequencePlan]:
+        """The plans of the coarse limits, as far as they reach."""
+        plans: list[SequencePlan] = []
+        for index in itertools.count():
+            plan = self._fine(FINE * index)
+            if plan is None:
+                return plans
+            plans.append(plan)
+        raise AssertionError("limits end where no plan fits")
+
+    def _limit(self, number: int) -> int:
+        return int(self.once.peak_bytes * 2.0 ** (-number / (COARSE * FINE)))
+
+    def _fine(self, number: int) -> SequencePlan | None:
+        limit = self._limit(number)
+        if limit not in self._known:
+            self._known[limit] = self._planner.plan_for(limit)
+        return self._known[limit]
+
+
+def _cheapest(plans: Iterator[SequencePlan]) -> SequencePlan | None:
+    return min(plans, key=lambda plan: (plan.extra_cost, plan.peak_bytes), default=None)

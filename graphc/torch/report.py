@@ -1,0 +1,191 @@
+"""What a plan for a module takes: its peak, what is there then, what is repeated, and bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import fx
+
+from graphc.errors import BudgetError
+from graphc.ir.types import exact_bytes, format_bytes
+from graphc.planning.sequence_planner import SequencePlan
+from graphc.torch.held import Held
+from graphc.torch.planner import BudgetPlanner
+from graphc.torch.steps import TorchSteps
+
+SHOWN = 6
+"""Rows of a printed table."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """Bytes that live at the peak: those of one module's results."""
+
+    module: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Nodes of one module that run again, how often, and the seconds that this takes."""
+
+    module: str
+    times: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plan on the trade-off: its peak, and the part of a step's time that its repeats add."""
+
+    peak_bytes: int
+    extra_time: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known of a plan before its first step.
+
+    `peak_bytes` is the most of a whole step; `plain_bytes` would be that without repeats, and no
+    plan of any kind is below `bound_bytes`. `extra_time` is a part of the `seconds` of a step
+    without repeats; within the peak, no plan adds less than `bound_time`.
+    """
+
+    peak_bytes: int
+    plain_bytes: int
+    least_bytes: int
+    bound_bytes: int
+    seconds: float
+    extra_time: float
+    bound_time: float
+    held: Held
+    at_peak: str
+    live: tuple[Live, ...]
+    repeated: tuple[Repeated, ...]
+    frontier: list[Point]
+
+    @classmethod
+    def of(
+        cls, torch_steps: TorchSteps, planner: BudgetPlanner, plan: SequencePlan, held: Held
+    ) -> Report:
+        """The report of one plan."""
+        seconds = planner.seconds or 1.0
+        node, live = at_peak(torch_steps, plan.sequence)
+        return cls(
+            peak_bytes=plan.peak_bytes,
+            plain_bytes=planner.once.peak_bytes,
+            least_bytes=planner.least.peak_bytes,
+            bound_bytes=planner.bound_bytes,
+            seconds=planner.seconds,
+            extra_time=plan.extra_cost / seconds,
+            bound_time=planner.bound_cost(plan.peak_bytes) / seconds,
+            held=held,
+            at_peak=node,
+            live=tuple(live),
+            repeated=tuple(_repeated(torch_steps, plan.sequence)),
+            frontier=[Point(p.peak_bytes, p.extra_cost / seconds) for p in planner.frontier],
+        )
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The report as an object of JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        held = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in asdict(self.held).items() if n)
+        lines = [
+            f"planned peak   {exact_bytes(self.peak_bytes)}, at {self.at_peak}",
+            f"without plan   {exact_bytes(self.plain_bytes)}",
+            f"least found    {exact_bytes(self.least_bytes)}",
+            f"proven least   {exact_bytes(self.bound_bytes)}",
+            f"extra time     {self.extra_time:.1%} of a step, proven least {self.bound_time:.1%}",
+            f"held           {held}",
+        ]
+        lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
+        repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
+        return "\n".join([*lines, *_table("repeated", repeats)])
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+    shown = [f"  {name or '(the module itself)'}: {content}" for name, content in rows[:SHOWN]]
+    more = [f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+    return [title, *shown, *more] if rows else []
+
+
+def module_path(node: fx.Node) -> str:
+    """The path of the module whose forward a node is of, or whose gradient: ``blocks.3.norm``."""
+    found = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    paths = [path for path, _ in found.values()]
+    return clean(paths[-1]) if paths else ""
+
+
+def clean(path: str) -> str:
+    """A path as ``named_modules`` gives it, from what Dynamo calls it."""
+    for noise in ("L['self'].module.", "L['self'].module", "L['self'].", "L['self']"):
+        path = path.removeprefix(noise)
+    path = path.replace("_modules['", "").replace("']", "").replace("[", ".").replace("]", "")
+    return path.strip(".")
+
+
+def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list[Live]]:
+    """The node at the peak of a sequence, and the bytes that live there by module."""
+    steps = torch_steps.steps
+    levels = steps.profile(sequence, steps.held)
+    position = levels.index(max(levels))
+    step = sequence[position]
+    live = set(steps.held)
+    for later in reversed(sequence[position + 1 :]):
+        live.difference_update(steps.outputs[later])
+        live.update(steps.inputs[later])
+    made = {value for each in sequence[: position + 1] for value in steps.outputs[each]}
+    live = (live & made) | {*steps.inputs[step], *steps.outputs[step]}
+    by_module: Counter[str] = Counter()
+    for value in live:
+        maker = torch_steps.nodes[steps.maker[value]] if steps.maker[value] >= 0 else None
+        by_module[module_path(maker) if maker is not None else ""] += steps.bytes[value]
+    node = torch_steps.nodes[step]
+    rows = sorted(by_module.items(), key=lambda row: (-row[1], row[0]))
+    return _told(node), [Live(module, size) for module, size in rows if size]
+
+
+def _told(node: fx.Node | None) -> str:
+    if node is None:
+        return "the turn"
+    path = module_path(node)
+    return f"{node.name} of {path}" if path else node.name
+
+
+def _repeated(torch_steps: TorchSteps, sequence: Sequence[int]) -> list[Repeated]:
+    times: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    counts = Counter(sequence)
+    for step, count in counts.items():
+        node = torch_steps.nodes[step]
+        if node is not None and count > 1:
+            path = module_path(node)
+            times[path] += count - 1
+            seconds[path] += (count - 1) * torch_steps.steps.cost[step]  # type: ignore[assignment]
+    rows = [Repeated(path, times[path], float(seconds[path])) for path in times]
+    return sorted(rows, key=lambda row: (-row.seconds, row.module))
+
+
+def does_not_fit(torch_steps: TorchSteps, planner: BudgetPlanner, budget: int) -> BudgetError:
+    """What would fit, what cannot, and the modules at the peak of the least."""
+    least = planner.least
+    node, live = at_peak(torch_steps, least.sequence)
+    largest = [(each.module or "(the module itself)", each.bytes) for each in live[:SHOWN]]
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    fixed = torch_steps.steps.fixed_bytes
+    return BudgetError(
+        f"no plan within {exact_bytes(budget)} was found; the least found is "
+        f"{exact_bytes(least.peak_bytes)}, and none can be below {exact_bytes(planner.bound_bytes)}"
+        f", of which {format_bytes(fixed)} are there before the step. At its peak, {node}, live "
+        f"besides: {listed}. Raise the budget, or take a smaller batch",
+        least.peak_bytes,
+        planner.bound_bytes,
+        node,
+        largest,
+    )

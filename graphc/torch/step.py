@@ -1,0 +1,207 @@
+"""A module of torch whose step is planned: what `graphc.torch.plan` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from graphc.errors import GraphcError, OptionError, TorchError
+from graphc.ir.types import parse_bytes
+from graphc.planning.sequence_planner import SequencePlan
+from graphc.torch.backend import backend
+from graphc.torch.costs import measure
+from graphc.torch.emit import emit
+from graphc.torch.held import Held, held_by, reserve_bytes
+from graphc.torch.joint import Joint
+from graphc.torch.planner import BudgetPlanner
+from graphc.torch.report import Point, Report, does_not_fit
+from graphc.torch.runner import Boxed
+from graphc.torch.steps import TorchSteps
+
+MOST_SHAPES = 256
+"""Shapes of one module that torch.compile keeps apart."""
+
+
+class _PlannedOnlyError(Exception):
+    """Raised in place of the first node: the plan is made, and nothing has run."""
+
+
+class Goal:
+    """What a plan is asked for: bytes, or a part of a step's time, or neither."""
+
+    def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
+        if budget is not None and max_extra_time is not None:
+            raise OptionError("give a budget or max_extra_time, not both")
+        if max_extra_time is not None and not (
+            isinstance(max_extra_time, int | float) and max_extra_time >= 0
+        ):
+            raise OptionError(f"max_extra_time is a number from 0 up, got {max_extra_time!r}")
+        self.budget = None if budget is None else parse_bytes("budget", budget)
+        self.max_extra_time = max_extra_time
+
+
+class PlannedStep:
+    """Called like the module; its `report` is that of the shape that was planned last."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        goal: Goal,
+        loss_fn: Callable[..., Any] | None,
+        held: Callable[[Sequence[Any]], Held],
+    ) -> None:
+        self.module, self.goal, self.loss_fn = module, goal, loss_fn
+        self.reports: list[Report] = []
+        self._held = held
+        self._args: Sequence[Any] = ()
+        self._plans_only = False
+        self._compiled = torch.compile(
+            self._forward,
+            backend=backend(self._partition, self._started),
+            fullgraph=True,
+            dynamic=False,
+        )
+
+    def __call__(self, *args: Any) -> Any:
+        """What the module returns, or the loss; its backward pass keeps to the plan."""
+        self._args = args
+        try:
+            with torch._dynamo.config.patch(recompile_limit=MOST_SHAPES):
+                return self._compiled(*args)
+        except Exception as error:
+            told = _as_graphc_error(error)
+            if told is error:
+                raise
+            raise told from (None if isinstance(told, _PlannedOnlyError) else error.__cause__)
+        finally:
+            self._args = ()
+
+    @property
+    def report(self) -> Report:
+        """What the plan of the shape that was planned last takes, and why."""
+        return self.reports[-1]
+
+    def plan(self, args: Sequence[Any]) -> None:
+        """Plan the shapes of these arguments; nothing is run."""
+        self._plans_only = True
+        try:
+            self(*args)
+        except _PlannedOnlyError:
+            pass
+        finally:
+            self._plans_only = False
+        if not self.reports:
+            raise TorchError("nothing of the module is differentiated, so there is no step to plan")
+
+    def _forward(self, *args: Any) -> Any:
+        if self.loss_fn is None:
+            return self.module(*args)
+        return self.loss_fn(self.module(*args[:-1]), args[-1])
+
+    def _started(self, run: Boxed) -> Boxed:
+        def started(args: list[Any]) -> tuple[Any, ...]:
+            if self._plans_only:
+                raise _PlannedOnlyError
+            return run(args)
+
+        started._boxed_call = True  # type: ignore[attr-defined]
+        return started
+
+    def _partition(
+        self, module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        held = self._held(self._args)
+        torch_steps, planner = prepared(module, num_fwd_outputs, held.bytes)
+        found = chosen(planner, self.goal, torch_steps)
+        self.reports.append(Report.of(torch_steps, planner, found, held))
+        return emit(torch_steps, found.sequence)
+
+
+def prepared(
+    module: fx.GraphModule, forward_outputs: int, fixed_bytes: int
+) -> tuple[TorchSteps, BudgetPlanner]:
+    """The steps of a joint graph and their planner."""
+    joint = Joint(module, forward_outputs)
+    torch_steps = TorchSteps(joint, measure(joint), fixed_bytes)
+    return torch_steps, BudgetPlanner(torch_steps.steps)
+
+
+def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> SequencePlan:
+    """The plan that a goal asks for; raises `BudgetError` where nothing fits."""
+    if goal.budget is not None:
+        found = planner.within(goal.budget)
+        if found is None:
+            raise does_not_fit(torch_steps, planner, goal.budget)
+        return found
+    if goal.max_extra_time is not None:
+        return planner.costing(goal.max_extra_time * planner.seconds)
+    return planner.knee
+
+
+def planned(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    budget: int | str | None,
+    max_extra_time: float | None,
+    loss_fn: Callable[..., Any] | None,
+    reserve: torch.optim.Optimizer | int | str | None,
+    accumulate: bool,
+) -> PlannedStep:
+    """What `graphc.torch.plan` gives."""
+    kept = reserve_bytes(reserve)
+    step = PlannedStep(
+        module,
+        Goal(budget, max_extra_time),
+        loss_fn,
+        lambda given: held_by(module, given, kept, accumulate),
+    )
+    step.plan(args)
+    return step
+
+
+def frontier(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    loss_fn: Callable[..., Any] | None,
+    reserve: torch.optim.Optimizer | int | str | None,
+    accumulate: bool,
+) -> list[Point]:
+    """What `graphc.torch.frontier` gives."""
+    step = planned(module, args, None, None, loss_fn, reserve, accumulate)
+    return step.report.frontier
+
+
+def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
+    """What `graphc.torch.partition_fn` gives."""
+    goal = Goal(budget, None)
+
+    def partition(
+        module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        joint = Joint(module, num_fwd_outputs)
+        fixed = sum(joint.bytes[value] for value in joint.source_values)
+        # Another compiler wants graphs in which nothing is overwritten.
+        torch_steps = TorchSteps(joint, measure(joint), fixed, in_place=False)
+        planner = BudgetPlanner(torch_steps.steps)
+        return emit(torch_steps, chosen(planner, goal, torch_steps).sequence)
+
+    return partition
+
+
+def _as_graphc_error(error: Exception) -> Exception:
+    """What torch.compile wraps: our own errors as they were, its refusals as ours."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, GraphcError | _PlannedOnlyError):
+            return seen
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__
+    if isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        first = str(error).strip().splitlines()[0]
+        return TorchError(
+            f"torch.compile cannot trace the module as one graph: {first}; "
+            "see what torch says below, and keep what it cannot trace outside the module"
+        )
+    return error

@@ -1,0 +1,222 @@
+"""A joint graph as the planner's steps.
+
+Beside the nodes that compute there are
+
+    the random state, before each random op                    a repeat draws from it again
+    new running statistics, before each norm that updates any  a repeat does not make them
+    the turn, where the forward pass returns                   makes the tangents
+
+none of which is ever repeated, so that each byte is counted where it lies. What the forward pass
+returns is held to the end, as by a caller. What is there before the step (parameters, buffers,
+inputs) is no value: its bytes are `fixed_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import fx
+
+from graphc.planning.steps import Run, Steps
+from graphc.torch.joint import Joint, Step, aten, is_random, mutates
+
+STATEFUL_NORMS = {
+    aten._native_batch_norm_legit_functional.default: aten._native_batch_norm_legit.no_stats
+}
+"""Training batch norms read running statistics for their update only: repeats need none."""
+
+NEW_STATISTICS = 3
+"""The first of their outputs that is a new running statistic."""
+
+IN_PLACE = {
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.div.Tensor: aten.div_.Tensor,
+    aten.add.Scalar: aten.add_.Scalar,
+    aten.mul.Scalar: aten.mul_.Scalar,
+    aten.div.Scalar: aten.div_.Scalar,
+    aten.neg.default: aten.neg_.default,
+    aten.relu.default: aten.relu_.default,
+    aten.tanh.default: aten.tanh_.default,
+    aten.sigmoid.default: aten.sigmoid_.default,
+    aten.exp.default: aten.exp_.default,
+    aten.silu.default: aten.silu_.default,
+    aten.hardtanh.default: aten.hardtanh_.default,
+    aten.hardswish.default: aten.hardswish_.default,
+    aten.leaky_relu.default: aten.leaky_relu_.default,
+    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
+}
+"""Ops whose first operand may hold the result where nothing reads it any more: the same bits."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What running a node takes: seconds, bytes beside its operands and results, and of these."""
+
+    seconds: float
+    workspace: int
+    result_bytes: tuple[int, ...]
+
+
+class TorchSteps:
+    """The planner's steps of a joint graph, and which node each of them is.
+
+    `measured` has every node that computes; `fixed_bytes` are there before the step and after it.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        measured: Mapping[fx.Node, Measured],
+        fixed_bytes: int,
+        in_place: bool = True,
+    ) -> None:
+        self.joint, self.in_place = joint, in_place
+        self.nodes: list[fx.Node | None] = []
+        """By step; None for a drawing of the random state, and for the turn."""
+        self.state_of: dict[int, int] = {}
+        """The value of the random state that each random step reads."""
+        self.bytes = list(joint.bytes)
+        self._cost: list[float] = []
+        self._workspace: list[int] = []
+        self._inputs: list[tuple[int, ...]] = []
+        self._outputs: list[tuple[int, ...]] = []
+        self._once: set[int] = set()
+        for number, step in enumerate(joint.steps):
+            if number == joint.turn:
+                self._add_turn()
+            self._add(step, measured[step.node])
+        if joint.turn == len(joint.steps):
+            self._add_turn()
+        turn = self._turn
+        self.steps = Steps(
+            cost=tuple(self._cost),
+            workspace=tuple(self._workspace),
+            inputs=tuple(self._inputs),
+            outputs=tuple(self._outputs),
+            overwrites=self._overwrites(),
+            bytes=tuple(self.bytes),
+            once=frozenset(self._once),
+            held=self.held,
+            runs=(Run(0, turn, len(self.nodes)),),
+            fixed_bytes=fixed_bytes,
+        )
+
+    @cached_property
+    def turn(self) -> int:
+        """The step at which the forward pass returns."""
+        return self._turn
+
+    def _append(
+        self,
+        node: fx.Node | None,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        measured: Measured,
+    ) -> None:
+        self.nodes.append(node)
+        self._inputs.append(inputs)
+        self._outputs.append(outputs)
+        self._cost.append(measured.seconds)
+        self._workspace.append(measured.workspace)
+
+    def _add(self, step: Step, measured: Measured) -> None:
+        for value, size in zip(step.makes, measured.result_bytes, strict=True):
+            self.bytes[value] = size
+        there = self.joint.source_values
+        reads = tuple(value for value in step.reads if value not in there)
+        if is_random(step.node):
+            reads = (*reads, self._add_state(step.node))
+            self.state_of[len(self.nodes)] = reads[-1]
+        makes = step.makes
+        if step.node.target in STATEFUL_NORMS:
+            statistics = self.joint.values[step.node][NEW_STATISTICS:]
+            self._add_once(statistics)
+            makes = tuple(value for value in makes if value not in statistics)
+        if self._must_run_once(step.node) or not self.held.isdisjoint(makes):
+            self._once.add(len(self.nodes))
+        self._append(step.node, reads, makes, measured)
+
+    def _add_state(self, node: fx.Node) -> int:
+        value = len(self.bytes)
+        self.bytes.append(random_state(device_of(node)).nbytes)
+        self._add_once((value,))
+        return value
+
+    def _add_turn(self) -> None:
+        self._turn = len(self.nodes)
+        tangents = self.joint.tangents
+        self._add_once(tuple(dict.fromkeys(v for n in tangents for v in self.joint.values[n])))
+
+    def _add_once(self, makes: tuple[int, ...]) -> None:
+        """What happens beside the nodes: it takes no time, and is never repeated."""
+        self._once.add(len(self.nodes))
+        self._append(None, (), makes, Measured(0.0, 0, ()))
+
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """What the caller has at the end: outputs of the forward pass, tangents, gradients."""
+        joint = self.joint
+        nodes = [*joint.outputs, *joint.tangents]
+        held = {value for node in nodes if node is not None for value in joint.values[node]}
+        return frozenset(held - joint.source_values)
+
+    def _must_run_once(self, node: fx.Node) -> bool:
+        if mutates(node):
+            return True
+        # After the forward pass those have other contents.
+        changed = any(source in self.joint.mutated for source in self._read_through_views(node))
+        return changed and node.target not in STATEFUL_NORMS
+
+    def _read_through_views(self, node: fx.Node) -> set[fx.Node]:
+        joint = self.joint
+        return {joint.base[value] for each in node.all_input_nodes for value in joint.values[each]}
+
+    def _overwrites(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        return tuple(self._overwritten(number) for number in range(len(self.nodes)))
+
+    def _overwritten(self, number: int) -> tuple[tuple[int, int], ...]:
+        """The result and the first operand, where they are whole, equal storages."""
+        node = self.nodes[number]
+        if not self.in_place or node is None or node.target not in IN_PLACE:
+            return ()
+        operand = node.args[0]
+        if not isinstance(operand, fx.Node) or len(self._outputs[number]) != 1:
+            return ()
+        given, result = operand.meta.get("val"), node.meta["val"]
+        values = self.joint.values[operand]
+        fits = (
+            isinstance(given, torch.Tensor)
+            and values[0] not in self.joint.source_values
+            and values[0] not in self.held
+            and given.dtype == result.dtype
+            and given.shape == result.shape
+            and given.stride() == result.stride()
+            and given.untyped_storage().nbytes() == given.numel() * given.element_size()
+            and self.bytes[values[0]] == self.bytes[self._outputs[number][0]]
+            and self._inputs[number].count(values[0]) == 1
+            and self._reads_once(node, values[0])
+        )
+        return ((self._outputs[number][0], values[0]),) if fits else ()
+
+    def _reads_once(self, node: fx.Node, value: int) -> bool:
+        """Whether no other operand lies in the storage of the first."""
+        others = [each for each in node.args[1:] if isinstance(each, fx.Node)]
+        return all(value not in self.joint.values[each] for each in others)
+
+
+def device_of(node: fx.Node) -> torch.device:
+    """The device of what a node makes."""
+    for tensor in torch.utils._pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(tensor, torch.Tensor):
+            return tensor.device
+    return torch.device("cpu")
+
+
+def random_state(device: torch.device) -> torch.Tensor:
+    """The state of the generator from which a random op on this device draws."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
