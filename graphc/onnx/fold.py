@@ -31,11 +31,17 @@ MOST_ELEMENTS = 2**16
 """Operands of more elements are left to the graph, so that reading a network stays fast."""
 
 
+def is_folded(node: onnx.NodeProto) -> bool:
+    """Whether a node is computed while a network is read, if its operands are known."""
+    is_standard = node.domain in ("", "ai.onnx")
+    return is_standard and node.op_type in FOLDED and bool(node.input)
+
+
 def folded(
     node: onnx.NodeProto, operands: Sequence[Operand | None], opset: int
 ) -> list[Weight] | None:
     """The outputs of a node as known tensors, or None for a node that a step computes."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in FOLDED or not node.input:
+    if not is_folded(node):
         return None
     tensors = [o for o in operands if isinstance(o, Weight)]
     if len(tensors) != sum(1 for operand in operands if operand is not None):
@@ -66,8 +72,9 @@ def _extended(node: onnx.NodeProto, arrays: list[Array], opset: int) -> list[Wei
     first = arrays[0]
     if node.op_type == "Range":
         start, limit, step = (array.reshape(()).item() for array in arrays)
-        count = math.ceil((limit - start) / step) if step else 0
-        if count > MOST_ELEMENTS:
+        if not step:
+            raise OnnxError("the step of a Range is not 0")
+        if math.ceil((limit - start) / step) > MOST_ELEMENTS:
             return None
     elif node.op_type == "Tile":
         if first.size * math.prod(int(n) for n in arrays[1].reshape(-1)) > MOST_ELEMENTS:

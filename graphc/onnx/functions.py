@@ -30,13 +30,9 @@ class Body:
 
 def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int) -> Body | None:
     """The body of a node's operator for operands of these types; None where it has none."""
-    try:
-        schema = defs.get_schema(node.op_type, opset, node.domain)
-    except defs.SchemaError:
-        try:
-            schema = defs.get_schema(node.op_type, domain=node.domain)
-        except defs.SchemaError:
-            return None
+    schema = _schema(node, opset)
+    if schema is None:
+        return None
     function = _function(schema, node, types, opset)
     if function is None:
         return None
@@ -47,6 +43,22 @@ def body_of(node: onnx.NodeProto, types: Sequence[TensorType | None], opset: int
                 inner.domain = MASKED
     versions = [o.version for o in function.opset_import if o.domain in ("", "ai.onnx")]
     return Body(function.input, function.output, nodes, max(versions, default=opset))
+
+
+def has_body(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether a node's operator has a body for operands of some types."""
+    schema = _schema(node, opset)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def _schema(node: onnx.NodeProto, opset: int) -> Any:
+    """ONNX's definition of a node's operator; the newest where this version has none."""
+    for version in (opset, defs.onnx_opset_version()):
+        try:
+            return defs.get_schema(node.op_type, version, node.domain)
+        except defs.SchemaError:
+            continue
+    return None
 
 
 def _function(

@@ -26,8 +26,8 @@ from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import TensorType
 from graphc.onnx import rules
 from graphc.onnx.calls import Call, Operand, UndeterminedError, UnsupportedError
-from graphc.onnx.fold import folded
-from graphc.onnx.functions import body_of
+from graphc.onnx.fold import folded, is_folded
+from graphc.onnx.functions import body_of, has_body
 from graphc.onnx.model import STANDARD, Model, bound_types, parsed, read_model
 from graphc.onnx.network import Network
 from graphc.onnx.recorded_network import recorded_network
@@ -38,6 +38,9 @@ Environment = MutableMapping[str, Operand | Missing]
 
 DEEPEST = 64
 """Bodies within bodies; deeper ones are no model's."""
+
+REPEATED = ("Loop", "Scan")
+"""Operators whose body is read whatever they are given, which one of If's two is not."""
 
 
 def load(
@@ -196,6 +199,7 @@ class Importer:
         for name in node.input:
             operand = environment.get(name) if name else None
             if isinstance(operand, Missing):
+                self._pass_over(node)
                 return [operand] * len(node.output)
             if name and operand is None:
                 error = OnnxError(f"it reads {name!r}, which nothing before it computes")
@@ -239,9 +243,7 @@ class Importer:
         """The body of an operator's function in its place."""
         body = body_of(node, [None if o is None else o.type for o in operands], self.opset)
         if body is None:
-            name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-            place = Place(node.name or next(iter(node.output), ""))
-            return [self.problems.operator(name, place)] * len(node.output)
+            return [self._without_rule(node)] * len(node.output)
         around, self.opset = self.opset, body.opset
         self._depth += 1
         try:
@@ -256,6 +258,20 @@ class Importer:
         finally:
             self._depth -= 1
             self.opset = around
+
+    def _without_rule(self, node: onnx.NodeProto) -> Missing:
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        return self.problems.operator(name, Place(node.name or next(iter(node.output), "")))
+
+    def _pass_over(self, node: onnx.NodeProto) -> None:
+        """Note what is missing whatever the operands of a node would have been."""
+        domain = "" if node.domain in STANDARD else node.domain
+        if (domain, node.op_type) in rules.RULES:
+            for attribute in node.attribute if node.op_type in REPEATED else ():
+                for inner in attribute.g.node:
+                    self._pass_over(inner)
+        elif not is_folded(node) and not has_body(node, self.opset):
+            self._without_rule(node)
 
     def subgraph(
         self, graph: onnx.GraphProto, environment: Environment, given: Mapping[str, Operand]

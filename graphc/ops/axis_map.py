@@ -2,7 +2,8 @@
 
 Resizing, padding by what is there and folding windows are such maps; each is two ops, the map and
 its transpose, of which either is the other's gradient. A table follows from attributes and extents
-alone: it is worked out when a program is bound and takes no bytes of the arena.
+alone: it is worked out while a plan is made, which asks what a map costs, and takes no bytes of
+the arena. Larger ones than `MOST_TAPS` are refused where a node is made.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
 from graphc.ir.types import TensorType
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import COUNTED
+
+MOST_TAPS = 2**24
+"""Numbers that a table holds at most, about 400 MiB with what making it takes."""
 
 TILE_BYTES = 4 * 2**20
 """Bytes of scratch, if the device allows as much and one line across the axis needs no more."""
@@ -91,6 +95,10 @@ class AxisMap(Op):
         """The map's table, from an axis of `source` elements to one of `result`."""
         raise NotImplementedError
 
+    def taps(self, attributes: Any) -> int:
+        """How many places a result of the map sums at most."""
+        return 1
+
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
         """Raise `GraphcError` for attributes that do not suit the map's extents."""
 
@@ -104,9 +112,20 @@ class AxisMap(Op):
         if self.transposes:
             float_dtype(x)
         self.check(attributes, x, source, result)
+        self._check_size(attributes, result)
         shape = list(x.shape)
         shape[attributes.axis] = extent
         return x.with_shape(shape)
+
+    def _check_size(self, attributes: Any, result: int) -> None:
+        """Raise `ShapeError` for a table that would fill memory, before it is made."""
+        taps = self.taps(attributes)
+        if max(attributes.extent, result * taps) > MOST_TAPS:
+            raise ShapeError(
+                f"the table of a map along an axis holds at most {MOST_TAPS} numbers, and {result} "
+                f"results that sum {taps} places each to an extent of {attributes.extent} need "
+                "more; map a shorter axis, or split it first"
+            )
 
     def fill(self, attributes: Any) -> float:
         """What a result is that sums nothing."""

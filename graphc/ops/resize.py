@@ -88,6 +88,16 @@ def _height(a: ResizeAttributes, distance: Array) -> Array:
     return heights
 
 
+def _squeeze(a: ResizeAttributes) -> float:
+    """Distances at which the interpolation's kernel is read, of those between elements."""
+    return min(a.scale, 1.0) if a.antialias else 1.0
+
+
+def _reach(a: ResizeAttributes) -> int:
+    """How many places the kernel reads on either side of a coordinate."""
+    return math.ceil((1 if a.form == "linear" else 2) / _squeeze(a))
+
+
 def interpolation(a: ResizeAttributes, source: int, result: int) -> Table:
     """What each result sums of an axis of `source` elements."""
     centres = coordinates_of(a, source, result)
@@ -96,8 +106,7 @@ def interpolation(a: ResizeAttributes, source: int, result: int) -> Table:
         kept = ((centres >= 0) & (centres <= source - 1))[:, None]
     if a.form == "nearest":
         return table_of(np.clip(_rounded(a, centres), 0, source - 1)[:, None], None, kept)
-    squeeze = min(a.scale, 1.0) if a.antialias else 1.0
-    reach = math.ceil((1 if a.form == "linear" else 2) / squeeze)
+    squeeze, reach = _squeeze(a), _reach(a)
     places = np.floor(centres)[:, None] + np.arange(1 - reach, reach + 1)
     weights = _height(a, (places - centres[:, None]) * squeeze)
     if a.antialias:
@@ -121,6 +130,9 @@ class ResizeAxis(AxisMap):
         length = a.scale * source
         if not result - 0.5 <= length < result + 1:
             raise ShapeError(f"an axis of {source} times {a.scale:g} has not {result} elements")
+
+    def taps(self, attributes: Any) -> int:
+        return 1 if attributes.form == "nearest" else 2 * _reach(attributes)
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
         return interpolation(attributes, source, result)

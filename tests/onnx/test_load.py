@@ -187,29 +187,48 @@ def test_known_inputs_become_part_of_the_network():
 # --- what is missing ---
 
 
+def loop_of(node, turns):
+    """A Loop whose body is one node of the number of the turn."""
+    make = helper.make_tensor_value_info
+    going = helper.make_node("Identity", ["go"], ["on"])
+    inputs = [make("turn", INT64, ()), make("go", TensorProto.BOOL, ())]
+    outputs = [make("on", TensorProto.BOOL, ()), make(node.output[0], INT64, None)]
+    body = helper.make_graph([going, node], "body", inputs, outputs)
+    return helper.make_node("Loop", [turns, ""], ["looped"], body=body)
+
+
 def test_one_error_lists_all_that_is_missing():
     nodes = [
         helper.make_node("Frobnicate", ["x"], ["a"], "first", domain="com.example"),
         helper.make_node("Frobnicate", ["a"], ["b"], "second", domain="com.example"),
         helper.make_node("NonZero", ["x"], ["c"], "third"),
         helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("Range", ["zero", "two", "zero"], ["known"], "still"),
+        helper.make_node("Abs", ["known"], ["folded"]),
+        helper.make_node("Celu", ["d"], ["e"]),
+        loop_of(helper.make_node("Unique", ["turn"], ["u"], "in the body"), "d"),
     ]
+    tensors = {"zero": np.int64(0), "two": np.int64(2)}
     others = {"s": (TensorProto.STRING, (1,)), "q": (TensorProto.INT8, (1,))}
-    inputs, outputs = {"x": (FLOAT, ("N", 2)), **others}, {"b": (FLOAT, None)}
-    made = model(nodes, inputs, outputs, domains=("com.example",))
-    with pytest.raises(OnnxError) as caught:
-        graphc.onnx.load(made)
-    text = str(caught.value)
+    lines = (
+        "operator com.example::Frobnicate: 2 times, first in 'first'",
+        "operator NonZero: 1 times, first in 'third'",
+        "operator Unique: 1 times, first in 'in the body'",
+        "Range 'still'",
+    )
+
+    def told(shape, others):
+        inputs, outputs = {"x": (FLOAT, shape), **others}, {"b": (FLOAT, None)}
+        with pytest.raises(OnnxError) as caught:
+            graphc.onnx.load(model(nodes, inputs, outputs, tensors, domains=("com.example",)))
+        return str(caught.value)
+
+    for text in (told((2, 2), {}), told(("N", 2), others)):  # whatever the nodes are given
+        assert all(line in text for line in lines)
+        assert not any(name in text for name in ("Relu", "Abs", "Celu", "Loop"))
     assert "'x' is [N, 2]" in text
     assert "'s' has the element type string" in text
     assert "'q' has the element type int8" in text
-    with pytest.raises(OnnxError) as caught:
-        graphc.onnx.load(model(nodes, {"x": (FLOAT, (2, 2))}, {"b": (FLOAT, None)},
-                               domains=("com.example",)))  # fmt: skip
-    text = str(caught.value)
-    assert "operator com.example::Frobnicate: 1 times, first in 'first'" in text
-    assert "operator NonZero: 1 times, first in 'third'" in text
-    assert "Relu" not in text
 
 
 def test_operators_are_counted():

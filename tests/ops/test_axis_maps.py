@@ -83,6 +83,37 @@ def test_the_table_of_a_long_edge_is_short():
         assert len(segments_of(dx.node.op.table(dx.node))) <= 5
 
 
+def wide(extent):
+    """A value whose last axis is long, and which holds no bytes."""
+    return g.input("wide", (1, extent))
+
+
+def slope(x):
+    return g.gradient(g.sum(g.resize(x, (1, 2))), [x])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: g.resize(wide(4), (1, 2**23 + 1), form="linear"),
+        lambda: g.resize(wide(4), (1, 2**22 + 1), form="cubic"),
+        lambda: g.resize(wide(2**24), (1, 2**20), form="linear", antialias=True),
+        lambda: g.resize(wide(4), scales=(1.0, 1e8)),
+        lambda: g.pad(wide(4), ((0, 0), (0, 2**24)), "edge"),
+        lambda: slope(wide(2**24 + 1)),
+    ],
+)
+def test_a_table_that_would_fill_memory_is_refused_before_it_is_made(build, monkeypatch):
+    monkeypatch.setattr("graphc.ops.axis_map._tabled", None)
+    with pytest.raises(ShapeError, match=f"holds at most {2**24} numbers.*a shorter axis"):
+        build()
+
+
+def test_a_table_at_the_limit_is_none_too_many():
+    assert g.resize(wide(4), (1, 2**23), form="linear").shape == (1, 2**23)
+    assert g.pad(wide(4), ((0, 0), (0, 2**24 - 4)), "edge").shape == (1, 2**24)
+
+
 @pytest.mark.parametrize(
     ("build", "error"),
     [
