@@ -30,8 +30,8 @@ def plan(
     buffers, inputs, activations, workspaces, gradients, and what is kept for `reserve`, an
     optimizer or a number of bytes. With `accumulate`, gradients of earlier steps are there as well.
     Or `max_extra_time` says which part of a step's time may be added, and the fewest bytes within
-    it are planned; without either, the knee of bytes against time. With `loss_fn`, the last argument
-    is a target and a call returns ``loss_fn(module(*args[:-1]), args[-1])``.
+    it are planned; without either, the knee of bytes against time. With `loss_fn`, the last of
+    `args` is a target, and a call returns ``loss_fn(module(*args[:-1]), args[-1])``.
 
     Parameters, ``.grad`` and the optimizer stay torch's; gradients, buffers and random numbers are
     those of the module without a plan, to the bit. Another shape is planned when it comes.
