@@ -2,57 +2,113 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 from onnx.backend.base import Backend as Base
 from onnx.backend.base import BackendRep
 
 from graphc.compiler import compile
-from graphc.errors import OnnxError
+from graphc.errors import FeedError, GpuUnavailable, OnnxError, OptionError, quoted
 from graphc.importing.weights import Array
 from graphc.onnx.importer import load
+from graphc.onnx.model import STANDARD
 from graphc.onnx.network import Network
+from graphc.runtime.gpu.device import find_gpu
 from graphc.runtime.program import Program
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """A program of a model, for inputs of some types and for those that are part of it."""
+
+    network: Network
+    program: Program
+    types: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    baked: Mapping[str, Array]
+
+    def takes(self, arrays: Mapping[str, Array]) -> bool:
+        """Whether the program is for these inputs."""
+        return self.types == _types(arrays) and all(
+            np.array_equal(array, arrays[name]) for name, array in self.baked.items()
+        )
+
+    def run(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
+        read = {source.name for source in self.program.graph.inputs}
+        found = self.program.step(
+            {
+                source.name: arrays[name]
+                for name, source in self.network.inputs.items()
+                if source.name in read
+            }
+        )
+        return tuple(found[f"output{i}"] for i in range(len(self.network.outputs)))
+
+
+def _types(arrays: Mapping[str, Array]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+
 class Prepared(BackendRep):
-    """A model that is compiled when it is first run, for what it is run on.
+    """A model that is compiled when it is first run, and again for inputs of other types.
 
     Shapes, axes and other inputs on which extents depend are part of the program.
     """
 
     def __init__(self, model: onnx.ModelProto, options: Mapping[str, Any]) -> None:
         self._model, self._options = model, dict(options)
+        self._bound: _Bound | None = None
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
-        """The outputs for inputs in the model's order, or by name."""
-        network, program, feeds = self._bound(self._named(inputs))
-        found = program.step(feeds)
-        return tuple(found[f"output{i}"] for i in range(len(network.outputs)))
+        """The outputs for inputs in the model's order, or by name.
+
+        Raises `FeedError` for other inputs than the model has.
+        """
+        arrays = self._named(inputs)
+        if self._bound is None or not self._bound.takes(arrays):
+            self._bound = self._bind(arrays)
+        return self._bound.run(arrays)
 
     def _named(self, inputs: Any) -> dict[str, Array]:
-        if isinstance(inputs, Mapping):
-            return dict(inputs)
         held = {tensor.name for tensor in self._model.graph.initializer}
         names = [value.name for value in self._model.graph.input if value.name not in held]
-        listed = inputs if isinstance(inputs, Sequence) else (inputs,)
-        return {name: np.asarray(array) for name, array in zip(names, listed, strict=False)}
+        return _arrays(names, inputs)
 
-    def _bound(self, arrays: dict[str, Array]) -> tuple[Network, Program, dict[str, Array]]:
-        network, _ = network_for(self._model, arrays)
+    def _bind(self, arrays: dict[str, Array]) -> _Bound:
+        network, baked = network_for(self._model, arrays)
         outputs = {f"output{i}": value for i, value in enumerate(network.outputs.values())}
         program = compile(outputs=outputs, **self._options)
         network.initialize(program)
-        read = {source.name for source in program.graph.inputs}
-        feeds = {
-            source.name: arrays[name]
-            for name, source in network.inputs.items()
-            if source.name in read
-        }
-        return network, program, feeds
+        kept = {name: np.array(arrays[name]) for name in baked}
+        return _Bound(network, program, _types(arrays), kept)
+
+
+def _arrays(names: Sequence[str], inputs: Any) -> dict[str, Array]:
+    """The inputs of those names as arrays; raises `FeedError` for others."""
+    if isinstance(inputs, Mapping):
+        given = dict(inputs)
+    else:
+        listed = inputs if isinstance(inputs, Sequence) else (inputs,)
+        if len(listed) != len(names):
+            told = f"{len(names)} ({', '.join(names)}), got {len(listed)}"
+            raise FeedError(f"run: give an array for each input; the model has {told}")
+        given = dict(zip(names, listed, strict=True))
+    if set(given) != set(names):
+        told = f"{', '.join(names)}, got {', '.join(map(str, given)) or 'none'}"
+        raise FeedError(f"run: give an array for each input; the model has {told}")
+    return {name: _array(name, array) for name, array in given.items()}
+
+
+def _array(name: str, given: Any) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise FeedError(f"run: the input {name!r} is no array: {error}") from None
 
 
 def network_for(
@@ -77,20 +133,73 @@ class Backend(Base):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether this may be tried: what is missing shows when a model is run."""
-        return cls.supports_device(device)
+        """Whether this may be tried: inputs and outputs are tensors, and the device is there.
+
+        What else is missing shows when a model is run.
+        """
+        values = (*model.graph.input, *model.graph.output)
+        are_tensors = all(value.type.WhichOneof("value") == "tensor_type" for value in values)
+        return are_tensors and cls.supports_device(device)
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """The model, ready to run; further options are those of `graphc.compile`."""
+        """The model, ready to run; further options are those of `graphc.compile`.
+
+        Raises `OptionError` for what is no model, and for another device than a CPU or a GPU.
+        """
+        if not isinstance(model, onnx.ModelProto):
+            raise OptionError(f"prepare takes an onnx.ModelProto, got {quoted(model)}")
         return Prepared(model, {"device": _device(device), **kwargs})
 
     @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Array, ...]:
+        """The outputs of one node, in the version ``opset_version`` of its operators.
+
+        What outputs are follows from the node, so `outputs_info` is not read.
+        """
+        names = list(dict.fromkeys(filter(None, node.input)))
+        arrays = _arrays(names, inputs)
+        version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        versions = [helper.make_opsetid("", version)]
+        if node.domain not in STANDARD:
+            versions.append(helper.make_opsetid(node.domain, 1))
+        graph = helper.make_graph(
+            [node],
+            "node",
+            [
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+                )
+                for name, array in arrays.items()
+            ],
+            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        )
+        model = helper.make_model(graph, opset_imports=versions)
+        return cls.prepare(model, device, **kwargs).run(arrays)
+
+    @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether the device is a CPU, or a GPU for CUDA."""
-        return device.partition(":")[0] in ("CPU", "CUDA")
+        """Whether the device is a CPU, or a GPU of this machine."""
+        try:
+            name = _device(device)
+            if name != "cpu":
+                find_gpu(int(name.partition(":")[2] or 0))
+        except (OptionError, GpuUnavailable):
+            return False
+        return True
 
 
 def _device(name: str) -> str:
-    kind, colon, number = name.partition(":")
-    return "cpu" if kind == "CPU" else f"cuda{colon}{number}"
+    """What graphc calls a device of onnx; raises `OptionError` for another."""
+    if name == "CPU":
+        return "cpu"
+    if isinstance(name, str) and re.fullmatch(r"CUDA(:\d+)?", name):
+        return name.lower()
+    raise OptionError(f'a device is "CPU", "CUDA" or "CUDA:1", got {quoted(name)}')
