@@ -22,7 +22,7 @@ from graphc.codegen.text.operands import (
     order_of,
     packs,
 )
-from graphc.codegen.text.scalar import ScalarCode, floating
+from graphc.codegen.text.scalar import ScalarCode, arithmetic_dtype, floating
 from graphc.ir.expression import Expression
 from graphc.ir.types import DType
 
@@ -122,7 +122,10 @@ def _lane_code(
     locals: Mapping[str, DType],
 ) -> list[str]:
     """Statements that evaluate the expressions for one lane of a pack."""
-    scalar = ScalarCode(floating([access.operand.dtype for access in (*reads, *writes)]))
+    beside_none = floating([access.operand.dtype for access in (*reads, *writes)])
+    if beside_none is None and not reads:
+        beside_none = arithmetic_dtype(writes[0].operand.dtype)
+    scalar = ScalarCode(beside_none)
     for access in reads:
         scalar.declare(access.operand.name, access.operand.dtype, access.read())
     read = {name for expression in expressions.values() for name in expression.names}

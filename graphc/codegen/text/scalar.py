@@ -89,7 +89,7 @@ class ScalarCode:
 
     def __init__(self, floating: DType | None) -> None:
         self.floating = floating
-        """The dtype of literals that stand beside no variable."""
+        """The dtype of literals that stand beside no variable; None for that of the first one."""
         self.statements: list[str] = []
         self.variables: dict[str, tuple[str, DType]] = {}
         self.results = 0

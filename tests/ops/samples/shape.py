@@ -21,6 +21,14 @@ WHOLE = shape.PadSliceAttributes((4, 5), (1, 0), (4, 3), (2, 1))
 
 SAMPLES = [
     # shape
+    Sample(
+        "full", lambda: g.full((3, 2), -(2**50), "int64"), (),
+        lambda: np.full((3, 2), -(2**50)), label=" of integers",
+    ),
+    Sample(
+        "full", lambda: g.full((3,), True, "bool"), (), lambda: np.full((3,), True),
+        label=" of bool",
+    ),
     Sample("full", lambda: g.full((3, 2), 1.5, "float64"), (), lambda: np.full((3, 2), 1.5)),
     Sample(
         "reshape", lambda x: g.reshape(x, (2, -1)), (M,), lambda x: x.reshape(2, 6), {"x": {"dy"}}

@@ -60,14 +60,16 @@ def experts():
     return g.softmax_cross_entropy(h, t) + g.mean(g.logsumexp(h, 1)) + g.std(g.min(h, 0))
 
 
-def small_autoencoder(dtype="float64"):
-    """Noise of two kinds, a stopped gradient, and functions that are fused."""
+def small_autoencoder():
+    """Noise of two kinds, a stopped gradient, masked bits, and functions that are fused."""
+    dtype = "float64"
     x = g.input("x", (6, 8), dtype)
     h = g.elu(g.linear(x, 8, name="encoder"))
     spread = g.softplus(g.linear(h, 8, name="deviation"))
     z = h + spread * g.normal((6, 8), dtype=dtype) + g.uniform((6, 1), -0.1, 0.1, dtype)
     y = g.sin(g.linear(z, 8, name="decoder"))
-    known = g.stop_gradient(g.round(g.clip(x, -1.0, 1.0)))
+    coarse = g.bitcast(g.bitcast(x * 3.0, "int64") & -(2**50), dtype)
+    known = g.stop_gradient(g.round(g.clip(coarse, -1.0, 1.0)))
     return g.mean(g.abs(y - known)) + g.mean(g.power(spread, g.erf(h)))
 
 
@@ -114,6 +116,8 @@ def remapped():
     h = g.reshape(h, (2, -1, *h.shape[3:]))
     h = g.pad(g.resize(h, (*h.shape[:2], 7, 4), form="linear"), ((0, 0), (0, 0), (1, 2), 1), "wrap")
     h = g.grid_sample(h, g.tanh(g.parameter("grid", (2, 4, 4, 2), "float64")), "cubic")
+    regions = g.constant(np.array([[-1.0, 0.5, 3.2, 4.0], [0.3, 0.1, 4.9, 2.7]]))
+    h = g.roi_align(h, regions, g.constant(np.array([1, 0])), 4, mode="max")
     h = g.average_pool2d(h, 3, 2, 1, count_include_pad=False)
     return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
 
