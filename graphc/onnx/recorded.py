@@ -41,10 +41,14 @@ def record(model: ModelProto, graph: Graph, training: bool) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The graph that a file was written from, and its states by the names of initializers."""
+    """The graph that a file was written from, and its states by the names of initializers.
+
+    `training` says whether the file computes what a training step does.
+    """
 
     graph: Graph
     states: Mapping[str, State]
+    training: bool
 
 
 def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None:
@@ -55,9 +59,10 @@ def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None
     notes = {entry.key: entry.value for entry in model.metadata_props}
     if GRAPH not in notes:
         return None
+    training = notes.get(TRAINING) == "True"
     try:
         graph = _with_shared_states(parse_graph(_filled(notes[GRAPH], model, read)))
-        again = written(graph, notes.get(TRAINING) == "True")
+        again = written(graph, training)
     except GraphcError:
         return None
     made = again.model
@@ -74,7 +79,7 @@ def recorded(model: ModelProto, read: Callable[[str], Array]) -> Recorded | None
             return None
     for value in graph.kept:
         builder.keep(value)
-    return Recorded(graph, states)
+    return Recorded(graph, states, training)
 
 
 def _filled(text: str, model: ModelProto, read: Callable[[str], Array]) -> str:

@@ -10,11 +10,14 @@ from onnx import ModelProto
 from graphc.importing.network import InitialStates, Kind, Reported
 from graphc.importing.roles import chosen_names
 from graphc.importing.weights import Weight
+from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.rewrite import Rewriter
 from graphc.onnx.network import Network
 from graphc.onnx.recorded import recorded
+from graphc.onnx.rules.norm import by_batch
 from graphc.onnx.weights import stored
+from graphc.ops.batch_norm import BatchNorm
 
 KINDS: Mapping[str, Kind] = {"parameter": "parameter", "statistic": "statistic"}
 """Role of a state → what a report calls it; what has another never changes."""
@@ -32,9 +35,10 @@ def recorded_network(
     if found is None:
         return None
     states = dict(found.states)
-    graph = _with_choice(found.graph, states, chosen_names(trainable, held))
+    graph = _by_batch(found.graph) if found.training else found.graph
+    graph = _with_choice(graph, states, chosen_names(trainable, held))
     named = {state.name: held[name] for name, state in states.items() if state.role in KINDS}
-    inputs = dict(zip((value.name for value in model.graph.input), graph.inputs, strict=True))
+    inputs = dict(zip((x.name for x in model.graph.input), found.graph.inputs, strict=True))
     outputs = zip((value.name for value in model.graph.output), graph.outputs.values(), strict=True)
     return Network(
         inputs,
@@ -44,6 +48,25 @@ def recorded_network(
         {name: source.name for name, source in (inputs | states).items()},
         model.opset_import[0].version,
     )
+
+
+def _by_batch(graph: Graph) -> Graph:
+    """The graph with batch norms as the nodes of a training step: by the batch, whoever runs it."""
+    norms = {node for node in graph.nodes if isinstance(node.op, BatchNorm)}
+    if not norms:
+        return graph
+    rewriter = Rewriter(graph)
+    for node in graph.nodes:
+        if node not in norms:
+            rewriter.put(node, builder.copy(node, rewriter.values(node.inputs)))
+            continue
+        x, scale, bias, *_ = rewriter.values(node.inputs)
+        with builder.in_phase("forward", node.scope, node.segment):
+            y, _, _ = by_batch(x, scale, bias, node.attributes.epsilon)
+        rewriter.stand(node.outputs[:1], (y,))
+    for value in rewriter.kept:
+        builder.keep(value)
+    return builder.trace(rewriter.outputs)
 
 
 def _with_choice(graph: Graph, states: dict[str, State], chosen: Collection[str] | None) -> Graph:

@@ -81,10 +81,10 @@ class BatchNorm(Norm):
 
     def inference(self, node: Node) -> Value:
         x, scale, bias, mean, variance = node.inputs
-        return _by_statistics(x, scale, bias, mean, variance, node.attributes.epsilon)
+        return by_statistics(x, scale, bias, mean, variance, node.attributes.epsilon)
 
 
-def _by_statistics(
+def by_statistics(
     x: Value, scale: Value, bias: Value, mean: Value, variance: Value, epsilon: float
 ) -> Value:
     """x normalised by statistics that are there, a channel at a time."""
@@ -204,7 +204,7 @@ def batch_norm(
         weight = number_between("batch_norm: momentum", momentum, 0, 1)
         attributes = BatchNormAttributes(positive("batch_norm", epsilon), weight)
         if frozen:
-            return _by_statistics(x, *factors, *running, attributes.epsilon)
+            return by_statistics(x, *factors, *running, attributes.epsilon)
         return apply(BatchNorm, x, *factors, *running, attributes=attributes).outputs[0]
 
 

@@ -55,6 +55,32 @@ def test_what_is_recorded_is_the_same_plan(name, tmp_path):
         onnx.checker.check_model(onnx.load(tmp_path / "net.onnx"), full_check=True)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_a_norm_of_a_training_step_is_by_the_batch_for_every_reader(dtype, tmp_path):
+    """Outside of training, too, and with the metadata or without: the file's nodes say so."""
+    x = g.input("x", (4, 3, 2, 2), dtype)
+    with g.scope("body"):
+        y = g.batch_norm(x, name="norm")
+    program = g.compile(g.mean(y * y * y), optimizer=g.optim.SGD(1e-3))
+    g.onnx.save(program, tmp_path / "net.onnx", training=True)
+    given = np.random.default_rng(0).gamma(1.0, 2.0, x.shape).astype(dtype)
+    exact = given.astype(np.float64)
+    spread = np.sqrt(exact.var((0, 2, 3), keepdims=True) + 1e-5)
+    wanted = (((exact - exact.mean((0, 2, 3), keepdims=True)) / spread) ** 3).mean()
+    plain = onnx.load(tmp_path / "net.onnx")
+    del plain.metadata_props[:]
+    networks = [g.onnx.load(source) for source in (tmp_path / "net.onnx", plain)]
+    for network in networks:
+        for options in ({}, {"optimizer": g.optim.SGD(1e-3)}):
+            again = g.compile(network.output, **options)
+            network.initialize(again)
+            found = again.step(x=given)["loss"].astype(np.float64)
+            np.testing.assert_allclose(found, wanted, rtol=1e-9 if dtype == "float64" else 5e-3)
+    recorded = g.plan(networks[0].output).graph
+    assert {node.scope for node in recorded.nodes} == {"", "body/norm"}
+    assert {r.reason for r in networks[0].report} == {"recorded by graphc"}
+
+
 QUICK = ("gpt2", "mobilenet_v2", "vit")
 
 

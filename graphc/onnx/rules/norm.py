@@ -11,7 +11,7 @@ from graphc.ir.graph import State, Value
 from graphc.ir.types import compute_dtype, normalize_axis
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
-from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes
+from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes, by_statistics
 from graphc.ops.norm import EpsilonAttributes, GroupNorm, GroupNormAttributes, LayerNorm
 from graphc.ops.rms_norm import RmsNorm
 
@@ -32,12 +32,18 @@ def batch_norm(call: Call) -> Sequence[Value | None]:
             operands = (x, scale, bias, mean, variance)
             return (apply(BatchNorm, *operands, attributes=moving).outputs[0],)
         return (_by_statistics(x, scale, bias, mean, variance, epsilon),)
-    axes = [i for i in range(x.type.rank) if i != 1]
-    found = graphc.mean(x, axes)
-    centred = graphc.sub(x, _per_channel(found, x))
-    spread = graphc.mean(graphc.mul(centred, centred), axes)
-    y = _by_statistics(x, scale, bias, found, spread, epsilon)
+    y, found, spread = by_batch(x, scale, bias, epsilon)
     return y, _moved(mean, found, kept), _moved(variance, spread, kept)
+
+
+def by_batch(x: Value, scale: Value, bias: Value, epsilon: float) -> tuple[Value, Value, Value]:
+    """x by the statistics of its batch, in training and outside, and these: mean and variance."""
+    wide = graphc.cast(x, compute_dtype(x.type.dtype))
+    axes = [i for i in range(x.type.rank) if i != 1]
+    mean = graphc.mean(wide, axes)
+    centred = graphc.sub(wide, _per_channel(mean, x))
+    variance = graphc.mean(graphc.mul(centred, centred), axes)
+    return by_statistics(x, scale, bias, mean, variance, epsilon), mean, variance
 
 
 def _by_statistics(
@@ -54,6 +60,7 @@ def _per_channel(value: Value, x: Value) -> Value:
 
 
 def _moved(running: Value, found: Value, kept: float) -> Value:
+    found = graphc.cast(found, running.type.dtype)
     return graphc.add(graphc.mul(running, kept), graphc.mul(found, 1 - kept))
 
 
