@@ -8,6 +8,7 @@ from typing import Literal
 
 from graphc.errors import OptionError, quoted
 from graphc.importing.weights import Array, Weight
+from graphc.ir.builder import trace
 from graphc.ir.graph import Input, Value
 from graphc.runtime.program import Program
 
@@ -66,17 +67,26 @@ class Network:
         """Write the model's weights into a program of this network, one tensor at a time.
 
         States that the program has beside them, such as moments, keep what they hold. Raises
-        `OptionError` for a program with none of these states, and `OnnxError` where external data
-        of a file cannot be read.
+        `OptionError` for a program with none of these states and for a network that was read
+        without its weights, and `OnnxError` where external data of a file cannot be read.
         """
         if not isinstance(program, Program):
             raise OptionError(f"initialize takes a compiled program, got {quoted(program)}")
+        if not self.states and any(entry.state is not None for entry in self.report):
+            raise OptionError(
+                "initialize: the network was read without the numbers of its weights; load it with "
+                "weights=True"
+            )
         held = set(program.states)
         named = [name for name in self.states if name in held]
-        if self.states and held and not named:
+        if not named and self._reads_states():
             raise OptionError("the program has no state of this network; compile its outputs")
         for name in named:
             program.states[name] = self.states[name]
+
+    def _reads_states(self) -> bool:
+        """Whether an output is computed from a state of the model."""
+        return any(state.name in self.states for state in trace(self.outputs).states)
 
     @property
     def output(self) -> Value:

@@ -117,6 +117,23 @@ def test_without_weights_states_begin_as_layers_do():
     weight = program.parameters["fc1.weight"]
     assert 0 < np.abs(weight).max() <= bound
     assert not program.parameters["fc1.bias"].any()
+    with pytest.raises(OptionError, match=r"without the numbers of its weights.*weights=True"):
+        network.initialize(program)
+
+
+def test_a_program_of_another_network_is_not_initialized():
+    network = graphc.onnx.load(layers()[0], dims={"N": 2})
+    x = graphc.input("x", (2, 3))
+    for other in (graphc.relu(x), graphc.linear(x, 4)):
+        with pytest.raises(OptionError, match="no state of this network; compile its outputs"):
+            network.initialize(graphc.compile(outputs={"y": other}))
+
+
+def test_weights_that_no_output_reads_need_no_program():
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["x"], ["y"])]
+    made = model(nodes, {"x": (FLOAT, (2, 3))}, {"y": (FLOAT, (2, 3))}, {"w": array((3, 4))})
+    x = array((2, 3), 1)
+    np.testing.assert_array_equal(run(graphc.onnx.load(made), x=x)["y"], np.maximum(x, 0))
 
 
 # --- extents ---
