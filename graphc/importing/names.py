@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from graphc.ir.builder import is_constant_name
+
 _FORBIDDEN = re.compile(r"[^\w.-]")
 
 
@@ -21,10 +23,10 @@ class Names:
         self._taken: set[str] = set()
 
     def unique(self, original: str) -> str:
-        """The mangled name, with a number behind it where another has it already."""
+        """The mangled name, with a number behind it where another, or a constant, may have it."""
         base = name = mangled(original)
         number = 2
-        while name in self._taken:
+        while name in self._taken or is_constant_name(name):
             name, number = f"{base}_{number}", number + 1
         self._taken.add(name)
         return name

@@ -212,6 +212,11 @@ def constant(given: object, name: str | None = None, dtype: object = None) -> St
     return constant_named(called, contents)
 
 
+def is_constant_name(name: str) -> bool:
+    """Whether `constant` calls a tensor so that is given no name."""
+    return re.fullmatch(r"constant/[0-9a-f]{16}", name) is not None
+
+
 def constant_named(name: str, contents: Contents) -> State:
     """The constant of a full name; the same one as before, if there still is one that is equal."""
     made = State(contents.type, name=name, initial=contents, role="constant", trainable=False)

@@ -9,6 +9,7 @@ import onnx
 
 from graphc.importing.roles import Role, chosen_names
 from graphc.importing.weights import Weight
+from graphc.ir.builder import is_constant_name
 from graphc.onnx.model import Model
 
 LAYERS: Mapping[str, tuple[int, ...]] = {
@@ -87,6 +88,8 @@ def _role(
         return Role("constant", f"numbers of {weight.dtype}", False)
     if not weight.shape:
         return Role("constant", "a scalar", False)
+    if is_constant_name(name):
+        return Role("constant", "a constant of graphc", False)
     found = list(_through_views(name, readers))
     for reader in found:
         if reader.node.op_type == "BatchNormalization" and reader.operand in (3, 4):

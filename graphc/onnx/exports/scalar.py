@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from onnx import TensorProto
+import numpy as np
 
 from graphc.ir.types import DType, bool_, int32, uint8
-from graphc.onnx.emission import Emission, element_type
+from graphc.onnx.emission import Emission
 
 SAME = {
     "add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "negative": "Neg",
@@ -86,27 +86,35 @@ def _fmod(on: Emission, names: Sequence[str], dtype: DType) -> str:
 
 
 def _left_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
-    return _shifted(on, names, dtype, "LEFT")
+    if dtype == uint8:
+        return on("BitShift", *names, direction="LEFT")
+    x, count = names
+    is_out, power = _power_of_two(on, count, dtype, 8 * dtype.itemsize)
+    return on("Where", is_out, on.number(0, dtype), on("Mul", x, power))
 
 
 def _right_shift(on: Emission, names: Sequence[str], dtype: DType) -> str:
-    """Of a negative number, the bits that are 0 move: its sign stays."""
+    """A negative number's sign comes in: of its complement, zeros do, and the rest turns back."""
     if dtype == uint8:
-        return _shifted(on, names, dtype, "RIGHT")
+        return on("BitShift", *names, direction="RIGHT")
     x, count = names
-    moved = _shifted(on, names, dtype, "RIGHT")
-    flipped = on("BitwiseNot", _shifted(on, (on("BitwiseNot", x), count), dtype, "RIGHT"))
-    return on("Where", on("Less", x, on.number(0, dtype)), flipped, moved)
+    is_out, power = _power_of_two(on, count, dtype, 8 * dtype.itemsize - 1)
+    is_negative = on("Less", x, on.number(0, dtype))
+    positive = on("Where", is_negative, on("BitwiseNot", x), x)
+    moved = on("Where", is_out, on.number(0, dtype), on("Div", positive, power))
+    return on("Where", is_negative, on("BitwiseNot", moved), moved)
 
 
-def _shifted(on: Emission, names: Sequence[str], dtype: DType, direction: str) -> str:
-    """ONNX shifts numbers without a sign alone."""
-    if dtype == uint8:
-        return on("BitShift", *names, direction=direction)
-    wide = TensorProto.UINT32 if dtype == int32 else TensorProto.UINT64
-    words = [on("Cast", name, to=wide) for name in names]
-    shifted = on("BitShift", *words, direction=direction)
-    return on("Cast", shifted, to=element_type(dtype))
+def _power_of_two(on: Emission, count: str, dtype: DType, bits: int) -> tuple[str, str]:
+    """Whether a count is none from 0 to below `bits`, and two to the power of one that is.
+
+    ONNX's BitShift takes numbers without a sign alone, and leaves moves by all bits open.
+    """
+    below, above = on("Less", count, on.number(0, dtype)), on.number(bits - 1, dtype)
+    is_out = on("Or", below, on("Greater", count, above))
+    powers = np.left_shift(np.ones(bits, dtype.numpy), np.arange(bits, dtype=dtype.numpy))
+    place = on("Where", is_out, on.number(0, dtype), count)
+    return is_out, on("Gather", on.constant(powers), place, axis=0)
 
 
 COMPOSED: Mapping[str, Composed] = {
