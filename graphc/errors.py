@@ -299,5 +299,16 @@ def did_you_mean(given: object, choices: Iterable[str], before: str = "") -> str
     return f"{before}did you mean {' or '.join(near)}?" if near else ""
 
 
+def or_all(given: object, choices: Iterable[str]) -> str:
+    """The question whether one of the nearest choices was meant, else which there are."""
+    listed = list(choices)
+    more = f" and {len(listed) - MOST_NAMES} more" if len(listed) > MOST_NAMES else ""
+    there = f"there are: {', '.join(listed[:MOST_NAMES])}{more}" if listed else "there is none"
+    return did_you_mean(given, listed) or there
+
+
+MOST_NAMES = 20
+"""Names that a message lists."""
+
 MUCH_LESS = 0.1
 """Of difflib's ratio, from 0 to 1: for names of ten letters, one letter."""

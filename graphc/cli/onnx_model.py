@@ -45,13 +45,14 @@ def read(path: str, dims: Mapping[str, Any], trainable: str | None, weights: boo
 def _check_extents(path: str, given: Mapping[str, Any]) -> None:
     inputs = graphc.onnx.input_extents(path)
     missing = dict[str, None]()
+    settled = {n for name in inputs.keys() & given.keys() for n in inputs[name] or ()}
     for name, extents in inputs.items():
         if name in given:
             continue
         if extents is None or None in extents:
             missing[f"{name}=(...)"] = None
         else:
-            named = [n for n in extents if isinstance(n, str) and n not in given]
+            named = [n for n in extents if isinstance(n, str) and n not in given.keys() | settled]
             missing.update((f"{n}=...", None) for n in named)
     if missing:
         listed = ", ".join(f"{name} {_shown(extents)}" for name, extents in inputs.items())

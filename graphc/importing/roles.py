@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from graphc.errors import OptionError, did_you_mean, quoted
+from graphc.errors import OptionError, or_all, quoted
 from graphc.importing.network import Kind
 from graphc.importing.weights import Weight
 from graphc.ir.graph import Initial
@@ -58,7 +58,7 @@ def chosen_names(
         )
     for name in trainable:
         if name not in weights:
-            near = did_you_mean(name, weights)
+            near = or_all(name, weights)
             raise OptionError(f"trainable: the model holds no tensor {name!r}; {near}")
     return set(trainable)
 

@@ -30,19 +30,27 @@ def load(
 ) -> Network:
     """The network of an ONNX file, or of a model in memory, as values to compile or to train.
 
-    `dims` gives numbers to symbolic extents, ``{"N": 32}``, or a shape to an input by its name.
+    `dims` gives numbers to symbolic extents, ``{"N": 32}``, or a shape to an input by its name, of
+    which symbols hold for other inputs, too, and numbers may be others than the file's.
     `trainable` says which weights learn: by default, or for True, those that layers read (see the
     network's report), none for False, or those whose names a regular expression finds, or those
     named. Without `weights` no number of a parameter is read, and each begins as a layer's
     would. `known` gives inputs as numbers that are part of the network, such as shapes.
 
     Raises `OnnxError` for a file that cannot be read, and one that lists all that graphc lacks for
-    it; `OptionError` for names in `dims`, `trainable` or `known` that the model does not have.
+    it; `OptionError` for names in `dims`, `trainable` or `known` that the model does not have,
+    and for extents and numbers that do not suit it.
     """
     _require_onnx()
     from graphc.onnx.importer import load
 
-    return load(path, dims or {}, trainable, weights, known or {})
+    return load(
+        path,
+        {} if dims is None else dims,
+        trainable,
+        weights,
+        {} if known is None else known,
+    )
 
 
 def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | None, ...] | None]:

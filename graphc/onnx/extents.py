@@ -1,10 +1,21 @@
-"""What a file says of its inputs, before it is read as a network."""
+"""What a file says of its inputs, and the numbers that a user gives for what it leaves open."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from graphc.onnx.model import parsed
+import numpy as np
+import onnx
+from onnx import helper
+
+from graphc.errors import GraphcError, OptionError, or_all, quoted
+from graphc.importing.weights import Array
+from graphc.ir.types import TensorType, as_dtype
+from graphc.onnx.model import Model, parsed
+
+Dims = Mapping[str, int | Sequence[int]]
 
 
 def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | None, ...] | None]:
@@ -29,3 +40,145 @@ def input_extents(path: str | os.PathLike[str]) -> dict[str, tuple[int | str | N
             else None
         )
     return found
+
+
+def known_arrays(model: Model, known: Mapping[str, Any]) -> dict[str, Array]:
+    """The numbers of inputs as arrays; raises `OptionError` for what is no input, or not its."""
+    if not isinstance(known, Mapping):
+        raise OptionError(f"known: give arrays by the names of inputs, got {quoted(known)}")
+    inputs = {value.name: value for value in model.inputs}
+    for name in known:
+        if name not in inputs:
+            raise OptionError(f"known: the model has no input {name!r}; {or_all(name, inputs)}")
+    return {name: _known(inputs[name], given) for name, given in known.items()}
+
+
+def _known(value: onnx.ValueInfoProto, given: Any) -> Array:
+    array: Array = np.asarray(given)
+    type = value.type.tensor_type
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(type.elem_type))
+    except (KeyError, TypeError, ValueError):
+        return array  # what it lacks is told with what else is missing
+    if array.dtype.kind in "biuf" and not isinstance(given, np.ndarray | np.generic):
+        with np.errstate(all="ignore"):
+            cast = array.astype(dtype)
+        array = cast if np.array_equal(cast, array) else array
+    fixed = [d.dim_value if d.HasField("dim_value") else None for d in type.shape.dim]
+    is_ranked = not type.HasField("shape") or len(fixed) == array.ndim
+    fits = all(m in (n, None) for m, n in zip(fixed, array.shape, strict=False))
+    if array.dtype != dtype or not is_ranked or not fits:
+        wanted = f"{_declared(value)} of {element_type(type.elem_type)}"
+        raise OptionError(
+            f"known: the input {value.name!r} is {wanted}, got {list(array.shape)} of {array.dtype}"
+        )
+    return array
+
+
+def bound_types(
+    model: Model, dims: Dims, known: Mapping[str, Array]
+) -> dict[str, TensorType | str]:
+    """The type of each input with numbers for its extents, or what is missing for one.
+
+    What the shape of an input says of a symbol holds for the others. Raises `OptionError` for a
+    name in `dims` that is none of the model's, and for numbers that do not agree.
+    """
+    inputs = {value.name: value for value in model.inputs}
+    symbols = {name for value in inputs.values() for name in _symbols(value)}
+    _check_dims(dims, inputs.keys() | symbols)
+    shapes = {
+        name: tuple(given) if isinstance(given, Sequence) else (given,)
+        for name, given in dims.items()
+        if name in inputs and (isinstance(given, Sequence) or name not in symbols)
+    }
+    shapes |= {name: array.shape for name, array in known.items()}
+    numbers = {name: n for name, n in dims.items() if isinstance(n, int) and name in symbols}
+    for name, shape in shapes.items():
+        _settle(inputs[name], shape, numbers)
+    return {name: _bound(value, shapes.get(name), numbers) for name, value in inputs.items()}
+
+
+def _check_dims(dims: Dims, there: Iterable[str]) -> None:
+    if not isinstance(dims, Mapping):
+        raise OptionError(f"dims: give numbers by name, such as {{'N': 32}}, got {quoted(dims)}")
+    names = sorted(there)
+    for name, given in dims.items():
+        if name not in names:
+            raise OptionError(
+                f"dims: the model has no extent or input {name!r}; {or_all(name, names)}"
+            )
+        extents = given if isinstance(given, Sequence) else (given,)
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in extents):
+            raise OptionError(f"dims: {name!r} is whole numbers from 1 up, got {quoted(given)}")
+
+
+def _settle(value: onnx.ValueInfoProto, shape: tuple[int, ...], numbers: dict[str, int]) -> None:
+    """Give symbols the numbers of an input's shape; fixed extents may be others than the file's."""
+    type = value.type.tensor_type
+    if type.HasField("shape") and len(shape) != len(type.shape.dim):
+        raise OptionError(
+            f"dims: the input {value.name!r} is {_declared(value)}, got the shape {quoted(shape)}"
+        )
+    for dim, extent in zip(type.shape.dim, shape, strict=False):
+        if dim.dim_param and numbers.setdefault(dim.dim_param, extent) != extent:
+            raise OptionError(
+                f"the extent {dim.dim_param!r} is {numbers[dim.dim_param]}, and the input "
+                f"{value.name!r}, which is {_declared(value)}, has the shape {quoted(shape)}; "
+                "give one number"
+            )
+
+
+def _symbols(value: onnx.ValueInfoProto) -> list[str]:
+    return [d.dim_param for d in value.type.tensor_type.shape.dim if d.dim_param]
+
+
+def _bound(
+    value: onnx.ValueInfoProto, shape: tuple[int, ...] | None, numbers: Mapping[str, int]
+) -> TensorType | str:
+    """The type of an input, or a sentence about what is missing."""
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return f"input {value.name!r} is a {str(kind).removesuffix('_type')}, not a tensor"
+    type = value.type.tensor_type
+    try:
+        dtype = as_dtype(helper.tensor_dtype_to_np_dtype(type.elem_type))
+    except (KeyError, TypeError, ValueError, GraphcError):
+        return f"input {value.name!r} has the element type {element_type(type.elem_type)}"
+    if shape is None and not type.HasField("shape"):
+        return f"input {value.name!r} has no rank; give its shape: dims={{{value.name!r}: (...)}}"
+    extents: tuple[int | None, ...] | None = shape
+    if extents is None:
+        extents = tuple(
+            d.dim_value if d.HasField("dim_value") else numbers.get(d.dim_param)
+            for d in type.shape.dim
+        )
+    if None in extents:
+        return _unknown(value, extents)
+    try:
+        return TensorType(tuple(int(n) for n in extents if n is not None), dtype)
+    except GraphcError as error:
+        return f"input {value.name!r}: {error}"
+
+
+def _unknown(value: onnx.ValueInfoProto, extents: Sequence[int | None]) -> str:
+    listed = zip(value.type.tensor_type.shape.dim, extents, strict=True)
+    named = [d.dim_param for d, n in listed if n is None and d.dim_param]
+    cure = f"dims={{{named[0]!r}: 1}}" if named else f"dims={{{value.name!r}: (...)}}"
+    return f"input {value.name!r} is {_declared(value)}: give numbers, such as {cure}"
+
+
+def _declared(value: onnx.ValueInfoProto) -> str:
+    """The shape of an input as the file has it."""
+    if not value.type.tensor_type.HasField("shape"):
+        return "of any shape"
+    dims = value.type.tensor_type.shape.dim
+    shown = (str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims)
+    return f"[{', '.join(shown)}]"
+
+
+def element_type(number: int) -> str:
+    """What ONNX calls an element type."""
+    try:
+        return str(onnx.TensorProto.DataType.Name(number)).lower()
+    except ValueError:
+        return f"number {number}"

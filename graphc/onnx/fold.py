@@ -54,7 +54,7 @@ def folded(
         if isinstance(operand, Weight)
     }
     if node.op_type in ("ConstantOfShape", "Expand", "Tile", "Range"):
-        return _extended(node, list(arrays.values()), opset)
+        return _extended(node, arrays, opset)
     return _evaluated(node, arrays, opset)
 
 
@@ -67,8 +67,9 @@ def _evaluated(
     return [known(name, np.asarray(array)) for name, array in zip(names, found, strict=True)]
 
 
-def _extended(node: onnx.NodeProto, arrays: list[Array], opset: int) -> list[Weight] | None:
+def _extended(node: onnx.NodeProto, named: Mapping[str, Array], opset: int) -> list[Weight] | None:
     """What makes large tensors of small ones, within bounds, and in few bytes where that can be."""
+    arrays = [named[name] for name in node.input if name in named]
     first = arrays[0]
     if node.op_type == "Range":
         start, limit, step = (array.reshape(()).item() for array in arrays)
@@ -84,7 +85,7 @@ def _extended(node: onnx.NodeProto, arrays: list[Array], opset: int) -> list[Wei
         return [known(node.output[0], np.broadcast_to(first, shape))]
     else:
         return [_fill(node, tuple(int(n) for n in first.reshape(-1)))]
-    return _evaluated(node, dict(zip(node.input, arrays, strict=True)), opset)
+    return _evaluated(node, named, opset)
 
 
 def _fill(node: onnx.NodeProto, shape: tuple[int, ...]) -> Weight:

@@ -10,11 +10,11 @@ import contextlib
 import os
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
-import numpy as np
 import onnx
 
-from graphc.errors import GraphcError, GraphError, OnnxError, OptionError, did_you_mean
+from graphc.errors import GraphcError, GraphError, OnnxError
 from graphc.importing.names import Names
 from graphc.importing.network import InitialStates, Reported
 from graphc.importing.problems import Missing, Place, Problems
@@ -26,9 +26,10 @@ from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import TensorType
 from graphc.onnx import rules
 from graphc.onnx.calls import Call, Operand, UndeterminedError, UnsupportedError
+from graphc.onnx.extents import bound_types, known_arrays
 from graphc.onnx.fold import folded, is_folded
 from graphc.onnx.functions import body_of, has_body
-from graphc.onnx.model import STANDARD, Model, bound_types, parsed, read_model
+from graphc.onnx.model import STANDARD, Model, parsed, read_model
 from graphc.onnx.network import Network
 from graphc.onnx.recorded_network import recorded_network
 from graphc.onnx.roles import roles
@@ -48,7 +49,7 @@ def load(
     dims: Mapping[str, int | Sequence[int]],
     trainable: bool | str | Collection[str] | None,
     weights: bool,
-    given: Mapping[str, Array],
+    given: Mapping[str, Any],
 ) -> Network:
     """What `graphc.onnx.load` does."""
     try:
@@ -80,14 +81,15 @@ class Importer:
     # --- the whole ---
 
     def network(
-        self, dims: Mapping[str, int | Sequence[int]], given: Mapping[str, Array]
+        self, dims: Mapping[str, int | Sequence[int]], numbers: Mapping[str, Any]
     ) -> Network:
+        given = known_arrays(self.model, numbers)
         inputs, names = self._inputs(dims, given)
         environment: Environment = dict(inputs)
         for value in self.model.inputs:
             environment.setdefault(value.name, self.problems.missing)
         for name, array in given.items():
-            environment[name] = known(name, np.asarray(array))
+            environment[name] = known(name, array)
         for name, weight in self.model.weights.items():
             environment[name] = self._tensor(name, weight)
         self.run(self.model.graph.node, environment)
@@ -105,12 +107,7 @@ class Importer:
     def _inputs(
         self, dims: Mapping[str, int | Sequence[int]], given: Mapping[str, Array]
     ) -> tuple[dict[str, Input], dict[str, str]]:
-        types = bound_types(self.model, dims)
-        for name in given:
-            if name not in types:
-                raise OptionError(
-                    f"known: the model has no input {name!r}; {did_you_mean(name, types)}"
-                )
+        types = bound_types(self.model, dims, given)
         inputs, taken = {}, Names()
         for name, type in types.items():
             if name in given:
@@ -214,7 +211,8 @@ class Importer:
         except GraphcError as error:
             missing = self.problems.add(node.op_type, node.name, error)
         except (MemoryError, RecursionError) as error:
-            missing = self.problems.add(node.op_type, node.name, OnnxError(str(error)))
+            told = OnnxError(str(error) or "it does not fit into memory")
+            missing = self.problems.add(node.op_type, node.name, told)
         except Exception as error:  # a node that is not well formed fails anywhere
             told = OnnxError(f"it is not well formed: {type(error).__name__}: {error}")
             missing = self.problems.add(node.op_type, node.name, told)

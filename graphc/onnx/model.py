@@ -1,9 +1,9 @@
-"""ONNX files: read without their weights, made one opset, their extents given numbers."""
+"""ONNX files: read without their weights, and made one opset."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, version_converter
 
-from graphc.errors import GraphcError, OnnxError, OptionError, did_you_mean, quoted
+from graphc.errors import OnnxError, OptionError, quoted
 from graphc.importing.weights import Weight, filled, known
-from graphc.ir.types import TensorType, as_dtype
 from graphc.onnx.weights import stored
 
 OPSET = 26
@@ -179,88 +178,3 @@ def _converted(model: Model) -> Model:
         weights.setdefault(tensor.name, stored(tensor, "."))
     del converted.graph.initializer[:]
     return Model(converted, weights, model.from_nodes)
-
-
-# --- extents ---
-
-
-def bound_types(
-    model: Model, dims: Mapping[str, int | Sequence[int]]
-) -> dict[str, TensorType | str]:
-    """The type of each input with numbers for its extents, or what is missing for one.
-
-    Raises `OptionError` for a name in `dims` that is none of the model's.
-    """
-    inputs = {value.name: value for value in model.inputs}
-    _check_dims(inputs.values(), dims)
-    return {name: _bound(value, dims) for name, value in inputs.items()}
-
-
-def _check_dims(
-    inputs: Iterable[onnx.ValueInfoProto], dims: Mapping[str, int | Sequence[int]]
-) -> None:
-    if not isinstance(dims, Mapping):
-        raise OptionError(f"dims: give numbers by name, such as {{'N': 32}}, got {quoted(dims)}")
-    there = {value.name for value in inputs}
-    there |= {name for value in inputs for name in _symbols(value)}
-    for name, given in dims.items():
-        if name not in there:
-            near = did_you_mean(name, there) or f"there are: {', '.join(sorted(there)) or 'none'}"
-            raise OptionError(f"dims: the model has no extent or input {name!r}; {near}")
-        extents = given if isinstance(given, Sequence) else (given,)
-        if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in extents):
-            raise OptionError(f"dims: {name!r} is whole numbers from 1 up, got {quoted(given)}")
-
-
-def _symbols(value: onnx.ValueInfoProto) -> list[str]:
-    return [d.dim_param for d in value.type.tensor_type.shape.dim if d.dim_param]
-
-
-def _bound(value: onnx.ValueInfoProto, dims: Mapping[str, int | Sequence[int]]) -> TensorType | str:
-    """The type of an input, or a sentence about what is missing."""
-    kind = value.type.WhichOneof("value")
-    if kind != "tensor_type":
-        return f"input {value.name!r} is a {str(kind).removesuffix('_type')}, not a tensor"
-    type = value.type.tensor_type
-    try:
-        dtype = as_dtype(helper.tensor_dtype_to_np_dtype(type.elem_type))
-    except (KeyError, TypeError, ValueError, GraphcError):
-        return f"input {value.name!r} has the element type {element_type(type.elem_type)}"
-    given = dims.get(value.name)
-    if given is not None:
-        extents: tuple[int | None, ...] = tuple(given) if isinstance(given, Sequence) else (given,)
-    elif not type.HasField("shape"):
-        return f"input {value.name!r} has no rank; give its shape: dims={{{value.name!r}: (...)}}"
-    else:
-        extents = tuple(_extent(d, dims) for d in type.shape.dim)
-    if None in extents:
-        return _unknown(value, extents)
-    try:
-        return TensorType(tuple(int(n) for n in extents if n is not None), dtype)
-    except GraphcError as error:
-        return f"input {value.name!r}: {error}"
-
-
-def _extent(
-    dim: onnx.TensorShapeProto.Dimension, dims: Mapping[str, int | Sequence[int]]
-) -> int | None:
-    if dim.HasField("dim_value"):
-        return dim.dim_value
-    given = dims.get(dim.dim_param) if dim.dim_param else None
-    return given if isinstance(given, int) else None
-
-
-def _unknown(value: onnx.ValueInfoProto, extents: Sequence[int | None]) -> str:
-    listed = zip(value.type.tensor_type.shape.dim, extents, strict=True)
-    shown = [d.dim_param or "?" if n is None else str(n) for d, n in listed]
-    named = [s for s, n in zip(shown, extents, strict=True) if n is None and s != "?"]
-    cure = f"dims={{{named[0]!r}: 1}}" if named else f"dims={{{value.name!r}: (...)}}"
-    return f"input {value.name!r} is [{', '.join(shown)}]: give numbers, such as {cure}"
-
-
-def element_type(number: int) -> str:
-    """What ONNX calls an element type."""
-    try:
-        return str(onnx.TensorProto.DataType.Name(number)).lower()
-    except ValueError:
-        return f"number {number}"

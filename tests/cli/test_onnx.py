@@ -4,8 +4,10 @@ import json
 import re
 
 import numpy as np
+import onnx
 import pytest
 from cli.running import run as command
+from onnx import TensorProto, helper
 from onnx_files import write_arrays, write_model
 
 import graphc as g
@@ -49,6 +51,15 @@ def test_the_loss_is_what_is_asked_for(file, capsys):
     assert cross.nodes[-1].op.name == "softmax_cross_entropy"
     assert output.outputs["loss"].shape == (2, 3)
     assert {node.scope for node in output.nodes} == {"first", "last"}
+
+
+def test_the_shape_of_an_input_is_enough_for_others_of_the_same_extents(tmp_path):
+    vectors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "aby"]
+    nodes = [helper.make_node("Sub", ["a", "b"], ["y"])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "net", vectors[:2], vectors[2:])),
+              tmp_path / "both.onnx")  # fmt: skip
+    (loss,) = builder.trace({"y": build(str(tmp_path / "both.onnx"), ["a=(4,)", "loss=y"])}).nodes
+    assert [x.shape for x in loss.inputs] == [(4,), (4,)]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,15 @@ def test_what_would_fill_memory_or_never_end_is_refused(operator):
         graphc.onnx.load(asks_for_much(operator))
 
 
+@pytest.mark.parametrize("count", [2**40, 5, 0])
+def test_more_parts_than_elements_are_refused(count):
+    node = helper.make_node("Split", ["x"], ["y"], num_outputs=count)
+    values = [helper.make_tensor_value_info(name, FLOAT, (3,)) for name in "xy"]
+    model = helper.make_model(helper.make_graph([node], "graph", values[:1], values[1:]))
+    with pytest.raises(OnnxError, match=rf"axis 0 of f32\[3\] does not fall into {count} parts"):
+        graphc.onnx.load(model)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [({"dims": 32}, r"dims: give numbers by name"), ({"trainable": 3}, "trainable is True")],

@@ -92,9 +92,13 @@ def test_trainable_chooses(trainable, learnt):
         assert len(moved) == len(learnt)
 
 
-@pytest.mark.parametrize("trainable", ["nothing", ["fc1.weigth"]])
-def test_a_choice_of_nothing_is_refused(trainable):
-    with pytest.raises(OptionError, match="trainable"):
+@pytest.mark.parametrize(
+    ("trainable", "told"),
+    [("nothing", "no tensor of the model matches"), (["fc1.weigth"], "did you mean fc1.weight"),
+     (["q"], r"no tensor 'q'; there are: fc1\.weight, fc1\.bias, ")],
+)  # fmt: skip
+def test_a_choice_of_nothing_is_refused(trainable, told):
+    with pytest.raises(OptionError, match=f"trainable: .*{told}"):
         graphc.onnx.load(layers()[0], dims={"N": 2}, trainable=trainable)
 
 
@@ -156,6 +160,66 @@ def test_a_shape_by_the_inputs_name_stands_in_for_its_symbols():
     assert network.output.shape == (7, 3)
 
 
+def both():
+    """y = a · b of a (n, 3) and b (n, m)."""
+    node = helper.make_node("Gemm", ["a", "b"], ["y"], transA=1)
+    types = {"a": (FLOAT, ("n", 3)), "b": (FLOAT, ("n", "m"))}
+    return model([node], types, {"y": (FLOAT, (3, "m"))})
+
+
+def test_the_shape_of_an_input_settles_its_symbols_for_the_others():
+    network = graphc.onnx.load(both(), dims={"a": (5, 3), "m": 2})
+    assert network.inputs["b"].shape == (5, 2)
+    network = graphc.onnx.load(both(), dims={"m": 2}, known={"a": array((5, 3))})
+    assert network.inputs["b"].shape == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("dims", "told"),
+    [
+        ({"a": (2, 7, 5), "m": 1}, r"'a' is \[n, 3\], got the shape \(2, 7, 5\)"),
+        ({"a": 2, "m": 1}, r"'a' is \[n, 3\], got the shape \(2,\)"),
+        ({"a": (2, 3), "n": 9, "m": 1}, r"'n' is 9, and the input 'a'.*\(2, 3\)"),
+        ({"a": (2, 3), "b": (4, 1)}, r"'n' is 2, and the input 'b'.*\(4, 1\)"),
+        ({"q": 1}, "no extent or input 'q'; there are: a, b, m, n"),
+        (3, "give numbers by name"),
+        (0, "give numbers by name"),
+    ],
+)
+def test_extents_that_do_not_agree_are_refused(dims, told):
+    with pytest.raises(OptionError, match=told):
+        graphc.onnx.load(both(), dims=dims)
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({"a": array(4)}, r"'a' is \[n, 3\] of float, got \[4\] of float32"),
+        ({"a": array((4, 2))}, r"'a' is \[n, 3\] of float, got \[4, 2\] of float32"),
+        ({"a": np.ones((4, 3))}, r"got \[4, 3\] of float64"),
+        ({"a": [["x"] * 3]}, r"got \[1, 3\] of <U1"),
+        ({"a": array((4, 3)), "b": array((5, 1))}, r"'n' is 4, and the input 'b'"),
+        ({"q": 1}, "no input 'q'; there are: a, b"),
+        (3, "give arrays by the names of inputs, got 3"),
+    ],
+)
+def test_known_numbers_that_are_not_the_inputs_are_refused(known, told):
+    with pytest.raises(OptionError, match=told):
+        graphc.onnx.load(both(), known=known)
+
+
+def test_known_numbers_may_be_lists():
+    made = model(
+        [helper.make_node("Reshape", ["x", "s"], ["y"])],
+        {"x": (FLOAT, (6,)), "s": (INT64, (2,))},
+        {"y": (FLOAT, None)},
+    )
+    assert graphc.onnx.load(made, known={"s": [2, 3]}).output.shape == (2, 3)
+    assert graphc.onnx.load(made, known={"s": [2.0, 3.0]}).output.shape == (2, 3)
+    with pytest.raises(OptionError, match="of float64"):
+        graphc.onnx.load(made, known={"s": [2.5, 3]})
+
+
 def test_shapes_are_computed_in_the_graph_as_exporters_do():
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
@@ -175,6 +239,16 @@ def test_shapes_are_computed_in_the_graph_as_exporters_do():
     assert [node.op.name for node in graphc.plan(outputs=dict(network.outputs)).graph.nodes] == [
         "reshape"
     ]
+
+
+def test_a_known_tensor_may_be_read_twice_by_a_node():
+    nodes = [
+        helper.make_node("Range", ["one", "four", "one"], ["shape"]),
+        helper.make_node("Expand", ["x", "shape"], ["y"]),
+    ]
+    tensors = {"one": np.int64(1), "four": np.int64(4)}
+    made = model(nodes, {"x": (FLOAT, ())}, {"y": (FLOAT, None)}, tensors)
+    assert graphc.onnx.load(made).output.shape == (1, 2, 3)
 
 
 def test_a_batch_that_is_fixed_in_a_reshape_is_named():
@@ -231,7 +305,7 @@ def test_one_error_lists_all_that_is_missing():
         "operator com.example::Frobnicate: 2 times, first in 'first'",
         "operator NonZero: 1 times, first in 'third'",
         "operator Unique: 1 times, first in 'in the body'",
-        "Range 'still'",
+        "Range 'still': the step of a Range is not 0",
     )
 
     def told(shape, others):

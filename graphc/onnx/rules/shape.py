@@ -153,7 +153,9 @@ def split(call: Call) -> Sequence[Operand]:
         sizes = call.integers(1) if call.has(1) else list(call.attribute("split"))
     else:
         count = call.attribute("num_outputs", len(call.node.output))
-        most = -(-x.shape[axis] // count)
+        most = -(-x.shape[axis] // max(count, 1))
+        if count < 1 or most * (count - 1) > x.shape[axis]:
+            raise UnsupportedError(f"axis {axis} of {x.type} does not fall into {count} parts")
         sizes = [most] * (count - 1) + [x.shape[axis] - most * (count - 1)]
     if min(sizes) < 0 or sum(sizes) != x.shape[axis]:
         raise UnsupportedError(f"the extents {sizes} do not add up to axis {axis} of {x.type}")
