@@ -5,10 +5,11 @@ Limits of live bytes stand at places that no budget moves, with p the peak of ru
     coarse    p · 2 ^ (-i / 8),    i = 0, 1, 2, ... as long as there are plans
     fine      eight between two coarse ones
 
-A budget may take the plan of every coarse limit below it, the one of the fewest bytes, and those of
-the fine limits below it within its own gap, of the latter only what is no cheaper than all that the
-gap's upper end may take. So what a larger budget may take is never dearer, and of plans of one cost
-the smallest is taken: a larger budget never has a slower plan, a smaller one never a higher peak.
+A budget may take whatever fits of the coarse limits' plans and of the planner's least one, and of
+those of the fine limits in its own gap. Of the latter count only plans whose peak is in the gap and
+that are no cheaper than all that fits into the gap's upper end. So what a larger budget may take is
+never dearer, and what a smaller one may not take is larger than that budget: a larger budget never
+has a slower plan and, as the smallest of equal cost is taken, a smaller one never a higher peak.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ class BudgetPlanner:
 
     @cached_property
     def least(self) -> SequencePlan:
-        """The plan of the fewest bytes found at any price."""
-        plans = [self._planner.least(), *self._coarse]
-        return min(plans, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
+        """The plan of the fewest bytes found at any price: for a byte less, none is found."""
+        found = min(self._always, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
+        while (smaller := self.within(found.peak_bytes - 1)) is not None:
+            found = smaller
+        return found
 
     @cached_property
     def bound_bytes(self) -> int:
@@ -64,12 +67,13 @@ class BudgetPlanner:
 
     def costing(self, seconds: float) -> SequencePlan:
         """The plan of the fewest bytes found whose repeats take at most so long."""
-        within = [plan for plan in (*self._coarse, self.least) if plan.extra_cost <= seconds]
-        smallest = min(within, key=lambda plan: plan.peak_bytes)
-        below = next((i for i in itertools.count() if self._limit(i) < smallest.peak_bytes), 0)
-        finer = [self._fine(number) for number in range(FINE * below, FINE * (below + 1))]
-        within += [plan for plan in finer if plan and plan.extra_cost <= seconds]
-        return min(within, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
+        known = [plan for plan in (*self._always, self.least) if plan.extra_cost <= seconds]
+        found = min(known, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
+        while (smaller := self.within(found.peak_bytes - 1)) is not None:
+            if smaller.extra_cost > seconds:
+                break
+            found = smaller
+        return found
 
     @cached_property
     def knee(self) -> SequencePlan:
@@ -89,7 +93,7 @@ class BudgetPlanner:
     def frontier(self) -> list[SequencePlan]:
         """Plans from the most bytes to the fewest, those left out that another is no worse than."""
         kept: list[SequencePlan] = []
-        plans = sorted((*self._coarse, self.least), key=lambda p: (p.extra_cost, p.peak_bytes))
+        plans = sorted((*self._always, self.least), key=lambda p: (p.extra_cost, p.peak_bytes))
         for plan in plans:
             if not kept or plan.peak_bytes < kept[-1].peak_bytes:
                 kept.append(plan)
@@ -97,17 +101,22 @@ class BudgetPlanner:
 
     def _candidates(self, budget: int) -> Iterator[SequencePlan]:
         """What a budget may take."""
-        always = [*self._coarse, self.least]
-        yield from (plan for plan in always if plan.peak_bytes <= budget)
-        if budget >= self.once.peak_bytes:
+        yield from (plan for plan in self._always if plan.peak_bytes <= budget)
+        if not 0 < budget < self.once.peak_bytes:
             return
         gap = next(i for i in itertools.count() if self._limit(FINE * (i + 1)) <= budget)
-        above = self._limit(FINE * gap)
-        cheapest = _cheapest(plan for plan in always if plan.peak_bytes <= above)
+        upper, lower = self._limit(FINE * gap), self._limit(FINE * (gap + 1))
+        cheapest = _cheapest(plan for plan in self._always if plan.peak_bytes <= upper)
+        floor = 0.0 if cheapest is None else cheapest.extra_cost
         for number in range(FINE * gap + 1, FINE * (gap + 1)):
-            plan = self._fine(number) if self._limit(number) <= budget else None
-            if plan is not None and (cheapest is None or plan.extra_cost >= cheapest.extra_cost):
+            plan = self._fine(number)
+            if plan is not None and lower < plan.peak_bytes <= budget and plan.extra_cost >= floor:
                 yield plan
+
+    @cached_property
+    def _always(self) -> list[SequencePlan]:
+        """What every budget may take that it fits into."""
+        return [*self._coarse, self._planner.least()]
 
     @cached_property
     def _coarse(self) -> list[SequencePlan]:
