@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress as ProgressBar
 
-import graphc
 from graphc.cli.arguments import (
     add_options,
     add_recipe,
@@ -77,7 +76,10 @@ def add(commands: Commands) -> None:
         "feeds one after another",
     )  # fmt: skip
     network.add_argument("--steps", type=int, default=100, help="steps of the run (default: 100)")
-    network.add_argument("--export", metavar="FILE", help="write the trained network as ONNX")
+    network.add_argument(
+        "--export", metavar="FILE",
+        help="write the trained network as ONNX, with the outputs of its file",
+    )  # fmt: skip
     network.set_defaults(run=_onnx)
 
 
@@ -131,20 +133,25 @@ def _onnx(options: argparse.Namespace) -> None:
     asked, trainable = settings.pop("loss", None), settings.pop("trainable", None)
     network = read(options.model, settings, trainable, weights=True)
     loss, chosen = loss_of(options.model, network, asked), recipe(options)
-    fed = [x for x in trace({"loss": loss}).inputs if x.default is None]
-    feeds = _feeds(options.data, fed, chosen.seed)
+    inputs = trace({"loss": loss}).inputs
+    fed = [x for x in inputs if x.default is None]
+    unread = {x.name for x in network.inputs.values()} - {x.name for x in inputs}
+    feeds = _feeds(options.data, fed, unread, chosen.seed)
     run = OnnxTraining(chosen, options.steps, network, loss, feeds, dump=options.dump)
     _train(run, options, "onnx")
     if options.export:
-        graphc.onnx.save(run.training, options.export)
+        run.export(options.export)
 
 
-def _feeds(data: str, fed: Sequence[Input], seed: int) -> ArrayFeeds | FunctionFeeds:
+def _feeds(
+    data: str, fed: Sequence[Input], unread: Collection[str], seed: int
+) -> ArrayFeeds | FunctionFeeds:
+    """What `data` names; inputs that the loss does not read may be there, too."""
     if data.endswith(".npz"):
         return ArrayFeeds(data, fed, seed)
     if ":" not in data:
         raise OptionError(f"--data is a file of arrays, .npz, or file.py:function, got {data!r}")
-    return FunctionFeeds(data, find_model(data, {}))
+    return FunctionFeeds(data, find_model(data, {}), unread)
 
 
 def _check_count(option: str, count: int) -> None:

@@ -41,6 +41,9 @@ class InitialStates(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         return self._weights[name].read()
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
 

@@ -71,22 +71,25 @@ def save(
     external_data: bool | Literal["auto"] = "auto",
     training: bool = False,
     seed: int | None = None,
+    states: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> None:
     """Write the forward graph of a program, or of outputs, as ONNX, completely or not at all.
 
     A program's states are written as they are; those of outputs (a loss, a list, or a mapping from
-    names) as a program with that `seed`, 0 by default, would begin. Batch norm and dropout are
-    written as they are outside of training, or with ``training=True`` as they are in a step.
+    names) as `states` has them by name, such as the ``states`` of a program that has trained them,
+    and all others as a program with that `seed`, 0 by default, would begin. Batch norm and dropout
+    are written as they are outside of training, or with ``training=True`` as they are in a step.
     `external_data` says whether states go to a file beside this one: ``"auto"`` for more than 1
     GiB. What ONNX cannot hold, such as scopes and initial values, stands in the metadata, so that
     `load` gives the same network.
 
-    Raises `OnnxError` for what ONNX has no form for, and where the file cannot be written.
+    Raises `OnnxError` for what ONNX has no form for, and where the file cannot be written, and
+    `OptionError` for states that are none of these outputs'.
     """
     _require_onnx()
     from graphc.onnx.exporter import save
 
-    save(source, path, external_data, training, seed)
+    save(source, path, external_data, training, seed, states)
 
 
 def _require_onnx() -> None:

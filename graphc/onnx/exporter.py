@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphc.errors import OnnxError, OptionError, check_seed
+from graphc.errors import OnnxError, OptionError, check_seed, quoted
 from graphc.files import check_writable, is_regular, write_atomically
 from graphc.ir.contents import Contents
 from graphc.ir.graph import Graph, State, Value
@@ -44,19 +44,21 @@ def save(
     external_data: bool | Literal["auto"] = "auto",
     training: bool = False,
     seed: int | None = None,
+    states: Mapping[str, Array] | None = None,
 ) -> None:
     """Write the forward graph of a program, or of outputs, as ONNX, completely or not at all.
 
     A program's states are written as they are; those of outputs (a loss, a list, or a mapping from
-    names) as a program with that `seed`, 0 by default, would begin. Batch norm and dropout are
-    written as they are outside of training, or with ``training=True`` as they are in a step.
+    names) as `states` has them by name, such as the ``states`` of a program that has trained them,
+    and all others as a program with that `seed`, 0 by default, would begin. Batch norm and dropout
+    are written as they are outside of training, or with ``training=True`` as they are in a step.
     `external_data` says whether states go to a file beside this one: ``"auto"`` for more than 1
     GiB. What ONNX cannot hold, such as scopes and initial values, stands in the metadata, so that
     `graphc.onnx.load` gives the same network. Raises `OnnxError` for what ONNX has no form for, and
     where the file cannot be written.
     """
     check_writable(path, OnnxError)
-    graph, content = _source(source, seed)
+    graph, content = _source(source, seed, states)
     made = written(graph, training)
     record(made.model, graph, training)
     target = Path(path)
@@ -70,27 +72,44 @@ def save(
     _remove_old(target, made)
 
 
-def _source(source: Outputs, seed: int | None) -> tuple[Graph, Callable[[State], Array]]:
+def _source(
+    source: Outputs, seed: int | None, states: Mapping[str, Array] | None
+) -> tuple[Graph, Callable[[State], Array]]:
     """The graph to write, and what gives the content of a state."""
     if isinstance(source, Program):
-        if seed is not None:
-            raise OptionError("a program has its states; leave the seed out")
-        states = source.states
+        if seed is not None or states is not None:
+            raise OptionError("a program has its states; leave seed and states out")
+        return forward_of(source.graph), _content(source.states, 0)
+    if not isinstance(states, Mapping | None):
+        raise OptionError(f"states: give arrays by the names of states, got {quoted(states)}")
+    options = PlanOptions(source) if isinstance(source, Value) else PlanOptions(outputs=source)
+    graph = number_streams(forward_of(traced(options)))
+    return graph, _content(states or {}, check_seed(0 if seed is None else seed))
 
-        def current(state: State) -> Array:
-            held = state.initial
-            return held.array if isinstance(held, Contents) else states[state.name]
 
-        return forward_of(source.graph), current
-    first = check_seed(0 if seed is None else seed)
+def _content(held: Mapping[str, Array], seed: int) -> Callable[[State], Array]:
+    """What gives the content of a state: a constant's own, what is held, or how it begins."""
 
-    def initial(state: State) -> Array:
+    def content(state: State) -> Array:
+        if isinstance(state.initial, Contents):
+            return state.initial.array
+        if state.name in held:
+            return _checked(state, np.asarray(held[state.name]))
         array = np.empty(state.shape, state.type.dtype.numpy)
-        fill_initial(state, first, array)
+        fill_initial(state, seed, array)
         return array
 
-    options = PlanOptions(source) if isinstance(source, Value) else PlanOptions(outputs=source)
-    return number_streams(forward_of(traced(options))), initial
+    return content
+
+
+def _checked(state: State, array: Array) -> Array:
+    """The array, if it has the type of a state; raises `OptionError` for another."""
+    if array.shape != state.shape or array.dtype != state.type.dtype.numpy:
+        raise OptionError(
+            f"states: {state.name!r} is {state.type}, got {array.dtype}{list(array.shape)}; give "
+            "the states of a program of these outputs"
+        )
+    return array
 
 
 def _is_external(asked: bool | str, total: int) -> bool:

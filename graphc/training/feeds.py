@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,15 @@ def _read(path: str) -> tuple[dict[str, Array], str]:
 
 
 class FunctionFeeds:
-    """What a function of a user gives: feeds one after another, called again behind the last."""
+    """What a function of a user gives: feeds one after another, called again behind the last.
 
-    def __init__(self, name: str, function: Callable[[], Any]) -> None:
-        self.name, self.function = name, function
+    Of each, what is named in `unread` is left out.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[[], Any], unread: Collection[str] = ()
+    ) -> None:
+        self.name, self.function, self.unread = name, function, frozenset(unread)
         source = Path(name.rpartition(":")[0])
         self.digest = hashlib.sha256(source.read_bytes()).hexdigest()
 
@@ -112,6 +117,6 @@ class FunctionFeeds:
                 if not isinstance(each, Mapping):
                     raise FeedError(f"{self.name} gave {type(each).__name__}, no mapping of feeds")
                 is_empty = False
-                yield each
+                yield {key: array for key, array in each.items() if key not in self.unread}
             if is_empty:
                 raise OptionError(f"{self.name} gave no feeds")

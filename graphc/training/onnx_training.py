@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from graphc.compiler import compile
+from graphc.importing.names import Names
 from graphc.ir import builder
 from graphc.ir.graph import Value
 from graphc.ir.text import format_graph
-from graphc.onnx import Network
+from graphc.onnx import Network, save
 from graphc.training.feeds import ArrayFeeds, Feeds, FunctionFeeds
 from graphc.training.recipe import Recipe
 from graphc.training.run import TrainingRun
@@ -50,7 +52,7 @@ class OnnxTraining(TrainingRun):
         text = format_graph(builder.trace({"loss": loss}))
         digest = hashlib.sha256(text.encode()).hexdigest()
         super().__init__(recipe, training, steps, task="onnx", network=digest, data=feeds.digest)
-        self.feeds = feeds
+        self.feeds, self.network = feeds, network
 
     def run(self) -> Iterator[MeanLoss | int]:
         """Train to the end; yields the number of steps done after each step, and the loss."""
@@ -65,6 +67,16 @@ class OnnxTraining(TrainingRun):
                 speed = len(losses) / (time.perf_counter() - started)
                 yield MeanLoss(self.done, sum(losses) / len(losses), speed)
                 started, losses = time.perf_counter(), []
+
+    def export(self, path: str) -> None:
+        """Write the network as it is trained now, as ONNX, with the outputs of its file.
+
+        States that the loss does not read are as in the file.
+        """
+        names, network, trained = Names(), self.network, self.training.states
+        outputs = {names.unique(name): value for name, value in network.outputs.items()}
+        rest = {name: network.states[name] for name in network.states if name not in trained}
+        save(outputs, path, states=ChainMap(trained, rest))
 
 
 def _joined(batches: list[Feeds]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from cli.running import run as command
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 from onnx_files import write_arrays, write_model
 
 import graphc as g
@@ -119,6 +120,41 @@ def test_training(file, capsys, tmp_path, monkeypatch):
             np.testing.assert_array_equal(array, trained[name])
         assert set(trained) == {"w", "b"}
         assert not np.array_equal(trained["w"], [0.5, 1.5, -1.0])
+
+
+UNREAD = """
+import numpy as np
+
+def batches():
+    yield {"x": np.ones((8, 3), "f"), "target": np.zeros((8, 3), "f"), "q": np.ones(2, "f")}
+
+def misspelt():
+    yield {"x": np.ones((8, 3), "f"), "target": np.zeros((8, 3), "f"), "p": np.ones(2, "f")}
+"""
+
+
+def test_what_is_exported_has_the_outputs_of_the_file(file, capsys, tmp_path, monkeypatch):
+    """Also those that the loss does not read, with their inputs; a function may feed these."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "feeds.py").write_text(UNREAD)
+    model = onnx.load(file)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("q", 1, [2]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("r", 1, [2]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, "f"), "v"))
+    model.graph.node.append(onnx.helper.make_node("Mul", ["q", "v"], ["r"]))
+    onnx.save(model, file)
+    common = ["train", file, "batch=8", "--loss=mse:logits", "--steps=3", "--export=out.onnx"]
+    run(capsys, *common, "--data=feeds.py:batches")
+    made = onnx.load("out.onnx")
+    assert [x.name for x in made.graph.input] == ["x", "q"]
+    assert [x.name for x in made.graph.output] == ["logits", "r"]
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
+    assert not np.array_equal(weights["b"], np.zeros(3))
+    rows, q = np.ones((8, 3), np.float32), np.array([2, 3], np.float32)
+    logits, r = ReferenceEvaluator(made).run(None, {"x": rows, "q": q})
+    np.testing.assert_allclose(logits, np.tanh(rows * weights["w"]) + weights["b"], rtol=1e-6)
+    np.testing.assert_array_equal(r, q)
+    assert "no input 'p'" in run(capsys, *common, "--data=feeds.py:misspelt", code=2)
 
 
 def test_mistakes_about_data(file, capsys, tmp_path, monkeypatch):

@@ -162,6 +162,31 @@ def test_outputs_begin_as_a_program_of_that_seed(tmp_path):
         np.testing.assert_array_equal(array_of(tensor), program.states[tensor.name])
 
 
+def test_outputs_go_out_with_the_states_of_a_program(tmp_path):
+    x, y = g.input("x", (2, 3), "float64"), g.input("y", (2, 4), "float64")
+    out = g.linear(x, 4, name="out")
+    program = g.compile(g.mse(out, y), optimizer=g.optim.SGD(0.5))
+    feeds = {"x": np.ones((2, 3)), "y": np.ones((2, 4))}
+    program.step(feeds)
+    other = g.linear(x, 2, name="other")
+    g.onnx.save({"out": out, "other": other}, tmp_path / "net.onnx", seed=3, states=program.states)
+    model = onnx.load(tmp_path / "net.onnx")
+    assert [each.name for each in model.graph.input] == ["x"]
+    found = ReferenceEvaluator(model).run(None, {"x": feeds["x"]})
+    held = program.states
+    np.testing.assert_allclose(found[0], feeds["x"] @ held["out/weight"].T + held["out/bias"])
+    begun = g.compile(outputs={"other": other}, seed=3).step(x=feeds["x"])["other"]
+    np.testing.assert_allclose(found[1], begun)
+    for states, told in (
+        ({"out/bias": np.zeros(3)}, r"'out/bias' is f64\[4\], got float64\[3\]"),
+        (4, "by the names of states"),
+    ):
+        with pytest.raises(OptionError, match=told):
+            g.onnx.save(out, tmp_path / "net.onnx", states=states)
+    with pytest.raises(OptionError, match="leave seed and states out"):
+        g.onnx.save(program, tmp_path / "net.onnx", states=program.states)
+
+
 def test_a_program_that_repeats_and_fuses_is_written_as_its_network(tmp_path):
     for options in ({"recompute": "sublinear"}, {"fuse": True}):
         program = g.compile(SMALL["preact_resnet"](), optimizer=g.optim.SGD(0.1), **options)
@@ -320,7 +345,7 @@ def test_mistakes(tmp_path):
         g.onnx.save({"y": x}, tmp_path / "none" / "net.onnx")
     with pytest.raises(OptionError, match="external_data is True"):
         g.onnx.save({"y": x}, tmp_path / "net.onnx", external_data="always")
-    with pytest.raises(OptionError, match="leave the seed out"):
+    with pytest.raises(OptionError, match="leave seed and states out"):
         g.onnx.save(g.compile(outputs={"y": g.relu(x)}), tmp_path / "net.onnx", seed=1)
     with pytest.raises(GraphcError):
         g.onnx.save([], tmp_path / "net.onnx")
