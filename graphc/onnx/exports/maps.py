@@ -6,6 +6,7 @@ import numpy as np
 
 from graphc.ir.graph import Node
 from graphc.ir.op import Array
+from graphc.ir.types import int64
 from graphc.onnx.emission import Emission, exports
 
 
@@ -21,7 +22,29 @@ def _window(node: Node) -> dict[str, object]:
 
 @exports("max_pool2d")
 def _max_pool2d(node: Node, on: Emission, x: str) -> list[str | None]:
-    return [on("MaxPool", x, **_window(node)), None]
+    if node.outputs[1] not in on.read:
+        return [on("MaxPool", x, **_window(node)), None]
+    y, indices = on.several("MaxPool", [x], 2, **_window(node))
+    return [y, _place(node, on, indices)]
+
+
+def _place(node: Node, on: Emission, indices: str) -> str:
+    """Which place of its window an element has that ONNX counts through the whole tensor."""
+    a, (height, width) = node.attributes, node.inputs[0].shape[2:]
+    number = on("Mod", indices, on.scalar_integer(height * width))
+    line = on.scalar_integer(width)
+    row = _tap(node, on, on("Div", number, line), 0)
+    column = _tap(node, on, on("Mod", number, line), 1)
+    place = on("Add", on("Mul", row, on.scalar_integer(a.window[1])), column)
+    return on.cast(place, int64, node.outputs[1].type.dtype)
+
+
+def _tap(node: Node, on: Emission, places: str, axis: int) -> str:
+    """How many steps of the window lie before each place along an axis of the map."""
+    a, count = node.attributes, node.outputs[0].shape[2 + axis]
+    starts = np.arange(count, dtype=np.int64) * a.stride[axis] - a.padding[axis]
+    first = on.constant(starts.reshape(-1, *[1] * (1 - axis)))
+    return on("Div", on("Sub", places, first), on.scalar_integer(a.dilation[axis]))
 
 
 @exports("average_pool2d")
