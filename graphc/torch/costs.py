@@ -128,7 +128,7 @@ def _described(argument: Any) -> Any:
 def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
     """Times first, then bytes: a profiler would be part of the times."""
     with torch.no_grad(), torch.random.fork_rng(), _disable_current_modes():
-        timed = [_timed(_call(node), device_of(node)) for node in nodes]
+        timed = [_timed(node) for node in nodes]
         most = _peaks(nodes)
     return {
         key: Measured(seconds, max(peak - sum(sizes), 0), sizes)
@@ -136,8 +136,16 @@ def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
     }
 
 
-def _timed(call: Callable[[], Any], device: torch.device) -> tuple[float, tuple[int, ...]]:
-    return seconds_of(call, device), _result_bytes(call())
+def _timed(node: fx.Node) -> tuple[float, tuple[int, ...]]:
+    """Seconds of a node, and bytes of its results; raises `TorchError` where it does not run."""
+    call = _call(node)
+    try:
+        return seconds_of(call, device_of(node)), _result_bytes(call())
+    except Exception as error:
+        raise TorchError(
+            f"{node.target} cannot be run alone to see what it takes: {error}; keep it outside "
+            "the module that is planned"
+        ) from error
 
 
 def _peaks(nodes: list[fx.Node]) -> list[int]:
