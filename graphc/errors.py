@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
+import numpy as np
+
 
 class GraphcError(Exception):
     """Base of every error that graphc raises on purpose."""
@@ -246,6 +248,16 @@ def whole_number(name: str, given: object, least: int = 1) -> int:
     if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < least:
         raise OptionError(f"{name} is a whole number from {least} up, got {quoted(given)}")
     return int(given)
+
+
+def truth(name: str, given: object, beside: str = "") -> bool:
+    """Return `given` as a bool if it is True or False, also NumPy's, else raise `OptionError`.
+
+    `beside` says what else it might have been.
+    """
+    if not isinstance(given, bool | np.bool_):
+        raise OptionError(f"{name} is True or False{beside}, got {quoted(given)}")
+    return bool(given)
 
 
 def number_between(name: str, given: object, low: float, high: float) -> float:

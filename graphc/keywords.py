@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
-from graphc.errors import OptionError, choose, did_you_mean
+from graphc.errors import OptionError, choose, did_you_mean, truth
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,9 +46,9 @@ class Flag:
 class Option(Generic[T]):
     """What is known of an option beside its name, type and default.
 
-    `check` takes the name and what was given, and raises `OptionError`; without it, only `choices`
-    are allowed if there are any. None is not checked where it is the default. `meaning` may hold
-    ``{choices}``.
+    `check` takes the name and what was given, and raises `OptionError`; without it, a default that
+    is a bool allows True and False alone, and others the `choices`, if there are any. None is not
+    checked where it is the default. `meaning` may hold ``{choices}``.
     """
 
     default: T
@@ -63,6 +63,8 @@ class Option(Generic[T]):
             return
         if self.check is not None:
             self.check(name, given)
+        elif isinstance(self.default, bool):
+            truth(name, given)
         elif self.choices:
             choose(name, cast(str, given), self.choices)
 
@@ -157,15 +159,21 @@ def takes(
 
 
 def asks(kind: type[T]) -> type[T]:
-    """Make a dataclass answer a keyword that it does not have with an `OptionError`, too."""
+    """Make a dataclass answer with an `OptionError` a keyword that it does not have, too, and what
+    is neither true nor false for a field that is one by default.
+    """
     made = kind.__init__
-    known = tuple(inspect.signature(kind).parameters)
+    parameters = inspect.signature(kind).parameters
+    known = tuple(parameters)
+    truths = [name for name, each in parameters.items() if isinstance(each.default, bool)]
 
     @functools.wraps(made)
     def begin(self: T, *given: object, **named: object) -> None:
         for name in named:
             _check_known(kind.__name__, name, known)
         made(self, *given, **named)
+        for name in truths:
+            truth(name, getattr(self, name))
 
     kind.__init__ = begin  # type: ignore[assignment, method-assign]
     return kind

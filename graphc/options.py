@@ -26,6 +26,7 @@ from graphc.ir.graph import Value
 from graphc.ir.types import parse_bytes
 from graphc.keywords import Flag, Options, now_required, option
 from graphc.optim import LARGEST_FLOAT32, Optimizer
+from graphc.optim.rates import check_optimizer
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import Costs, load_costs
 from graphc.plans.goal import Goal
@@ -46,13 +47,6 @@ AUTO = "auto"
 """The name of a device that is the GPU of this machine, or else its CPU."""
 
 
-def _check_optimizer(name: str, given: object) -> None:
-    if isinstance(given, type) or not hasattr(given, "begin"):
-        raise OptionError(
-            f"{name} must be an object such as graphc.optim.Adam(1e-3), got {given!r}"
-        )
-
-
 def _check_part_of_flops(name: str, given: object) -> None:
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise OptionError(
@@ -70,6 +64,11 @@ def _micro_batches(name: str, given: object) -> None:
             f"{name} is at most {MOST_MICRO_BATCHES}, as each micro-batch has nodes of its own, "
             f"got {quoted(given)}"
         )
+
+
+def _check_cudnn(name: str, given: object) -> None:
+    if not isinstance(given, bool | str | os.PathLike):
+        raise OptionError(f"{name} is True, False or the path of a file, got {quoted(given)}")
 
 
 def _check_fuse(name: str, given: object) -> None:
@@ -92,7 +91,7 @@ class NetworkOptions(Options):
         None,
         "With one a step trains: it computes the loss, its gradients and the updates of all "
         "trainable parameters. Without one it only computes the outputs.",
-        check=_check_optimizer,
+        check=check_optimizer,
     )
 
 
@@ -394,6 +393,7 @@ class RunOptions(Options):
         False,
         "On a GPU, let cuDNN do convolutions and 16-bit attention; a path names a file that keeps "
         "which engines it chose, so that a later run has the same ones.",
+        check=_check_cudnn,
     )
     seed: int = option(
         0,

@@ -1,8 +1,9 @@
 """What the attributes of an op may be: rules that stand beside the types of their fields.
 
 ``rate: Annotated[float, Between(0, below=1)]`` is a number in [0, 1). The rule of a tuple holds for
-each of its members. All rules are checked where a node is made, before its op sees the attributes;
-what depends on operands, or on several attributes, is for the op's `infer`.
+each of its members; a bool needs none to be True or False. All rules are checked where a node is
+made, before its op sees the attributes; what depends on operands, or on several attributes, is for
+the op's `infer`.
 """
 
 from __future__ import annotations
@@ -89,6 +90,16 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Truth:
+    """True or False: the rule of every attribute that is declared a bool."""
+
+    def check(self, name: str, given: Any) -> None:
+        """Raise `OptionError` for anything else."""
+        if given is not True and given is not False:
+            raise OptionError(f"{name} is True or False, got {quoted(given)}")
+
+
+@dataclass(frozen=True, slots=True)
 class DTypeName:
     """The name of an element type, of that kind where one is given."""
 
@@ -126,12 +137,14 @@ def rules_of(kind: Hashable) -> tuple[tuple[str, Rule, int | None], ...]:
         hints: Mapping[str, Any] = get_type_hints(kind, include_extras=True)
     except NameError:  # types that only the function knows in which a user made the class
         return ()
-    return tuple(
+    truths = ((name, Truth(), None) for name, hint in hints.items() if hint is bool)
+    stated = (
         (name, rule, _members(get_args(hint)[0]))
         for name, hint in hints.items()
         if get_origin(hint) is Annotated
         for rule in get_args(hint)[1:]
     )
+    return (*stated, *truths)
 
 
 def _members(declared: Any) -> int | None:

@@ -20,7 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 import ml_dtypes
 import numpy as np
 
-from graphc.errors import DTypeError, GraphError, OptionError, PlacedError, quoted
+from graphc.errors import DTypeError, GraphError, OptionError, PlacedError, quoted, truth
 from graphc.ir.attributes import check_attributes
 from graphc.ir.contents import Contents, contents_of
 from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
@@ -191,7 +191,8 @@ def parameter(
         )
     check_initial(name, type, initial)
     _take_room()
-    return State(type, name=scoped_name(name), initial=initial, trainable=trainable)
+    is_trained = truth(f"parameter {name!r}: trainable", trainable)
+    return State(type, name=scoped_name(name), initial=initial, trainable=is_trained)
 
 
 def constant(given: object, name: str | None = None, dtype: object = None) -> State:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphc.errors import DependencyError, to_install
+from graphc.errors import DependencyError, to_install, truth
 from graphc.importing.network import Reported
 from graphc.onnx.network import Network
 
@@ -48,7 +48,7 @@ def load(
         path,
         {} if dims is None else dims,
         trainable,
-        weights,
+        truth("onnx.load: weights", weights),
         {} if known is None else known,
     )
 

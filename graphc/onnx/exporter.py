@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphc.errors import OnnxError, OptionError, check_seed, quoted
+from graphc.errors import OnnxError, OptionError, check_seed, quoted, truth
 from graphc.files import check_writable, is_regular, write_atomically
 from graphc.ir.contents import Contents
 from graphc.ir.graph import Graph, State, Value
@@ -58,6 +58,7 @@ def save(
     where the file cannot be written.
     """
     check_writable(path, OnnxError)
+    truth("onnx.save: training", training)
     graph, content = _source(source, seed, states)
     made = written(graph, training)
     record(made.model, graph, training)

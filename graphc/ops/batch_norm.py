@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from graphc.errors import OptionError, ShapeError, number_between
+from graphc.errors import OptionError, ShapeError, number_between, truth
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, scope, scoped_name, state
 from graphc.ir.graph import Node, State, Value
@@ -197,13 +197,14 @@ def batch_norm(
     """
     if as_value("batch_norm", x).type.rank < 2:
         raise ShapeError(f"batch_norm: x is (batch, channels, ...), got {x.type}")
+    is_frozen = truth("batch_norm: frozen", frozen)
     with scope(name):
         channels = x.shape[1]
         factors = scale_and_bias("batch_norm", x, channels, trainable, scale, bias)
-        running = _running(x, running_mean, running_variance, frozen)
+        running = _running(x, running_mean, running_variance, is_frozen)
         weight = number_between("batch_norm: momentum", momentum, 0, 1)
         attributes = BatchNormAttributes(positive("batch_norm", epsilon), weight)
-        if frozen:
+        if is_frozen:
             return by_statistics(x, *factors, *running, attributes.epsilon)
         return apply(BatchNorm, x, *factors, *running, attributes=attributes).outputs[0]
 

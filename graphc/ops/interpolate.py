@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from graphc.errors import GradientError, OptionError, ShapeError, choose
+from graphc.errors import GradientError, OptionError, ShapeError, choose, truth
 from graphc.ir.attributes import OneOf, Whole
 from graphc.ir.builder import apply, as_value, constant
 from graphc.ir.device import Device
@@ -319,8 +319,7 @@ def grid_sample(
     """
     choose("grid_sample: form", form, FORMS)
     choose("grid_sample: padding", padding, PADDINGS)
-    if not isinstance(align_corners, bool):
-        raise OptionError(f"grid_sample: align_corners is True or False, got {align_corners!r}")
+    align_corners = truth("grid_sample: align_corners", align_corners)
     float_dtype(as_value("grid_sample", x).type, as_value("grid_sample", grid).type)
     axes = x.type.rank - 2
     if not 1 <= axes <= MOST_AXES or grid.shape[-1:] != (axes,):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated
 
-from graphc.errors import DTypeError, ShapeError, choose
+from graphc.errors import DTypeError, ShapeError, choose, truth
 from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, as_value, number_of
 from graphc.ir.graph import Node, Value
@@ -212,7 +212,7 @@ def kl_divergence(
     """
     kinds = (*REDUCTIONS, "batchmean")
     check_floats("kl_divergence", log_probabilities, as_value("kl_divergence: target", target))
-    if log_target:
+    if truth("kl_divergence: log_target", log_target):
         losses = mul(exp(target), sub(target, log_probabilities))
     else:
         # 0 · log 0 is 0, and so is its gradient.

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 import scipy.linalg.blas
 
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import OptionError, ShapeError, truth
 from graphc.ir.attributes import OneOf
 from graphc.ir.builder import apply, as_value, scope
 from graphc.ir.device import Device
@@ -215,7 +215,9 @@ def matmul(a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = Fa
     Leading axes broadcast. Raises `ShapeError` where the inner extents differ or an operand has
     fewer than two axes, and `DTypeError` unless both have one float dtype.
     """
-    attributes = MatmulAttributes(bool(transpose_a), bool(transpose_b))
+    attributes = MatmulAttributes(
+        truth("matmul: transpose_a", transpose_a), truth("matmul: transpose_b", transpose_b)
+    )
     return apply(Matmul, a, b, attributes=attributes).output
 
 

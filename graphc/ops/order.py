@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from graphc.errors import ShapeError, choose, whole_number
+from graphc.errors import ShapeError, choose, truth, whole_number
 from graphc.ir.attributes import OneOf, Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
@@ -149,8 +149,10 @@ def _place(
 ) -> Value:
     place = normalize_axis(axis, as_value(op.name, x).type.rank, op.name)
     index = choose("dtype of places", as_dtype(dtype).name, INDEX_DTYPES)
-    y = apply(op, x, attributes=PlaceAttributes(place, bool(last), index)).output
-    return reshape(y, (*x.shape[:place], 1, *x.shape[place + 1 :])) if keepdims else y
+    stays = truth(f"{op.name}: keepdims", keepdims)
+    attributes = PlaceAttributes(place, truth(f"{op.name}: last", last), index)
+    y = apply(op, x, attributes=attributes).output
+    return reshape(y, (*x.shape[:place], 1, *x.shape[place + 1 :])) if stays else y
 
 
 def argmax(
@@ -189,7 +191,7 @@ def top_k(
     """
     place = normalize_axis(axis, as_value("top_k", x).type.rank, "top_k")
     index = choose("dtype of places", as_dtype(dtype).name, INDEX_DTYPES)
-    attributes = TopKAttributes(place, whole_number("k", k), bool(largest), index)
+    attributes = TopKAttributes(place, whole_number("k", k), truth("largest", largest), index)
     values, places = apply(TopK, x, attributes=attributes).outputs
     return values, places
 
@@ -203,4 +205,4 @@ def sort(
     does.
     """
     place = normalize_axis(axis, as_value("sort", x).type.rank, "sort")
-    return top_k(x, x.shape[place], place, descending, dtype)
+    return top_k(x, x.shape[place], place, truth("sort: descending", descending), dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphc.errors import OptionError, ShapeError
+from graphc.errors import OptionError, ShapeError, truth
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
@@ -46,8 +46,7 @@ def pool_windows(
     axes = as_value(where, x).type.rank - 2
     if axes not in (1, 2, 3):
         raise ShapeError(f"{where}: x is (batch, channels, and 1 to 3 more axes), got {x.type}")
-    if not isinstance(ceil_mode, bool):
-        raise OptionError(f"{where}: ceil_mode is True or False, got {ceil_mode!r}")
+    is_ceil = truth(f"{where}: ceil_mode", ceil_mode)
     sizes = axis_numbers(f"{where}: window", window, axes, 1)
     steps = sizes if stride is None else axis_numbers(f"{where}: stride", stride, axes, 1)
     sides = axis_sides(f"{where}: padding", padding, axes)
@@ -56,7 +55,7 @@ def pool_windows(
     for n, size, step, (before, behind), d in zip(
         x.shape[2:], sizes, steps, sides, spread, strict=True
     ):
-        if ceil_mode:
+        if is_ceil:
             reach = d * (size - 1) + 1
             count = -(-(n + before + behind - reach) // step) + 1
             count -= (count - 1) * step >= n + before

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from graphc.errors import DTypeError, ShapeError
+from graphc.errors import DTypeError, ShapeError, truth
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
@@ -201,17 +201,18 @@ def reduced_axes(where: str, x: Value, axes: int | Sequence[int] | None) -> tupl
 
 def kept_shape(shape: tuple[int, ...], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
     """What a reduction leaves of a shape."""
+    stays = truth("keepdims", keepdims)
     return tuple(
         1 if axis in axes else extent
         for axis, extent in enumerate(shape)
-        if keepdims or axis not in axes
+        if stays or axis not in axes
     )
 
 
 def _attributes(
     where: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool
 ) -> ReduceAttributes:
-    return ReduceAttributes(reduced_axes(where, x, axes), keepdims)
+    return ReduceAttributes(reduced_axes(where, x, axes), truth(f"{where}: keepdims", keepdims))
 
 
 @operator("sum")

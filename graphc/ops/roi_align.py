@@ -13,7 +13,7 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from graphc.errors import ShapeError, choose
+from graphc.errors import ShapeError, choose, truth
 from graphc.ir.attributes import Between, Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
@@ -379,6 +379,7 @@ def roi_align(
     gradient, regions do not. Raises `ShapeError`, `OptionError` and `DTypeError`.
     """
     as_value("roi_align", x)
-    attributes = RoiAlignAttributes(pair("bins", bins, 1), sampling_ratio, scale, bool(aligned))
+    centred = truth("roi_align: aligned", aligned)
+    attributes = RoiAlignAttributes(pair("bins", bins, 1), sampling_ratio, scale, centred)
     op = MODES[choose("mode", mode, tuple(MODES))]
     return apply(op, x, rois, batch, attributes=attributes).outputs[0]

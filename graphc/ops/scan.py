@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from graphc.errors import DTypeError
+from graphc.errors import DTypeError, truth
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
@@ -78,5 +78,7 @@ def cumsum(x: Value, axis: int, exclusive: bool = False, reverse: bool = False) 
     the end. Raises `DTypeError` for bool, and `ShapeError` for an axis that x does not have.
     """
     place = normalize_axis(axis, as_value("cumsum", x).type.rank, "cumsum")
-    attributes = CumsumAttributes(place, bool(exclusive), bool(reverse))
+    attributes = CumsumAttributes(
+        place, truth("cumsum: exclusive", exclusive), truth("cumsum: reverse", reverse)
+    )
     return apply(Cumsum, x, attributes=attributes).output

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from graphc.errors import OptionError, ShapeError, quoted
+from graphc.errors import OptionError, ShapeError, quoted, truth
 from graphc.ir.builder import as_value, parameter
 from graphc.ir.graph import Initial, Value
 from graphc.ir.types import DType
@@ -26,7 +24,7 @@ def given_weight(where: str, weight: Value, axes: str, trainable: bool = True) -
 
 def frozen_alone(where: str, weight: Value, trainable: bool) -> Value:
     """A weight that is given; raises `OptionError` where ``trainable=False`` stands beside it."""
-    if not trainable:
+    if not truth(f"{where}: trainable", trainable):
         raise OptionError(
             f"{where}: trainable=False is for a weight that is made, and {weight!r} is given; make "
             "that one with trainable=False"
@@ -77,6 +75,7 @@ def bias_of(
         if bias.shape != (length,):
             raise ShapeError(f"{where}: bias has one number an output, ({length},), got {bias!r}")
         return bias
-    if bias is not None and not isinstance(bias, bool | np.bool_ | int):
-        raise OptionError(f"{where}: bias is a value, True or False, got {quoted(bias)}")
-    return parameter("bias", (length,), dtype, trainable=trainable) if bias and is_made else None
+    is_wanted = bias is not None and truth(f"{where}: bias", bias, ", or a value")
+    if not (is_wanted and is_made):
+        return None
+    return parameter("bias", (length,), dtype, trainable=trainable)

@@ -11,7 +11,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import DType
 from graphc.keywords import asks
-from graphc.optim.rates import Optimizer, Updater
+from graphc.optim.rates import Optimizer, Updater, check_optimizer
 
 
 @asks
@@ -35,11 +35,7 @@ class Groups:
                 raise OptionError(f"groups are pairs of a pattern and an optimizer, got {pair!r}")
         for pattern, optimizer in (*self.groups, ("default", self.default)):
             _compiled(pattern)
-            if isinstance(optimizer, type) or not hasattr(optimizer, "begin"):
-                raise OptionError(
-                    f"the optimizer of {pattern!r} is an object such as graphc.optim.Adam(1e-3), "
-                    f"got {optimizer!r}"
-                )
+            check_optimizer(f"the optimizer of {pattern!r}", optimizer)
         pairs = tuple((pattern, optimizer) for pattern, optimizer in self.groups)
         object.__setattr__(self, "groups", pairs)
 

@@ -26,6 +26,7 @@ from graphc.optim.rates import (
     Rate,
     Updater,
     check_decay,
+    check_optimizer,
     check_rate,
     learning_rate,
     left_of,
@@ -67,6 +68,8 @@ class Muon:
         choose("adjust", self.adjust, ADJUSTMENTS)
         rounds = whole_number("rounds", self.rounds)
         number_between("rounds", rounds, 1, MOST_ROUNDS)
+        if self.others is not None:
+            check_optimizer("others", self.others)
 
     def begin(self, dtype: DType) -> Updater:
         rate = learning_rate(self.learning_rate, dtype)

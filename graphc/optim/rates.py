@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphc.errors import OptionError, choose, number_between, whole_number
+from graphc.errors import OptionError, choose, number_between, quoted, whole_number
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.types import DType, compute_dtype
@@ -25,6 +25,14 @@ class Optimizer(Protocol):
     """Settings of an optimizer; `begin` adds what all updates of a step share, in that dtype."""
 
     def begin(self, dtype: DType) -> Updater: ...
+
+
+def check_optimizer(name: str, given: object) -> None:
+    """Raise `OptionError` for what is no optimizer."""
+    if isinstance(given, type) or not hasattr(given, "begin"):
+        raise OptionError(
+            f"{name} must be an object such as graphc.optim.Adam(1e-3), got {quoted(given)}"
+        )
 
 
 @asks

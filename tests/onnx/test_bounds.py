@@ -57,11 +57,20 @@ def test_more_parts_than_elements_are_refused(count):
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"dims": 32}, r"dims: give numbers by name"), ({"trainable": 3}, "trainable is True")],
+    [
+        ({"dims": 32}, "dims: give numbers by name"),
+        ({"trainable": 3}, "trainable is True"),
+        ({"weights": "x"}, "weights is True or False, got 'x'"),
+    ],
 )
 def test_arguments_of_the_wrong_kind_are_refused(options, told):
     with pytest.raises(OptionError, match=told):
         graphc.onnx.load(asks_for_much("Trilu"), **options)
+
+
+def test_a_file_is_not_written_in_a_mode_that_is_neither(tmp_path):
+    with pytest.raises(OptionError, match="training is True or False, got 'x'"):
+        graphc.onnx.save(graphc.input("x", (2,)) + 1.0, tmp_path / "a.onnx", training="x")
 
 
 def test_what_is_no_program_is_not_initialized():

@@ -64,6 +64,58 @@ def test_type_inference_refuses(name, attribute, value):
         builder.create(node.op, node.inputs, changed, builder.Context())
 
 
+@pytest.mark.parametrize(("name", "attribute"), sorted(ANY_TRUTH))
+def test_what_is_neither_true_nor_false_is_no_truth(name, attribute):
+    node = nodes()[name]
+    for value in ("yes", 1, None, np.True_):
+        changed = replace(node.attributes, **{attribute: value})
+        with pytest.raises(OptionError, match=f"{attribute} is True or False, got"):
+            builder.create(node.op, node.inputs, changed, builder.Context())
+
+
+X, WEIGHT = g.input("maps", (4, 6, 2, 2)), g.input("weight", (3, 6, 1, 1))
+TRUTHS = {
+    "mean: keepdims": lambda given: g.mean(X, 1, given),
+    "keepdims": lambda given: g.any(g.greater(X, 0.0), 1, given),
+    "sum: keepdims": lambda given: g.logsumexp(X, 1, given),
+    "argmax: keepdims": lambda given: g.argmax(X, 1, given),
+    "argmin: last": lambda given: g.argmin(X, 1, last=given),
+    "largest": lambda given: g.top_k(X, 1, largest=given),
+    "sort: descending": lambda given: g.sort(X, 1, given),
+    "matmul: transpose_b": lambda given: g.matmul(X, X, transpose_b=given),
+    "cumsum: exclusive": lambda given: g.cumsum(X, 1, given),
+    "max_pool2d: ceil_mode": lambda given: g.max_pool2d(X, 2, ceil_mode=given),
+    "grid_sample: align_corners": lambda given: g.grid_sample(X, X, align_corners=given),
+    "kl_divergence: log_target": lambda given: g.kl_divergence(X, X, log_target=given),
+    "batch_norm: frozen": lambda given: g.batch_norm(X, frozen=given),
+    "conv2d: bias": lambda given: g.conv2d(X, 3, 1, bias=given),
+    "conv2d: trainable": lambda given: g.conv2d(X, weight=WEIGHT, trainable=given),
+    "parameter 'weight': trainable": lambda given: g.linear(X, 3, trainable=given),
+    "antialias": lambda given: g.resize(X, (4, 6, 4, 4), form="linear", antialias=given),
+    "nesterov": lambda given: g.optim.SGD(0.1, 0.9, nesterov=given),
+    "centered": lambda given: g.optim.RMSProp(centered=given),
+    "check_finite": lambda given: g.compile(outputs=[X + 1.0], check_finite=given),
+}
+
+
+@pytest.mark.parametrize("told", TRUTHS)
+def test_an_option_of_a_function_is_true_or_false(told):
+    for value in ("no", 3, 1):
+        with pytest.raises(OptionError, match=f"{told}.* True or False.*, got {value!r}"):
+            TRUTHS[told](value)
+
+
+def test_truths_may_be_those_of_numpy():
+    assert g.sum(X, 1, np.True_).node.attributes == g.sum(X, 1, True).node.attributes
+    assert g.cumsum(X, 1, np.True_).node.attributes.exclusive is True
+
+
+def test_what_is_no_optimizer_is_refused_where_it_is_given():
+    for make in (lambda: g.optim.Muon(others=3), lambda: g.optim.Groups([("w", 3)], 3)):
+        with pytest.raises(OptionError, match=r"must be an object such as graphc\.optim\.Adam"):
+            make()
+
+
 def alone(name, **changes):
     """A graph of one node, on states where it overwrites them and inputs elsewhere."""
     model = nodes()[name]

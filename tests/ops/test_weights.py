@@ -151,7 +151,7 @@ MAP, ROW = g.input("x", (2, 4, 6, 6)), g.input("x", (3, 4))
         (lambda: g.conv2d(MAP, weight=weight(5, 3, 3, 3)), ShapeError, r"channels / groups"),
         (lambda: g.conv2d(MAP, weight=weight(5, 4)), ShapeError, "rows, columns"),
         (lambda: g.conv2d(MAP, weight=weight(5, 4, 3, 3), bias=weight(4)), ShapeError, "bias"),
-        (lambda: g.conv2d(MAP, 5, 3, bias=[1.0]), OptionError, "bias is a value, True or False"),
+        (lambda: g.conv2d(MAP, 5, 3, bias=[1.0]), OptionError, "bias is True or False, or a value"),
         (lambda: g.conv2d(MAP, "x", 3), OptionError, "filters is a whole number"),
         (lambda: g.conv2d(MAP, weight=np.ones((5, 4, 3, 3))), OptionError, "constant"),
         (lambda: g.conv2d(MAP, weight=weight(5, 4, 3, 3), trainable=False), OptionError,
