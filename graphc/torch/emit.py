@@ -8,6 +8,7 @@ each, so that what was counted is what is kept.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
 from graphc.errors import TorchError
 from graphc.torch.joint import is_tangent
-from graphc.torch.steps import IN_PLACE, STATEFUL_NORMS, TorchSteps
+from graphc.torch.steps import IN_PLACE, NEW_STATISTICS, STATEFUL_NORMS, TorchSteps
 
 
 def emit(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -45,6 +46,8 @@ class _Emission:
         self.dying, self.live_outputs = self._liveness()
         self.saved_values = self._crossing()
         self.views = self._views()
+        self.first_only = self.steps.held | self._statistics()
+        """Values that the first appearance of a step makes, and no other."""
         self.env: dict[fx.Node, fx.Node] = {}
         self.states: dict[int, fx.Node] = {}
 
@@ -71,6 +74,11 @@ class _Emission:
             wanted.difference_update(self.steps.outputs[step])
             wanted.update(self.steps.inputs[step])
         return sorted(wanted - set(self.steps.outputs[self.torch_steps.turn]))
+
+    def _statistics(self) -> frozenset[int]:
+        norms = (node for node in self.joint.step_of if node.target in STATEFUL_NORMS)
+        values = (self.joint.values[node][NEW_STATISTICS:] for node in norms)
+        return frozenset(itertools.chain.from_iterable(values))
 
     def _read(self, nodes: Iterable[fx.Node | None]) -> list[int]:
         there = self.joint.source_values
@@ -189,8 +197,7 @@ class _Emission:
         arguments = (self._arguments(position, node), dict(node.kwargs))
         args, kwargs = fx.map_arg(arguments, lambda each: self._tensor(graph, each))
         for each in self.views[node]:
-            # New running statistics are those of the first appearance.
-            if self.steps.held.isdisjoint(self.joint.values[each]):
+            if self.first_only.isdisjoint(self.joint.values[each]):
                 self.env.pop(each, None)
         if step in self.torch_steps.state_of and step in self.repeated:
             made = self._with_random_state(graph, position, node, args, kwargs)
@@ -199,7 +206,7 @@ class _Emission:
         made.meta = dict(node.meta)
         self.env[node] = made
         if not isinstance(node.meta.get("val"), torch.Tensor):
-            first = self.steps.held if self.is_first[position] else frozenset()
+            first = self.first_only if self.is_first[position] else frozenset()
             self._take_apart(graph, node, made, self.live_outputs[position] | first)
 
     def _arguments(self, position: int, node: fx.Node) -> tuple[Any, ...]:

@@ -15,7 +15,9 @@ has a slower plan and, as the smallest of equal cost is taken, a smaller one nev
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from graphc.planning.bound import extra_cost, least_bytes
@@ -27,10 +29,13 @@ COARSE, FINE = 8, 8
 
 
 class BudgetPlanner:
-    """Plans of one joint graph for any budget; each limit is planned once."""
+    """Plans of one joint graph for any budget; each limit is planned once.
 
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
+    `kept_for` has by step a value that it reads, and that is there only if the step is repeated.
+    """
+
+    def __init__(self, steps: Steps, kept_for: Mapping[int, int] | None = None) -> None:
+        self.steps, self.kept_for = steps, kept_for or {}
         self._planner = SequencePlanner(steps)
         self._known: dict[int, SequencePlan | None] = {}
 
@@ -39,10 +44,10 @@ class BudgetPlanner:
         """What running each step once takes."""
         return self.steps.cost_of(range(len(self.steps)))
 
-    @property
+    @cached_property
     def once(self) -> SequencePlan:
         """The plan that repeats nothing."""
-        return self._planner.once
+        return self._counted(self._planner.once)
 
     @cached_property
     def least(self) -> SequencePlan:
@@ -55,11 +60,11 @@ class BudgetPlanner:
     @cached_property
     def bound_bytes(self) -> int:
         """Bytes that no sequence can go below."""
-        return least_bytes(self.steps)
+        return least_bytes(self._least_steps)
 
     def bound_cost(self, budget: int) -> float:
         """Seconds of repeats that every sequence within a budget takes at least."""
-        return extra_cost(self.steps, budget)
+        return extra_cost(self._least_steps, budget)
 
     def within(self, budget: int) -> SequencePlan | None:
         """The cheapest plan found of at most `budget` bytes, or None."""
@@ -116,7 +121,7 @@ class BudgetPlanner:
     @cached_property
     def _always(self) -> list[SequencePlan]:
         """What every budget may take that it fits into."""
-        return [*self._coarse, self._planner.least()]
+        return [*self._coarse, self._counted(self._planner.least())]
 
     @cached_property
     def _coarse(self) -> list[SequencePlan]:
@@ -135,8 +140,35 @@ class BudgetPlanner:
     def _fine(self, number: int) -> SequencePlan | None:
         limit = self._limit(number)
         if limit not in self._known:
-            self._known[limit] = self._planner.plan_for(limit)
+            self._known[limit] = self._planned(limit)
         return self._known[limit]
+
+    def _planned(self, limit: int) -> SequencePlan | None:
+        if limit >= self.once.peak_bytes:
+            return self.once
+        found = self._planner.plan_for(limit)
+        return None if found is None else self._counted(found)
+
+    def _counted(self, plan: SequencePlan) -> SequencePlan:
+        """A plan whose peak leaves out what is not there, which planning counts all the same."""
+        idle = unkept(plan.sequence, self.kept_for)
+        levels = self.steps.profile(plan.sequence, self.steps.held, idle)
+        return replace(plan, peak_bytes=self.steps.fixed_bytes + max(levels, default=0))
+
+    @cached_property
+    def _least_steps(self) -> Steps:
+        """Steps in which nothing is kept for repeats: no plan needs less than they do."""
+        kept = set(self.kept_for.values())
+        sizes = enumerate(self.steps.bytes)
+        return replace(
+            self.steps, bytes=tuple(0 if value in kept else size for value, size in sizes)
+        )
+
+
+def unkept(sequence: Sequence[int], kept_for: Mapping[int, int]) -> frozenset[int]:
+    """Values that are there only for repeats of steps which a sequence does not repeat."""
+    counts = Counter(sequence)
+    return frozenset(value for step, value in kept_for.items() if counts[step] < 2)
 
 
 def _cheapest(plans: Iterator[SequencePlan]) -> SequencePlan | None:

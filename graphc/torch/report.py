@@ -13,7 +13,7 @@ from graphc.errors import BudgetError
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.planning.sequence_planner import SequencePlan
 from graphc.torch.held import Held
-from graphc.torch.planner import BudgetPlanner
+from graphc.torch.planner import BudgetPlanner, unkept
 from graphc.torch.steps import TorchSteps
 
 SHOWN = 6
@@ -132,8 +132,8 @@ def clean(path: str) -> str:
 
 def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list[Live]]:
     """The node at the peak of a sequence, and the bytes that live there by module."""
-    steps = torch_steps.steps
-    levels = steps.profile(sequence, steps.held)
+    steps, idle = torch_steps.steps, unkept(sequence, torch_steps.state_of)
+    levels = steps.profile(sequence, steps.held, idle)
     position = levels.index(max(levels))
     step = sequence[position]
     live = set(steps.held)
@@ -143,7 +143,7 @@ def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list
     made = {value for each in sequence[: position + 1] for value in steps.outputs[each]}
     live = (live & made) | {*steps.inputs[step], *steps.outputs[step]}
     by_module: Counter[str] = Counter()
-    for value in live:
+    for value in live - idle:
         maker = torch_steps.nodes[steps.maker[value]] if steps.maker[value] >= 0 else None
         by_module[module_path(maker) if maker is not None else ""] += steps.bytes[value]
     node = torch_steps.nodes[step]

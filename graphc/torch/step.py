@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from graphc.torch.emit import emit
 from graphc.torch.held import Held, held_by, reserve_bytes
 from graphc.torch.joint import Joint
 from graphc.torch.planner import BudgetPlanner
+from graphc.torch.replay import Plan, Replay, Weight, check
 from graphc.torch.report import Point, Report, does_not_fit
 from graphc.torch.runner import Boxed
 from graphc.torch.steps import TorchSteps
@@ -43,6 +45,18 @@ class Goal:
         self.max_extra_time = max_extra_time
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The plan of one shape: its sequence, the graphs that carry it out, and what lives when."""
+
+    report: Report
+    torch_steps: TorchSteps
+    plan: SequencePlan
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    replay: Replay
+
+
 class PlannedStep:
     """Called like the module; its `report` is that of the shape that was planned last."""
 
@@ -54,7 +68,8 @@ class PlannedStep:
         held: Callable[[Sequence[Any]], Held],
     ) -> None:
         self.module, self.goal, self.loss_fn = module, goal, loss_fn
-        self.reports: list[Report] = []
+        self.plans: list[Planned] = []
+        """Those of the shapes that have come, in their order."""
         self._held = held
         self._args: Sequence[Any] = ()
         self._plans_only = False
@@ -82,7 +97,7 @@ class PlannedStep:
     @property
     def report(self) -> Report:
         """What the plan of the shape that was planned last takes, and why."""
-        return self.reports[-1]
+        return self.plans[-1].report
 
     def plan(self, args: Sequence[Any]) -> None:
         """Plan the shapes of these arguments; nothing is run."""
@@ -93,7 +108,7 @@ class PlannedStep:
             pass
         finally:
             self._plans_only = False
-        if not self.reports:
+        if not self.plans:
             raise TorchError("nothing of the module is differentiated, so there is no step to plan")
 
     def _forward(self, *args: Any) -> Any:
@@ -116,8 +131,9 @@ class PlannedStep:
         held = self._held(self._args)
         torch_steps, planner = prepared(module, num_fwd_outputs, held.bytes)
         found = chosen(planner, self.goal, torch_steps)
-        self.reports.append(Report.of(torch_steps, planner, found, held))
-        return emit(torch_steps, found.sequence)
+        report = Report.of(torch_steps, planner, found, held)
+        self.plans.append(Planned(report, torch_steps, found, *checked(torch_steps, found)))
+        return self.plans[-1].forward, self.plans[-1].backward
 
 
 def prepared(
@@ -126,7 +142,30 @@ def prepared(
     """The steps of a joint graph and their planner."""
     joint = Joint(module, forward_outputs)
     torch_steps = TorchSteps(joint, measure(joint), fixed_bytes)
-    return torch_steps, BudgetPlanner(torch_steps.steps)
+    return torch_steps, BudgetPlanner(torch_steps.steps, torch_steps.state_of)
+
+
+def checked(
+    torch_steps: TorchSteps, found: SequencePlan
+) -> tuple[fx.GraphModule, fx.GraphModule, Replay]:
+    """The forward and the backward graph of a plan, and what lives when in them.
+
+    Raises `TorchError` where these are not what the plan says.
+    """
+    forward, backward = emit(torch_steps, found.sequence)
+    replayed = check(to_replay(torch_steps, forward.graph, backward.graph), found.peak_bytes)
+    return forward, backward, replayed
+
+
+def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) -> Plan:
+    """What the checker is told of a plan."""
+    joint = torch_steps.joint
+    weights = {
+        node: Weight(measured.workspace, measured.result_bytes)
+        for node, measured in torch_steps.measured.items()
+    }
+    fixed = torch_steps.steps.fixed_bytes
+    return Plan(joint.module.graph, joint.forward_outputs, forward, backward, weights, fixed)
 
 
 def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> SequencePlan:
@@ -185,8 +224,9 @@ def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.Gr
         fixed = sum(joint.bytes[value] for value in joint.source_values)
         # Another compiler wants graphs in which nothing is overwritten.
         torch_steps = TorchSteps(joint, measure(joint), fixed, in_place=False)
-        planner = BudgetPlanner(torch_steps.steps)
-        return emit(torch_steps, chosen(planner, goal, torch_steps).sequence)
+        planner = BudgetPlanner(torch_steps.steps, torch_steps.state_of)
+        forward, backward, *_ = checked(torch_steps, chosen(planner, goal, torch_steps))
+        return forward, backward
 
     return partition
 

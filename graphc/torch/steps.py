@@ -4,6 +4,7 @@ Beside the nodes that compute there are
 
     the random state, before each random op                    a repeat draws from it again
     new running statistics, before each norm that updates any  a repeat does not make them
+    the statistics of a norm before, behind the next           nor does it read them
     the turn, where the forward pass returns                   makes the tangents
 
 none of which is ever repeated, so that each byte is counted where it lies. What the forward pass
@@ -75,7 +76,7 @@ class TorchSteps:
         fixed_bytes: int,
         in_place: bool = True,
     ) -> None:
-        self.joint, self.in_place = joint, in_place
+        self.joint, self.measured, self.in_place = joint, measured, in_place
         self.nodes: list[fx.Node | None] = []
         """By step; None for a drawing of the random state, and for the turn."""
         self.state_of: dict[int, int] = {}
@@ -133,13 +134,22 @@ class TorchSteps:
             reads = (*reads, self._add_state(step.node))
             self.state_of[len(self.nodes)] = reads[-1]
         makes = step.makes
+        old: tuple[int, ...] = ()
         if step.node.target in STATEFUL_NORMS:
             statistics = self.joint.values[step.node][NEW_STATISTICS:]
             self._add_once(statistics)
             makes = tuple(value for value in makes if value not in statistics)
+            old = tuple(value for value in self._old_statistics(step.node) if value not in there)
+            reads = tuple(value for value in reads if value not in old)
         if self._must_run_once(step.node) or not self.held.isdisjoint(makes):
             self._once.add(len(self.nodes))
         self._append(step.node, reads, makes, measured)
+        if old:
+            self._add_once((), old)
+
+    def _old_statistics(self, node: fx.Node) -> set[int]:
+        given = (each for each in node.args[3:5] if isinstance(each, fx.Node))
+        return {value for each in given for value in self.joint.values[each]}
 
     def _add_state(self, node: fx.Node) -> int:
         value = len(self.bytes)
@@ -152,10 +162,10 @@ class TorchSteps:
         tangents = self.joint.tangents
         self._add_once(tuple(dict.fromkeys(v for n in tangents for v in self.joint.values[n])))
 
-    def _add_once(self, makes: tuple[int, ...]) -> None:
+    def _add_once(self, makes: tuple[int, ...], reads: tuple[int, ...] = ()) -> None:
         """What happens beside the nodes: it takes no time, and is never repeated."""
         self._once.add(len(self.nodes))
-        self._append(None, (), makes, Measured(0.0, 0, ()))
+        self._append(None, reads, makes, Measured(0.0, 0, ()))
 
     @cached_property
     def held(self) -> frozenset[int]:

@@ -1,0 +1,304 @@
+"""What the tensors of an FX graph hold, as numbers: equal numbers are equal bits.
+
+A number stands for an op and the numbers of what it is given, down to placeholders, so that graphs
+in which other nodes run twice, in another order or in place can be compared. A random op is given
+the state of its generator, too, which each draw moves on. Contents are those of storages: a write
+through one tensor changes what every other one sees that lies there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+aten = torch.ops.aten
+
+NORM = aten._native_batch_norm_legit_functional.default
+NORM_ALONE = aten._native_batch_norm_legit.no_stats
+"""The norm that updates no running statistics: its results are the first of the other one's."""
+
+STATISTICS = 3
+"""The first result of the norm that depends on running statistics, and only in training."""
+
+
+class Numbers:
+    """A number for everything that contents are made of."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, *parts: Hashable) -> int:
+        """The number of something, a new one where it is new."""
+        return self._known.setdefault(parts, len(self._known))
+
+
+@dataclass(eq=False)
+class Storage:
+    """Bytes in one piece; those that are `outside` are there before the step and behind it."""
+
+    bytes: int
+    name: str
+    outside: bool = False
+    version: int = 0
+    written: int = -1
+    """The number of all that was written here after it was made."""
+    writer: str = ""
+    """The node that wrote last."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a variable holds: the content of a storage when it had this version."""
+
+    content: int
+    storage: Storage
+    version: int
+
+
+Tree = Any
+"""A `Tensor`, a tuple of trees, or what is no tensor."""
+
+
+def tensors_in(tree: Tree) -> Iterator[Tensor]:
+    """The tensors of a tree, from the first to the last."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple):
+        for each in tree:
+            yield from tensors_in(each)
+
+
+@dataclass
+class Done:
+    """A node that has been gone through: the number of what it does, and what it makes."""
+
+    node: fx.Node
+    computes: int | None
+    """None for getitems and constants."""
+    draws: int | None = None
+    """The same number without the random state, of an op that draws."""
+    makes: list[Storage] = field(default_factory=list)
+    state: Storage | None = None
+    """A random state that is kept."""
+    writes: bool = False
+    overwritten: fx.Node | None = None
+    """An operand that is read though another node has written over it."""
+
+
+class Walk:
+    """Goes through graphs node by node; `env` is what the variables of the present graph hold.
+
+    Random states, one a device, go on from graph to graph.
+    """
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+        self.env: dict[fx.Node, Tree] = {}
+        self._states: dict[str, int] = {}
+        self._sources: dict[int, Storage] = {}
+        self._drawn_from = -1
+
+    def outside(self, node: fx.Node, *parts: Hashable) -> Tree:
+        """The value of a source, which is there before the step; `parts` say which it is."""
+        fake = node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            return self.numbers.of(*parts)
+        made = Storage(_bytes_of(fake), node.name, outside=True)
+        storage = self._sources.setdefault(_key(fake), made)
+        return Tensor(self.numbers.of(*parts), storage, storage.version)
+
+    def do(self, node: fx.Node) -> Done:
+        """Go through one node of the present graph that is no placeholder and no output."""
+        if node.op == "get_attr":
+            self.env[node] = self.outside(node, "constant", str(node.target))
+            return Done(node, None)
+        if node.target is operator.getitem:
+            self.env[node] = self._variable(node.args[0])[node.args[1]]
+            return Done(node, None)
+        return self._compute(node)
+
+    def seen(self, node: fx.Node) -> Tree:
+        """What reading a variable now gives, as numbers."""
+        return self._seen(self._variable(node))
+
+    def _variable(self, node: Any) -> Tree:
+        if node not in self.env:
+            raise KeyError(node)
+        return self.env[node]
+
+    def _seen(self, tree: Tree) -> Hashable:
+        if isinstance(tree, Tensor):
+            if tree.version == tree.storage.version:
+                return tree.content
+            return self.numbers.of("seen", tree.content, tree.storage.written)
+        return tuple(map(self._seen, tree)) if isinstance(tree, tuple) else tree
+
+    def _compute(self, node: fx.Node) -> Done:
+        target, args, kwargs = node.target, node.args, dict(node.kwargs)
+        state: int | None = None
+        saves = target is run_and_save_rng_state
+        if saves:
+            target, *args = args
+        elif target is run_with_rng_state:
+            given, target, *args = args
+            state = self.seen(given)
+        given = [*self._given(target, tuple(args)), *map(self._described, sorted(kwargs.items()))]
+        number = plain = self.numbers.of(_plain_name(target), *given)
+        is_random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        if is_random:
+            number = self._drawn(plain, _device_of(node), state)
+        done = Done(node, number, plain if is_random else None, overwritten=self._overwritten(node))
+        results = self._results(node, target, number, tuple(args), done)
+        if saves:
+            done.state = Storage(_bytes_of(node.meta["val"][0]), node.name)
+            results = (Tensor(self._drawn_from, done.state, 0), results)
+        self.env[node] = results
+        return done
+
+    def _drawn(self, plain: int, device: str, state: int | None) -> int:
+        """The number of a random op, which moves the state on unless it is given one."""
+        if state is not None:
+            return self.numbers.of("drawn", plain, state)
+        self._drawn_from = self._states.get(device, self.numbers.of("state", device))
+        number = self.numbers.of("drawn", plain, self._drawn_from)
+        self._states[device] = self.numbers.of("after", number)
+        return number
+
+    def _given(self, target: Any, args: tuple[Any, ...]) -> tuple[Hashable, ...]:
+        if target is NORM and args[5]:
+            x, weight, bias, _, _, training, momentum, epsilon = args
+            args = (x, weight, bias, training, momentum, epsilon)
+        return tuple(map(self._described, args))
+
+    def _described(self, argument: Any) -> Hashable:
+        if isinstance(argument, fx.Node):
+            return ("node", self.seen(argument))
+        if isinstance(argument, list | tuple):
+            return tuple(map(self._described, argument))
+        if isinstance(argument, dict):
+            return tuple((key, self._described(each)) for key, each in argument.items())
+        return (type(argument).__name__, repr(argument))  # 1, 1.0 and True are equal in Python
+
+    def _overwritten(self, node: fx.Node) -> fx.Node | None:
+        """The first operand that no longer holds what it held when it was made."""
+        for each in node.all_input_nodes:
+            if any(t.version != t.storage.version for t in tensors_in(self.env[each])):
+                return each
+        return None
+
+    def _results(
+        self, node: fx.Node, target: Any, number: int, args: tuple[Any, ...], done: Done
+    ) -> Tree:
+        """What a node gives: parts of its operands' storages, or storages of its own."""
+        value = node.meta.get("val")
+        if node.target is run_and_save_rng_state:
+            value = value[1]
+        returns = getattr(getattr(target, "_schema", None), "returns", ())
+        if isinstance(value, tuple) and 1 < len(returns) < len(value):
+            value = value[: len(returns)]
+        known = self._storages_of_operands(node)
+        written = self._write(node, target, args, done)
+        idle = self._statistics(target, args)
+
+        def result(fake: Any, path: tuple[int, ...]) -> Tree:
+            if isinstance(fake, list | tuple):
+                return tuple(result(each, (*path, place)) for place, each in enumerate(fake))
+            if not isinstance(fake, torch.Tensor):
+                return fake
+            place = path[0] if path else 0
+            storage = written.get(place) or known.get(_key(fake))
+            if storage is None:
+                storage = known[_key(fake)] = Storage(_bytes_of(fake), node.name)
+                done.makes.append(storage)
+            beside = idle if place >= STATISTICS else ()
+            return Tensor(self.numbers.of("result", number, path, beside), storage, storage.version)
+
+        return result(value, ())
+
+    def _statistics(self, target: Any, args: tuple[Any, ...]) -> Hashable:
+        """What the last results of a training norm depend on beside the others."""
+        if target is NORM and args[5]:
+            return tuple(map(self._described, args[3:5]))
+        return ()
+
+    def _storages_of_operands(self, node: fx.Node) -> dict[int, Storage]:
+        """By what tells fake storages apart."""
+        found: dict[int, Storage] = {}
+        for each in node.all_input_nodes:
+            fakes = _fakes_in(each.meta.get("val"))
+            found.update(
+                (_key(fake), tensor.storage)
+                for fake, tensor in zip(fakes, tensors_in(self.env[each]), strict=False)
+            )
+        return found
+
+    def _write(
+        self, node: fx.Node, target: Any, args: tuple[Any, ...], done: Done
+    ) -> dict[int, Storage]:
+        """Change what the op writes into; gives the storages of results that lie there."""
+        schema = getattr(target, "_schema", None)
+        found: dict[int, Storage] = {}
+        if schema is None or not schema.is_mutable:
+            return found
+        results = [each.alias_info for each in schema.returns]
+        for declared, argument in _arguments(schema, args, node.kwargs):
+            alias = declared.alias_info
+            if alias is None or not alias.is_write or argument is None:
+                continue
+            for each in argument if isinstance(argument, list | tuple) else (argument,):
+                (tensor,) = tensors_in(self.env[each])
+                storage = tensor.storage
+                storage.version += 1
+                storage.written = self.numbers.of("written", storage.written, done.computes)
+                storage.writer = node.name
+                done.writes = True
+                for place, result in enumerate(results):
+                    if result is not None and result.before_set & alias.before_set:
+                        found[place] = storage
+        return found
+
+
+def _arguments(schema: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    """What a schema declares, and what is given for it."""
+    for place, declared in enumerate(schema.arguments):
+        given = args[place] if place < len(args) else kwargs.get(declared.name)
+        yield declared, given
+
+
+def _plain_name(target: Any) -> str:
+    """An op's name; one that writes its result into its first operand is the op that does not."""
+    if target is NORM_ALONE:
+        return str(NORM)
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return str(target)
+    name, overload = schema.name, schema.overload_name or "default"
+    if schema.is_mutable and name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return f"{name.replace('::', '.')}.{overload}"
+
+
+def _fakes_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _fakes_in(each)
+
+
+def _key(fake: torch.Tensor) -> int:
+    return int(fake.untyped_storage()._cdata)
+
+
+def _bytes_of(fake: torch.Tensor) -> int:
+    return int(fake.untyped_storage().nbytes())
+
+
+def _device_of(node: fx.Node) -> str:
+    return next((str(fake.device) for fake in _fakes_in(node.meta.get("val"))), "cpu")

@@ -1,0 +1,346 @@
+"""An independent checker of plans for torch: it replays both graphs storage by storage.
+
+It knows the joint graph, the forward and the backward graph that stand for it, and how many bytes
+each node of the joint graph takes, and nothing of how a plan is made. Every node of the two graphs
+must compute what a node of the joint graph does, from the same contents; what is returned must be
+the same. A storage lives from the node that makes it to the last one that reads a variable in it,
+or to the end where the forward graph returns it to the caller.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import fx
+
+from graphc.errors import TorchError
+from graphc.ir.types import exact_bytes
+from graphc.torch.contents import Done, Numbers, Storage, Tree, Walk, tensors_in
+
+RANDOM_STATE = -1
+"""Stands for the result that is the state of a random generator."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Bytes of a node of the joint graph: beside operands and results, and of each result."""
+
+    workspace: int
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A node that computes, and the bytes that live then; `node` is None for the turn."""
+
+    node: fx.Node | None
+    original: fx.Node | None
+    """The node of the joint graph that it stands for."""
+    bytes: int
+    made: int
+    """Bytes of the storages that it makes."""
+    workspace: int
+
+
+@dataclass(frozen=True)
+class Life:
+    """A storage that lives from the moment `first` to before the moment `last`."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+    result: int
+    """Which of its node's results it is, or `RANDOM_STATE`."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What lives when in a step; moments are those of the forward graph, the turn, the backward."""
+
+    moments: tuple[Moment, ...]
+    lives: tuple[Life, ...]
+    turn: int
+
+    @cached_property
+    def peak(self) -> Moment:
+        """The first moment of the most bytes."""
+        return max(self.moments, key=lambda moment: moment.bytes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is replayed: a joint graph and the forward and backward graph that stand for it.
+
+    `forward_outputs` of the joint graph's outputs are those of the forward pass; `fixed_bytes` are
+    there before the step.
+    """
+
+    joint: fx.Graph
+    forward_outputs: int
+    forward: fx.Graph
+    backward: fx.Graph
+    weights: Mapping[fx.Node, Weight]
+    fixed_bytes: int
+
+
+def check(plan: Plan, claimed_bytes: int) -> Replay:
+    """Replay a plan whose peak is said to be `claimed_bytes`.
+
+    Raises `TorchError` where that or anything else of it is wrong.
+    """
+    found = replay(plan)
+    if found.peak.bytes > claimed_bytes:
+        raise _wrong(
+            found.peak.node or "the turn",
+            f"{exact_bytes(found.peak.bytes)} live there, and the plan says "
+            f"{exact_bytes(claimed_bytes)} at most",
+        )
+    return found
+
+
+def replay(plan: Plan) -> Replay:
+    """What lives when; raises `TorchError` where the graphs are not those of the joint graph."""
+    numbers = Numbers()
+    return _Emitted(plan, _Joint(plan, numbers), numbers).replay()
+
+
+def _wrong(where: fx.Node | str, what: str) -> TorchError:
+    name = where if isinstance(where, str) else where.name
+    return TorchError(f"this plan is wrong, which is a fault of graphc: at {name}, {what}")
+
+
+def _is_tangent(node: fx.Node) -> bool:
+    described = type(node.meta.get("desc")).__name__
+    return described == "TangentAOTInput" or str(node.target).startswith("tangents_")
+
+
+def _placeholders(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _returned(graph: fx.Graph) -> tuple[Any, ...]:
+    return tuple(next(node for node in reversed(graph.nodes) if node.op == "output").args[0])
+
+
+class _Joint:
+    """What the joint graph computes, and what it leaves."""
+
+    def __init__(self, plan: Plan, numbers: Numbers) -> None:
+        walk = Walk(numbers)
+        given = _placeholders(plan.joint)
+        self.sources = [node for node in given if not _is_tangent(node)]
+        self.tangents = [node for node in given if _is_tangent(node)]
+        for place, node in enumerate(self.sources):
+            walk.env[node] = walk.outside(node, "source", place)
+        for place, node in enumerate(self.tangents):
+            walk.env[node] = walk.outside(node, "tangent", place)
+        self.nodes: dict[int, fx.Node] = {}
+        self.draws: set[int | None] = set()
+        for node in plan.joint.nodes:
+            if node.op in ("get_attr", "call_function"):
+                done = walk.do(node)
+                if done.computes is not None:
+                    self.nodes.setdefault(done.computes, node)
+                    self.draws.add(done.draws)
+        self.returns = [
+            walk.seen(node) if isinstance(node, fx.Node) else None for node in _returned(plan.joint)
+        ]
+        self.left = [_written(walk.env[node]) for node in self.sources]
+
+
+def _written(tree: Tree) -> list[int]:
+    """What was written into the storages of a value."""
+    return [tensor.storage.written for tensor in tensors_in(tree)]
+
+
+class _Emitted:
+    """Goes through the forward graph, then through the backward graph with what was saved."""
+
+    def __init__(self, plan: Plan, joint: _Joint, numbers: Numbers) -> None:
+        self.plan, self.joint = plan, joint
+        self.walk = Walk(numbers)
+        self.moments: list[tuple[fx.Node | None, fx.Node | None, int]] = []
+        """The node, what it stands for, and its workspace."""
+        self.made: dict[Storage, tuple[int, int, int]] = {}
+        """When each storage is made, its bytes, and which result it is."""
+        self.last: dict[Storage, int] = {}
+        """The moment at which each storage is read for the last time."""
+        self.held: set[Storage] = set()
+        """What lives to the end."""
+        self.turn = self._forward_and_turn()
+        self._backward()
+
+    def _forward_and_turn(self) -> int:
+        """Go through the forward graph; gives the moment at which it returns."""
+        self._begin()
+        self._through(self.plan.forward)
+        returned = _returned(self.plan.forward)
+        outputs = self.plan.forward_outputs
+        self._expect(returned[:outputs], self.joint.returns[:outputs], "the forward graph")
+        turn = len(self.moments)
+        self.moments.append((None, None, 0))
+        trees = [None if node is None else self._there(node) for node in returned]
+        for tree in trees:
+            self._touch(tree)
+        self.saved = trees[outputs:]
+        self.returned = [tensor for tree in trees[:outputs] for tensor in tensors_in(tree)]
+        self.held.update(tensor.storage for tensor in self.returned)
+        self.versions = [tensor.storage.version for tensor in self.returned]
+        return turn
+
+    def _begin(self) -> None:
+        sources = _placeholders(self.plan.forward)
+        if len(sources) != len(self.joint.sources):
+            raise _wrong(
+                "the forward graph",
+                f"{len(sources)} values are taken, and the module gives {len(self.joint.sources)}",
+            )
+        self.sources = [
+            self.walk.outside(node, "source", place) for place, node in enumerate(sources)
+        ]
+        self.walk.env.update(zip(sources, self.sources, strict=True))
+
+    def _backward(self) -> None:
+        taken = _placeholders(self.plan.backward)
+        tangents = [self._tangent(place) for place in range(len(self.joint.tangents))]
+        given = [*self.saved, *tangents]
+        if len(taken) != len(given):
+            raise _wrong(
+                "the backward graph",
+                f"{len(taken)} values are taken, and {len(given)} are saved or come as gradients",
+            )
+        self.walk.env = dict(zip(taken, given, strict=True))
+        self._through(self.plan.backward)
+        for node in taken:
+            if not node.users:  # nothing frees it before the graph returns
+                self._touch(self.walk.env[node])
+        returned = _returned(self.plan.backward)
+        wanted = self.joint.returns[self.plan.forward_outputs :]
+        self._expect(returned, wanted, "the backward graph")
+        for node in returned:
+            if node is not None:
+                self.held.update(t.storage for t in tensors_in(self.walk.env[node]))
+        self._expect_kept(tangents)
+
+    def _tangent(self, place: int) -> Tree:
+        tree = self.walk.outside(self.joint.tangents[place], "tangent", place)
+        for tensor in tensors_in(tree):
+            self.made[tensor.storage] = (self.turn, tensor.storage.bytes, 0)
+            self.held.add(tensor.storage)
+        return tree
+
+    def _through(self, graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op not in ("get_attr", "call_function"):
+                continue
+            for each in node.all_input_nodes:
+                self._there(each, node)
+            done = self.walk.do(node)
+            if done.computes is not None:
+                self._note(done, self._original(done))
+            for each in (*node.all_input_nodes, node):
+                self._touch(self.walk.env[each])
+
+    def _there(self, node: fx.Node, reader: fx.Node | str = "the return") -> Tree:
+        if node not in self.walk.env:
+            raise _wrong(reader, f"{node.name} is read, which is not there: it was not saved")
+        return self.walk.env[node]
+
+    def _touch(self, tree: Tree) -> None:
+        for tensor in tensors_in(tree):
+            self.last[tensor.storage] = max(0, len(self.moments) - 1)
+
+    def _original(self, done: Done) -> fx.Node:
+        """The node of the joint graph that computes the same, from the same."""
+        found = None if done.computes is None else self.joint.nodes.get(done.computes)
+        if found is not None:
+            return found
+        if done.overwritten is not None:
+            (writer, *_) = (
+                tensor.storage.writer
+                for tensor in tensors_in(self.walk.env[done.overwritten])
+                if tensor.version != tensor.storage.version
+            )
+            raise _wrong(
+                done.node, f"{done.overwritten.name} is read, which {writer} has written over"
+            )
+        if done.draws is not None and done.draws in self.joint.draws:
+            raise _wrong(
+                done.node, "other random numbers are drawn: not from the state of the first draw"
+            )
+        raise _wrong(done.node, "what is computed is nothing that the module computes")
+
+    def _note(self, done: Done, original: fx.Node) -> None:
+        """A moment, where a node computes: a view takes no time and no bytes."""
+        if not done.makes and not done.writes:
+            return
+        weight = self.plan.weights.get(original, Weight(0, ()))
+        now = len(self.moments)
+        self.moments.append((done.node, original, weight.workspace))
+        if done.state is not None:
+            self.made[done.state] = (now, done.state.bytes, RANDOM_STATE)
+        sizes = weight.results or tuple(storage.bytes for storage in done.makes)
+        for place, (storage, size) in enumerate(zip(done.makes, sizes, strict=False)):
+            self.made[storage] = (now, size, place)
+
+    def _expect(
+        self, returned: Sequence[fx.Node | None], wanted: Sequence[Any], where: str
+    ) -> None:
+        """Raise `TorchError` where a graph does not return what the joint graph does."""
+        if len(returned) != len(wanted):
+            raise _wrong(where, f"{len(returned)} values are returned, and {len(wanted)} are due")
+        for place, (node, content) in enumerate(zip(returned, wanted, strict=True)):
+            if node is None and content is None:
+                continue
+            if node is None or content is None:
+                found = "nothing" if node is None else node.name
+                raise _wrong(where, f"output {place} is {found}, and the module's is not")
+            self._there(node, where)
+            if self.walk.seen(node) != content:
+                raise _wrong(node, f"{where} returns as output {place} what the module does not")
+
+    def _expect_kept(self, tangents: Sequence[Tree]) -> None:
+        """Raise `TorchError` where anything was written that the caller has, beside its buffers."""
+        for tensor, version in zip(self.returned, self.versions, strict=True):
+            if tensor.storage.version != version:
+                raise _wrong(tensor.storage.writer, "an output of the forward pass is overwritten")
+        for tensor in tensors_in(tuple(tangents)):
+            if tensor.storage.version:
+                raise _wrong(tensor.storage.writer, "a gradient that was given is overwritten")
+        for tree, wanted in zip(self.sources, self.joint.left, strict=True):
+            if _written(tree) != wanted:
+                (tensor,) = tensors_in(tree)
+                raise _wrong(
+                    tensor.storage.writer or "the forward graph",
+                    f"{tensor.storage.name} is left with other contents than the module leaves",
+                )
+
+    def replay(self) -> Replay:
+        """The lives of all storages, and the bytes of every moment."""
+        end = len(self.moments)
+        lives = [
+            Life(storage.name, size, first, self._end(storage, end), place)
+            for storage, (first, size, place) in self.made.items()
+        ]
+        change, made = [0] * (end + 1), [0] * end
+        for life in lives:
+            change[life.first] += life.bytes
+            change[life.last] -= life.bytes
+            made[life.first] += life.bytes
+        levels = itertools.accumulate(change[:-1], initial=self.plan.fixed_bytes)
+        next(levels)
+        moments = (
+            Moment(node, original, level + workspace, here, workspace)
+            for (node, original, workspace), level, here in zip(
+                self.moments, levels, made, strict=True
+            )
+        )
+        return Replay(tuple(moments), tuple(lives), self.turn)
+
+    def _end(self, storage: Storage, end: int) -> int:
+        return end if storage in self.held else self.last[storage] + 1
