@@ -327,9 +327,10 @@ def uniform(
     """Random numbers from `low` up to below `high`, all alike, drawn anew at every step.
 
     They depend on the program's seed, the step and the place, in training and outside of it; each
-    call draws numbers of its own. None is kept for the gradient, and none flows back. 16-bit floats
-    may round to `high`. Raises `DTypeError` for what is no float dtype or a number that it does not
-    hold, and `OptionError` where `high` is below `low`.
+    call draws numbers of its own. None is kept for the gradient, and none flows back. Numbers are
+    rounded to the dtype, so `high` itself comes where floats lie far apart beside high - low: in
+    16 bits, and in float32 from 1e6 to 1e6 + 1. Raises `DTypeError` for what is no float dtype or a
+    number that it does not hold, and `OptionError` where `high` is below `low`.
     """
     type = tensor_type(shape, dtype)
     least, most = (number_of("uniform", end, type.dtype) for end in (low, high))

@@ -132,6 +132,16 @@ def test_narrow_noise_is_that_of_float32_rounded():
             np.testing.assert_array_equal(array, wide[name].astype(array.dtype))
 
 
+def test_uniform_numbers_may_round_to_the_upper_end_and_go_no_further():
+    for low, high, dtype in ((1e6, 1e6 + 1, "float32"), (0.0, 1.0, "float16")):
+        y = g.uniform((20_000,), low, high, dtype)
+        drawn = g.compile(outputs={"y": y}).step()["y"]
+        assert drawn.min() >= low
+        assert drawn.max() == high
+    fine = g.compile(outputs={"y": g.uniform((20_000,))}).step()["y"]
+    assert 0.99 < fine.max() < 1
+
+
 def test_noise_is_equal_for_a_seed_and_new_in_every_step_and_call():
     program, again, other = sampler("float32"), sampler("float32"), sampler("float32", seed=1)
     first, second = program.step(), program.step()
