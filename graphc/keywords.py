@@ -179,6 +179,27 @@ def asks(kind: type[T]) -> type[T]:
     return kind
 
 
+def also_called(own: str, other: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+    """Let a function take its keyword `own` as `other`, too; an unknown one is an `OptionError`."""
+
+    def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
+        known = tuple(name for name in inspect.signature(function).parameters if name != "self")
+
+        @functools.wraps(function)
+        def call(*given: P.args, **named: P.kwargs) -> Result:
+            if other in named:
+                if own in named:
+                    raise OptionError(f"{function.__name__}: give {own} or {other}, not both")
+                named[own] = named.pop(other)
+            for name in named:
+                _check_known(function.__name__, name, known)
+            return function(*given, **named)
+
+        return call
+
+    return decorate
+
+
 def _check_known(function: str, name: str, known: Sequence[str]) -> None:
     """Raise `OptionError` with the names nearest to an unknown one."""
     if name not in known:

@@ -14,6 +14,7 @@ import numpy as np
 
 from graphc.errors import OptionError, UnknownAttributeError, did_you_mean
 from graphc.ir.operators import function
+from graphc.keywords import also_called
 
 if TYPE_CHECKING:
     from graphc.ir.graph import Value
@@ -98,7 +99,10 @@ def public_functions(names: Mapping[str, object]) -> None:
 
 
 class Methods:
-    """Methods of a value; axes are counted as in the functions of their names."""
+    """Methods of a value; axes are counted as in the functions of their names.
+
+    Methods and functions that reduce take `axis` and `axes` alike.
+    """
 
     __slots__ = ()
 
@@ -119,18 +123,22 @@ class Methods:
         """All elements along one axis: a view."""
         return function("reshape")(self, (-1,))
 
+    @also_called("axis", "axes")
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """`graphc.sum`."""
         return function("sum")(self, axis, keepdims)
 
+    @also_called("axis", "axes")
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """`graphc.mean`."""
         return function("mean")(self, axis, keepdims)
 
+    @also_called("axis", "axes")
     def max(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """`graphc.max`."""
         return function("max")(self, axis, keepdims)
 
+    @also_called("axis", "axes")
     def min(self, axis: Axes = None, keepdims: bool = False) -> Value:
         """`graphc.min`."""
         return function("min")(self, axis, keepdims)

@@ -74,7 +74,20 @@ class Operators:
     def __rmod__(self, other: float) -> Value:
         return _FUNCTIONS["%"](other, self)  # type: ignore[no-any-return]
 
-    def __pow__(self, other: Value | float) -> Value:
+    def __divmod__(self, other: Value | float) -> tuple[Value, Value]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: float) -> tuple[Value, Value]:
+        return other // self, other % self
+
+    def __round__(self, digits: int | None = None) -> Value:
+        if digits is not None:
+            raise OptionError("a value is rounded to whole numbers; scale it before and after")
+        return _FUNCTIONS["round"](self)  # type: ignore[no-any-return]
+
+    def __pow__(self, other: Value | float, modulus: object = None) -> Value:
+        if modulus is not None:
+            raise OptionError("a power has no modulus; write graphc.remainder(x ** y, modulus)")
         return _FUNCTIONS["**"](self, other)  # type: ignore[no-any-return]
 
     def __and__(self, other: Value | float) -> Value:
@@ -142,6 +155,12 @@ class Operators:
 
     def __iter__(self) -> Iterator[Value]:
         raise OptionError("a value cannot be iterated over; cut it with graphc.split")
+
+    def __float__(self) -> float:
+        raise OptionError("a value has no number before a step runs; a step's outputs have theirs")
+
+    def __int__(self) -> int:
+        raise OptionError("a value has no number before a step runs; a step's outputs have theirs")
 
     def __bool__(self) -> bool:
         raise OptionError("a value has no truth before a step runs; choose with graphc.where")

@@ -17,6 +17,7 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder
 from graphc.ir.operators import operator
 from graphc.ir.types import TensorType, bool_, compute_dtype, normalize_axis
+from graphc.keywords import also_called
 from graphc.ops.choice import cast, equal
 from graphc.ops.elementwise import div, float_dtype, mul, scale
 from graphc.ops.shape import broadcast_to, reshape
@@ -216,6 +217,7 @@ def _attributes(
 
 
 @operator("sum")
+@also_called("axes", "axis")
 def sum(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Sum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
 
@@ -230,6 +232,7 @@ def square_sum(x: Value) -> Value:
 
 
 @operator("mean")
+@also_called("axes", "axis")
 def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Mean of float x over `axes`, by default all; they vanish, or stay as 1 for `keepdims`.
 
@@ -239,6 +242,7 @@ def mean(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fal
 
 
 @operator("max")
+@also_called("axes", "axis")
 def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Maximum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
 
@@ -249,6 +253,7 @@ def max(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
 
 
 @operator("min")
+@also_called("axes", "axis")
 def min(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Minimum over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
 
@@ -258,6 +263,7 @@ def min(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
     return apply(Min, x, attributes=_attributes("min", x, axes, keepdims)).output
 
 
+@also_called("axes", "axis")
 def any(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Whether any element of bool x along `axes`, by default all, is true; no gradient.
 
@@ -266,6 +272,7 @@ def any(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = Fals
     return max(_truths("any", x), axes, keepdims)
 
 
+@also_called("axes", "axis")
 def all(x: Value, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Whether all elements of bool x along `axes`, by default all, are true; no gradient.
 

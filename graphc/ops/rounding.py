@@ -70,6 +70,7 @@ def ceil(x: Value) -> Value:
     return apply(Ceil, x).output
 
 
+@operator("round")
 def round(x: Value) -> Value:
     """The whole number nearest to float x, of two the even one; keeps shape and dtype.
 

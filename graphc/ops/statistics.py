@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from graphc.errors import OptionError, number_between, quoted
 from graphc.ir.graph import Value
+from graphc.keywords import also_called
 from graphc.ops.choice import equal, where
 from graphc.ops.elementwise import div, exp, float_dtype, log, mul, scale, sqrt, sub, zero
 from graphc.ops.indexing import slice_
@@ -19,6 +20,7 @@ from graphc.ops.stop_gradient import stop_gradient
 Axes = int | Sequence[int] | None
 
 
+@also_called("axes", "axis")
 def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
     """Variance of float x over `axes`, by default all: the mean square of what is left of x - mean.
 
@@ -35,6 +37,7 @@ def var(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) ->
     return scale(sum(mul(centred, centred), reduced, keepdims), 1 / freedom)
 
 
+@also_called("axes", "axis")
 def std(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) -> Value:
     """Standard deviation of float x over `axes`: the square root of `var`.
 
@@ -43,6 +46,7 @@ def std(x: Value, axes: Axes = None, ddof: float = 0, keepdims: bool = False) ->
     return _root(var(x, axes, ddof, keepdims), sqrt)
 
 
+@also_called("axes", "axis")
 def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
     """Product over `axes`, by default all; the axes vanish, or stay with extent 1 for `keepdims`.
 
@@ -68,6 +72,7 @@ def prod(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
     return reshape(rows, shape)
 
 
+@also_called("axes", "axis")
 def norm(x: Value, order: float = 2, axes: Axes = None, keepdims: bool = False) -> Value:
     """The norm of that order of float x over `axes`, by default all: (sum of |x| ** p) ** (1 / p).
 
@@ -101,6 +106,7 @@ def _root(total: Value, root: Callable[[Value], Value]) -> Value:
     return where(is_0, zero(total), root(where(is_0, full((), 1.0, total.type.dtype), total)))
 
 
+@also_called("axes", "axis")
 def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Value:
     """Float x over its `norm` along `axes`; where that is 0, over 1. Keeps the shape.
 
@@ -110,6 +116,7 @@ def normalize(x: Value, order: float = 2, axes: int | Sequence[int] = -1) -> Val
     return div(x, where(equal(length, zero(length)), full((), 1.0, x.type.dtype), length))
 
 
+@also_called("axes", "axis")
 def logsumexp(x: Value, axes: Axes = None, keepdims: bool = False) -> Value:
     """Logarithm of the sum of exp(x) over `axes`, by default all, of float x, without overflow.
 

@@ -107,3 +107,44 @@ def test_arrays_without_names_are_refused_by_a_step():
         with pytest.raises(FeedError, match=r"by name, program.step\(x=..., other=...\)"):
             program.step(*feeds)
     assert (program.step({"x": X}, other=X)["output0"] == 2 * X).all()
+
+
+def test_axes_have_one_name_in_functions_and_methods():
+    for name in ("sum", "mean", "max", "min"):
+        function, method = getattr(g, name), getattr(x, name)
+        calls = (
+            function(x, axis=1), function(x, axes=1), method(axis=1), method(axes=1), method(1)
+        )  # fmt: skip
+        assert {(y.node.op.name, y.node.attributes) for y in calls} == {
+            (name, function(x, 1).node.attributes)
+        }
+    assert g.std(x, axis=(0, 2)).shape == g.logsumexp(x, axis=(0, 2)).shape == (4,)
+    for call in (lambda: g.sum(x, dim=1), lambda: x.sum(dim=1)):
+        with pytest.raises(OptionError, match=r"sum has no option 'dim'; it takes .*ax"):
+            call()
+    with pytest.raises(OptionError, match="give axes or axis, not both"):
+        g.sum(x, axes=1, axis=1)
+
+
+def test_pythons_functions_of_numbers():
+    i = g.input("i", (3,), "int32")
+    outputs = dict(zip("abcd", (*divmod(i, 2), *divmod(7, i)), strict=True)) | {"r": round(x)}
+    found = g.compile(outputs=outputs).step(x=X, i=np.array([3, -3, 4], np.int32))
+    assert [found[name].tolist() for name in "abcd"] == [
+        [1, -2, 2], [1, 1, 0], [2, -3, 1], [1, -2, 3]
+    ]  # fmt: skip
+    np.testing.assert_array_equal(found["r"], np.round(X))
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: float(g.sum(x)), "no number before a step"),
+        (lambda: int(g.sum(x)), "no number before a step"),
+        (lambda: pow(x, 2, 3), r"no modulus; write graphc.remainder\(x"),
+        (lambda: round(x, 2), "to whole numbers"),
+    ],
+)
+def test_numbers_that_values_are_not(call, match):
+    with pytest.raises(OptionError, match=match):
+        call()
