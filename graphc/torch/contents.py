@@ -23,6 +23,9 @@ NORM = aten._native_batch_norm_legit_functional.default
 NORM_ALONE = aten._native_batch_norm_legit.no_stats
 """The norm that updates no running statistics: its results are the first of the other one's."""
 
+COMMUTE = ("aten.add.Tensor", "aten.mul.Tensor")
+"""Ops of two operands, without more, that give the same bits in either order."""
+
 STATISTICS = 3
 """The first result of the norm that depends on running statistics, and only in training."""
 
@@ -148,7 +151,10 @@ class Walk:
         elif target is run_with_rng_state:
             given, target, *args = args
             state = self.seen(given)
-        given = [*self._given(target, tuple(args)), *map(self._described, sorted(kwargs.items()))]
+        named = [item for item in sorted(kwargs.items()) if item[0] not in _results_given(target)]
+        given = [*self._given(target, tuple(args)), *map(self._described, named)]
+        if _plain_name(target) in COMMUTE and len(given) == 2:
+            given.sort(key=repr)
         number = plain = self.numbers.of(_plain_name(target), *given)
         is_random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
         if is_random:
@@ -271,14 +277,22 @@ def _arguments(schema: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[tupl
         yield declared, given
 
 
+def _results_given(target: Any) -> frozenset[str]:
+    """The names of arguments into which an op writes its results."""
+    arguments = getattr(getattr(target, "_schema", None), "arguments", ())
+    return frozenset(each.name for each in arguments if each.is_out)
+
+
 def _plain_name(target: Any) -> str:
-    """An op's name; one that writes its result into its first operand is the op that does not."""
+    """An op's name; one that writes its result into an operand is the op that does not."""
     if target is NORM_ALONE:
         return str(NORM)
     schema = getattr(target, "_schema", None)
     if schema is None:
         return str(target)
     name, overload = schema.name, schema.overload_name or "default"
+    if _results_given(target):
+        overload = "default"
     if schema.is_mutable and name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
     return f"{name.replace('::', '.')}.{overload}"

@@ -23,8 +23,9 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
 from graphc.errors import TorchError
+from graphc.torch.in_place import overwriting
 from graphc.torch.joint import is_tangent
-from graphc.torch.steps import IN_PLACE, NEW_STATISTICS, STATEFUL_NORMS, TorchSteps
+from graphc.torch.steps import NEW_STATISTICS, STATEFUL_NORMS, TorchSteps
 
 
 def emit(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -202,7 +203,7 @@ class _Emission:
         if step in self.torch_steps.state_of and step in self.repeated:
             made = self._with_random_state(graph, position, node, args, kwargs)
         else:
-            made = graph.call_function(self._target(position, node), args, kwargs)
+            made = graph.call_function(*self._call(position, node, args, kwargs))
         made.meta = dict(node.meta)
         self.env[node] = made
         if not isinstance(node.meta.get("val"), torch.Tensor):
@@ -215,13 +216,21 @@ class _Emission:
             return (x, weight, bias, training, momentum, epsilon)
         return tuple(node.args)
 
-    def _target(self, position: int, node: fx.Node) -> Any:
+    def _call(
+        self, position: int, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """What is called, in the place of the first operand that dies where the steps allow it."""
         if node.target in STATEFUL_NORMS and not self.is_first[position]:
-            return STATEFUL_NORMS[node.target]
-        overwrites = self.steps.overwrites[self.sequence[position]]
-        if any(operand in self.dying[position] for _, operand in overwrites):
-            return IN_PLACE[node.target]
-        return node.target
+            return STATEFUL_NORMS[node.target], args, kwargs
+        for _, operand in self.steps.overwrites[self.sequence[position]]:
+            if operand in self.dying[position]:
+                places = [
+                    place
+                    for place, each in enumerate(node.args)
+                    if isinstance(each, fx.Node) and operand in self.joint.values[each]
+                ]
+                return overwriting(node, places[0], args, kwargs)
+        return node.target, args, kwargs
 
     def _with_random_state(
         self, graph: fx.Graph, position: int, node: fx.Node, args: Any, kwargs: Any

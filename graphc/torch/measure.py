@@ -78,22 +78,21 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def seconds_of(
-    run: Callable[[], Any], device: torch.device | None = None, enough: float = 0.02, most: int = 20
-) -> float:
-    """The least time of a few runs, after one that warms up."""
+LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 20, 0.02
+"""How often something is timed: more than the least only as long as that takes few seconds."""
+
+
+def seconds_of(run: Callable[[], Any], device: torch.device | None = None) -> float:
+    """The least time of several runs, after one that warms up: others may be in the way of some."""
     run()
-    best, spent = float("inf"), 0.0
-    for _ in range(most):
+    times: list[float] = []
+    while len(times) < LEAST_RUNS or (len(times) < MOST_RUNS and sum(times) < ENOUGH):
         _wait(device)
         started = time.perf_counter()
         run()
         _wait(device)
-        took = time.perf_counter() - started
-        best, spent = min(best, took), spent + took
-        if spent > enough:
-            break
-    return best
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def _wait(device: torch.device | None) -> None:

@@ -84,7 +84,10 @@ class PlannedStep:
         """What the module returns, or the loss; its backward pass keeps to the plan."""
         self._args = args
         try:
-            with torch._dynamo.config.patch(recompile_limit=MOST_SHAPES):
+            # A backward pass that is run twice would read what the first has overwritten: with
+            # donated buffers torch refuses it.
+            donated = torch._functorch.config.patch(donated_buffer=True)
+            with torch._dynamo.config.patch(recompile_limit=MOST_SHAPES), donated:
                 return self._compiled(*args)
         except Exception as error:
             told = _as_graphc_error(error)

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from graphc.planning.steps import Run, Steps
+from graphc.torch.in_place import may_overwrite
 from graphc.torch.joint import Joint, Step, aten, is_random, mutates
 
 STATEFUL_NORMS = {
@@ -31,27 +32,6 @@ STATEFUL_NORMS = {
 
 NEW_STATISTICS = 3
 """The first of their outputs that is a new running statistic."""
-
-IN_PLACE = {
-    aten.add.Tensor: aten.add_.Tensor,
-    aten.sub.Tensor: aten.sub_.Tensor,
-    aten.mul.Tensor: aten.mul_.Tensor,
-    aten.div.Tensor: aten.div_.Tensor,
-    aten.add.Scalar: aten.add_.Scalar,
-    aten.mul.Scalar: aten.mul_.Scalar,
-    aten.div.Scalar: aten.div_.Scalar,
-    aten.neg.default: aten.neg_.default,
-    aten.relu.default: aten.relu_.default,
-    aten.tanh.default: aten.tanh_.default,
-    aten.sigmoid.default: aten.sigmoid_.default,
-    aten.exp.default: aten.exp_.default,
-    aten.silu.default: aten.silu_.default,
-    aten.hardtanh.default: aten.hardtanh_.default,
-    aten.hardswish.default: aten.hardswish_.default,
-    aten.leaky_relu.default: aten.leaky_relu_.default,
-    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
-}
-"""Ops whose first operand may hold the result where nothing reads it any more: the same bits."""
 
 
 @dataclass(frozen=True)
@@ -190,33 +170,27 @@ class TorchSteps:
         return tuple(self._overwritten(number) for number in range(len(self.nodes)))
 
     def _overwritten(self, number: int) -> tuple[tuple[int, int], ...]:
-        """The result and the first operand, where they are whole, equal storages."""
+        """The result, and each operand whose place it may take."""
         node = self.nodes[number]
-        if not self.in_place or node is None or node.target not in IN_PLACE:
+        if not self.in_place or node is None or len(self._outputs[number]) != 1:
             return ()
-        operand = node.args[0]
-        if not isinstance(operand, fx.Node) or len(self._outputs[number]) != 1:
-            return ()
-        given, result = operand.meta.get("val"), node.meta["val"]
-        values = self.joint.values[operand]
-        fits = (
-            isinstance(given, torch.Tensor)
-            and values[0] not in self.joint.source_values
-            and values[0] not in self.held
-            and given.dtype == result.dtype
-            and given.shape == result.shape
-            and given.stride() == result.stride()
-            and given.untyped_storage().nbytes() == given.numel() * given.element_size()
-            and self.bytes[values[0]] == self.bytes[self._outputs[number][0]]
-            and self._inputs[number].count(values[0]) == 1
-            and self._reads_once(node, values[0])
-        )
-        return ((self._outputs[number][0], values[0]),) if fits else ()
+        (result,) = self._outputs[number]
+        pairs = []
+        for operand in may_overwrite(node):
+            (value,) = self.joint.values[operand]
+            is_free = value not in self.joint.source_values and value not in self.held
+            if (
+                is_free
+                and self.bytes[value] == self.bytes[result]
+                and self._is_read_once(node, value)
+            ):
+                pairs.append((result, value))
+        return tuple(pairs)
 
-    def _reads_once(self, node: fx.Node, value: int) -> bool:
-        """Whether no other operand lies in the storage of the first."""
-        others = [each for each in node.args[1:] if isinstance(each, fx.Node)]
-        return all(value not in self.joint.values[each] for each in others)
+    def _is_read_once(self, node: fx.Node, value: int) -> bool:
+        """Whether one operand alone lies in a storage."""
+        operands = [each for each in node.args if isinstance(each, fx.Node)]
+        return sum(value in self.joint.values[each] for each in operands) == 1
 
 
 def device_of(node: fx.Node) -> torch.device:
