@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
-from graphc.torch.runner import Boxed, runner
+from graphc.torch.runner import Boxed
 
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 """Takes a joint graph, its inputs and ``num_fwd_outputs``; gives the forward and backward graph."""
 
 
-def backend(partition: Partition, prepared: Callable[[Boxed], Boxed]) -> Any:
-    """A backend for torch.compile that runs both graphs as they are; `prepared` wraps the first."""
+Part = Literal["forward", "backward", "inference"]
 
-    def forward(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
-        return prepared(runner(module))
 
-    def backward(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
-        return runner(module)
+def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed]) -> Any:
+    """A backend for torch.compile that runs graphs as they are; `run_of` makes them functions."""
+
+    def compiler(part: Part) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
+        return lambda module, _: run_of(module, part)
 
     return aot_autograd(
-        fw_compiler=forward,
-        bw_compiler=backward,
-        inference_compiler=forward,
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
         partition_fn=partition,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -36,31 +38,55 @@ def peaks(runs: Iterable[Callable[[], object]]) -> list[int]:
 
     All in one recording, whose begin takes longer than most runs.
     """
-    # One recording of several ranges needs the events of all of them.
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
+    number = -1
+    with recording() as found:
         for number, run in enumerate(runs):
-            with record_function(f"{MARK}{number}"):
+            with marked(number):
                 result = run()
             del result, run
-    ranges: dict[int, tuple[int, int]] = {}
-    changes: list[tuple[int, int]] = []
+    return [found.most(each) for each in range(number + 1)]
+
+
+class Recording:
+    """Allocations and releases on the CPU in their order, and the ranges that were marked."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[int, int]] = []
+        """When, and by how many bytes."""
+        self.ranges: dict[str, tuple[int, int]] = {}
+
+    def most(self, name: object) -> int:
+        """The most bytes that a range adds to what was there when it began."""
+        begin, end = self.ranges[str(name)]
+        live = most = 0
+        for at, change in self.changes[bisect_left(self.changes, (begin,)) :]:
+            if at > end:
+                break
+            live += change
+            most = max(most, live)
+        return most
+
+
+def marked(name: object) -> AbstractContextManager[object]:
+    """A range of a recording; each has a name of its own."""
+    made: AbstractContextManager[object] = record_function(f"{MARK}{name}")
+    return made
+
+
+@contextmanager
+def recording() -> Iterator[Recording]:
+    """What torch's allocator for the CPU does, known behind the end."""
+    found = Recording()
+    # One recording of several ranges needs the events of all of them.
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
+        yield found
     for event in told.profiler.kineto_results.events():
         begin = event.start_ns()
         if event.name() == "[memory]":
-            changes.append((begin, event.nbytes()))
+            found.changes.append((begin, event.nbytes()))
         elif event.name().startswith(MARK):
-            ranges[int(event.name()[len(MARK) :])] = (begin, begin + event.duration_ns())
-    changes.sort(key=lambda change: change[0])
-    return [_most(changes, *ranges[number]) for number in sorted(ranges)]
-
-
-def _most(changes: Iterable[tuple[int, int]], begin: int, end: int) -> int:
-    live = most = 0
-    for at, change in changes:
-        if begin <= at <= end:
-            live += change
-            most = max(most, live)
-    return most
+            found.ranges[event.name()[len(MARK) :]] = (begin, begin + event.duration_ns())
+    found.changes.sort(key=lambda change: change[0])
 
 
 def _peak_on_gpu(run: Callable[[], object], device: torch.device) -> int:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import fx
 
 Boxed = Callable[[list[Any]], tuple[Any, ...]]
 
+Watch = Callable[[str], AbstractContextManager[object]]
+"""What a node runs in that is watched, by its name."""
 
-def runner(module: fx.GraphModule) -> Boxed:
+
+def runner(module: fx.GraphModule, watch: Watch | None = None) -> Boxed:
     """The function that a graph is; it takes a list of arguments and empties it."""
-    written = _Writer(module)
+    written = _Writer(module, watch)
     scope = written.constants
     exec(compile("\n".join(written.lines), "<graphc.torch>", "exec"), scope)
     run: Boxed = scope["run"]
@@ -29,9 +33,9 @@ def runner(module: fx.GraphModule) -> Boxed:
 class _Writer:
     """The lines of the function, and what they name that is no tensor of the graph."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
-        self.module = module
-        self.constants: dict[str, Any] = {}
+    def __init__(self, module: fx.GraphModule, watch: Watch | None) -> None:
+        self.module, self.is_watched = module, watch is not None
+        self.constants: dict[str, Any] = {"watch": watch}
         self.names: dict[fx.Node, str] = {}
         self.dead: dict[fx.Node, list[fx.Node]] = defaultdict(list)
         seen: set[fx.Node] = set()
@@ -71,7 +75,9 @@ class _Writer:
             given = [self.argument(each) for each in node.args]
             given += [f"{key}={self.argument(each)}" for key, each in node.kwargs.items()]
             called = self.constant(getattr(node.target, "_op", node.target))
-            self.lines.append(f"  {self.name(node)} = {called}({', '.join(given)})")
+            line = f"{self.name(node)} = {called}({', '.join(given)})"
+            around = f"with watch({node.name!r}): " if self.is_watched else ""
+            self.lines.append(f"  {around}{line}")
         if self.dead[node]:
             self.lines.append(f"  del {', '.join(map(self.name, self.dead[node]))}")
 

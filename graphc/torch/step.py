@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from graphc.errors import GraphcError, OptionError, TorchError
 from graphc.ir.types import parse_bytes
 from graphc.planning.sequence_planner import SequencePlan
-from graphc.torch.backend import backend
+from graphc.torch.backend import Part, backend
 from graphc.torch.costs import measure
 from graphc.torch.emit import emit
 from graphc.torch.held import Held, held_by, reserve_bytes
@@ -20,8 +24,14 @@ from graphc.torch.joint import Joint
 from graphc.torch.planner import BudgetPlanner
 from graphc.torch.replay import Plan, Replay, Weight, check
 from graphc.torch.report import Point, Report, does_not_fit
-from graphc.torch.runner import Boxed
+from graphc.torch.runner import Boxed, runner
 from graphc.torch.steps import TorchSteps
+
+if TYPE_CHECKING:
+    from graphc.torch.verify import Verified
+
+WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
+"""What a node runs in, by its graph, ``forward`` or ``backward``, and its name."""
 
 MOST_SHAPES = 256
 """Shapes of one module that torch.compile keeps apart."""
@@ -43,6 +53,14 @@ class Goal:
             raise OptionError(f"max_extra_time is a number from 0 up, got {max_extra_time!r}")
         self.budget = None if budget is None else parse_bytes("budget", budget)
         self.max_extra_time = max_extra_time
+
+
+def traced_as_here() -> AbstractContextManager[object]:
+    """Settings of torch.compile under which steps are traced."""
+    patched: AbstractContextManager[object] = torch._dynamo.config.patch(
+        recompile_limit=MOST_SHAPES
+    )
+    return patched
 
 
 @dataclass(frozen=True)
@@ -73,9 +91,12 @@ class PlannedStep:
         self._held = held
         self._args: Sequence[Any] = ()
         self._plans_only = False
+        self._watch: WatchOfPart | None = None
+        self._ran: Planned | None = None
+        self._example: tuple[list[Any], Any] = ([], None)
         self._compiled = torch.compile(
-            self._forward,
-            backend=backend(self._partition, self._started),
+            self.forward,
+            backend=backend(self._partition, self._run_of),
             fullgraph=True,
             dynamic=False,
         )
@@ -87,7 +108,7 @@ class PlannedStep:
             # A backward pass that is run twice would read what the first has overwritten: with
             # donated buffers torch refuses it.
             donated = torch._functorch.config.patch(donated_buffer=True)
-            with torch._dynamo.config.patch(recompile_limit=MOST_SHAPES), donated:
+            with traced_as_here(), donated:
                 return self._compiled(*args)
         except Exception as error:
             told = _as_graphc_error(error)
@@ -104,6 +125,10 @@ class PlannedStep:
 
     def plan(self, args: Sequence[Any]) -> None:
         """Plan the shapes of these arguments; nothing is run."""
+        leaves, structure = tree_flatten(tuple(args))
+        # A step holds no arguments: its budget would not know of them.
+        kept = [weakref.ref(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        self._example = (kept, structure)
         self._plans_only = True
         try:
             self(*args)
@@ -114,19 +139,65 @@ class PlannedStep:
         if not self.plans:
             raise TorchError("nothing of the module is differentiated, so there is no step to plan")
 
-    def _forward(self, *args: Any) -> Any:
+    def verify(self, *args: Any) -> Verified:
+        """Run a step of the plan and one of ``backend="aot_eager"``, and compare them.
+
+        Without arguments, those that the step was planned with are taken. Parameters, buffers,
+        ``.grad`` and the random state are afterwards as before. Raises `OptionError` where there
+        are no arguments any more.
+        """
+        from graphc.torch.verify import verified
+
+        return verified(self, args or self._example_args())
+
+    @contextmanager
+    def watched(self, watch: WatchOfPart) -> Iterator[None]:
+        """Steps in which each node runs in what `watch` gives for its graph and name."""
+        self._watch = watch
+        try:
+            yield
+        finally:
+            self._watch = None
+
+    @property
+    def ran(self) -> Planned:
+        """The plan of the step that was watched last."""
+        if self._ran is None:
+            raise TorchError("no step of a plan has run: nothing of it needed gradients")
+        return self._ran
+
+    def _example_args(self) -> tuple[Any, ...]:
+        leaves = [each() if isinstance(each, weakref.ref) else each for each in self._example[0]]
+        if any(
+            each is None and isinstance(kept, weakref.ref)
+            for each, kept in zip(leaves, self._example[0], strict=True)
+        ):
+            raise OptionError(
+                "the arguments that the step was planned with are gone; give verify() others"
+            )
+        return tuple(tree_unflatten(leaves, self._example[1]))
+
+    def forward(self, *args: Any) -> Any:
+        """What a call returns, without a plan."""
         if self.loss_fn is None:
             return self.module(*args)
         return self.loss_fn(self.module(*args[:-1]), args[-1])
 
-    def _started(self, run: Boxed) -> Boxed:
-        def started(args: list[Any]) -> tuple[Any, ...]:
+    def _run_of(self, module: fx.GraphModule, part: Part) -> Boxed:
+        """The function that a graph is; nodes are watched while `watched` says so."""
+        plain, number = runner(module), len(self.plans) - 1
+
+        def run(args: list[Any]) -> tuple[Any, ...]:
             if self._plans_only:
                 raise _PlannedOnlyError
-            return run(args)
+            if self._watch is None:
+                return plain(args)
+            if part == "forward":
+                self._ran = self.plans[number]
+            return runner(module, partial(self._watch, part))(args)
 
-        started._boxed_call = True  # type: ignore[attr-defined]
-        return started
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
 
     def _partition(
         self, module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any

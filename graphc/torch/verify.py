@@ -1,0 +1,262 @@
+"""One step of a plan, measured, beside one of torch's own: its peak, and whether bits are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import TorchError
+from graphc.ir.types import exact_bytes, format_bytes
+from graphc.torch.measure import marked, measured_peak, recording
+from graphc.torch.report import module_path
+from graphc.torch.steps import device_of
+
+if TYPE_CHECKING:
+    from graphc.torch.step import Planned, PlannedStep
+
+STEP = "step"
+"""The range of a recording that is the whole step."""
+
+TOLERANCE, LEAST_TOLERANCE = 0.01, 1 << 20
+"""A peak may be above the plan's by this part of it, or by so many bytes: allocators round."""
+
+SHOWN = 6
+"""Names that a sentence lists."""
+
+Bits = dict[str, dict[str, torch.Tensor]]
+"""Kind → name → what a step leaves."""
+
+
+@dataclass(frozen=True)
+class WorstNode:
+    """The node whose allocation differs most from what was planned for it."""
+
+    node: str
+    module: str
+    planned_bytes: int
+    measured_bytes: int
+
+    def __str__(self) -> str:
+        place = f"{self.node} of {self.module}" if self.module else self.node
+        more = self.measured_bytes - self.planned_bytes
+        measured = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+        return f"{place}: planned {format_bytes(self.planned_bytes)}, measured {measured}"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What one step of a plan took, and whether it left the bits of ``backend="aot_eager"``.
+
+    `different` names what is not the same, by kind: ``outputs``, ``gradients``, ``buffers``,
+    ``random_state``; a kind in which all is the same maps to nothing.
+    """
+
+    planned_peak_bytes: int
+    measured_peak_bytes: int
+    different: dict[str, tuple[str, ...]]
+    worst: WorstNode | None
+
+    @property
+    def ratio(self) -> float:
+        """The measured peak over the planned one."""
+        return self.measured_peak_bytes / max(1, self.planned_peak_bytes)
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether outputs, gradients, buffers and random state are equal to the bit."""
+        return not any(self.different.values())
+
+    @property
+    def held(self) -> bool:
+        """Whether the peak was at most the planned one, but for 1 % or 1 MiB."""
+        above = self.measured_peak_bytes - self.planned_peak_bytes
+        return above <= max(LEAST_TOLERANCE, TOLERANCE * self.planned_peak_bytes)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """All of it as an object of JSON."""
+        return {**asdict(self), "ratio": self.ratio, "same_bits": self.same_bits, "held": self.held}
+
+    def __str__(self) -> str:
+        same = [kind.replace("_", " ") for kind, names in self.different.items() if not names]
+        lines = [
+            f"measured peak  {exact_bytes(self.measured_peak_bytes)}, {self.ratio:.3f} of planned",
+            f"planned peak   {exact_bytes(self.planned_peak_bytes)}",
+            f"same bits      {', '.join(same) or 'none'}",
+        ]
+        for kind, names in self.different.items():
+            if names:
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                listed = f"{', '.join(names[:SHOWN])}{more}"
+                lines.append(f"other bits     {kind.replace('_', ' ')}: {listed}")
+        worst = "every node allocates what was planned" if self.worst is None else str(self.worst)
+        return "\n".join([*lines, f"worst node     {worst}"])
+
+
+def verified(step: PlannedStep, args: Sequence[Any]) -> Verified:
+    """What `PlannedStep.verify` gives."""
+    from graphc.torch.step import traced_as_here
+
+    def reference(*given: Any) -> Any:
+        return step.forward(*given)
+
+    eager = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
+    with _as_before(step, args) as again, torch.enable_grad():
+        with traced_as_here():
+            wanted = _bits(step, args, _run(eager, args))
+        again()
+        _run(step, args)  # what is made once, such as the backward pass, is not measured
+        again()
+        peak, allocated, outputs = _measured(step, args, again)
+        found = _bits(step, args, outputs)
+    planned = step.ran
+    return Verified(
+        planned.report.peak_bytes,
+        planned.report.held.bytes + peak,
+        _different(found, wanted),
+        _worst(planned, allocated),
+    )
+
+
+def _run(call: Callable[..., Any], args: Sequence[Any]) -> list[torch.Tensor]:
+    """A step: outputs, after the backward pass from all that has gradients, with ones."""
+    outputs = [each for each in tree_leaves(call(*args)) if isinstance(each, torch.Tensor)]
+    learned = [each for each in outputs if each.requires_grad]
+    if not learned:
+        raise TorchError("no output of the module needs gradients, so there is no step to verify")
+    torch.autograd.backward(learned, [torch.ones_like(each) for each in learned])
+    return [each.detach() for each in outputs]
+
+
+def _measured(
+    step: PlannedStep, args: Sequence[Any], again: Callable[[], None]
+) -> tuple[int, dict[str, int], list[torch.Tensor]]:
+    """The most bytes that a step adds, those of each node, and its outputs."""
+    outputs: list[torch.Tensor] = []
+
+    def run() -> None:
+        outputs[:] = _run(step, args)
+
+    device = _gpu(step)
+    if device is not None:
+        peak = measured_peak(run, device=device)
+        again()
+        found: dict[str, int] = {}
+        with step.watched(lambda part, name: _watched_on_gpu(found, f"{part}/{name}", device)):
+            run()
+        return peak, found, outputs
+    watched = step.watched(lambda part, name: marked(f"{part}/{name}"))
+    with watched, recording() as told, marked(STEP):
+        run()
+    return told.most(STEP), {name: told.most(name) for name in told.ranges}, outputs
+
+
+def _gpu(step: PlannedStep) -> torch.device | None:
+    nodes = (each.node for each in step.plans[-1].torch_steps.joint.steps)
+    return next((device for device in map(device_of, nodes) if device.type == "cuda"), None)
+
+
+@contextmanager
+def _watched_on_gpu(found: dict[str, int], name: str, device: torch.device) -> Iterator[None]:
+    """Notes the most bytes that a node adds, by the statistics of the caching allocator."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    yield
+    found[name] = int(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
+    """None where every node allocates what was planned for it."""
+    found: WorstNode | None = None
+    largest = 0
+    for place, moment in enumerate(planned.replay.moments):
+        part = "forward" if place < planned.replay.turn else "backward"
+        if moment.node is None:
+            continue
+        name, wanted = moment.node.name, moment.made + moment.workspace
+        took = allocated.get(f"{part}/{name}", 0)
+        if abs(took - wanted) > largest:
+            largest = abs(took - wanted)
+            found = WorstNode(name, module_path(moment.node), wanted, took)
+    return found
+
+
+def _bits(step: PlannedStep, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Bits:
+    """What a step has left, copied."""
+    given = [each for each in tree_leaves(list(args)) if isinstance(each, torch.Tensor)]
+    gradients = {name: each.grad for name, each in step.module.named_parameters()}
+    gradients |= {f"argument {place}": x.grad for place, x in enumerate(given) if x.is_leaf}
+    return {
+        "outputs": {f"output {place}": each.clone() for place, each in enumerate(outputs)},
+        "gradients": {name: each.clone() for name, each in gradients.items() if each is not None},
+        "buffers": {name: each.clone() for name, each in step.module.named_buffers()},
+        "random_state": dict(_random_states()),
+    }
+
+
+def _random_states() -> Iterator[tuple[str, torch.Tensor]]:
+    yield "cpu", torch.get_rng_state()
+    if torch.cuda.is_available():
+        for number, state in enumerate(torch.cuda.get_rng_state_all()):
+            yield f"cuda:{number}", state
+
+
+def _different(found: Bits, wanted: Bits) -> dict[str, tuple[str, ...]]:
+    return {
+        kind: tuple(
+            name
+            for name in dict.fromkeys([*wanted[kind], *found[kind]])
+            if not _same(found[kind].get(name), wanted[kind].get(name))
+        )
+        for kind in wanted
+    }
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Whether two tensors have the same bits; one that is not a number equals itself."""
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    bits = (each.contiguous().flatten().view(torch.uint8) for each in (one, other))
+    return bool(torch.equal(*bits))
+
+
+@contextmanager
+def _as_before(step: PlannedStep, args: Sequence[Any]) -> Iterator[Callable[[], None]]:
+    """Gives what puts a step's begin back, without ``.grad``; behind it all is as it was."""
+    tensors = [*step.module.parameters(), *step.module.buffers()]
+    tensors += [each for each in tree_leaves(list(args)) if isinstance(each, torch.Tensor)]
+    learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
+    contents = [(each, each.detach().clone(), each._version) for each in tensors]
+    versions = [version for *_, version in contents]
+    states = dict(_random_states())
+    accumulates = step.report.held.gradients > 0
+
+    def again() -> None:
+        for number, (each, content, _) in enumerate(contents):
+            if each._version != versions[number]:
+                with torch.no_grad():
+                    each.copy_(content)
+                versions[number] = each._version
+        torch.set_rng_state(states["cpu"])
+        for name, state in states.items():
+            if name != "cpu":
+                torch.cuda.set_rng_state(state, name)
+        for each, old in learned:
+            each.grad = _old_gradient(each, old) if accumulates else None
+
+    again()
+    try:
+        yield again
+    finally:
+        again()
+        for each, old in learned:
+            each.grad = old
+
+
+def _old_gradient(parameter: torch.Tensor, old: torch.Tensor | None) -> torch.Tensor:
+    return torch.zeros_like(parameter) if old is None else old.clone()

@@ -1,0 +1,159 @@
+"""A verified step: what is measured, what is compared, and that it leaves no trace."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+from torch import nn  # noqa: E402
+
+import graphc  # noqa: E402
+from graphc.errors import OptionError  # noqa: E402
+
+aten = torch.ops.aten
+
+
+class Part(nn.Module):
+    """A norm with running statistics, dropout, and an op with a workspace of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(64, 64), nn.BatchNorm1d(64)
+
+    def forward(self, x):
+        return x + nn.functional.dropout(nn.functional.gelu(self.norm(self.linear(x))), 0.2)
+
+
+class Parts(nn.Module):
+    """Two outputs, of which one is no scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(Part() for _ in range(3))
+        self.frozen = nn.Parameter(torch.ones(64), requires_grad=False)
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x.square().sum(), x * self.frozen
+
+
+def module_and_args():
+    torch.manual_seed(0)
+    return Parts(), (torch.randn(256, 64),)
+
+
+def everything(module):
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found = {name: each.detach().clone() for name, each in tensors.items()}
+    found["random state"] = torch.get_rng_state()
+    return found
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_step_holds_its_peak_and_bits_and_leaves_no_trace(accumulate):
+    module, args = module_and_args()
+    step = graphc.torch.plan(module, args, max_extra_time=1.0, accumulate=accumulate)
+    module.parts[0].linear.weight.grad = old = torch.randn(64, 64)
+    before, kept = everything(module), old.clone()
+    found = step.verify()
+    assert found.same_bits
+    assert found.held
+    assert set(found.different) == {"outputs", "gradients", "buffers", "random_state"}
+    assert found.measured_peak_bytes <= found.planned_peak_bytes + 2048
+    assert found.ratio > 0.97
+    after = everything(module)
+    assert all(torch.equal(after[name], each) for name, each in before.items())
+    grads = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
+    assert list(grads) == ["parts.0.linear.weight"]
+    assert grads["parts.0.linear.weight"] is old
+    assert torch.equal(old, kept)
+
+
+def test_what_differs_is_named(monkeypatch):
+    """The plan's backward graph is given an op that doubles one gradient."""
+    from graphc.torch import step as planning
+
+    checked = planning.checked
+
+    def changed(torch_steps, found):
+        forward, backward, replay = checked(torch_steps, found)
+        (output,) = (node for node in backward.graph.nodes if node.op == "output")
+        returned = list(output.args[0])
+        place = next(at for at, node in enumerate(returned) if node is not None)
+        with backward.graph.inserting_before(output):
+            returned[place] = backward.graph.call_function(aten.mul.Tensor, (returned[place], 2))
+        output.args = (tuple(returned),)
+        return forward, backward, replay
+
+    monkeypatch.setattr(planning, "checked", changed)
+    module, args = module_and_args()
+    found = graphc.torch.plan(module, args).verify()
+    assert not found.same_bits
+    assert found.different["gradients"] == ("parts.0.linear.weight",)
+    assert not found.different["buffers"] + found.different["outputs"]
+    assert "other bits     gradients: parts.0.linear.weight" in str(found)
+    assert "same bits      outputs, buffers, random state" in str(found)
+
+
+def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
+    from graphc.torch import step as planning
+
+    measure, wrong = planning.measure, 3_000_000
+
+    def changed(joint):
+        found = measure(joint)
+        node = [each for each in found if each.target is aten.gelu.default][1]
+        return {**found, node: replace(found[node], workspace=found[node].workspace + wrong)}
+
+    monkeypatch.setattr(planning, "measure", changed)
+    module, args = module_and_args()
+    found = graphc.torch.plan(module, args).verify()
+    assert found.worst.module == "parts.1"
+    assert found.worst.node.startswith("gelu")
+    assert found.worst.planned_bytes - found.worst.measured_bytes == wrong
+    assert "of parts.1: planned" in str(found)
+    assert found.json["worst"]["module"] == "parts.1"
+    assert found.held  # too much was planned
+
+
+def test_the_peak_is_that_of_the_allocator(monkeypatch):
+    """A plan that knows of no workspace says too little: dropout takes one as large as x."""
+    from graphc.torch import step as planning
+
+    measure = planning.measure
+
+    def changed(joint):
+        found = measure(joint)
+        return {node: replace(each, workspace=0) for node, each in found.items()}
+
+    class Dropped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            return nn.functional.dropout(self.w * x, 0.5).sum()
+
+    monkeypatch.setattr(planning, "measure", changed)
+    x = torch.randn(1 << 20)
+    found = graphc.torch.plan(Dropped(), (x,)).verify()
+    assert found.same_bits
+    assert not found.held
+    assert found.measured_peak_bytes - found.planned_peak_bytes == x.nbytes
+    assert found.worst.node.startswith("native_dropout")
+    assert "measured 4.00 MiB more" in str(found)
+
+
+def test_arguments_are_those_of_the_plan_while_they_are_there():
+    module, args = module_and_args()
+    step = graphc.torch.plan(module, args)
+    del args
+    gc.collect()  # torch's tracing leaves cycles
+    with pytest.raises(OptionError, match=r"are gone; give verify\(\) others"):
+        step.verify()
+    assert step.verify(torch.randn(32, 64)).same_bits  # another shape, planned as it comes
+    assert len(step.plans) == 2
