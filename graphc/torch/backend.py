@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch.utils._pytree import tree_leaves
 
+from graphc.errors import TorchError
 from graphc.torch.runner import Boxed
 
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
@@ -21,7 +24,12 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
     """A backend for torch.compile that runs graphs as they are; `run_of` makes them functions."""
 
     def compiler(part: Part) -> Callable[[fx.GraphModule, Sequence[Any]], Boxed]:
-        return lambda module, _: run_of(module, part)
+        def compiled(module: fx.GraphModule, _: Sequence[Any]) -> Boxed:
+            if part == "backward":
+                _donate_nothing()
+            return run_of(module, part)
+
+        return compiled
 
     return aot_autograd(
         fw_compiler=compiler("forward"),
@@ -29,3 +37,32 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
         inference_compiler=compiler("inference"),
         partition_fn=partition,
     )
+
+
+def _donate_nothing() -> None:
+    """Say that the backward graph may run twice: then it is one that overwrites nothing.
+
+    AOTAutograd would refuse ``retain_graph`` for every graph with saved tensors.
+    """
+    torch._guards.TracingContext.get().fw_metadata.bw_donated_idxs = []
+
+
+def is_run_again() -> bool:
+    """Whether the backward pass that runs has ``retain_graph``."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def refuse_second_derivatives(found: Any) -> Any:
+    """What a call returned; differentiating its backward pass raises `TorchError`."""
+    tensors = (each for each in tree_leaves(found) if isinstance(each, torch.Tensor))
+    for function in {each.grad_fn for each in tensors} - {None}:
+        function.register_prehook(_refuse_create_graph)
+    return found
+
+
+def _refuse_create_graph(_: Any) -> None:
+    if torch.is_grad_enabled():
+        raise TorchError(
+            "create_graph=True asks for derivatives of the backward pass, and a planned step has "
+            "first derivatives alone; call the module itself where you need second ones"
+        )

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from graphc.errors import TorchError
 from graphc.files import write_atomically
-from graphc.torch.joint import Joint, mutates
+from graphc.torch.joint import Joint, Step, is_random, mutates
 from graphc.torch.measure import measured_peak, peaks, seconds_of
-from graphc.torch.steps import Measured, device_of
+from graphc.torch.runner import callable_of
+from graphc.torch.steps import Measured, device_of, random_state
 
 UNMEASURED = Measured(0.0, 0, ())
 """What a node is taken to cost that writes into its operands: it is run once in any plan."""
@@ -42,16 +44,22 @@ def measure(joint: Joint, cache: Mapping[str, Measured] | None = None) -> dict[f
     if missing:
         store.add(_run(list(missing), list(missing.values())))
     return {
-        step.node: _fitting(step.makes, store.known.get(keys.get(step.node, ""), UNMEASURED), joint)
+        step.node: _fitting(step, store.known.get(keys.get(step.node, ""), UNMEASURED), joint)
         for step in joint.steps
     }
 
 
-def _fitting(makes: tuple[int, ...], found: Measured, joint: Joint) -> Measured:
-    """Where results are not one storage each, as the graph says they are, its bytes count."""
-    if len(found.result_bytes) == len(makes):
+def _fitting(step: Step, found: Measured, joint: Joint) -> Measured:
+    """Where results are not one storage each, as the graph says they are, its bytes count.
+
+    A repeat of a random op puts the generator back to where it was, from a copy of its state.
+    """
+    if len(found.result_bytes) != len(step.makes):
+        found = replace(found, result_bytes=tuple(joint.bytes[value] for value in step.makes))
+    if not is_random(step.node):
         return found
-    return Measured(found.seconds, found.workspace, tuple(joint.bytes[value] for value in makes))
+    copied = random_state(device_of(step.node)).nbytes
+    return replace(found, workspace=found.workspace + copied)
 
 
 class Store:
@@ -161,7 +169,7 @@ def _peaks(nodes: list[fx.Node]) -> list[int]:
 
 def _call(node: fx.Node) -> Callable[[], Any]:
     """A call of the node's op on operands made anew: they are there during the call alone."""
-    target = node.target
+    run = callable_of(node.target)
     made: dict[fx.Node, Any] = {}
 
     def operand(argument: Any) -> Any:
@@ -172,17 +180,24 @@ def _call(node: fx.Node) -> Callable[[], Any]:
         return made[argument]
 
     def call() -> Any:
-        return target(*args, **kwargs)
+        return run(*args, **kwargs)
 
     args, kwargs = tree_map(operand, (node.args, dict(node.kwargs)))
     return call
 
 
 def _numbers(node: fx.Node) -> Any:
-    """A tensor as the graph says: floats around 1, integers 0, which are indices of anything."""
+    """A tensor as the graph says: floats around 1, integers 0, which are indices of anything.
+
+    Bytes that an op makes beside its results mean something to its backward pass alone, and the
+    graph may not know how many there are: the op is run for them.
+    """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return value
+    if node.target is operator.getitem and value.dtype == torch.uint8:
+        whole, index = node.args
+        return _call(whole)()[index]
     extents = zip(value.shape, value.stride(), strict=True)
     count = 1 + sum((size - 1) * step for size, step in extents) if value.numel() else 0
     flat = torch.zeros(count, dtype=value.dtype, device=value.device)

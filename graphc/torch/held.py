@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +31,16 @@ class Held:
         return self.parameters + self.buffers + self.inputs + self.gradients + self.reserve
 
 
-def held_by(module: nn.Module, args: Sequence[Any], reserve: int, accumulate: bool) -> Held:
+def held_by(module: nn.Module, given: Any, reserve: int, accumulate: bool) -> Held:
     """What a module and the arguments of a call hold; with `accumulate` also old gradients."""
     seen: set[int] = set()
     parameters = list(module.parameters())
     learned = [each for each in parameters if each.requires_grad]
-    given = [each for each in tree_leaves(list(args)) if isinstance(each, torch.Tensor)]
+    inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
     return Held(
         parameters=_storage_bytes(parameters, seen),
         buffers=_storage_bytes(module.buffers(), seen),
-        inputs=_storage_bytes(given, seen),
+        inputs=_storage_bytes(inputs, seen),
         gradients=sum(each.nbytes for each in learned) if accumulate else 0,
         reserve=reserve,
     )
@@ -77,17 +77,17 @@ def _there(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the state that a step makes, on tensors without contents."""
-    groups = []
-    for group in optimizer.param_groups:
-        like = [torch.zeros_like(each, device="meta") for each in group["params"]]
-        for each in like:
-            each.grad = torch.zeros_like(each)
-        groups.append({**group, "params": like})
-    rehearsal = copy.copy(optimizer)
-    rehearsal.__dict__.update(param_groups=groups, state=type(optimizer.state)(dict))
+    """Bytes of the state that a step makes, on parameters like the optimizer's."""
     try:
-        rehearsal.step()
+        return _kept_after_a_step(optimizer, optimizer.param_groups, torch.device("meta"))
+    except Exception:
+        pass  # some look at numbers
+    try:
+        return sum(
+            _kept_after_a_step(optimizer, [{**group, "params": [each]}], torch.device("cpu"))
+            for group in optimizer.param_groups
+            for each in group["params"]
+        )
     except Exception as error:
         if optimizer.state:
             return 0  # what is there counts
@@ -95,4 +95,19 @@ def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
             f"what {type(optimizer).__name__} will keep cannot be told before its first step "
             f"({error}); give reserve as a size, or after a step"
         ) from None
+
+
+def _kept_after_a_step(
+    optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], device: torch.device
+) -> int:
+    """Bytes of the state after a step that changes copies, of gradients that are 1."""
+    copied = []
+    for group in groups:
+        like = [torch.ones_like(each, device=device) for each in group["params"]]
+        for each in like:
+            each.grad = torch.ones_like(each)
+        copied.append({**group, "params": like})
+    rehearsal = copy.copy(optimizer)
+    rehearsal.__dict__.update(param_groups=copied, state=type(optimizer.state)(dict))
+    rehearsal.step()
     return _there(rehearsal)

@@ -86,3 +86,15 @@ def overwriting(
     if place == 1:
         args = (args[1], args[0])
     return FIRST[node.target], args, kwargs
+
+
+def not_overwriting(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, in which every result of these ops has a place of its own."""
+    originals = {each: op for op, each in (*FIRST.items(), *GIVEN.items())}
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in graph.nodes:
+        node.target = originals.get(node.target, node.target)
+        if node.target in GIVEN:
+            node.kwargs = {key: each for key, each in node.kwargs.items() if key != "grad_input"}
+    return fx.GraphModule(module, graph)

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
-from graphc.errors import TorchError
+from graphc.torch.refusals import refuse_node
 
 aten = torch.ops.aten
 
@@ -31,8 +31,8 @@ NORM_BACKWARD = {
 They are its operands 3 and 4, and would outlast the forward pass for nothing.
 """
 
-COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
-"""Namespaces of ops that wait for other processes."""
+RNN_WORKSPACE = 3
+"""The output of oneDNN's recurrent layer that its backward pass reads."""
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
@@ -64,8 +64,9 @@ class Joint:
         self.module = module
         self.nodes = list(module.graph.nodes)
         _read_no_running_statistics(module.graph)
+        _keep_recurrent_workspaces(module.graph)
         for node in self.nodes:
-            _refuse(node)
+            refuse_node(node)
         output = self.nodes[-1]
         self.outputs: tuple[fx.Node | None, ...] = tuple(output.args[0])
         self.output_descriptions = list(output.meta.get("desc", (None,) * len(self.outputs)))
@@ -201,24 +202,13 @@ def _read_no_running_statistics(graph: fx.Graph) -> None:
             node.args = (*node.args[:3], None, None, *node.args[5:])
 
 
-def _refuse(node: fx.Node) -> None:
-    """Raise `TorchError` for a node that cannot be planned."""
-    namespace = getattr(node.target, "namespace", "")
-    if namespace in COLLECTIVES:
-        raise TorchError(
-            f"{node.target} waits for other processes, which a plan of one cannot hold; keep "
-            "collectives outside the module, as DistributedDataParallel around it does"
-        )
-    for leaf in tree_leaves(node.meta.get("val")):
-        sizes: tuple[Any, ...] = ()
-        if isinstance(leaf, torch.Tensor):
-            sizes = (*leaf.shape, *leaf.stride()) if leaf.layout == torch.strided else ()
-        elif isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            sizes = (leaf,)
-        if any(isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool) for size in sizes):
-            raise TorchError(
-                f"{node.name} has a size that is not known before the step ({leaf}); a plan is "
-                "made for one shape, so give a shape that does not depend on data"
-            )
-        if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
-            raise TorchError(f"{node.name} is {leaf.layout}; only strided tensors can be planned")
+def _keep_recurrent_workspaces(graph: fx.Graph) -> None:
+    """Let oneDNN's recurrent layers train where their workspace is read.
+
+    Of those whose input requires no grad torch traces the form for inference, which has none: their
+    backward pass fails under any backend, and is right without torch.compile.
+    """
+    target = aten.mkldnn_rnn_layer.default
+    for node in graph.find_nodes(op="call_function", target=target):
+        if any(user.args[1] == RNN_WORKSPACE and user.users for user in node.users):
+            node.args = (*node.args[:-1], True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphc.torch.versions import require_torch
@@ -23,15 +23,16 @@ def plan(
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> PlannedStep:
     """A module whose steps keep to a peak that is known before the first one.
 
-    `args` are the arguments of one call. `budget` bounds the peak of a whole step: parameters,
-    buffers, inputs, activations, workspaces, gradients, and what is kept for `reserve`, an
-    optimizer or a number of bytes. With `accumulate`, gradients of earlier steps are there as well.
+    `args` and `kwargs` are the arguments of one call. `budget` bounds the peak of a whole step:
+    parameters, buffers, inputs, activations, workspaces, gradients, and what is kept for `reserve`,
+    an optimizer or a number of bytes. With `accumulate`, gradients of earlier steps are there as well.
     Or `max_extra_time` says which part of a step's time may be added, and the fewest bytes within
     it are planned; without either, the knee of bytes against time. With `loss_fn`, the last of
-    `args` is a target, and a call returns ``loss_fn(module(*args[:-1]), args[-1])``.
+    `args` is a target, and a call returns ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.
 
     Parameters, ``.grad`` and the optimizer stay torch's; gradients, buffers and random numbers are
     those of the module without a plan, to the bit. Another shape is planned when it comes.
@@ -42,7 +43,8 @@ def plan(
     require_torch()
     from graphc.torch.step import planned
 
-    return planned(module, tuple(args), budget, max_extra_time, loss_fn, reserve, accumulate)
+    given = tuple(args), dict(kwargs or {})
+    return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate)
 
 
 def frontier(
@@ -52,12 +54,13 @@ def frontier(
     loss_fn: Callable[..., Any] | None = None,
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> list[Point]:
     """Peaks and extra time, from the most bytes to the fewest; arguments are those of `plan`."""
     require_torch()
     from graphc.torch.step import frontier
 
-    return frontier(module, tuple(args), loss_fn, reserve, accumulate)
+    return frontier(module, tuple(args), dict(kwargs or {}), loss_fn, reserve, accumulate)
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from graphc.errors import BudgetError
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.planning.sequence_planner import SequencePlan
 from graphc.torch.held import Held
+from graphc.torch.names import module_path
 from graphc.torch.planner import BudgetPlanner, unkept
 from graphc.torch.steps import TorchSteps
 
@@ -113,21 +114,6 @@ def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
     shown = [f"  {name or '(the module itself)'}: {content}" for name, content in rows[:SHOWN]]
     more = [f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
     return [title, *shown, *more] if rows else []
-
-
-def module_path(node: fx.Node) -> str:
-    """The path of the module whose forward a node is of, or whose gradient: ``blocks.3.norm``."""
-    found = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    paths = [path for path, _ in found.values()]
-    return clean(paths[-1]) if paths else ""
-
-
-def clean(path: str) -> str:
-    """A path as ``named_modules`` gives it, from what Dynamo calls it."""
-    for noise in ("L['self'].module.", "L['self'].module", "L['self'].", "L['self']"):
-        path = path.removeprefix(noise)
-    path = path.replace("_modules['", "").replace("']", "").replace("[", ".").replace("]", "")
-    return path.strip(".")
 
 
 def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list[Live]]:

@@ -12,12 +12,28 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import fx
 
 Boxed = Callable[[list[Any]], tuple[Any, ...]]
 
 Watch = Callable[[str], AbstractContextManager[object]]
 """What a node runs in that is watched, by its name."""
+
+
+def callable_of(target: Any) -> Callable[..., Any]:
+    """What runs for a node of this target."""
+    if target is torch.ops.aten.mkldnn_rnn_layer.default:
+        return _recurrent_layer
+    return getattr(target, "_op", target)  # type: ignore[no-any-return]
+
+
+def _recurrent_layer(*args: Any) -> Any:
+    """OneDNN's layer, whose workspace is there only where gradients are enabled."""
+    training = args[-1]
+    with torch.set_grad_enabled(training):
+        detached = (each.detach() if isinstance(each, torch.Tensor) else each for each in args)
+        return torch.ops.aten.mkldnn_rnn_layer.default(*detached)
 
 
 def runner(module: fx.GraphModule, watch: Watch | None = None) -> Boxed:
@@ -74,7 +90,7 @@ class _Writer:
         else:
             given = [self.argument(each) for each in node.args]
             given += [f"{key}={self.argument(each)}" for key, each in node.kwargs.items()]
-            called = self.constant(getattr(node.target, "_op", node.target))
+            called = self.constant(callable_of(node.target))
             line = f"{self.name(node)} = {called}({', '.join(given)})"
             around = f"with watch({node.name!r}): " if self.is_watched else ""
             self.lines.append(f"  {around}{line}")

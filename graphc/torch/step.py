@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from graphc.errors import GraphcError, OptionError, TorchError
+from graphc.errors import OptionError, TorchError
 from graphc.ir.types import parse_bytes
 from graphc.planning.sequence_planner import SequencePlan
-from graphc.torch.backend import Part, backend
+from graphc.torch.backend import Part, backend, is_run_again, refuse_second_derivatives
 from graphc.torch.costs import measure
 from graphc.torch.emit import emit
 from graphc.torch.held import Held, held_by, reserve_bytes
+from graphc.torch.in_place import not_overwriting
 from graphc.torch.joint import Joint
 from graphc.torch.planner import BudgetPlanner
+from graphc.torch.refusals import as_graphc_error, refuse_subclasses
 from graphc.torch.replay import Plan, Replay, Weight, check
 from graphc.torch.report import Point, Report, does_not_fit
 from graphc.torch.runner import Boxed, runner
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
 """What a node runs in, by its graph, ``forward`` or ``backward``, and its name."""
 
-MOST_SHAPES = 256
-"""Shapes of one module that torch.compile keeps apart."""
+TRACING = {"recompile_limit": 256, "allow_rnn": True, "optimize_ddp": False}
+"""What Dynamo is told: how many shapes it keeps, that it traces nn.LSTM, one graph under DDP."""
 
 
 class _PlannedOnlyError(Exception):
@@ -57,9 +59,7 @@ class Goal:
 
 def traced_as_here() -> AbstractContextManager[object]:
     """Settings of torch.compile under which steps are traced."""
-    patched: AbstractContextManager[object] = torch._dynamo.config.patch(
-        recompile_limit=MOST_SHAPES
-    )
+    patched: AbstractContextManager[object] = torch._dynamo.config.patch(TRACING)
     return patched
 
 
@@ -75,63 +75,66 @@ class Planned:
     replay: Replay
 
 
-class PlannedStep:
-    """Called like the module; its `report` is that of the shape that was planned last."""
+class PlannedStep(nn.Module):  # type: ignore[misc]
+    """Called like the module; its `report` is that of the shape that was planned last.
+
+    It is a module, so that DistributedDataParallel and the like can stand around it.
+    """
 
     def __init__(
         self,
         module: nn.Module,
         goal: Goal,
         loss_fn: Callable[..., Any] | None,
-        held: Callable[[Sequence[Any]], Held],
+        held: Callable[[nn.Module, Any], Held],
     ) -> None:
+        super().__init__()
         self.module, self.goal, self.loss_fn = module, goal, loss_fn
         self.plans: list[Planned] = []
         """Those of the shapes that have come, in their order."""
         self._held = held
-        self._args: Sequence[Any] = ()
+        self._given: Any = ()
         self._plans_only = False
         self._watch: WatchOfPart | None = None
         self._ran: Planned | None = None
         self._example: tuple[list[Any], Any] = ([], None)
         self._compiled = torch.compile(
-            self.forward,
+            self.unplanned,
             backend=backend(self._partition, self._run_of),
             fullgraph=True,
             dynamic=False,
         )
 
-    def __call__(self, *args: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns, or the loss; its backward pass keeps to the plan."""
-        self._args = args
+        self._given = args, kwargs
         try:
-            # A backward pass that is run twice would read what the first has overwritten: with
-            # donated buffers torch refuses it.
-            donated = torch._functorch.config.patch(donated_buffer=True)
-            with traced_as_here(), donated:
-                return self._compiled(*args)
+            with traced_as_here():
+                return refuse_second_derivatives(self._compiled(*args, **kwargs))
+        except _PlannedOnlyError:
+            raise
         except Exception as error:
-            told = _as_graphc_error(error)
+            told = as_graphc_error(error)
             if told is error:
                 raise
-            raise told from (None if isinstance(told, _PlannedOnlyError) else error.__cause__)
+            raise told from error
         finally:
-            self._args = ()
+            self._given = ()
 
     @property
     def report(self) -> Report:
         """What the plan of the shape that was planned last takes, and why."""
         return self.plans[-1].report
 
-    def plan(self, args: Sequence[Any]) -> None:
+    def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments; nothing is run."""
-        leaves, structure = tree_flatten(tuple(args))
+        leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
         # A step holds no arguments: its budget would not know of them.
         kept = [weakref.ref(x) if isinstance(x, torch.Tensor) else x for x in leaves]
         self._example = (kept, structure)
         self._plans_only = True
         try:
-            self(*args)
+            self(*args, **kwargs)
         except _PlannedOnlyError:
             pass
         finally:
@@ -139,7 +142,7 @@ class PlannedStep:
         if not self.plans:
             raise TorchError("nothing of the module is differentiated, so there is no step to plan")
 
-    def verify(self, *args: Any) -> Verified:
+    def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Run a step of the plan and one of ``backend="aot_eager"``, and compare them.
 
         Without arguments, those that the step was planned with are taken. Parameters, buffers,
@@ -148,7 +151,7 @@ class PlannedStep:
         """
         from graphc.torch.verify import verified
 
-        return verified(self, args or self._example_args())
+        return verified(self, (args, kwargs) if args or kwargs else self._example_given())
 
     @contextmanager
     def watched(self, watch: WatchOfPart) -> Iterator[None]:
@@ -166,7 +169,7 @@ class PlannedStep:
             raise TorchError("no step of a plan has run: nothing of it needed gradients")
         return self._ran
 
-    def _example_args(self) -> tuple[Any, ...]:
+    def _example_given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves = [each() if isinstance(each, weakref.ref) else each for each in self._example[0]]
         if any(
             each is None and isinstance(kept, weakref.ref)
@@ -175,21 +178,25 @@ class PlannedStep:
             raise OptionError(
                 "the arguments that the step was planned with are gone; give verify() others"
             )
-        return tuple(tree_unflatten(leaves, self._example[1]))
+        args, kwargs = tree_unflatten(leaves, self._example[1])
+        return args, kwargs
 
-    def forward(self, *args: Any) -> Any:
+    def unplanned(self, *args: Any, **kwargs: Any) -> Any:
         """What a call returns, without a plan."""
         if self.loss_fn is None:
-            return self.module(*args)
-        return self.loss_fn(self.module(*args[:-1]), args[-1])
+            return self.module(*args, **kwargs)
+        return self.loss_fn(self.module(*args[:-1], **kwargs), args[-1])
 
     def _run_of(self, module: fx.GraphModule, part: Part) -> Boxed:
         """The function that a graph is; nodes are watched while `watched` says so."""
         plain, number = runner(module), len(self.plans) - 1
+        again = cache(lambda: runner(not_overwriting(module)))
 
         def run(args: list[Any]) -> tuple[Any, ...]:
             if self._plans_only:
                 raise _PlannedOnlyError
+            if part == "backward" and is_run_again():
+                return again()(args)
             if self._watch is None:
                 return plain(args)
             if part == "forward":
@@ -202,7 +209,8 @@ class PlannedStep:
     def _partition(
         self, module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        held = self._held(self._args)
+        refuse_subclasses(self, self._given)
+        held = self._held(self, self._given)
         torch_steps, planner = prepared(module, num_fwd_outputs, held.bytes)
         found = chosen(planner, self.goal, torch_steps)
         report = Report.of(torch_steps, planner, found, held)
@@ -257,6 +265,7 @@ def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> Seque
 def planned(
     module: nn.Module,
     args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     budget: int | str | None,
     max_extra_time: float | None,
     loss_fn: Callable[..., Any] | None,
@@ -269,21 +278,22 @@ def planned(
         module,
         Goal(budget, max_extra_time),
         loss_fn,
-        lambda given: held_by(module, given, kept, accumulate),
+        lambda whole, given: held_by(whole, given, kept, accumulate),
     )
-    step.plan(args)
+    step.plan(args, kwargs)
     return step
 
 
 def frontier(
     module: nn.Module,
     args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     loss_fn: Callable[..., Any] | None,
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
 ) -> list[Point]:
     """What `graphc.torch.frontier` gives."""
-    step = planned(module, args, None, None, loss_fn, reserve, accumulate)
+    step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate)
     return step.report.frontier
 
 
@@ -303,19 +313,3 @@ def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.Gr
         return forward, backward
 
     return partition
-
-
-def _as_graphc_error(error: Exception) -> Exception:
-    """What torch.compile wraps: our own errors as they were, its refusals as ours."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, GraphcError | _PlannedOnlyError):
-            return seen
-        seen = getattr(seen, "inner_exception", None) or seen.__cause__
-    if isinstance(error, torch._dynamo.exc.TorchDynamoException):
-        first = str(error).strip().splitlines()[0]
-        return TorchError(
-            f"torch.compile cannot trace the module as one graph: {first}; "
-            "see what torch says below, and keep what it cannot trace outside the module"
-        )
-    return error

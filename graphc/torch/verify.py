@@ -98,22 +98,22 @@ class Verified:
         return "\n".join([*lines, f"worst node     {worst}"])
 
 
-def verified(step: PlannedStep, args: Sequence[Any]) -> Verified:
+def verified(step: PlannedStep, given: Given) -> Verified:
     """What `PlannedStep.verify` gives."""
     from graphc.torch.step import traced_as_here
 
-    def reference(*given: Any) -> Any:
-        return step.forward(*given)
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        return step.unplanned(*args, **kwargs)
 
     eager = torch.compile(reference, backend="aot_eager", fullgraph=True, dynamic=False)
-    with _as_before(step, args) as again, torch.enable_grad():
+    with _as_before(step, given) as again, torch.enable_grad():
         with traced_as_here():
-            wanted = _bits(step, args, _run(eager, args))
+            wanted = _bits(step, given, _run(eager, given))
         again()
-        _run(step, args)  # what is made once, such as the backward pass, is not measured
+        _run(step, given)  # what is made once, such as the backward pass, is not measured
         again()
-        peak, allocated, outputs = _measured(step, args, again)
-        found = _bits(step, args, outputs)
+        peak, allocated, outputs = _measured(step, given, again)
+        found = _bits(step, given, outputs)
     planned = step.ran
     return Verified(
         planned.report.peak_bytes,
@@ -123,9 +123,11 @@ def verified(step: PlannedStep, args: Sequence[Any]) -> Verified:
     )
 
 
-def _run(call: Callable[..., Any], args: Sequence[Any]) -> list[torch.Tensor]:
+def _run(call: Callable[..., Any], given: Given) -> list[torch.Tensor]:
     """A step: outputs, after the backward pass from all that has gradients, with ones."""
-    outputs = [each for each in tree_leaves(call(*args)) if isinstance(each, torch.Tensor)]
+    outputs = [
+        each for each in tree_leaves(call(*given[0], **given[1])) if isinstance(each, torch.Tensor)
+    ]
     learned = [each for each in outputs if each.requires_grad]
     if not learned:
         raise TorchError("no output of the module needs gradients, so there is no step to verify")
@@ -134,13 +136,13 @@ def _run(call: Callable[..., Any], args: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _measured(
-    step: PlannedStep, args: Sequence[Any], again: Callable[[], None]
+    step: PlannedStep, given: Given, again: Callable[[], None]
 ) -> tuple[int, dict[str, int], list[torch.Tensor]]:
     """The most bytes that a step adds, those of each node, and its outputs."""
     outputs: list[torch.Tensor] = []
 
     def run() -> None:
-        outputs[:] = _run(step, args)
+        outputs[:] = _run(step, given)
 
     device = _gpu(step)
     if device is not None:
@@ -186,11 +188,11 @@ def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
     return found
 
 
-def _bits(step: PlannedStep, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Bits:
+def _bits(step: PlannedStep, given: Given, outputs: Sequence[torch.Tensor]) -> Bits:
     """What a step has left, copied."""
-    given = [each for each in tree_leaves(list(args)) if isinstance(each, torch.Tensor)]
+    leaves = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
     gradients = {name: each.grad for name, each in step.module.named_parameters()}
-    gradients |= {f"argument {place}": x.grad for place, x in enumerate(given) if x.is_leaf}
+    gradients |= {f"argument {place}": x.grad for place, x in enumerate(leaves) if x.is_leaf}
     return {
         "outputs": {f"output {place}": each.clone() for place, each in enumerate(outputs)},
         "gradients": {name: each.clone() for name, each in gradients.items() if each is not None},
@@ -226,10 +228,10 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 
 @contextmanager
-def _as_before(step: PlannedStep, args: Sequence[Any]) -> Iterator[Callable[[], None]]:
+def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
     """Gives what puts a step's begin back, without ``.grad``; behind it all is as it was."""
     tensors = [*step.module.parameters(), *step.module.buffers()]
-    tensors += [each for each in tree_leaves(list(args)) if isinstance(each, torch.Tensor)]
+    tensors += [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
     learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
     versions = [version for *_, version in contents]
