@@ -29,7 +29,7 @@ def plan(
 
     `args` and `kwargs` are the arguments of one call. `budget` bounds the peak of a whole step:
     parameters, buffers, inputs, activations, workspaces, gradients, and what is kept for `reserve`,
-    an optimizer or a number of bytes. With `accumulate`, gradients of earlier steps are there as well.
+    an optimizer or a number of bytes. With `accumulate`, gradients of earlier steps are there, too.
     Or `max_extra_time` says which part of a step's time may be added, and the fewest bytes within
     it are planned; without either, the knee of bytes against time. With `loss_fn`, the last of
     `args` is a target, and a call returns ``loss_fn(module(*args[:-1], **kwargs), args[-1])``.

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.torch.measure import marked, measured_peak, recording
-from graphc.torch.report import module_path
+from graphc.torch.names import module_path
 from graphc.torch.steps import device_of
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ TOLERANCE, LEAST_TOLERANCE = 0.01, 1 << 20
 
 SHOWN = 6
 """Names that a sentence lists."""
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a call."""
 
 Bits = dict[str, dict[str, torch.Tensor]]
 """Kind → name → what a step leaves."""

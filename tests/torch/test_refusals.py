@@ -1,0 +1,122 @@
+"""What cannot be planned is refused before anything runs: its name, the rule and the cure."""
+
+import pytest
+
+torch = pytest.importorskip("torch", "2.13", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op  # noqa: E402
+from torch.distributed._functional_collectives import all_reduce  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
+
+import graphc  # noqa: E402
+from graphc.errors import TorchError  # noqa: E402
+
+runs = []
+"""Ops that have run with their effects."""
+
+
+@torch.library.custom_op("graphc_tests::effect", mutates_args=())
+def effect(x: torch.Tensor) -> torch.Tensor:
+    runs.append("effect")
+    return x.clone()
+
+
+effect.register_fake(torch.empty_like)
+effect.register_autograd(lambda ctx, gradient: gradient)
+_register_effectful_op(torch.ops.graphc_tests.effect.default, _EffectType.ORDERED)
+
+
+def branch_on_data(y):
+    return y * 2 if y.sum() > 0 else y
+
+
+def graph_break(y):
+    torch._dynamo.graph_break()
+    return y
+
+
+def conditional(y):
+    return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,))
+
+
+def reduced(y):
+    return all_reduce(y, "sum", dist.group.WORLD)
+
+
+REFUSED = {
+    branch_on_data: r"test_refusals.py:\d+ in branch_on_data: Data-dependent branching",
+    graph_break: r"one graph, at test_refusals.py:\d+ in graph_break: .*outside the module",
+    conditional: "^cond.* runs a graph of its own.*write that part without it",
+    lambda y: y[y > 0]: r"index.* size that is not known before the step.*does not depend on data",
+    lambda y: torch.nonzero(y).float() + y.sum(): "nonzero.* size that is not known before",
+    effect: "graphc_tests.effect.* registered as having effects.*outside the module",
+    reduced: "all_reduce.* waits for other processes.*DistributedDataParallel",
+}
+
+
+class Around(nn.Module):
+    def __init__(self, between):
+        super().__init__()
+        self.layer, self.between = nn.Linear(8, 8), between
+
+    def forward(self, x):
+        return self.between(self.layer(x)).sum()
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """Nothing is compiled already, and nothing runs."""
+    torch.compiler.reset()
+    runs.clear()
+    yield
+    assert not runs
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("between", REFUSED, ids=lambda each: getattr(each, "__name__", "effect"))
+def test_it_is_refused_by_name(between, group):
+    module = Around(between)
+    with pytest.raises(TorchError, match=REFUSED[between]) as told:
+        graphc.torch.plan(module, (torch.randn(4, 8),))
+    assert "\n" not in str(told.value)
+    assert module.layer.weight.grad is None
+
+
+def test_a_dimension_that_is_marked_as_dynamic():
+    x = torch.randn(4, 8)
+    torch._dynamo.mark_dynamic(x, 0)
+    with pytest.raises(TorchError, match=r"size that is not known .* mark no dimension as dynamic"):
+        graphc.torch.plan(Around(torch.tanh), (x,))
+
+
+def test_parameters_and_arguments_of_several_tensors():
+    module, x = Around(torch.tanh), torch.randn(4, 8)
+    with pytest.raises(TorchError, match=r"argument \[0\] is a TwoTensor.*give plain ones"):
+        graphc.torch.plan(module, (TwoTensor(x, x),))
+    weight = module.layer.weight.detach()
+    module.layer.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
+    with pytest.raises(TorchError, match=r"parameter layer\.weight is a TwoTensor"):
+        graphc.torch.plan(module, (x,))
+
+
+def test_nothing_to_differentiate():
+    module = Around(torch.tanh).requires_grad_(False)
+    with pytest.raises(TorchError, match="nothing of the module is differentiated"):
+        graphc.torch.plan(module, (torch.randn(4, 8),))
+
+
+def test_an_error_of_a_step_that_runs_stays_torch_s():
+    module = Around(lambda y: nn.functional.embedding(torch.tensor([99]), y))
+    with pytest.raises(IndexError, match="out of range"):
+        graphc.torch.plan(module, (torch.randn(4, 8),), max_extra_time=0.0)(torch.randn(4, 8))

@@ -1,0 +1,172 @@
+"""What stands around a planned step: other shapes, evaluation, accumulation, optimizers."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", "2.13", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+from torch import nn  # noqa: E402
+from torch_cases import parts  # noqa: E402
+from torch_cases.checked import backward_of_sum, different, peak_of, step_of  # noqa: E402
+
+import graphc  # noqa: E402
+from graphc.errors import OptionError, TorchError  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def reset():
+    """Nothing is compiled already."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+
+
+def planned(module, *args, **options):
+    """A plan half way from the most bytes to the fewest that were found."""
+    report = graphc.torch.plan(module, args, max_extra_time=0.0, **options).report
+    budget = (report.plain_bytes + report.least_bytes) // 2
+    return graphc.torch.plan(module, args, budget, **options)
+
+
+def by_aot_eager(module):
+    return torch.compile(module, backend="aot_eager", fullgraph=True, dynamic=False)
+
+
+@pytest.mark.slow
+def test_each_shape_has_a_plan_of_its_own():
+    """More of them than Dynamo keeps by itself."""
+    module = parts.layers(2)
+    other = copy.deepcopy(module)
+    step = graphc.torch.plan(module, (torch.randn(8, 64),), "1MiB")
+    for batch in (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 8, 80):
+        x = torch.randn(batch, 64)
+        found, expected = (
+            step_of(call, its, (x,), {}, backward_of_sum)
+            for call, its in ((step, module), (other, other))
+        )
+        assert different(found, expected) == []
+        module.zero_grad()
+        other.zero_grad()
+    peaks = [each.report.peak_bytes for each in step.plans]
+    assert len(peaks) == 10
+    assert peaks == sorted(peaks)
+    with pytest.raises(graphc.BudgetError):
+        step(torch.randn(2**14, 64))
+
+
+def test_evaluation_has_the_module_s_numbers():
+    module = parts.convolutions(nn.Dropout)
+    other, x = by_aot_eager(copy.deepcopy(module)), torch.randn(2, 8, 8, 8)
+    step = graphc.torch.plan(module, (x,), max_extra_time=0.0)
+    step.eval()
+    other.eval()
+    assert not module.training
+    with torch.no_grad():
+        found = step(x)
+    assert torch.equal(found, other(x).detach())
+    assert not found.requires_grad
+    assert len(step.plans) == 1  # nothing of it is differentiated
+    assert step(x).requires_grad
+    assert len(step.plans) == 2
+
+
+def test_gradients_of_two_steps_add_up():
+    module, x = parts.layers(), torch.randn(256, 64)
+    other = copy.deepcopy(module)
+    plain = planned(module, x).report
+    step = planned(module, x, accumulate=True)
+    gradients = sum(p.nbytes for p in module.parameters())
+    assert step.report.held.gradients == gradients
+    assert step.report.plain_bytes == plain.plain_bytes + gradients
+    for call in (step, by_aot_eager(other)):
+        for factor in (1.0, 3.0):
+            backward_of_sum(call(x * factor))
+    for found, expected in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(found.grad, expected.grad)
+    there = [p.grad for p in module.parameters()]
+    measured = peak_of(step, module, (x,), more_held=there)
+    assert plain.peak_bytes < measured <= step.report.peak_bytes * 1.01
+
+
+class TwoLosses(parts.Two):
+    def forward(self, x):
+        hidden = nn.functional.dropout(self.first(x), 0.2)
+        return hidden.square().mean(), self.second(hidden).mean()
+
+
+def test_losses_one_after_the_other():
+    """With ``retain_graph`` the second pass reads what the first would have overwritten."""
+    module, x = TwoLosses(), torch.randn(256, 64)
+    other = copy.deepcopy(module)
+    step = planned(module, x)
+    assert step.report.repeated
+    kept = {}
+    for call, its in ((step, module), (by_aot_eager(other), other)):
+        torch.manual_seed(3)
+        with torch._functorch.config.patch(donated_buffer=False):
+            one, two = call(x)
+            one.backward(retain_graph=True)
+            one.backward(retain_graph=True)
+            two.backward()
+        kept[call] = [p.grad for p in its.parameters()]
+    found, expected = kept.values()
+    assert all(map(torch.equal, found, expected))
+
+
+def test_second_derivatives_are_refused_when_they_are_asked_for():
+    module, x = parts.layers(1), torch.randn(4, 64, requires_grad=True)
+    step = graphc.torch.plan(module, (x,), max_extra_time=0.0)
+    with pytest.raises(TorchError, match=r"create_graph=True .* call the module itself"):
+        torch.autograd.grad(step(x).sum(), x, create_graph=True)
+    assert torch.equal(*(torch.autograd.grad(call(x).sum(), x)[0] for call in (step, module)))
+
+
+class Lion(torch.optim.Optimizer):
+    """An optimizer of one's own, with one moment."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1e-4})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["moment"] = torch.zeros_like(parameter)
+                state["moment"].lerp_(parameter.grad, 0.1)
+                parameter.add_(state["moment"].sign(), alpha=-group["lr"])
+
+
+OPTIMIZERS = {
+    "Adam": torch.optim.Adam,
+    "fused AdamW": lambda p: torch.optim.AdamW(p, amsgrad=True, fused=True),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adafactor": torch.optim.Adafactor,
+    "ASGD": torch.optim.ASGD,
+    "one's own": Lion,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_is_reserved_for_before_its_first_step(name):
+    from graphc.torch.held import reserve_bytes
+
+    module = parts.layers(2)
+    before = copy.deepcopy(module.state_dict())
+    optimizer = OPTIMIZERS[name](list(module.parameters()))
+    reserved = reserve_bytes(optimizer)
+    assert not optimizer.state
+    assert all(torch.equal(before[key], each) for key, each in module.state_dict().items())
+    module(torch.randn(4, 64)).sum().backward()
+    optimizer.step()
+    kept = [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
+    assert reserved == sum(each.nbytes for each in kept) == reserve_bytes(optimizer)
+
+
+def test_an_optimizer_that_cannot_be_rehearsed_is_told():
+    optimizer = torch.optim.LBFGS(parts.layers(1).parameters())
+    with pytest.raises(OptionError, match=r"LBFGS .* give reserve as a size"):
+        graphc.torch.plan(parts.layers(1), (torch.randn(2, 64),), reserve=optimizer)
