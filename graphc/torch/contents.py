@@ -47,6 +47,8 @@ class Storage:
 
     bytes: int
     name: str
+    fake: torch.Tensor
+    """The tensor that it was made for: its shape and type."""
     outside: bool = False
     version: int = 0
     written: int = -1
@@ -89,7 +91,7 @@ class Done:
     makes: list[Storage] = field(default_factory=list)
     state: Storage | None = None
     """A random state that is kept."""
-    writes: bool = False
+    written: list[Storage] = field(default_factory=list)
     overwritten: fx.Node | None = None
     """An operand that is read though another node has written over it."""
 
@@ -112,7 +114,7 @@ class Walk:
         fake = node.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             return self.numbers.of(*parts)
-        made = Storage(_bytes_of(fake), node.name, outside=True)
+        made = Storage(_bytes_of(fake), node.name, fake, outside=True)
         storage = self._sources.setdefault(_key(fake), made)
         return Tensor(self.numbers.of(*parts), storage, storage.version)
 
@@ -162,7 +164,8 @@ class Walk:
         done = Done(node, number, plain if is_random else None, overwritten=self._overwritten(node))
         results = self._results(node, target, number, tuple(args), done)
         if saves:
-            done.state = Storage(_bytes_of(node.meta["val"][0]), node.name)
+            kept = node.meta["val"][0]
+            done.state = Storage(_bytes_of(kept), node.name, kept)
             results = (Tensor(self._drawn_from, done.state, 0), results)
         self.env[node] = results
         return done
@@ -220,7 +223,7 @@ class Walk:
             place = path[0] if path else 0
             storage = written.get(place) or known.get(_key(fake))
             if storage is None:
-                storage = known[_key(fake)] = Storage(_bytes_of(fake), node.name)
+                storage = known[_key(fake)] = Storage(_bytes_of(fake), node.name, fake)
                 done.makes.append(storage)
             beside = idle if place >= STATISTICS else ()
             return Tensor(self.numbers.of("result", number, path, beside), storage, storage.version)
@@ -237,7 +240,7 @@ class Walk:
         """By what tells fake storages apart."""
         found: dict[int, Storage] = {}
         for each in node.all_input_nodes:
-            fakes = _fakes_in(each.meta.get("val"))
+            fakes = fakes_in(each.meta.get("val"))
             found.update(
                 (_key(fake), tensor.storage)
                 for fake, tensor in zip(fakes, tensors_in(self.env[each]), strict=False)
@@ -263,7 +266,7 @@ class Walk:
                 storage.version += 1
                 storage.written = self.numbers.of("written", storage.written, done.computes)
                 storage.writer = node.name
-                done.writes = True
+                done.written.append(storage)
                 for place, result in enumerate(results):
                     if result is not None and result.before_set & alias.before_set:
                         found[place] = storage
@@ -298,12 +301,13 @@ def _plain_name(target: Any) -> str:
     return f"{name.replace('::', '.')}.{overload}"
 
 
-def _fakes_in(value: Any) -> Iterator[torch.Tensor]:
+def fakes_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of what a graph says that a node gives."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _fakes_in(each)
+            yield from fakes_in(each)
 
 
 def _key(fake: torch.Tensor) -> int:
@@ -315,4 +319,4 @@ def _bytes_of(fake: torch.Tensor) -> int:
 
 
 def _device_of(node: fx.Node) -> str:
-    return next((str(fake.device) for fake in _fakes_in(node.meta.get("val"))), "cpu")
+    return next((str(fake.device) for fake in fakes_in(node.meta.get("val"))), "cpu")

@@ -10,7 +10,7 @@ from graphc.torch.versions import require_torch
 if TYPE_CHECKING:
     import torch
 
-    from graphc.torch.report import Point
+    from graphc.torch.frontier import Frontier
     from graphc.torch.step import PlannedStep
 
 
@@ -55,7 +55,7 @@ def frontier(
     reserve: torch.optim.Optimizer | int | str | None = None,
     accumulate: bool = False,
     kwargs: Mapping[str, Any] | None = None,
-) -> list[Point]:
+) -> Frontier:
     """Peaks and extra time, from the most bytes to the fewest; arguments are those of `plan`."""
     require_torch()
     from graphc.torch.step import frontier

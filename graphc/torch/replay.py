@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import fx
 
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes
-from graphc.torch.contents import Done, Numbers, Storage, Tree, Walk, tensors_in
+from graphc.torch.contents import Done, Numbers, Storage, Tree, Walk, fakes_in, tensors_in
 
 RANDOM_STATE = -1
 """Stands for the result that is the state of a random generator."""
@@ -47,15 +48,29 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Content:
+    """What a storage holds from a moment on, until it is overwritten, and when that is read.
+
+    The moment is -1 for what is there before the step; `tensor` has its shape and type.
+    """
+
+    moment: int
+    tensor: torch.Tensor
+    readers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Life:
     """A storage that lives from the moment `first` to before the moment `last`."""
 
-    name: str
     bytes: int
     first: int
     last: int
     result: int
     """Which of its node's results it is, or `RANDOM_STATE`."""
+    contents: tuple[Content, ...]
+    is_held: bool
+    """Whether the caller has it at the end."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,8 @@ class Replay:
 
     moments: tuple[Moment, ...]
     lives: tuple[Life, ...]
+    sources: tuple[tuple[Content, ...], ...]
+    """What is there before, by the placeholders of the joint graph; empty for what is no tensor."""
     turn: int
 
     @cached_property
@@ -170,6 +187,8 @@ class _Emitted:
         """When each storage is made, its bytes, and which result it is."""
         self.last: dict[Storage, int] = {}
         """The moment at which each storage is read for the last time."""
+        self.contents: dict[Storage, list[tuple[int, torch.Tensor, dict[int, None]]]] = {}
+        """What each storage holds, one after another: since when, and when it is read."""
         self.held: set[Storage] = set()
         """What lives to the end."""
         self.turn = self._forward_and_turn()
@@ -204,6 +223,8 @@ class _Emitted:
             self.walk.outside(node, "source", place) for place, node in enumerate(sources)
         ]
         self.walk.env.update(zip(sources, self.sources, strict=True))
+        for tensor in tensors_in(tuple(self.sources)):
+            self._holds(tensor.storage, -1, tensor.storage.fake)
 
     def _backward(self) -> None:
         taken = _placeholders(self.plan.backward)
@@ -230,7 +251,7 @@ class _Emitted:
     def _tangent(self, place: int) -> Tree:
         tree = self.walk.outside(self.joint.tangents[place], "tangent", place)
         for tensor in tensors_in(tree):
-            self.made[tensor.storage] = (self.turn, tensor.storage.bytes, 0)
+            self._make(tensor.storage, self.turn, tensor.storage.bytes, place)
             self.held.add(tensor.storage)
         return tree
 
@@ -277,16 +298,31 @@ class _Emitted:
 
     def _note(self, done: Done, original: fx.Node) -> None:
         """A moment, where a node computes: a view takes no time and no bytes."""
-        if not done.makes and not done.writes:
+        if not done.makes and not done.written:
             return
         weight = self.plan.weights.get(original, Weight(0, ()))
         now = len(self.moments)
         self.moments.append((done.node, original, weight.workspace))
+        for each in done.node.all_input_nodes:
+            for tensor in tensors_in(self.walk.env[each]):
+                if tensor.storage in self.contents:
+                    *_, readers = self.contents[tensor.storage][-1]
+                    readers[now] = None
+        for storage in done.written:
+            fakes = fakes_in(done.node.meta.get("val"))
+            self._holds(storage, now, next(fakes, storage.fake))
         if done.state is not None:
-            self.made[done.state] = (now, done.state.bytes, RANDOM_STATE)
+            self._make(done.state, now, done.state.bytes, RANDOM_STATE)
         sizes = weight.results or tuple(storage.bytes for storage in done.makes)
         for place, (storage, size) in enumerate(zip(done.makes, sizes, strict=False)):
-            self.made[storage] = (now, size, place)
+            self._make(storage, now, size, place)
+
+    def _make(self, storage: Storage, now: int, size: int, place: int) -> None:
+        self.made[storage] = (now, size, place)
+        self._holds(storage, now, storage.fake)
+
+    def _holds(self, storage: Storage, now: int, fake: torch.Tensor) -> None:
+        self.contents.setdefault(storage, []).append((now, fake, {}))
 
     def _expect(
         self, returned: Sequence[fx.Node | None], wanted: Sequence[Any], where: str
@@ -324,7 +360,14 @@ class _Emitted:
         """The lives of all storages, and the bytes of every moment."""
         end = len(self.moments)
         lives = [
-            Life(storage.name, size, first, self._end(storage, end), place)
+            Life(
+                size,
+                first,
+                self._end(storage, end),
+                place,
+                self._held_by(storage),
+                storage in self.held,
+            )
             for storage, (first, size, place) in self.made.items()
         ]
         change, made = [0] * (end + 1), [0] * end
@@ -340,7 +383,15 @@ class _Emitted:
                 self.moments, levels, made, strict=True
             )
         )
-        return Replay(tuple(moments), tuple(lives), self.turn)
+        sources = (
+            tuple(content for t in tensors_in(tree) for content in self._held_by(t.storage))
+            for tree in self.sources
+        )
+        return Replay(tuple(moments), tuple(lives), tuple(sources), self.turn)
+
+    def _held_by(self, storage: Storage) -> tuple[Content, ...]:
+        found = self.contents[storage]
+        return tuple(Content(now, fake, tuple(readers)) for now, fake, readers in found)
 
     def _end(self, storage: Storage, end: int) -> int:
         return end if storage in self.held else self.last[storage] + 1

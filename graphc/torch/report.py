@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import webbrowser
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import fx
 
-from graphc.errors import BudgetError
+from graphc.errors import BudgetError, OptionError
+from graphc.files import write_atomically
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.planning.sequence_planner import SequencePlan
+from graphc.torch.frontier import Frontier, Point
 from graphc.torch.held import Held
 from graphc.torch.names import module_path
 from graphc.torch.planner import BudgetPlanner, unkept
 from graphc.torch.steps import TorchSteps
+from graphc.torch.view import Shown, plan_page
 
 SHOWN = 6
 """Rows of a printed table."""
@@ -39,14 +45,6 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A plan on the trade-off: its peak, and the part of a step's time that its repeats add."""
-
-    peak_bytes: int
-    extra_time: float
-
-
-@dataclass(frozen=True)
 class Report:
     """What is known of a plan before its first step.
 
@@ -66,15 +64,17 @@ class Report:
     at_peak: str
     live: tuple[Live, ...]
     repeated: tuple[Repeated, ...]
-    frontier: list[Point]
+    frontier: Frontier
+    shown: Shown = field(repr=False, compare=False)
 
     @classmethod
     def of(
-        cls, torch_steps: TorchSteps, planner: BudgetPlanner, plan: SequencePlan, held: Held
+        cls, torch_steps: TorchSteps, planner: BudgetPlanner, plan: SequencePlan, shown: Shown
     ) -> Report:
         """The report of one plan."""
         seconds = planner.seconds or 1.0
         node, live = at_peak(torch_steps, plan.sequence)
+        points = tuple(Point(p.peak_bytes, p.extra_cost / seconds) for p in planner.frontier)
         return cls(
             peak_bytes=plan.peak_bytes,
             plain_bytes=planner.once.peak_bytes,
@@ -83,28 +83,74 @@ class Report:
             seconds=planner.seconds,
             extra_time=plan.extra_cost / seconds,
             bound_time=planner.bound_cost(plan.peak_bytes) / seconds,
-            held=held,
+            held=shown.held,
             at_peak=node,
             live=tuple(live),
             repeated=tuple(_repeated(torch_steps, plan.sequence)),
-            frontier=[Point(p.peak_bytes, p.extra_cost / seconds) for p in planner.frontier],
+            frontier=Frontier(points, planner.bound_bytes),
+            shown=shown,
         )
 
     @property
     def json(self) -> dict[str, Any]:
-        """The report as an object of JSON."""
-        return asdict(self)
+        """The report as an object of JSON.
+
+        {"peak_bytes": int,              the most of a whole step
+         "plain_bytes": int,             the same without repeats
+         "least_bytes": int,             of the smallest plan found
+         "bound_bytes": int,             no plan of any kind is below
+         "step_seconds": float,          of a step without repeats, as measured node by node
+         "extra_time_fraction": float,   what repeats add to it
+         "extra_time_bound": float,      what every plan of this peak adds at least
+         "held_bytes": {kind: int},      there before the step: parameters, buffers, inputs,
+                                         gradients of earlier steps, reserve
+         "peak_node": str,
+         "bytes_by_module": [{"module": str, "bytes": int}],   made in the step, at the peak
+         "repeated": [{"module": str, "times": int, "seconds": float}],
+         "frontier": {"bound_bytes": int,
+                      "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
+        """
+        return {
+            "peak_bytes": self.peak_bytes,
+            "plain_bytes": self.plain_bytes,
+            "least_bytes": self.least_bytes,
+            "bound_bytes": self.bound_bytes,
+            "step_seconds": self.seconds,
+            "extra_time_fraction": self.extra_time,
+            "extra_time_bound": self.bound_time,
+            "held_bytes": asdict(self.held),
+            "peak_node": self.at_peak,
+            "bytes_by_module": [asdict(each) for each in self.live],
+            "repeated": [asdict(each) for each in self.repeated],
+            "frontier": self.frontier.json,
+        }
+
+    def view(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Write graphc's page of the plan, one HTML file, and give its path.
+
+        Without a path it is ``plan.html``, and a browser opens it.
+        """
+        written = os.fspath(path) if path is not None else "plan.html"
+        text = plan_page(self.shown, self._summary())
+        write_atomically(written, text.encode("utf-8"), OptionError)
+        if path is None:
+            webbrowser.open(Path(written).resolve().as_uri())
+        return written
+
+    def _summary(self) -> list[tuple[str, str]]:
+        held = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in asdict(self.held).items() if n)
+        extra = f"{self.extra_time:.1%} of a step, proven least {self.bound_time:.1%}"
+        return [
+            ("planned peak", f"{exact_bytes(self.peak_bytes)}, at {self.at_peak}"),
+            ("without plan", exact_bytes(self.plain_bytes)),
+            ("least found", exact_bytes(self.least_bytes)),
+            ("proven least", exact_bytes(self.bound_bytes)),
+            ("extra time", extra),
+            ("held", held),
+        ]
 
     def __str__(self) -> str:
-        held = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in asdict(self.held).items() if n)
-        lines = [
-            f"planned peak   {exact_bytes(self.peak_bytes)}, at {self.at_peak}",
-            f"without plan   {exact_bytes(self.plain_bytes)}",
-            f"least found    {exact_bytes(self.least_bytes)}",
-            f"proven least   {exact_bytes(self.bound_bytes)}",
-            f"extra time     {self.extra_time:.1%} of a step, proven least {self.bound_time:.1%}",
-            f"held           {held}",
-        ]
+        lines = [f"{label:<14} {figure}" for label, figure in self._summary()]
         lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
         return "\n".join([*lines, *_table("repeated", repeats)])

@@ -19,15 +19,18 @@ from graphc.planning.sequence_planner import SequencePlan
 from graphc.torch.backend import Part, backend, is_run_again, refuse_second_derivatives
 from graphc.torch.costs import measure
 from graphc.torch.emit import emit
+from graphc.torch.frontier import Frontier
 from graphc.torch.held import Held, held_by, reserve_bytes
 from graphc.torch.in_place import not_overwriting
 from graphc.torch.joint import Joint
 from graphc.torch.planner import BudgetPlanner
 from graphc.torch.refusals import as_graphc_error, refuse_subclasses
 from graphc.torch.replay import Plan, Replay, Weight, check
-from graphc.torch.report import Point, Report, does_not_fit
+from graphc.torch.report import Report, does_not_fit
 from graphc.torch.runner import Boxed, runner
+from graphc.torch.sources import names_of_sources
 from graphc.torch.steps import TorchSteps
+from graphc.torch.view import Shown
 
 if TYPE_CHECKING:
     from graphc.torch.verify import Verified
@@ -213,9 +216,18 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         held = self._held(self, self._given)
         torch_steps, planner = prepared(module, num_fwd_outputs, held.bytes)
         found = chosen(planner, self.goal, torch_steps)
-        report = Report.of(torch_steps, planner, found, held)
-        self.plans.append(Planned(report, torch_steps, found, *checked(torch_steps, found)))
-        return self.plans[-1].forward, self.plans[-1].backward
+        forward, backward, replay = checked(torch_steps, found)
+        shown = Shown(
+            torch_steps,
+            replay,
+            held,
+            names_of_sources(torch_steps.joint, self.module, self._given),
+            frozenset(dict([*self.module.named_parameters(), *self.module.named_buffers()])),
+            self.goal.budget,
+        )
+        report = Report.of(torch_steps, planner, found, shown)
+        self.plans.append(Planned(report, torch_steps, found, forward, backward, replay))
+        return forward, backward
 
 
 def prepared(
@@ -291,7 +303,7 @@ def frontier(
     loss_fn: Callable[..., Any] | None,
     reserve: torch.optim.Optimizer | int | str | None,
     accumulate: bool,
-) -> list[Point]:
+) -> Frontier:
     """What `graphc.torch.frontier` gives."""
     step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate)
     return step.report.frontier

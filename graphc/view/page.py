@@ -47,14 +47,29 @@ def page(
     those on what would lower a plan's arena, and `limits` what it may have, drawn as a line where
     that is near. `opened` is the tab that is shown first.
     """
+    models = _models(plans, clocks or {}, lowering or {}, limits or {})
+    return page_of(models, title, notes, list(plans).index(opened) if opened is not None else 0)
+
+
+def page_of(
+    models: Sequence[Mapping[str, Any]],
+    title: str,
+    notes: Sequence[str] = (),
+    opened: int = 0,
+    kinds: Sequence[str] = KINDS,
+) -> str:
+    """The page of models as `page_model` makes them, each with ``same``, ``lowering``, ``limit``.
+
+    The kinds of buffers are numbered as in `kinds`, each of which has a colour in the style.
+    """
     content = {
         "title": title,
-        "kinds": KINDS,
+        "kinds": list(kinds),
         "hows": HOWS,
         "phases": PHASES,
         "notes": list(notes),
-        "opened": list(plans).index(opened) if opened is not None else 0,
-        "plans": _models(plans, clocks or {}, lowering or {}, limits or {}),
+        "opened": opened,
+        "plans": list(models),
     }
     parts = {
         "title": html.escape(title),

@@ -170,9 +170,16 @@ class Point(Protocol):
 
 
 def frontier_picture(
-    points: Sequence[Point], policies: Mapping[str, MemoryPlan], bound_bytes: int, title: str
+    points: Sequence[Point],
+    policies: Mapping[str, MemoryPlan],
+    bound_bytes: int,
+    title: str,
+    labels: tuple[str, str] = ("arena", "extra time by the cost model, %"),
 ) -> bytes:
-    """A PNG of arena bytes against extra time: a frontier's points, and the policies' plans."""
+    """A PNG of arena bytes against extra time: a frontier's points, and the policies' plans.
+
+    `labels` are those of the axes.
+    """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         figure = Figure(figsize=(8, 5))
@@ -188,8 +195,8 @@ def frontier_picture(
             place = (plan.arena_bytes, 100 * plan.recomputation.extra_time_fraction)
             axes.plot(*place, "D", color="#d55e00", markersize=5)
             axes.annotate(label, place, xytext=(6, 4), textcoords="offset points", fontsize=9)
-        axes.set_xlabel("arena")
-        axes.set_ylabel("extra time by the cost model, %")
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
         largest = max([*sizes, *(plan.arena_bytes for plan in policies.values())], default=1)
         # Where nothing can be saved of most bytes, as of states, the axis begins near the bound.
         begin = 0 if bound_bytes < largest / 2 else bound_bytes - (largest - bound_bytes) / 10

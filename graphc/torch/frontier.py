@@ -1,0 +1,82 @@
+"""The trade-off of a module's bytes against time, as numbers, a table and a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+from graphc.errors import OptionError
+from graphc.files import write_atomically
+from graphc.ir.types import format_bytes
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plan on the trade-off: its peak, and the part of a step's time that its repeats add."""
+
+    peak_bytes: int
+    extra_time: float
+
+
+class _Drawn(NamedTuple):
+    arena_bytes: int
+    extra_time_fraction: float
+
+
+@dataclass(frozen=True)
+class Frontier(Sequence[Point]):
+    """Plans from the most bytes to the fewest; no plan of any kind is below `bound_bytes`."""
+
+    points: tuple[Point, ...]
+    bound_bytes: int
+
+    @overload
+    def __getitem__(self, place: int) -> Point: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Point, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Point | tuple[Point, ...]:
+        return self.points[place]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The points and the bound as an object of JSON."""
+        return {
+            "bound_bytes": self.bound_bytes,
+            "points": [
+                {"peak_bytes": point.peak_bytes, "extra_time_fraction": point.extra_time}
+                for point in self.points
+            ],
+        }
+
+    def __str__(self) -> str:
+        most = max((point.peak_bytes for point in self.points), default=0) or 1
+        rows = [
+            f"{format_bytes(point.peak_bytes):>11}  {point.peak_bytes / most:>7.1%}  "
+            f"{point.extra_time:>10.1%}"
+            for point in self.points
+        ]
+        head = f"{'peak':>11}  {'of most':>7}  {'extra time':>10}"
+        return "\n".join([head, *rows, f"no plan below {format_bytes(self.bound_bytes)}"])
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write the trade-off as a PNG; raises `DependencyError` without matplotlib."""
+        from graphc.view.picture import frontier_picture
+
+        if not os.fspath(path).endswith(".png"):
+            raise OptionError(
+                f"the picture is a PNG; end its name in .png, got {os.fspath(path)!r}"
+            )
+        drawn = [_Drawn(point.peak_bytes, point.extra_time) for point in self.points]
+        labels = ("peak of a step", "extra time, %")
+        picture = frontier_picture(drawn, {}, self.bound_bytes, "peak against extra time", labels)
+        write_atomically(path, [picture], OptionError)

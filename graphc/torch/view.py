@@ -1,0 +1,295 @@
+"""graphc's page of a plan for torch: what lives when, over the nodes of both graphs.
+
+Torch's allocator chooses addresses when a step runs, so those of the page are its own: what is
+there before lies at the bottom, and the rest is packed above it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphc.ir.types import exact_bytes
+from graphc.packing import pack
+from graphc.torch.held import Held
+from graphc.torch.names import module_path
+from graphc.torch.replay import RANDOM_STATE, Content, Life, Moment, Replay
+from graphc.torch.steps import TorchSteps
+from graphc.view.page import Limit, page_of
+from graphc.view.page_model import HOWS, PHASES, Table
+
+KINDS = (
+    "parameter", "input", "optimizer", "activation", "saved", "repeated", "gradient", "workspace",
+    "random state",
+)  # fmt: skip
+"""``saved`` is what the forward pass has made, behind the turn; ``repeated`` what is made again."""
+
+PACKING_EFFORT = 10**5
+"""Units of work, a fraction of a second."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page shows of a plan; `names` are those of the joint graph's sources."""
+
+    torch_steps: TorchSteps
+    replay: Replay
+    held: Held
+    names: Mapping[fx.Node, str]
+    is_parameter: frozenset[str]
+    """Names of parameters and buffers."""
+    budget: int | None
+
+
+def plan_page(shown: Shown, summary: list[tuple[str, str]]) -> str:
+    """The page of one plan; the summary stands beside the map."""
+    return page_of([_Model(shown).json(summary)], "a step of torch", kinds=KINDS)
+
+
+@dataclass
+class _Columns:
+    """Buffers and values of the page, a list a property."""
+
+    bytes: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
+    turns: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    fixed: int = 0
+    """How many buffers are there before the step; they come first."""
+    name: list[str] = field(default_factory=list)
+    type: list[int] = field(default_factory=list)
+    buffer: list[int] = field(default_factory=list)
+    how: list[int] = field(default_factory=list)
+    over: list[int] = field(default_factory=list)
+    node: list[int] = field(default_factory=list)
+    copy_of: list[int] = field(default_factory=list)
+    readers: list[tuple[int, ...]] = field(default_factory=list)
+
+
+class _Model:
+    """Makes the columns of a page from a replay."""
+
+    def __init__(self, shown: Shown) -> None:
+        self.shown, self.replay = shown, shown.replay
+        self.end = len(self.replay.moments)
+        self.columns = _Columns()
+        self.types: Table[tuple[str, tuple[int, ...], str, int]] = Table()
+        self.firsts: dict[tuple[fx.Node, int], int] = {}
+        """The first value of each result of a node of the joint graph."""
+        self.outputs: dict[str, str] = {}
+        self.phases = list(self._phases())
+        self._add_sources()
+        self.columns.fixed = len(self.columns.bytes)
+        for life in self.replay.lives:
+            self._add_life(life)
+        for place, moment in enumerate(self.replay.moments):
+            if moment.workspace:
+                self._add_buffer(moment.workspace, place, place + 1, "workspace")
+
+    def _phases(self) -> Iterator[str]:
+        """Of each moment; a node of the joint graph that appears again is a repeat."""
+        seen: set[fx.Node | None] = {None}
+        for place, moment in enumerate(self.replay.moments):
+            is_repeat = moment.original in seen and moment.original is not None
+            seen.add(moment.original)
+            if is_repeat:
+                yield "mirror"
+            else:
+                yield "forward" if place <= self.replay.turn else "gradient"
+
+    def _add_sources(self) -> None:
+        """Parameters, buffers and arguments by name, then what the graph does not read."""
+        rest = {
+            "parameter": self.shown.held.parameters + self.shown.held.buffers,
+            "input": self.shown.held.inputs,
+        }
+        sources = (n for n in self.shown.torch_steps.joint.sources if n.op == "placeholder")
+        seen: set[int] = set()
+        for node, contents in zip(sources, self.replay.sources, strict=False):
+            key = int(contents[0].tensor.untyped_storage()._cdata) if contents else -1
+            if key in seen or not contents:
+                continue
+            seen.add(key)
+            name = self.shown.names.get(node, node.name)
+            kind = "parameter" if name in self.shown.is_parameter else "input"
+            size = min(rest[kind], int(contents[0].tensor.untyped_storage().nbytes()))
+            rest[kind] -= size
+            self._add_values(self._add_buffer(size, 0, self.end, kind), f"@{_path(name)}", contents)
+        unread = {
+            "other parameters and buffers": ("parameter", rest["parameter"]),
+            "other arguments": ("input", rest["input"]),
+            "gradients of earlier steps": ("gradient", self.shown.held.gradients),
+            "reserve": ("optimizer", self.shown.held.reserve),
+        }
+        for name, (kind, size) in unread.items():
+            if size:
+                whole = Content(-1, torch.empty(size, dtype=torch.uint8, device="meta"), ())
+                self._add_values(self._add_buffer(size, 0, self.end, kind), f"@{name}", (whole,))
+
+    def _add_life(self, life: Life) -> None:
+        kinds = [(content.moment, self._kind(content.moment, life)) for content in life.contents]
+        turn = self.replay.turn
+        is_saved = life.first < turn < life.last - 1 and not life.is_held
+        if is_saved and life.result != RANDOM_STATE:
+            kinds.append((turn, "saved"))
+        (_, kind), *later = sorted(kinds, key=lambda entry: entry[0])
+        buffer = self._add_buffer(life.bytes, life.first, life.last, kind)
+        if later:
+            self.columns.turns[buffer] = [(at, KINDS.index(each)) for at, each in later]
+        moment = self.replay.moments[life.first]
+        name = "tangent" if moment.node is None else moment.node.name
+        ending = f".{life.result}" if life.result > 0 or moment.node is None else ""
+        name = f"%{name}{'.state' if life.result == RANDOM_STATE else ending}"
+        number = len(self.columns.name)
+        self._add_values(buffer, name, life.contents)
+        self._note_copy(moment, life.result, number)
+        if life.is_held:
+            self.outputs[self.columns.name[-1]] = self.columns.name[-1]
+
+    def _note_copy(self, moment: Moment, result: int, number: int) -> None:
+        if moment.original is None:
+            return
+        first = self.firsts.setdefault((moment.original, result), number)
+        if first != number:
+            self.columns.copy_of[number] = first
+
+    def _kind(self, place: int, life: Life) -> str:
+        if life.result == RANDOM_STATE:
+            return "random state"
+        if place == self.replay.turn:
+            return "gradient"
+        kinds = {"forward": "activation", "mirror": "repeated", "gradient": "gradient"}
+        return kinds[self.phases[place]]
+
+    def _add_buffer(self, size: int, first: int, last: int, kind: str) -> int:
+        columns = self.columns
+        columns.bytes.append(size)
+        columns.first.append(first)
+        columns.last.append(last)
+        columns.kind.append(KINDS.index(kind))
+        return len(columns.bytes) - 1
+
+    def _add_values(self, buffer: int, name: str, contents: tuple[Content, ...]) -> None:
+        """The values that lie in a buffer, each over the one before."""
+        columns = self.columns
+        for number, content in enumerate(contents):
+            dtype = str(content.tensor.dtype).removeprefix("torch.")
+            shape = tuple(content.tensor.shape)
+            size = content.tensor.numel() * content.tensor.element_size()
+            described = (f"{dtype}{list(shape)}", shape, dtype, size)
+            if number:
+                written = self.replay.moments[content.moment].node
+                name = f"%{written.name}" if written is not None else name
+            columns.name.append(name)
+            columns.type.append(self.types.number(described))
+            columns.buffer.append(buffer)
+            columns.over.append(len(columns.name) - 2 if number else -1)
+            columns.how.append(HOWS.index(self._how(number, content)))
+            columns.node.append(content.moment)
+            columns.copy_of.append(-1)
+            columns.readers.append(content.readers)
+
+    def _how(self, number: int, content: Content) -> str:
+        if content.moment < 0:
+            return "state"
+        return "over" if number else "new"
+
+    def _offsets(self) -> tuple[list[int], int]:
+        """Of all buffers, and the height of all together."""
+        columns = self.columns
+        fixed = list(itertools.accumulate(columns.bytes[: columns.fixed], initial=0))
+        there = [at for at in range(columns.fixed, len(columns.bytes)) if columns.bytes[at]]
+        offsets = fixed[:-1] + [fixed[-1]] * (len(columns.bytes) - columns.fixed)
+        if not there:
+            return offsets, fixed[-1]
+        packed = pack(
+            [columns.first[at] for at in there],
+            [columns.last[at] for at in there],
+            [columns.bytes[at] for at in there],
+            effort=PACKING_EFFORT,
+        )
+        for at, offset in zip(there, packed.offsets, strict=True):
+            offsets[at] += int(offset)
+        return offsets, fixed[-1] + int(packed.height)
+
+    def json(self, summary: list[tuple[str, str]]) -> dict[str, Any]:
+        """The model of the page's script, as `graphc.view.page_model` has it."""
+        columns, moments = self.columns, self.replay.moments
+        offsets, height = self._offsets()
+        live = [moment.bytes for moment in moments]
+        texts = Table[str]()
+        budget = self.shown.budget
+        return {
+            "label": "plan",
+            "device": "torch",
+            "summary": [*summary, ("packed for this page", exact_bytes(height))],
+            "arena_bytes": height,
+            "live_bytes": max(live),
+            "peak_step": live.index(max(live)),
+            "alignment": 1,
+            "live": live,
+            "buffers": {
+                "offset": offsets,
+                "bytes": columns.bytes,
+                "first": columns.first,
+                "last": columns.last,
+                "kind": columns.kind,
+                "turns": columns.turns,
+            },
+            "clock": "measured on this device",
+            "nodes": self._nodes(texts),
+            "values": self._values(),
+            "outputs": self.outputs,
+            "lowering": [],
+            "limit": None if budget is None else Limit(budget, "budget")._asdict(),
+            "texts": list(texts),
+        }
+
+    def _nodes(self, texts: Table[str]) -> dict[str, list[Any]]:
+        moments, measured = self.replay.moments, self.shown.torch_steps.measured
+        names = [_op(moment) for moment in moments]
+        scopes = [_path(module_path(m.original)) if m.original else "" for m in moments]
+        seconds = [measured[m.original].seconds if m.original in measured else 0.0 for m in moments]
+        return {
+            "scope": [texts.number(scope) for scope in scopes],
+            "op": [texts.number(name) for name in names],
+            "phase": [PHASES.index(phase) for phase in self.phases],
+            "seconds": [float(f"{each:.4g}") for each in seconds],
+        }
+
+    def _values(self) -> dict[str, Any]:
+        columns = self.columns
+        count = len(columns.name)
+        return {
+            "name": columns.name,
+            "type": columns.type,
+            "types": [list(each) for each in self.types],
+            "buffer": columns.buffer,
+            "offset": [0] * count,
+            "strides": {},
+            "how": columns.how,
+            "over": columns.over,
+            "node": columns.node,
+            "copy_of": columns.copy_of,
+            "reader_counts": [len(readers) for readers in columns.readers],
+            "readers": list(itertools.chain.from_iterable(columns.readers)),
+            "same": list(range(count)),
+        }
+
+
+def _path(name: str) -> str:
+    """Scopes of the page are parted by slashes, paths of modules by dots."""
+    return name.replace(".", "/")
+
+
+def _op(moment: Moment) -> str:
+    if moment.node is None:
+        return "turn"
+    target = moment.original.target if moment.original is not None else moment.node.target
+    return getattr(getattr(target, "_schema", None), "name", str(target)).removeprefix("aten::")
