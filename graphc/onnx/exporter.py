@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphc.errors import OnnxError, OptionError, check_seed, quoted, truth
+from graphc.errors import OnnxError, OptionError, check_seed, or_all, quoted, truth
 from graphc.files import check_writable, is_regular, write_atomically
 from graphc.ir.contents import Contents
 from graphc.ir.graph import Graph, State, Value
@@ -55,7 +55,7 @@ def save(
     `external_data` says whether states go to a file beside this one: ``"auto"`` for more than 1
     GiB. What ONNX cannot hold, such as scopes and initial values, stands in the metadata, so that
     `graphc.onnx.load` gives the same network. Raises `OnnxError` for what ONNX has no form for, and
-    where the file cannot be written.
+    where the file cannot be written, and `OptionError` for states of which none is these outputs'.
     """
     check_writable(path, OnnxError)
     truth("onnx.save: training", training)
@@ -85,7 +85,23 @@ def _source(
         raise OptionError(f"states: give arrays by the names of states, got {quoted(states)}")
     options = PlanOptions(source) if isinstance(source, Value) else PlanOptions(outputs=source)
     graph = number_streams(forward_of(traced(options)))
+    if states:
+        _check_any_named(states, graph)
     return graph, _content(states or {}, check_seed(0 if seed is None else seed))
+
+
+def _check_any_named(held: Mapping[str, Array], graph: Graph) -> None:
+    """Raise `OptionError` for states of which none is the graph's, though it has some.
+
+    Those of a program have moments and other networks' weights beside them.
+    """
+    own = [state.name for state in graph.states if not isinstance(state.initial, Contents)]
+    if own and not any(name in held for name in own):
+        first = next(iter(held))
+        raise OptionError(
+            f"states: these outputs have none of the {len(held)}, such as {quoted(first)}; "
+            f"{or_all(first, own)}"
+        )
 
 
 def _content(held: Mapping[str, Array], seed: int) -> Callable[[State], Array]:

@@ -180,6 +180,8 @@ def test_outputs_go_out_with_the_states_of_a_program(tmp_path):
     for states, told in (
         ({"out/bias": np.zeros(3)}, r"'out/bias' is f64\[4\], got float64\[3\]"),
         (4, "by the names of states"),
+        ({"out/wieght": held["out/weight"]}, "'out/wieght'; did you mean out/weight"),
+        (dict.fromkeys("ab"), "none of the 2, such as 'a'; there are: out/weight, out/bias"),
     ):
         with pytest.raises(OptionError, match=told):
             g.onnx.save(out, tmp_path / "net.onnx", states=states)
