@@ -54,25 +54,44 @@ def known_arrays(model: Model, known: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _known(value: onnx.ValueInfoProto, given: Any) -> Array:
-    array: Array = np.asarray(given)
+    array = _array(value.name, given)
     type = value.type.tensor_type
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(type.elem_type))
     except (KeyError, TypeError, ValueError):
         return array  # what it lacks is told with what else is missing
-    if array.dtype.kind in "biuf" and not isinstance(given, np.ndarray | np.generic):
-        with np.errstate(all="ignore"):
-            cast = array.astype(dtype)
-        array = cast if np.array_equal(cast, array) else array
+    is_typed = hasattr(given, "dtype")
+    if not is_typed:
+        array = _held(array, dtype)
     fixed = [d.dim_value if d.HasField("dim_value") else None for d in type.shape.dim]
     is_ranked = not type.HasField("shape") or len(fixed) == array.ndim
     fits = all(m in (n, None) for m, n in zip(fixed, array.shape, strict=False))
     if array.dtype != dtype or not is_ranked or not fits:
         wanted = f"{_declared(value)} of {element_type(type.elem_type)}"
-        raise OptionError(
-            f"known: the input {value.name!r} is {wanted}, got {list(array.shape)} of {array.dtype}"
-        )
+        got = f"{list(array.shape)} of {array.dtype}" + ("" if is_typed else f", {quoted(given)}")
+        raise OptionError(f"known: the input {value.name!r} is {wanted}, got {got}")
     return array
+
+
+def _array(name: str, given: Any) -> Array:
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise OptionError(f"known: {name!r} is given no array: {error}") from None
+
+
+def _held(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Python's numbers in a dtype: rounded to floats, else as they are unless all are exact."""
+    if array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        is_held = (
+            np.array_equal(cast, array)
+            if dtype.kind in "biu"
+            else np.array_equal(np.isfinite(cast.astype(np.float64)), np.isfinite(array))
+        )
+    return cast if is_held else array
 
 
 def bound_types(
@@ -91,7 +110,10 @@ def bound_types(
         for name, given in dims.items()
         if name in inputs and (isinstance(given, Sequence) or name not in symbols)
     }
-    shapes |= {name: array.shape for name, array in known.items()}
+    for name, array in known.items():
+        if shapes.setdefault(name, array.shape) != array.shape:
+            told = f"{quoted(shapes[name])}, and the array in known {quoted(array.shape)}"
+            raise OptionError(f"dims: the shape of the input {name!r} is {told}; give one shape")
     numbers = {name: n for name, n in dims.items() if isinstance(n, int) and name in symbols}
     for name, shape in shapes.items():
         _settle(inputs[name], shape, numbers)

@@ -199,6 +199,7 @@ def test_extents_that_do_not_agree_are_refused(dims, told):
         ({"a": np.ones((4, 3))}, r"got \[4, 3\] of float64"),
         ({"a": [["x"] * 3]}, r"got \[1, 3\] of <U1"),
         ({"a": array((4, 3)), "b": array((5, 1))}, r"'n' is 4, and the input 'b'"),
+        ({"a": [[1.0], [1.0, 2.0]]}, "'a' is given no array: "),
         ({"q": 1}, "no input 'q'; there are: a, b"),
         (3, "give arrays by the names of inputs, got 3"),
     ],
@@ -206,6 +207,14 @@ def test_extents_that_do_not_agree_are_refused(dims, told):
 def test_known_numbers_that_are_not_the_inputs_are_refused(known, told):
     with pytest.raises(OptionError, match=told):
         graphc.onnx.load(both(), known=known)
+
+
+def test_known_numbers_of_another_shape_than_dims_says_are_refused():
+    known = {"a": array((4, 3))}
+    for dims in ({"a": (5, 3)}, {"n": 5}):
+        with pytest.raises(OptionError, match=r"5.*\(4, 3\).*give one"):
+            graphc.onnx.load(both(), dims={**dims, "m": 2}, known=known)
+    assert graphc.onnx.load(both(), {"a": (4, 3), "m": 2}, known=known).inputs["b"].shape == (4, 2)
 
 
 def test_known_numbers_may_be_lists():
@@ -216,8 +225,32 @@ def test_known_numbers_may_be_lists():
     )
     assert graphc.onnx.load(made, known={"s": [2, 3]}).output.shape == (2, 3)
     assert graphc.onnx.load(made, known={"s": [2.0, 3.0]}).output.shape == (2, 3)
-    with pytest.raises(OptionError, match="of float64"):
-        graphc.onnx.load(made, known={"s": [2.5, 3]})
+    for numbers, told in (([2.5, 3], r"of float64, \[2.5, 3\]"), ([[1], [1, 2]], "no array: ")):
+        with pytest.raises(OptionError, match=told):
+            graphc.onnx.load(made, known={"s": numbers})
+
+
+@pytest.mark.parametrize("number", [0.1, 1, float("nan"), float("-inf"), 2**25 + 1])
+def test_known_numbers_are_rounded_to_floats(number):
+    made = model(
+        [helper.make_node("Mul", ["x", "s"], ["y"])],
+        {"x": (FLOAT, (2,)), "s": (FLOAT, ())},
+        {"y": (FLOAT, (2,))},
+    )
+    found = run(graphc.onnx.load(made, known={"s": number}), x=np.ones(2, np.float32))["y"]
+    np.testing.assert_array_equal(found, np.full(2, number, np.float32), strict=True)
+    for given, told in ((1e300, "of float64, 1e[+]300"), (np.float64(0.1), "of float64$")):
+        with pytest.raises(OptionError, match=rf"'s' is \[\] of float, got \[\] {told}"):
+            graphc.onnx.load(made, known={"s": given})
+
+
+def test_scales_of_a_resize_may_be_ordinary_numbers():
+    made = model(
+        [helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear")],
+        {"x": (FLOAT, (1, 1, 4, 4)), "s": (FLOAT, (4,))},
+        {"y": (FLOAT, None)},
+    )
+    assert graphc.onnx.load(made, known={"s": [1, 1, 1.3, 1.3]}).output.shape == (1, 1, 5, 5)
 
 
 def test_shapes_are_computed_in_the_graph_as_exporters_do():
