@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,8 @@ class Prepared(BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """The outputs for inputs in the model's order, or by name.
 
-        Raises `FeedError` for other inputs than the model has.
+        An input whose default is in the model may be left out; in the model's order, all or none
+        of these are there. Raises `FeedError` for other inputs than the model has.
         """
         arrays = self._named(inputs)
         if self._bound is None or not self._bound.takes(arrays):
@@ -76,11 +77,11 @@ class Prepared(BackendRep):
 
     def _named(self, inputs: Any) -> dict[str, Array]:
         held = {tensor.name for tensor in self._model.graph.initializer}
-        names = [value.name for value in self._model.graph.input if value.name not in held]
-        return _arrays(names, inputs)
+        names = [value.name for value in self._model.graph.input]
+        return _arrays(inputs, [name for name in names if name not in held], names)
 
     def _bind(self, arrays: dict[str, Array]) -> _Bound:
-        network, baked = network_for(self._model, arrays)
+        network, baked = network_for(_without_defaults(self._model, arrays.keys()), arrays)
         outputs = {f"output{i}": value for i, value in enumerate(network.outputs.values())}
         program = compile(outputs=outputs, **self._options)
         network.initialize(program)
@@ -88,20 +89,44 @@ class Prepared(BackendRep):
         return _Bound(network, program, _types(arrays), kept)
 
 
-def _arrays(names: Sequence[str], inputs: Any) -> dict[str, Array]:
-    """The inputs of those names as arrays; raises `FeedError` for others."""
+def _without_defaults(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """The model without the tensors of those names, which are fed instead."""
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
+    if len(kept) == len(model.graph.initializer):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.initializer[:]
+    changed.graph.initializer.extend(kept)
+    return changed
+
+
+def _arrays(inputs: Any, needed: Sequence[str], names: Sequence[str]) -> dict[str, Array]:
+    """Inputs as arrays: by name, or in the order of what is `needed` or of all `names`.
+
+    Raises `FeedError` for others, and where a name that comes twice has two contents.
+    """
+    more = [name for name in names if name not in needed]
+    told = f"{', '.join(needed)}{' and may be given ' if more else ''}{', '.join(more)}"
+    rule = "run: give an array for each input; the model has"
     if isinstance(inputs, Mapping):
-        given = dict(inputs)
+        given = list(inputs.items())
     else:
         listed = inputs if isinstance(inputs, Sequence) else (inputs,)
-        if len(listed) != len(names):
-            told = f"{len(names)} ({', '.join(names)}), got {len(listed)}"
-            raise FeedError(f"run: give an array for each input; the model has {told}")
-        given = dict(zip(names, listed, strict=True))
-    if set(given) != set(names):
-        told = f"{', '.join(names)}, got {', '.join(map(str, given)) or 'none'}"
-        raise FeedError(f"run: give an array for each input; the model has {told}")
-    return {name: _array(name, array) for name, array in given.items()}
+        order = next((each for each in (needed, names) if len(each) == len(listed)), None)
+        if order is None:
+            raise FeedError(f"{rule} {len(needed)} ({told}), got {len(listed)}")
+        given = list(zip(order, listed, strict=True))
+    if not {*needed} <= {name for name, _ in given} <= {*names}:
+        got = ", ".join(str(name) for name, _ in given) or "none"
+        raise FeedError(f"{rule} {told}, got {got}")
+    arrays: dict[str, Array] = {}
+    for name, each in given:
+        array = _array(name, each)
+        held = arrays.setdefault(name, array)
+        if (held.shape, held.dtype, held.tobytes()) != (array.shape, array.dtype, array.tobytes()):
+            raise FeedError(f"run: the input {name!r} is given twice, with other numbers")
+    return arrays
 
 
 def _array(name: str, given: Any) -> Array:
@@ -162,10 +187,11 @@ class Backend(Base):
     ) -> tuple[Array, ...]:
         """The outputs of one node, in the version ``opset_version`` of its operators.
 
-        What outputs are follows from the node, so `outputs_info` is not read.
+        A tensor that the node reads twice is given once or twice. What outputs are follows from
+        the node, so `outputs_info` is not read.
         """
-        names = list(dict.fromkeys(filter(None, node.input)))
-        arrays = _arrays(names, inputs)
+        names = [name for name in node.input if name]
+        arrays = _arrays(inputs, list(dict.fromkeys(names)), names)
         version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
         versions = [helper.make_opsetid("", version)]
         if node.domain not in STANDARD:

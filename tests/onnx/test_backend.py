@@ -50,6 +50,22 @@ def test_inputs_are_taken_in_order_and_by_name_and_refused_otherwise():
         prepared.run([[[1.0], [1.0, 2.0]], b])
 
 
+def test_an_input_with_a_default_may_be_given():
+    values = dict.fromkeys("xyz", (FLOAT, (3,)))
+    nodes = [helper.make_node("Sub", ["x", "y"], ["d"]), helper.make_node("Mul", ["d", "z"], ["o"])]
+    x, y, z, other = (array(3, seed) for seed in range(4))
+    made = model(nodes, values, {"o": (FLOAT, (3,))}, {"y": y})
+    prepared = Backend.prepare(made)
+    for given, held in (
+        ([x, z], y), ({"x": x, "z": z}, y), ({"x": x, "y": other, "z": z}, other),
+        ([x, other, z], other), ([x, z], y),
+    ):  # fmt: skip
+        np.testing.assert_allclose(prepared.run(given)[0], (x - held) * z, rtol=1e-6)
+    for given, told in ((x, r"2 \(x, z and may be given y\), got 1"), ({"x": x, "y": y}, "x, y")):
+        with pytest.raises(FeedError, match=f"the model has .*{told}"):
+            prepared.run(given)
+
+
 def test_what_cannot_be_prepared_is_refused():
     with pytest.raises(OptionError, match=r"an onnx\.ModelProto, got None"):
         Backend.prepare(None)
@@ -89,7 +105,11 @@ def test_one_node_is_run():
     node.ClearField("attribute")  # up to opset 12 over all axes from the second on
     (old,) = Backend.run_node(node, {"x": x.reshape(1, 3, 2)}, opset_version=11)
     np.testing.assert_allclose(old.reshape(2, 3), exp / exp.sum(), rtol=1e-6)
-    (squared,) = Backend.run_node(helper.make_node("Mul", ["x", "x"], ["y"]), [x])
-    np.testing.assert_array_equal(squared, x * x)
+    square = helper.make_node("Mul", ["x", "x"], ["y"])
+    for given in ([x], [x, x.copy()], {"x": x}):
+        np.testing.assert_array_equal(Backend.run_node(square, given)[0], x * x)
+    for other in (x + 1, x.astype(np.float64), x[:1]):
+        with pytest.raises(FeedError, match="'x' is given twice, with other numbers"):
+            Backend.run_node(square, [x, other])
     with pytest.raises(FeedError, match=r"the model has 1 \(x\), got 2"):
         Backend.run_node(node, [x, x])
