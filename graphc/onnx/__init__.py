@@ -35,7 +35,8 @@ def load(
     `trainable` says which weights learn: by default, or for True, those that layers read (see the
     network's report), none for False, or those whose names a regular expression finds, or those
     named. Without `weights` no number of a parameter is read, and each begins as a layer's
-    would. `known` gives inputs as numbers that are part of the network, such as shapes.
+    would. `known` gives inputs as numbers that are part of the network, such as shapes: arrays of
+    the file's type, or Python's numbers, of which floats are rounded and whole numbers exact.
 
     Raises `OnnxError` for a file that cannot be read, and one that lists all that graphc lacks for
     it; `OptionError` for names in `dims`, `trainable` or `known` that the model does not have,
@@ -84,7 +85,7 @@ def save(
     `load` gives the same network.
 
     Raises `OnnxError` for what ONNX has no form for, and where the file cannot be written, and
-    `OptionError` for states that are none of these outputs'.
+    `OptionError` for states of which none is these outputs', and for one of another type.
     """
     _require_onnx()
     from graphc.onnx.exporter import save
