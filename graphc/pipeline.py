@@ -30,7 +30,7 @@ from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
 from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.passes.fusion.reductions import fuse_reductions
-from graphc.passes.modes import count_step, number_streams, to_inference
+from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.order import reordered, with_least_peak
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
@@ -180,8 +180,13 @@ def traced(options: PlanningOptions) -> Graph:
 
 
 def _with_states_copied(graph: Graph, compilation: Compilation) -> Graph:
-    """The graph with outputs that show a state as copies: updates come before the copy out."""
-    if not (compilation.options.trains and any(map(_shows_a_state, graph.outputs.values()))):
+    """The graph with outputs that show a state as copies: updates come before the copy out.
+
+    Where no step trains, values take no changes of states with them.
+    """
+    if not compilation.options.trains:
+        return without_changes(graph)
+    if not any(map(_shows_a_state, graph.outputs.values())):
         return graph
     outputs = graph.outputs.items()
     return builder.trace({n: copy(v) if _shows_a_state(v) else v for n, v in outputs})

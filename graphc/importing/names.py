@@ -11,9 +11,14 @@ _FORBIDDEN = re.compile(r"[^\w.-]")
 
 def mangled(name: str) -> str:
     """The name with what graphc's names cannot hold as ``_``; ``_`` alone for an empty one."""
-    parts = [_FORBIDDEN.sub("_", part) for part in name.split("/") if part]
-    joined = "/".join(parts) or "_"
+    joined = state_name(name)
     return joined if re.match(r"[A-Za-z_]", joined) else f"_{joined}"
+
+
+def state_name(name: str) -> str:
+    """The name of a state, which may begin with a digit, too."""
+    parts = [_FORBIDDEN.sub("_", part) for part in name.split("/") if part]
+    return "/".join(parts) or "_"
 
 
 class Names:
@@ -24,9 +29,12 @@ class Names:
 
     def unique(self, original: str) -> str:
         """The mangled name, with a number behind it where another, or a constant, may have it."""
-        base = name = mangled(original)
-        number = 2
+        return self.take(mangled(original))
+
+    def take(self, wanted: str) -> str:
+        """The name itself, with a number behind it where another, or a constant, may have it."""
+        name, number = wanted, 2
         while name in self._taken or is_constant_name(name):
-            name, number = f"{base}_{number}", number + 1
+            name, number = f"{wanted}_{number}", number + 1
         self._taken.add(name)
         return name

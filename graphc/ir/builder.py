@@ -132,6 +132,13 @@ def scoped_name(name: str) -> str:
     return f"{outer}/{name}" if outer else name
 
 
+def check_state_name(name: object) -> str:
+    """Return a name that the text form can hold as a state's, which may begin with a digit, too."""
+    if isinstance(name, str) and name[:1].isdigit():
+        return check_name(f"_{name}")[1:]
+    return check_name(name)
+
+
 def check_name(name: object) -> str:
     """Return a name that the text form can hold; raises `OptionError` for another."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -163,7 +163,7 @@ class _Parser:
         if not set(details) <= set(known):
             self.fail(f"{kind} has the details {known}, got {list(details)}")
         try:
-            builder.check_name(label)
+            (builder.check_name if kind == "input" else builder.check_state_name)(label)
             if kind == "constant":
                 return builder.constant_named(label, read_contents(type, details))
             if kind == "input":

@@ -9,6 +9,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Graph, Node
 from graphc.ir.op import Op
 from graphc.ir.rewrite import Rewriter, rewrite
+from graphc.ops.changed_state import WithChange
 from graphc.ops.random import RandomOp
 from graphc.ops.update import Increment
 from graphc.passes.micro_batches import MicroBatch
@@ -47,12 +48,22 @@ def to_inference(graph: Graph) -> Graph:
 
 
 def training_effects(graph: Graph, batches: Sequence[MicroBatch]) -> list[Node]:
-    """The updates of states that belong to forward nodes, such as running statistics."""
-    effects: list[Node] = []
+    """The updates of states that belong to forward nodes, such as running statistics, once each."""
+    effects: dict[object, Node] = {}
     for node in graph.nodes:
         with builder.in_phase("update", node.scope):
-            effects += node.op.effects([batch.nodes[node] for batch in batches])
-    return effects
+            found = node.op.effects([batch.nodes[node] for batch in batches])
+        for effect in found:
+            effects.setdefault((effect.op.name, effect.inputs, effect.attributes), effect)
+    return list(effects.values())
+
+
+def without_changes(graph: Graph) -> Graph:
+    """The graph in which values take no changes of states with them."""
+    if not any(isinstance(node.op, WithChange) for node in graph.nodes):
+        return graph
+    plain = rewrite(graph, lambda n: n.inputs[0] if isinstance(n.op, WithChange) else n)
+    return replace(builder.trace(plain.outputs, plain.effects), kept=plain.kept)
 
 
 def count_step() -> Node:

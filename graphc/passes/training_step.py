@@ -19,7 +19,7 @@ from graphc.ops.update import LossScaleAttributes, LossScaleUpdate, Update
 from graphc.optim import LARGEST_FLOAT32, Optimizer
 from graphc.passes.gradient import gradient
 from graphc.passes.micro_batches import MicroBatch, micro_batches
-from graphc.passes.modes import count_step, training_effects
+from graphc.passes.modes import count_step, training_effects, without_changes
 
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
@@ -58,7 +58,7 @@ def training_graph(
         updates.append(count_step())
     if scaling is not None and finite is not None:
         updates = [_guarded(node, finite) for node in updates] + [scaling.update(finite)]
-    graph = builder.trace(outputs, updates)
+    graph = without_changes(builder.trace(outputs, updates))
     return replace(graph, kept=frozenset().union(*(batch.graph.kept for batch in batches)))
 
 

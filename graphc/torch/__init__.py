@@ -3,6 +3,8 @@
 Each public function stands in a file that does not import torch, so that it is there without it.
 """
 
+from graphc.importing.network import Network, Reported
+from graphc.torch.loading import load
 from graphc.torch.plans import frontier, partition_fn, plan
 
-__all__ = ["frontier", "partition_fn", "plan"]
+__all__ = ["Network", "Reported", "frontier", "load", "partition_fn", "plan"]

@@ -2,7 +2,7 @@
 
 from ops.samples import Sample, direct
 
-from graphc.ops import batch_norm, learning_rate, optimizer_update, update
+from graphc.ops import batch_norm, changed_state, learning_rate, optimizer_update, update
 
 SHAPE = (3, 4)
 MOMENTS = update.AdamAttributes(0.9, 0.999, 1e-8, 0.1)
@@ -92,4 +92,6 @@ UPDATES = [
         "", update.AdamCorrection, update.BetaAttributes(0.9, 0.999), ((), ()), (FLOAT, "int64")
     ),
     sample("", update.Increment, None, ((),), ("int64",)),
+    sample("", changed_state.Replacement, None, (SHAPE, SHAPE)),
+    sample("", changed_state.WithChange, None, (SHAPE, (7,), (7,))),
 ]  # fmt: skip

@@ -51,5 +51,6 @@ SAMPLES = [
 STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
     "adam_correction",
     "learning_rate",
+    "with_change",
 }
 """Ops of optimizers; tests/api/test_optim.py compares them with their papers' formulas."""

@@ -1,0 +1,76 @@
+"""A value that takes changes of states with it into a training step.
+
+Norms move their running statistics themselves. Whatever else a network changes at each call, such
+as a moving average that it keeps, is a state and what it changes to, which belong to the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from graphc.errors import OptionError, ShapeError
+from graphc.ir.builder import apply
+from graphc.ir.graph import Node, State, Value
+from graphc.ir.op import Array, Op
+from graphc.ir.types import Layout, TensorType
+from graphc.ops.update import Update
+
+
+class Replacement(Update):
+    """state ← value."""
+
+    name, inputs, outputs = "replacement", ("state", "value"), ("state_new",)
+    must_overwrite = {"state_new": "state"}
+    expressions = {"state_new": "value"}
+
+    def infer(self, attributes: Any, *types: TensorType) -> tuple[TensorType, ...]:
+        state, value, *_ = types
+        if state != value:
+            raise ShapeError(f"a state is replaced by a value of its type {state}, got {value}")
+        return (state,)
+
+
+class WithChange(Op):
+    """y = x, in the bytes of x; a training step replaces a state by a value."""
+
+    name, inputs = "with_change", ("x", "state", "value")
+    views = "x"
+
+    def infer(
+        self, attributes: Any, x: TensorType, state: TensorType, value: TensorType
+    ) -> TensorType:
+        if state != value:
+            raise ShapeError(f"a state is replaced by a value of its type {state}, got {value}")
+        return x
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        return (source,)
+
+    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
+        return (x,)
+
+    def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
+        """The last micro-batch decides, as the last call does."""
+        return (apply(Replacement, *copies[-1].inputs[1:]),)
+
+    def gradient_x(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_state(self, node: Node) -> None:
+        return None
+
+    def gradient_value(self, node: Node) -> None:
+        return None
+
+
+def with_changes(x: Value, changes: Iterable[tuple[State, Value]]) -> Value:
+    """x, which takes along that a training step changes these states to these values.
+
+    Raises `OptionError` for a state that is trained.
+    """
+    for state, value in changes:
+        if state.trainable:
+            raise OptionError(f"{state.name} is trained, so a call cannot change it")
+        x = apply(WithChange, x, state, value).output
+    return x

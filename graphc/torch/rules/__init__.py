@@ -1,0 +1,65 @@
+"""Rules: for each operator of ATen the function that makes its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from graphc.torch.calls import Call, Result
+
+Rule = Callable[[Call], Result]
+Decorated = TypeVar("Decorated", bound=Rule)
+
+RULES: dict[str, Rule] = {}
+"""Operator → its rule, which is that of all its overloads."""
+
+
+def rule(*operators: str) -> Callable[[Decorated], Decorated]:
+    """Register a function for these operators."""
+
+    def register(function: Decorated) -> Decorated:
+        for operator in operators:
+            RULES[operator] = function
+        return function
+
+    return register
+
+
+from graphc.torch.rules import (  # noqa: E402 - they enter themselves
+    activation,
+    attention,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    loss,
+    norm,
+    pooling,
+    products,
+    random,
+    recurrent,
+    reduce,
+    resample,
+    shape,
+)
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "activation",
+    "attention",
+    "convolution",
+    "creation",
+    "elementwise",
+    "indexing",
+    "loss",
+    "norm",
+    "pooling",
+    "products",
+    "random",
+    "recurrent",
+    "reduce",
+    "resample",
+    "rule",
+    "shape",
+]

@@ -1,0 +1,131 @@
+"""Norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+import graphc
+from graphc.ir.graph import State, Value
+from graphc.torch.calls import Call, Moved, Result, UnsupportedError
+from graphc.torch.rules import rule
+
+
+def _factors(call: Call, x: Value, length: int) -> tuple[Value, Value]:
+    """Scale and bias, 1 and 0 where they are left out."""
+    scale, bias = call.optional("weight"), call.optional("bias")
+    one, zero = (graphc.full((length,), n, x.type.dtype) for n in (1.0, 0.0))
+    return (
+        one if scale is None else graphc.reshape(scale, (-1,)),
+        zero if bias is None else graphc.reshape(bias, (-1,)),
+    )
+
+
+@rule(
+    "batch_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+)
+def batch_norm(call: Call) -> Result:
+    """By the batch's statistics, which move running ones, in training; by running ones outside."""
+    x = call.value("input")
+    scale, bias = _factors(call, x, x.shape[1])
+    epsilon = float(call["eps"])
+    has_running = call.has("running_mean")
+    if not call.get("training", False):
+        running = (call.value("running_mean"), call.value("running_var"))
+        y = _by_statistics(x, scale, bias, *running, epsilon)
+    elif has_running:
+        return _training(call, x, scale, bias, epsilon)
+    else:
+        axes = [i for i in range(x.type.rank) if i != 1]
+        found, spread = graphc.mean(x, axes), graphc.var(x, axes)
+        y = _by_statistics(x, scale, bias, found, spread, epsilon)
+    return y if call.operator == "batch_norm" else _alone(call, y)
+
+
+def _training(call: Call, x: Value, scale: Value, bias: Value, epsilon: float) -> Result:
+    """A norm whose running statistics are states that it moves."""
+    mean, variance = call["running_mean"], call["running_var"]
+    if not isinstance(mean, State) or not isinstance(variance, State):
+        raise UnsupportedError(
+            "running statistics are buffers that one norm moves, once a step; give each call of "
+            "it a norm of its own, or track_running_stats=False"
+        )
+    y = graphc.batch_norm(
+        x, epsilon, float(call["momentum"]), scale=scale, bias=bias, running_mean=mean,
+        running_variance=variance,
+    )  # fmt: skip
+    return (*_alone(call, y), Moved(mean), Moved(variance))
+
+
+def _alone(call: Call, y: Value) -> Sequence[Value | None]:
+    """The result without the batch's statistics, which nobody reads in a functional graph."""
+    if call.wants(1) or call.wants(2):
+        raise UnsupportedError("the batch's statistics are no outputs here")
+    return (y, None, None)
+
+
+def _by_statistics(
+    x: Value, scale: Value, bias: Value, mean: Value, variance: Value, epsilon: float
+) -> Value:
+    return graphc.batch_norm(
+        x, epsilon, scale=scale, bias=bias, running_mean=mean, running_variance=variance,
+        frozen=True,
+    )  # fmt: skip
+
+
+@rule("layer_norm", "native_layer_norm")
+def layer_norm(call: Call) -> Result:
+    """Over the last axes."""
+    x = call.value("input")
+    length = math.prod(call["normalized_shape"])
+    scale, bias = _factors(call, x, length)
+    rows = graphc.reshape(x, (-1, length))
+    y = graphc.reshape(graphc.layer_norm(rows, float(call["eps"]), scale=scale, bias=bias), x.shape)
+    return y if call.operator == "layer_norm" else _alone(call, y)
+
+
+@rule("rms_norm", "_fused_rms_norm")
+def rms_norm(call: Call) -> Result:
+    """Over the last axes, without a mean; the guard is the dtype's own unless it is given."""
+    x = call.value("input")
+    length = math.prod(call["normalized_shape"])
+    scale, _ = _factors(call, x, length)
+    given = call.get("eps")
+    epsilon = torch.finfo(getattr(torch, str(x.type.dtype))).eps if given is None else float(given)
+    rows = graphc.reshape(x, (-1, length))
+    y = graphc.reshape(graphc.rms_norm(rows, epsilon, scale=scale), x.shape)
+    if call.operator == "rms_norm":
+        return y
+    if call.wants(1):
+        raise UnsupportedError("the norm's own factor is no output here")
+    return (y, None)
+
+
+@rule("group_norm", "native_group_norm")
+def group_norm(call: Call) -> Result:
+    """Over groups of channels and all places."""
+    x = call.value("input")
+    scale, bias = _factors(call, x, x.shape[1])
+    groups = int(call["num_groups"] if "num_groups" in call.arguments else call["group"])
+    y = graphc.group_norm(x, groups, float(call["eps"]), scale=scale, bias=bias)
+    return y if call.operator == "group_norm" else _alone(call, y)
+
+
+@rule("instance_norm")
+def instance_norm(call: Call) -> Value:
+    """Over all places of a channel: each channel is a group."""
+    x = call.value("input")
+    scale, bias = _factors(call, x, x.shape[1])
+    epsilon = float(call["eps"])
+    if not call["use_input_stats"]:
+        running = (call.value("running_mean"), call.value("running_var"))
+        return _by_statistics(x, scale, bias, *running, epsilon)
+    if call.has("running_mean"):
+        raise UnsupportedError("instance norm has no running statistics here")
+    return graphc.group_norm(x, x.shape[1], epsilon, scale=scale, bias=bias)

@@ -1,0 +1,89 @@
+"""Dropout and random numbers, drawn by graphc's own generator."""
+
+from __future__ import annotations
+
+import torch
+
+import graphc
+from graphc.ir.graph import Value
+from graphc.torch.calls import Call, Result, UnsupportedError, operator_of
+from graphc.torch.rules import rule
+
+
+@rule("dropout", "native_dropout")
+def dropout(call: Call) -> Result:
+    """A node that draws masks in a training program; nothing where torch's is not training."""
+    x, rate = call.value("input"), float(call["p"])
+    y = x if rate == 0 or call["train"] is False else graphc.dropout(x, rate)
+    if call.operator == "dropout":
+        return y
+    if call.wants(1):
+        raise UnsupportedError("the mask of dropout is no output here")
+    return (y, None)
+
+
+@rule("feature_dropout")
+def feature_dropout(call: Call) -> Value:
+    """Whole channels dropped."""
+    x, rate = call.value("input"), float(call["p"])
+    if rate == 0 or not call["train"]:
+        return x
+    shape = (*x.shape[:2], *(1,) * (x.type.rank - 2))
+    return graphc.mul(x, graphc.dropout(graphc.full(shape, 1.0, x.type.dtype), rate))
+
+
+def dropped_in_place(call: Call) -> Value | None:
+    """x · (bernoulli(empty_like(x), keep) / keep), which is dropout in place; None for others."""
+    scaled = call.node.args[1]
+    if not isinstance(scaled, torch.fx.Node) or operator_of(scaled.target) != "div":
+        return None
+    drawn, keep = scaled.args[:2]
+    if not isinstance(drawn, torch.fx.Node) or operator_of(drawn.target) != "bernoulli":
+        return None
+    source = drawn.args[0]
+    is_mask = isinstance(source, torch.fx.Node) and operator_of(source.target) == "empty_like"
+    if not is_mask or drawn.args[1:2] != (keep,) or source.args[0] is not call.node.args[0]:
+        return None
+    return graphc.dropout(call.value("self"), 1 - float(keep))
+
+
+@rule("rand", "rand_like", "randn", "randn_like")
+def draw(call: Call) -> Value:
+    """Of the normal distribution, or alike between 0 and 1."""
+    function = graphc.normal if "randn" in call.operator else graphc.uniform
+    return function(call.shape, dtype=call.dtype)
+
+
+@rule("uniform")
+def uniform(call: Call) -> Value:
+    """Alike between two numbers."""
+    return graphc.uniform(call.shape, float(call["from"]), float(call["to"]), call.dtype)
+
+
+@rule("normal_functional")
+def normal_in_place(call: Call) -> Value:
+    """Of a normal distribution."""
+    return graphc.normal(call.shape, float(call["mean"]), float(call["std"]), call.dtype)
+
+
+@rule("normal")
+def normal(call: Call) -> Value:
+    """Of normal distributions, each with its own mean and deviation."""
+    drawn = graphc.normal(call.shape, dtype=call.dtype)
+    spread = call["std"]
+    scaled = graphc.mul(drawn, float(spread) if _is_number(spread) else call.as_value(spread))
+    mean = call["mean"]
+    return graphc.add(scaled, float(mean) if _is_number(mean) else call.as_value(mean))
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float)
+
+
+@rule("bernoulli")
+def bernoulli(call: Call) -> Value:
+    """1 with a probability, that of an operand or one for all, else 0."""
+    given = call.get("p", call["self"])
+    drawn = graphc.uniform(call.shape, dtype=call.dtype)
+    likely = float(given) if _is_number(given) else graphc.cast(call.as_value(given), call.dtype)
+    return graphc.cast(graphc.less(drawn, likely), call.dtype)
