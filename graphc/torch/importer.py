@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from graphc.errors import GraphcError, TorchError
 from graphc.importing.names import Names, mangled, state_name
 from graphc.importing.network import InitialStates, Network, Reported
-from graphc.importing.problems import Place, Problems, told
+from graphc.importing.problems import Missing, Place, Problems, told
 from graphc.importing.roles import initial
 from graphc.importing.weights import Weight
 from graphc.ir.builder import input as graph_input
@@ -191,11 +191,11 @@ class Importer:
         """What a node gives, or `Missing` where graphc lacks something, which is noted."""
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), environment.__getitem__)
         leaves = pytree.tree_leaves((args, kwargs))
+        place = Place(node.name, module_of(node))
         if any(leaf is self.problems.missing for leaf in leaves):
-            return self.problems.missing
+            return self._behind(node, place)
         if node.target is operator.getitem:
             return args[0][args[1]]
-        place = Place(node.name, module_of(node))
         try:
             with _scoped(node):
                 return self._called(node, args, kwargs)
@@ -203,6 +203,13 @@ class Importer:
             return self.problems.operator(operator_of(node.target), place, told(error))
         except (MemoryError, RecursionError) as error:
             return self.problems.operator(operator_of(node.target), place, str(error))
+
+    def _behind(self, node: torch.fx.Node, place: Place) -> Missing:
+        """A node that reads what could not be made: it may lack a rule, too."""
+        is_operator = isinstance(node.target, torch._ops.OpOverload)
+        if is_operator and operator_of(node.target) not in rules.RULES:
+            return self.problems.operator(operator_of(node.target), place)
+        return self.problems.missing
 
     def _called(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         inner = inner_graph(node, args)
@@ -217,8 +224,9 @@ class Importer:
                 return known
         rule = rules.RULES.get(operator_of(node.target))
         if rule is None:
-            name, place = operator_of(node.target), Place(node.name, module_of(node))
-            return self.problems.operator(name, place)
+            return self.problems.operator(
+                operator_of(node.target), Place(node.name, module_of(node))
+            )
         call = Call(node, _by_name(node, args, kwargs), self)
         found = rule(call)
         _check(node, found)

@@ -17,11 +17,9 @@ def _reduction(call: Call) -> str:
     return REDUCTIONS[call["reduction"]]
 
 
-def _classes_last(x: Value) -> Value:
-    """Scores with the axis of classes, which torch has as the second, behind the others."""
-    if x.type.rank < 3:
-        return x
-    return graphc.transpose(x, (0, *range(2, x.type.rank), 1))
+def _axis(x: Value) -> int:
+    """The axis of classes, which is the second but for one row."""
+    return min(x.type.rank - 1, 1)
 
 
 @rule("cross_entropy_loss")
@@ -29,13 +27,10 @@ def cross_entropy(call: Call) -> Value:
     """Of labels that are classes, or probabilities of all of them."""
     logits, labels, weights = call.value("self"), call.value("target"), call.optional("weight")
     smoothing, reduction = float(call["label_smoothing"]), _reduction(call)
-    if labels.type.dtype.kind == "float":
-        labels, ignored = _classes_last(labels), None
-    else:
-        ignored = int(call["ignore_index"])
+    ignored = None if labels.type.dtype.kind == "float" else int(call["ignore_index"])
     losses = graphc.softmax_cross_entropy(
-        _classes_last(logits), labels, ignore_index=ignored, weights=weights,
-        label_smoothing=smoothing, reduction=reduction,
+        logits, labels, ignore_index=ignored, weights=weights, label_smoothing=smoothing,
+        reduction=reduction, axis=_axis(logits),
     )  # fmt: skip
     return graphc.reshape(losses, call.shape)
 
@@ -43,10 +38,10 @@ def cross_entropy(call: Call) -> Value:
 @rule("nll_loss", "nll_loss2d", "nll_loss_nd")
 def nll_loss(call: Call) -> Value:
     """Of logarithms of probabilities."""
+    x = call.value("self")
     losses = graphc.nll_loss(
-        _classes_last(call.value("self")), call.value("target"),
-        ignore_index=int(call["ignore_index"]), weights=call.optional("weight"),
-        reduction=_reduction(call),
+        x, call.value("target"), ignore_index=int(call["ignore_index"]),
+        weights=call.optional("weight"), reduction=_reduction(call), axis=_axis(x),
     )  # fmt: skip
     return graphc.reshape(losses, call.shape)
 

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 import torch
 
 import graphc
+from graphc.ir.builder import apply
 from graphc.ir.graph import State, Value
+from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes
+from graphc.ops.norm import EpsilonAttributes, GroupNorm, GroupNormAttributes, LayerNorm
+from graphc.ops.rms_norm import RmsNorm
 from graphc.torch.calls import Call, Moved, Result, UnsupportedError
 from graphc.torch.rules import rule
 
@@ -56,10 +60,8 @@ def _training(call: Call, x: Value, scale: Value, bias: Value, epsilon: float) -
             "running statistics are buffers that one norm moves, once a step; give each call of "
             "it a norm of its own, or track_running_stats=False"
         )
-    y = graphc.batch_norm(
-        x, epsilon, float(call["momentum"]), scale=scale, bias=bias, running_mean=mean,
-        running_variance=variance,
-    )  # fmt: skip
+    attributes = BatchNormAttributes(epsilon, float(call["momentum"]))
+    y = apply(BatchNorm, x, scale, bias, mean, variance, attributes=attributes).outputs[0]
     return (*_alone(call, y), Moved(mean), Moved(variance))
 
 
@@ -86,7 +88,8 @@ def layer_norm(call: Call) -> Result:
     length = math.prod(call["normalized_shape"])
     scale, bias = _factors(call, x, length)
     rows = graphc.reshape(x, (-1, length))
-    y = graphc.reshape(graphc.layer_norm(rows, float(call["eps"]), scale=scale, bias=bias), x.shape)
+    guard = EpsilonAttributes(float(call["eps"]))
+    y = graphc.reshape(apply(LayerNorm, rows, scale, bias, attributes=guard).outputs[0], x.shape)
     return y if call.operator == "layer_norm" else _alone(call, y)
 
 
@@ -99,7 +102,8 @@ def rms_norm(call: Call) -> Result:
     given = call.get("eps")
     epsilon = torch.finfo(getattr(torch, str(x.type.dtype))).eps if given is None else float(given)
     rows = graphc.reshape(x, (-1, length))
-    y = graphc.reshape(graphc.rms_norm(rows, epsilon, scale=scale), x.shape)
+    guard = EpsilonAttributes(epsilon)
+    y = graphc.reshape(apply(RmsNorm, rows, scale, attributes=guard).outputs[0], x.shape)
     if call.operator == "rms_norm":
         return y
     if call.wants(1):
@@ -113,7 +117,7 @@ def group_norm(call: Call) -> Result:
     x = call.value("input")
     scale, bias = _factors(call, x, x.shape[1])
     groups = int(call["num_groups"] if "num_groups" in call.arguments else call["group"])
-    y = graphc.group_norm(x, groups, float(call["eps"]), scale=scale, bias=bias)
+    y = _by_groups(x, groups, float(call["eps"]), scale, bias)
     return y if call.operator == "group_norm" else _alone(call, y)
 
 
@@ -128,4 +132,9 @@ def instance_norm(call: Call) -> Value:
         return _by_statistics(x, scale, bias, *running, epsilon)
     if call.has("running_mean"):
         raise UnsupportedError("instance norm has no running statistics here")
-    return graphc.group_norm(x, x.shape[1], epsilon, scale=scale, bias=bias)
+    return _by_groups(x, x.shape[1], epsilon, scale, bias)
+
+
+def _by_groups(x: Value, groups: int, epsilon: float, scale: Value, bias: Value) -> Value:
+    attributes = GroupNormAttributes(groups, epsilon)
+    return apply(GroupNorm, x, scale, bias, attributes=attributes).outputs[0]

@@ -1,0 +1,198 @@
+"""What `graphc.torch.load` makes of a module: names, roles, buffers, modes, dropout, errors."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import DependencyError, OptionError, TorchError
+
+
+def test_without_torch_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(DependencyError, match=r"'\.\[torch\]'"):
+        g.torch.load(None)
+
+
+pytestmark = pytest.mark.peers
+torch = pytest.importorskip("torch", "2.13", reason="torch is not installed")
+nn = torch.nn
+
+
+class Changing(nn.Module):
+    """A norm, a moving average, a table that is tied, a frozen weight and a constant buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.last = nn.Linear(4, 4, bias=False)
+        self.last.weight = self.first[0].weight
+        self.fixed = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.register_buffer("average", torch.zeros(4))
+        self.register_buffer("places", torch.arange(4.0))
+
+    def forward(self, x, scale=None):
+        h = self.last(self.first(x)) * self.fixed + self.places
+        self.average.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+        return {"loss": (h * (self.average + 1)).pow(2).mean(), "hidden": [h, h * 2]}
+
+
+def changing():
+    torch.manual_seed(0)
+    return Changing().double(), torch.randn(3, 4, dtype=torch.float64)
+
+
+def test_names_roles_and_structure():
+    module, x = changing()
+    network = g.torch.load(module, (x,), {"scale": None})
+    assert list(network.inputs) == ["x"]
+    assert list(network.outputs) == ["loss", "hidden.0", "hidden.1"]
+    kinds = {entry.name: (entry.kind, entry.is_trained) for entry in network.report}
+    learnt, moved, fixed = ("parameter", True), ("statistic", False), ("constant", False)
+    assert kinds == {
+        "first.0.weight": learnt, "first.0.bias": learnt, "first.1.weight": learnt,
+        "first.1.bias": learnt, "fixed": ("parameter", False), "average": moved, "places": fixed,
+        "first.1.running_mean": moved, "first.1.running_var": moved,
+        "first.1.num_batches_tracked": fixed,
+    }  # fmt: skip
+    assert network.names["last.weight"] == network.names["first.0.weight"] == "first.0.weight"
+    graph = g.plan(network.outputs["loss"]).graph
+    assert {"first/0", "first/1", "last"} <= {node.scope for node in graph.nodes}
+    assert {s.name for s in graph.states if s.role == "parameter"} <= set(module.state_dict())
+
+
+def test_training_moves_parameters_and_buffers_as_torch_does():
+    module, x = changing()
+    network = g.torch.load(module, (x,))
+    program = g.compile(network.outputs["loss"], optimizer=g.optim.SGD(0.1))
+    network.initialize(program)
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 0.1)
+    for _ in range(3):
+        wanted = module(x)["loss"]
+        optimizer.zero_grad()
+        wanted.backward()
+        optimizer.step()
+        np.testing.assert_allclose(program.step(x=x.numpy())["loss"], wanted.item(), rtol=1e-9)
+    for name, tensor in module.state_dict().items():
+        called = network.names.get(name)
+        if called in program.states:
+            np.testing.assert_allclose(program.states[called], tensor.numpy(), atol=1e-9)
+    outside = g.compile(outputs={"h": network.outputs["hidden.0"]})
+    outside.states.update({name: program.states[name] for name in outside.states})
+    wanted = module.eval()(x)["hidden"][0].detach().numpy()
+    np.testing.assert_allclose(outside.step(x=x.numpy())["h"], wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "learnt"),
+    [(False, set()), (r"bias$", {"0.bias", "2.bias"}), (["2.weight"], {"2.weight"})],
+)
+def test_trainable_chooses_and_states_may_begin_with_digits(trainable, learnt):
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    network = g.torch.load(module, (torch.randn(2, 4),), trainable=trainable)
+    assert {entry.name for entry in network.report if entry.is_trained} == learnt
+    plan = g.plan(g.mean(network.output), training=True)
+    assert set(network.states) == {s.name for s in plan.graph.states} == set(module.state_dict())
+    text = g.format_graph(plan.graph)
+    assert g.format_graph(g.parse_graph(text)) == text
+    with pytest.raises(OptionError, match="trainable"):
+        g.torch.load(module, (torch.randn(2, 4),), trainable="nothing")
+
+
+def test_without_weights_and_from_a_file(tmp_path):
+    module, args = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5)), (torch.randn(2, 4),)
+    assert not g.torch.load(module, args, weights=False).states
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(module, args), path)
+    networks = [g.torch.load(module, args), g.torch.load(path)]
+    plans = [g.plan(outputs=dict(network.outputs)) for network in networks]
+    assert g.format_graph(plans[0].graph) == g.format_graph(plans[1].graph)
+    for name, array in networks[0].states.items():
+        np.testing.assert_array_equal(array, networks[1].states[name])
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_dropout_is_graphcs_own(inplace):
+    class Dropping(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x * 1, 0.25, self.training, inplace)
+
+    x = torch.ones(64, 64)
+    network = g.torch.load(Dropping(), (x,))
+    assert [n.op.name for n in g.plan(network.output, training=True).graph.nodes].count("dropout")
+    drawn = g.compile(outputs={"y": network.output}, training=True).step(x=x.numpy())["y"]
+    assert set(np.unique(drawn)) == {0.0, np.float32(1 / 0.75)}
+    assert 0.7 < (drawn > 0).mean() < 0.8
+    outside = g.compile(outputs={"y": network.output}).step(x=x.numpy())["y"]
+    np.testing.assert_array_equal(outside, x.numpy())
+    assert g.torch.load(Dropping().eval(), (x,)).output.type == network.output.type
+
+
+class Lacking(nn.Module):
+    def forward(self, x):
+        return torch.linalg.svdvals(torch.fft.rfft(x).abs())
+
+
+def test_all_that_is_missing_is_one_error_with_counts_and_modules():
+
+    class Several(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList(Lacking() for _ in range(3))
+
+        def forward(self, x):
+            return [part(x) for part in self.parts]
+
+    with pytest.raises(TorchError) as error:
+        g.torch.load(Several(), (torch.randn(4, 8),))
+    told = str(error.value)
+    assert re.search(
+        r"_fft_r2c: 3 times, first in '_fft_r2c' of parts.0; .*in parts.0, parts.1", told
+    )
+    assert "svd" in told
+
+
+class Writing(nn.Module):
+    def forward(self, x):
+        x.add_(1)
+        return x * 2
+
+
+class Choosing(nn.Module):
+    def forward(self, x):
+        return x[x > 0].sum()
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (Writing(), "user input mutation is not supported"),
+        (Choosing(), "a mask that a step computes"),
+        (Branching(), "torch.export cannot take the module"),
+    ],
+)
+def test_what_is_out_of_scope_is_told(module, told):
+    with pytest.raises(TorchError, match=told):
+        g.torch.load(module, (torch.randn(3),))
+
+
+def test_the_same_tensor_twice_is_two_inputs():
+    x = torch.randn(3)
+    network = g.torch.load(nn.Bilinear(3, 3, 2), (x, x))
+    assert len(g.plan(outputs=dict(network.outputs)).graph.inputs) == 2
+
+
+def test_mistakes():
+    with pytest.raises(OptionError, match="args is a tuple"):
+        g.torch.load(nn.ReLU(), torch.randn(3))
+    with pytest.raises(OptionError, match="load takes a"):
+        g.torch.load(3)
+    with pytest.raises(TorchError, match=r"missing\.pt2' cannot be read"):
+        g.torch.load("missing.pt2")
