@@ -170,6 +170,11 @@ def wrong(case):
     return compared, kinks, faults
 
 
+def is_compared(name):
+    """All but twins, and casts of bits, which float64 has others of and no gradient goes through."""
+    return "_expanded" not in name and "_bitcast_" not in name
+
+
 def all_wrong(names):
     compared, kinks, faults = 0, 0, {}
     for name in names:
@@ -192,7 +197,7 @@ def test_gradients_beside_an_operand_without_one_agree():
 
 
 def test_a_sample_of_gradients_agrees():
-    names = [name for name in one_of_each() if "_expanded" not in name][::4]
+    names = [name for name in one_of_each() if is_compared(name)][::4]
     compared, kinks, faults = all_wrong(names)
     assert faults == {}
     assert compared > 60
@@ -206,7 +211,7 @@ def functions_in_float64(monkeypatch):
 
 @pytest.mark.slow
 def test_all_gradients_agree():
-    names = [n for n in node_cases() if "_expanded" not in n and n not in excluded()]
+    names = [name for name in node_cases() if is_compared(name) and name not in excluded()]
     compared, kinks, faults = all_wrong(names)
     assert faults == {}
     assert compared > 5000

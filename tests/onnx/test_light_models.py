@@ -85,7 +85,7 @@ def test_training_within_a_budget_has_the_same_bits(name):
     plain = graphc.plan(loss, optimizer=graphc.optim.SGD(1e-4))
     tight = within_two_thirds(loss, plain.arena_bytes)
     if 3 * tight.arena_bytes > 2 * plain.arena_bytes:  # most bytes are weights
-        assert tight.arena_bytes < plain.arena_bytes
+        assert tight.arena_bytes <= plain.arena_bytes
         with pytest.raises(graphc.BudgetError):
             graphc.plan(loss, optimizer=graphc.optim.SGD(1e-4), budget=tight.arena_bytes - 1)
     losses, parameters = trained(network, plain)

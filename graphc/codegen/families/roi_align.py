@@ -132,7 +132,7 @@ def _largest(node: Node, places: Places) -> NodeCalls:
     body = [
         *_image(batch, images, "r"),
         *_spans(node, rois, "r"),
-        f"{real} best = -INFINITY, best_weight = {literal(0.0, held)};",
+        f"{real} best = -infinite({literal(0.0, held)}), best_weight = {literal(0.0, held)};",
         "int best_place = 0;",
         "bool has_zero = false, has_any = false;",
         *axis(0, "double(p)", height, axis(1, "double(q)", width, take)),
