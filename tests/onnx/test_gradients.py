@@ -171,7 +171,7 @@ def wrong(case):
 
 
 def is_compared(name):
-    """All but twins, and casts of bits, which float64 has others of and no gradient goes through."""
+    """All but twins and casts of bits: float64 has other bits, and no gradient goes through."""
     return "_expanded" not in name and "_bitcast_" not in name
 
 
