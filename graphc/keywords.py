@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
-from graphc.errors import OptionError, choose, did_you_mean, truth
+import numpy as np
+
+from graphc.errors import OptionError, choose, did_you_mean, given_twice, truth
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,9 +112,15 @@ class Options:
         self.check()
 
     def check(self) -> None:
-        """Raise `OptionError` for what is not allowed; subclasses add what concerns several."""
+        """Raise `OptionError` for what is not allowed; subclasses add what concerns several.
+
+        NumPy's truths become Python's.
+        """
         for name, each in declared(type(self)).items():
-            each.verify(name, getattr(self, name))
+            given = getattr(self, name)
+            each.verify(name, given)
+            if isinstance(given, np.bool_):
+                object.__setattr__(self, name, bool(given))
 
     def shared(self, kind: type[Options]) -> dict[str, Any]:
         """The options that `kind` has too, by name."""
@@ -173,31 +181,49 @@ def asks(kind: type[T]) -> type[T]:
             _check_known(kind.__name__, name, known)
         made(self, *given, **named)
         for name in truths:
-            truth(name, getattr(self, name))
+            object.__setattr__(self, name, truth(name, getattr(self, name)))
 
     kind.__init__ = begin  # type: ignore[assignment, method-assign]
     return kind
 
 
 def also_called(own: str, other: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Let a function take its keyword `own` as `other`, too; an unknown one is an `OptionError`."""
+    """Let a function take its keyword `own` as `other`, too; an unknown one is an `OptionError`,
+    and so is one that is given twice.
+    """
 
     def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
-        known = tuple(name for name in inspect.signature(function).parameters if name != "self")
+        place = list(inspect.signature(function).parameters).index(own)
+        checked = checks_keywords(function)
 
         @functools.wraps(function)
         def call(*given: P.args, **named: P.kwargs) -> Result:
+            if own in named and other in named:
+                raise OptionError(f"{function.__name__}: give {own} or {other}, not both")
+            for name in (own, other):
+                if name in named and len(given) > place:
+                    twice = given_twice(given[place], named[name])
+                    raise OptionError(f"{function.__name__}: {name} {twice}")
             if other in named:
-                if own in named:
-                    raise OptionError(f"{function.__name__}: give {own} or {other}, not both")
                 named[own] = named.pop(other)
-            for name in named:
-                _check_known(function.__name__, name, known)
-            return function(*given, **named)
+            return checked(*given, **named)
 
         return call
 
     return decorate
+
+
+def checks_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Make a function answer a keyword that it does not have with an `OptionError`."""
+    known = tuple(name for name in inspect.signature(function).parameters if name != "self")
+
+    @functools.wraps(function)
+    def call(*given: P.args, **named: P.kwargs) -> Result:
+        for name in named:
+            _check_known(function.__name__, name, known)
+        return function(*given, **named)
+
+    return call
 
 
 def _check_known(function: str, name: str, known: Sequence[str]) -> None:

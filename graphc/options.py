@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 
-from graphc.errors import OptionError, check_seed, number_between, quoted, whole_number
+from graphc.errors import OptionError, check_seed, number_between, quoted, truth, whole_number
 from graphc.ir.device import (
     ALIGNMENT,
     DEVICES,
@@ -67,13 +67,11 @@ def _micro_batches(name: str, given: object) -> None:
 
 
 def _check_cudnn(name: str, given: object) -> None:
-    if not isinstance(given, bool | str | os.PathLike):
-        raise OptionError(f"{name} is True, False or the path of a file, got {quoted(given)}")
+    if not isinstance(given, str | os.PathLike):
+        truth(name, given, ", or the path of a file")
 
 
-def _check_fuse(name: str, given: object) -> None:
-    if not isinstance(given, bool):
-        raise OptionError(f"{name} is True, False or None, got {given!r}")
+_true_false_or_none = partial(truth, beside=", or None")
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ class PlacementOptions(Options):
         None,
         "Make groups of elementwise nodes one kernel each, which changes no bit; None does so for "
         "a GPU, and leaves a CPU's nodes apart.",
-        check=_check_fuse,
+        check=_true_false_or_none,
         flag=Flag(
             "groups of elementwise nodes as one kernel each (default: on a GPU only)",
             action=argparse.BooleanOptionalAction,
@@ -355,6 +353,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
         None,
         "Whether batch norm uses the batch's statistics and dropout drops; by default where there "
         "is an optimizer, or a gradient among the outputs.",
+        check=_true_false_or_none,
     )
     dump: str | os.PathLike[str] | None = option(
         None,

@@ -12,13 +12,13 @@ import functools
 import math
 import sys
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from graphc.errors import OptionError, choose, quoted
+from graphc.errors import OptionError, choose, quoted, truth
 from graphc.ir.types import as_dtype
 
 
@@ -91,12 +91,11 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """True or False: the rule of every attribute that is declared a bool."""
+    """True or False, also NumPy's: the rule of every attribute that is declared a bool."""
 
     def check(self, name: str, given: Any) -> None:
         """Raise `OptionError` for anything else."""
-        if given is not True and given is not False:
-            raise OptionError(f"{name} is True or False, got {quoted(given)}")
+        truth(name, given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +111,24 @@ class DTypeName:
             raise OptionError(f"{name} is the name of a {self.kind} type, got {quoted(given)}")
 
 
-def check_attributes(attributes: Any) -> None:
-    """Raise `OptionError` or `DTypeError` for the first attribute that breaks its rule."""
+def checked_attributes(attributes: Any) -> Any:
+    """The attributes, truths as Python's own; the first that breaks its rule raises `OptionError`
+    or `DTypeError`.
+    """
+    truths = {}
     for name, rule, members in rules_of(attributes.__class__):
         given = getattr(attributes, name)
         if members is None:
             rule.check(name, given)
+            if isinstance(given, np.bool_):
+                truths[name] = bool(given)
             continue
         if not isinstance(given, tuple) or members not in (ANY, len(given)):
             length = "" if members == ANY else f" of {members}"
             raise OptionError(f"{name} is a tuple{length}, got {quoted(given)}")
         for member in given:
             rule.check(name, member)
+    return replace(attributes, **truths) if truths else attributes
 
 
 ANY = -1

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from graphc.errors import DTypeError, GraphError, OptionError, PlacedError, quoted, truth
-from graphc.ir.attributes import check_attributes
+from graphc.ir.attributes import checked_attributes
 from graphc.ir.contents import Contents, contents_of
 from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
 from graphc.ir.op import REGISTRY, Op
@@ -341,7 +341,7 @@ def create(op: Op, inputs: Sequence[Value], attributes: Any, context: Context) -
         raise GraphError(f"{op.name} takes {expected} operands, got {len(types)}")
     _take_room()
     try:
-        check_attributes(attributes)
+        attributes = checked_attributes(attributes)
         output_types = op.infer_types(attributes, types)
     except PlacedError as error:
         listed = ", ".join(map(str, types))

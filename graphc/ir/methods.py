@@ -101,7 +101,8 @@ def public_functions(names: Mapping[str, object]) -> None:
 class Methods:
     """Methods of a value; axes are counted as in the functions of their names.
 
-    Methods and functions that reduce take `axis` and `axes` alike.
+    Methods and functions that reduce take `axis` and `axes` alike; `argmax` and `argmin`, which are
+    functions alone, take one `axis`.
     """
 
     __slots__ = ()

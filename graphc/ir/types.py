@@ -200,10 +200,13 @@ def span_bytes(type: TensorType, layout: Layout) -> int:
 
 def normalize_axis(axis: object, rank: int, where: str) -> int:
     """`axis` counted from the front; raises `ShapeError` outside [-rank, rank)."""
+    rule = f"{where}: an axis is a whole number, got {quoted(axis)}"
+    if isinstance(axis, bool):
+        raise ShapeError(rule)
     try:
         number = operator.index(axis)  # type: ignore[arg-type]
     except TypeError:
-        raise ShapeError(f"{where}: an axis is a whole number, got {axis!r}") from None
+        raise ShapeError(rule) from None
     if not -rank <= number < rank:
         raise ShapeError(f"{where}: axis {quoted(number)} is outside a tensor of rank {rank}")
     return number % rank

@@ -58,7 +58,7 @@ def save(
     where the file cannot be written, and `OptionError` for states of which none is these outputs'.
     """
     check_writable(path, OnnxError)
-    truth("onnx.save: training", training)
+    training = truth("onnx.save: training", training)
     graph, content = _source(source, seed, states)
     made = written(graph, training)
     record(made.model, graph, training)
@@ -132,14 +132,13 @@ def _checked(state: State, array: Array) -> Array:
 def _is_external(asked: bool | str, total: int) -> bool:
     if asked == "auto":
         return total > MOST_INLINE_BYTES
-    if not isinstance(asked, bool):
-        raise OptionError(f'external_data is True, False or "auto", got {asked!r}')
-    if not asked and total > MOST_BYTES:
+    is_asked = truth("onnx.save: external_data", asked, ', or "auto"')
+    if not is_asked and total > MOST_BYTES:
         raise OptionError(
             f"an ONNX file holds less than 2 GiB, and the states have {format_bytes(total)}; leave "
             "external_data out, and they go to a file beside it"
         )
-    return asked
+    return is_asked
 
 
 def _put_inside(made: Written, content: Callable[[State], Array]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
-from graphc.errors import DTypeError, OptionError, ShapeError, choose, whole_number
+from graphc.errors import DTypeError, OptionError, ShapeError, choose, truth, whole_number
 from graphc.ir.builder import apply, as_value, constant
 from graphc.ir.graph import Value
 from graphc.ir.types import bool_, broadcast_shapes
@@ -95,8 +95,10 @@ def _factor(given: object) -> float:
 
 
 def _is_from_first(causal: Causal) -> bool:
-    if not isinstance(causal, bool):
+    if isinstance(causal, str):
         choose("attention: causal", causal, ("first", "last"))
+    else:
+        truth("attention: causal", causal, ', or "first" or "last"')
     return causal == "first"
 
 

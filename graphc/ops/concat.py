@@ -14,6 +14,7 @@ from graphc.ir.builder import apply, as_value, as_values
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import ANY_AXES, Array, Op, Recorder
 from graphc.ir.types import Layout, TensorType, as_shape, normalize_axis
+from graphc.keywords import checks_keywords
 from graphc.ops.shape import AxisAttributes, full
 
 MOST_PARTS = 2**18
@@ -130,6 +131,7 @@ def _cut(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
 # --- functions ---
 
 
+@checks_keywords
 def concat(parts: Sequence[Value], axis: int = 0) -> Value:
     """`parts` one after another along `axis`; their other extents and dtypes are equal.
 
@@ -142,6 +144,7 @@ def concat(parts: Sequence[Value], axis: int = 0) -> Value:
     return apply(Concat, *values, attributes=AxisAttributes(axis)).output
 
 
+@checks_keywords
 def split(x: Value, parts: int | Sequence[int], axis: int = 0) -> tuple[Value, ...]:
     """x cut along `axis` into that many equal parts, or into parts of the given extents: views.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar
 
 from graphc.errors import DTypeError, GraphError, ShapeError
-from graphc.ir.attributes import Whole, check_attributes
+from graphc.ir.attributes import Whole, checked_attributes
 from graphc.ir.expression import Expression, ScalarProgram, parse
 from graphc.ir.graph import Node
 from graphc.ir.op import Array, Cost, Op, Recorder, attribute_items, find_op
@@ -231,8 +231,7 @@ def _member(call: str) -> Member:
     known = [field.name for field in fields(op.attributes)]
     if sorted(named) != sorted(known):
         raise GraphError(f"{op.name} has the attributes {known}, got {call!r}")
-    attributes = op.attributes(**{k: _literal(v) for k, v in named.items()})
-    check_attributes(attributes)
+    attributes = checked_attributes(op.attributes(**{k: _literal(v) for k, v in named.items()}))
     return Member(op, operands, attributes)
 
 

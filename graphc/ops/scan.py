@@ -15,6 +15,7 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, bool_, normalize_axis
+from graphc.keywords import checks_keywords
 from graphc.ops.cpu.lines import line_tiles, lines_of, room_for
 
 
@@ -71,6 +72,7 @@ def _add_up(attributes: CumsumAttributes, x: Array, y: Array, room: Array) -> No
         np.copyto(target, lines)
 
 
+@checks_keywords
 def cumsum(x: Value, axis: int, exclusive: bool = False, reverse: bool = False) -> Value:
     """The sum of all elements of x up to each one, along `axis`; keeps the shape.
 

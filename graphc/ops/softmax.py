@@ -13,6 +13,7 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType, bool_, broadcast_shapes, normalize_axis
+from graphc.keywords import checks_keywords
 from graphc.ops.cpu.numpy_expression import TILE_ELEMENTS
 from graphc.ops.elementwise import exp, float_dtype, mul, sub
 from graphc.ops.reduce import sum
@@ -267,6 +268,7 @@ class LogSoftmaxGradient(AlongAxis):
         np.subtract(dy, tile, out=out)
 
 
+@checks_keywords
 def softmax(x: Value, axis: int = -1) -> Value:
     """exp(x) over its sum along `axis`, without overflow; keeps shape and dtype of float x.
 
@@ -277,6 +279,7 @@ def softmax(x: Value, axis: int = -1) -> Value:
     return apply(Softmax, x, attributes=attributes).output
 
 
+@checks_keywords
 def masked_softmax(x: Value, mask: Value, axis: int = -1) -> Value:
     """Softmax along `axis` over the elements for which bool `mask` is true; the others are 0.
 
@@ -299,6 +302,7 @@ def causal_softmax(x: Value) -> Value:
     return apply(CausalSoftmax, x).output
 
 
+@checks_keywords
 def log_softmax(x: Value, axis: int = -1) -> Value:
     """The natural logarithm of softmax along `axis`, without its underflow; keeps the shape.
 

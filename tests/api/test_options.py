@@ -143,7 +143,7 @@ def test_a_type_checker_sees_the_keywords(tmp_path):
         ({"max_extra_flops": -1}, "max_extra_flops is a part of a step's flops"),
         ({"clip_norm": 1.0}, "clip_norm and accumulate belong to training"),
         ({"accumulate": 2}, "clip_norm and accumulate belong to training"),
-        ({"fuse": "yes"}, "fuse is True, False or None, got 'yes'"),
+        ({"fuse": "yes"}, "fuse is True or False, or None, got 'yes'"),
         ({"roofline": "h300"}, "unknown device profile 'h300'"),
         ({"device": "cuda", "roofline": "cpu"}, "is no GPU's"),
         ({"device": "cuda", "alignment": 64}, "on a GPU alignment is a multiple of 256"),

@@ -1,12 +1,13 @@
 """Methods of values are functions of graphc; what is none says which function to call."""
 
 import copy
+import functools
 
 import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import FeedError, GraphcError, OptionError
+from graphc.errors import FeedError, GraphcError, OptionError, ShapeError
 
 X = np.random.default_rng(0).standard_normal((3, 4, 2)).astype(np.float32)
 x = g.input("x", X.shape)
@@ -124,6 +125,28 @@ def test_axes_have_one_name_in_functions_and_methods():
             call()
     with pytest.raises(OptionError, match="give axes or axis, not both"):
         g.sum(x, axes=1, axis=1)
+    for called in (functools.partial(g.sum, x), x.sum):
+        for name in ("axis", "axes"):
+            with pytest.raises(OptionError, match=f"sum: {name} is given twice, as 1 and 0; give"):
+                called(1, **{name: 0})
+
+
+@pytest.mark.parametrize(
+    "call", [g.softmax, g.log_softmax, g.argmax, g.argmin, g.sort, g.cumsum, g.concat]
+)
+def test_functions_of_one_axis_name_it(call):
+    for name, told in (("axes", "did you mean axis"), ("dim", "it takes .*axis")):
+        with pytest.raises(OptionError, match=f"{call.__name__} has no option '{name}'; {told}"):
+            call(x, **{name: 1})
+    with pytest.raises(ShapeError, match="an axis is a whole number, got True"):
+        call([x] if call is g.concat else x, axis=True)
+
+
+def test_a_truth_is_no_axis():
+    labels = g.input("labels", (2, 4), "int32")
+    for call in (lambda: g.softmax_cross_entropy(x, labels, axis=True), lambda: x.sum(True)):
+        with pytest.raises(ShapeError, match="an axis is a whole number, got True"):
+            call()
 
 
 def test_pythons_functions_of_numbers():

@@ -16,13 +16,14 @@ from graphc.allocation.allocate import Allocation
 from graphc.codegen.target import CudaTarget
 from graphc.errors import GraphcError, OptionError, ShapeError, TextError
 from graphc.ir import builder
-from graphc.ir.attributes import Between, Whole, check_attributes
+from graphc.ir.attributes import Between, Whole, checked_attributes
 from graphc.ir.device import find_device
 from graphc.ir.graph import Graph
 from graphc.ir.op import REGISTRY, attribute_items
 from graphc.ir.parse import attribute_types
 from graphc.ir.types import TensorType, as_dtype, float32, float64, int64, uint8
 from graphc.ir.verify import verify
+from graphc.options import CompileOptions
 
 
 @cache
@@ -67,7 +68,11 @@ def test_type_inference_refuses(name, attribute, value):
 @pytest.mark.parametrize(("name", "attribute"), sorted(ANY_TRUTH))
 def test_what_is_neither_true_nor_false_is_no_truth(name, attribute):
     node = nodes()[name]
-    for value in ("yes", 1, None, np.True_):
+    numpys = replace(node.attributes, **{attribute: np.bool_(getattr(node.attributes, attribute))})
+    made = builder.create(node.op, node.inputs, numpys, builder.Context()).attributes
+    assert made == node.attributes
+    assert type(getattr(made, attribute)) is bool
+    for value in ("yes", 1, None):
         changed = replace(node.attributes, **{attribute: value})
         with pytest.raises(OptionError, match=f"{attribute} is True or False, got"):
             builder.create(node.op, node.inputs, changed, builder.Context())
@@ -95,6 +100,8 @@ TRUTHS = {
     "nesterov": lambda given: g.optim.SGD(0.1, 0.9, nesterov=given),
     "centered": lambda given: g.optim.RMSProp(centered=given),
     "check_finite": lambda given: g.compile(outputs=[X + 1.0], check_finite=given),
+    "training": lambda given: g.plan(outputs=[X + 1.0], training=given),
+    "external_data": lambda given: g.onnx.save(X + 1.0, "no.onnx", external_data=given),
 }
 
 
@@ -108,6 +115,13 @@ def test_an_option_of_a_function_is_true_or_false(told):
 def test_truths_may_be_those_of_numpy():
     assert g.sum(X, 1, np.True_).node.attributes == g.sum(X, 1, True).node.attributes
     assert g.cumsum(X, 1, np.True_).node.attributes.exclusive is True
+    assert g.optim.RMSProp(centered=np.True_).centered is True
+    options = CompileOptions(outputs=[X], fuse=np.False_, training=np.True_, cudnn=np.False_)
+    assert (options.fuse, options.training, options.cudnn) == (False, True, False)
+    assert {type(each) for each in (options.fuse, options.training, options.cudnn)} == {bool}
+    q = g.input("q", (3, 4))
+    first, second = (g.plan(outputs=[g.attention(q, q, q, c)]).graph for c in (np.True_, True))
+    assert g.format_graph(first) == g.format_graph(second)
 
 
 def test_what_is_no_optimizer_is_refused_where_it_is_given():
@@ -293,7 +307,8 @@ def test_attributes_of_a_class_made_in_a_function_have_no_rules_and_are_taken():
     class Attributes:
         kind: "Own"
 
-    check_attributes(Attributes(Own()))
+    own = Attributes(Own())
+    assert checked_attributes(own) is own
 
 
 @pytest.mark.parametrize(
