@@ -13,6 +13,7 @@ from typing import Any
 
 from graphc.cli.arguments import check_settings, parse_settings
 from graphc.cli.onnx_model import SUFFIX, onnx_model
+from graphc.cli.torch_model import ASKED, is_called_module, module_loss
 from graphc.errors import GraphcError, OptionError, did_you_mean, place_of, quoted
 from graphc.ir.builder import at_most
 from graphc.ir.graph import Value
@@ -36,7 +37,7 @@ def add_model(parser: argparse.ArgumentParser, *others: str, is_optional: bool =
 
 def add_loss(parser: argparse.ArgumentParser) -> None:
     """What is asked of an ONNX file; `with_flags` makes it arguments like others."""
-    group = parser.add_argument_group("of an ONNX file")
+    group = parser.add_argument_group("of an ONNX file, or of a module of torch")
     group.add_argument(
         "--loss", metavar="LOSS",
         help="cross_entropy, mse, or an output (default: the output that is one number)",
@@ -56,13 +57,28 @@ def with_flags(options: argparse.Namespace) -> list[str]:
 def build(model: str, entries: Sequence[str]) -> Value:
     """The loss of a network of the zoo, or of a function in a file."""
     settings = _parsed(model, entries)
-    function = find_model(model, settings)
-    check_settings(model, function, settings)
     with at_most(MOST_NODES):
-        loss = _call(model, function, settings)
+        made, asked = made_by(model, settings)
+        loss = module_loss(model, made, asked) if is_called_module(made) else made
     if not isinstance(loss, Value):
-        raise OptionError(f"{model} must return a graphc value, the loss; it returned {loss!r}")
+        raise OptionError(
+            f"{model} must return a graphc value, the loss, or a module of torch and its "
+            f"arguments; it returned {loss!r}"
+        )
     return loss
+
+
+def made_by(model: str, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What the model's function returns, and what else was asked of a module of torch."""
+    function = find_model(model, settings)
+    known = inspect.signature(function).parameters if ":" in model else settings
+    asked = {name: settings[name] for name in ASKED if name in settings and name not in known}
+    arguments = {name: value for name, value in settings.items() if name not in asked}
+    check_settings(model, function, arguments)
+    made = _call(model, function, arguments)
+    if asked and not is_called_module(made):
+        check_settings(model, function, settings)
+    return made, asked
 
 
 def arguments_of(model: str, entries: Sequence[str]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import graphc
 from graphc.errors import OptionError, did_you_mean
+from graphc.importing.network import Network
 from graphc.ir.builder import apply
 from graphc.ir.graph import Node, Value
-from graphc.onnx import Network
 
 SUFFIX = ".onnx"
 """How the name of a MODEL ends that is an ONNX file."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress as ProgressBar
 
+from graphc.cli import torch_model
 from graphc.cli.arguments import (
     add_options,
     add_recipe,
@@ -20,10 +21,11 @@ from graphc.cli.arguments import (
     parse_settings,
     recipe,
 )
-from graphc.cli.models import add_loss, find_model
+from graphc.cli.models import add_loss, find_model, made_by
 from graphc.cli.onnx_model import SUFFIX, loss_of, read
 from graphc.cli.terminal import Console, say
 from graphc.errors import OptionError
+from graphc.importing.network import Network
 from graphc.ir.builder import trace
 from graphc.ir.graph import Input
 from graphc.options import CompileOptions
@@ -49,7 +51,7 @@ SAMPLE_BYTES = 200
 
 
 def add(commands: Commands) -> None:
-    """Register the command and its two tasks."""
+    """Register the command and its tasks."""
     parser = commands.add_parser("train", help="train on real data")
     tasks = parser.add_subparsers(required=True, metavar="TASK")
 
@@ -68,26 +70,43 @@ def add(commands: Commands) -> None:
 
     network = tasks.add_parser("onnx", help="the network of FILE.onnx, which may stand here itself")
     network.add_argument("model", metavar="FILE.onnx", help="the network, and how it begins")
-    _add_common(network, ONNX, "extents that the file leaves open")
-    add_loss(network)
-    network.add_argument(
+    _add_network(network, "extents that the file leaves open")
+    network.set_defaults(run=_onnx)
+
+    module = tasks.add_parser(
+        "torch", help="the module of torch of file.py:function, which may stand here itself"
+    )
+    module.add_argument(
+        "model", metavar="file.py:function", help="it returns the module and its arguments"
+    )
+    _add_network(module, "arguments of the function")
+    module.set_defaults(run=_torch)
+
+
+def _add_network(parser: argparse.ArgumentParser, settings: str) -> None:
+    """What the training of a network that is read takes."""
+    _add_common(parser, ONNX, settings)
+    add_loss(parser)
+    parser.add_argument(
         "--data", metavar="DATA", required=True,
         help="FILE.npz with an array (examples, ...) an input, or file.py:function, which returns "
         "feeds one after another",
     )  # fmt: skip
-    network.add_argument("--steps", type=int, default=100, help="steps of the run (default: 100)")
-    network.add_argument(
+    parser.add_argument("--steps", type=int, default=100, help="steps of the run (default: 100)")
+    parser.add_argument(
         "--export", metavar="FILE",
         help="write the trained network as ONNX, with the outputs of its file",
     )  # fmt: skip
-    network.set_defaults(run=_onnx)
 
 
 def with_task(arguments: Sequence[str]) -> list[str]:
     """The command line with the task that a file's name stands for."""
     listed = list(arguments)
-    if listed[:1] == ["train"] and listed[1:2] and listed[1].endswith(SUFFIX):
-        listed.insert(1, "onnx")
+    if listed[:1] == ["train"] and listed[1:2]:
+        if listed[1].endswith(SUFFIX):
+            listed.insert(1, "onnx")
+        elif ".py:" in listed[1]:
+            listed.insert(1, "torch")
     return listed
 
 
@@ -126,19 +145,34 @@ def _text(options: argparse.Namespace) -> None:
 
 
 def _onnx(options: argparse.Namespace) -> None:
+    settings = parse_settings(options.settings, any_key=True)
+    asked, trainable = settings.pop("loss", None), settings.pop("trainable", None)
+    _train_network(options, read(options.model, settings, trainable, weights=True), asked, "onnx")
+
+
+def _torch(options: argparse.Namespace) -> None:
+    made, asked = made_by(options.model, parse_settings(options.settings))
+    if not torch_model.is_called_module(made):
+        raise OptionError(
+            f"{options.model} must return a module of torch and its arguments; it returned {made!r}"
+        )
+    network = torch_model.read(made, asked.get("trainable"), weights=True)
+    _train_network(options, network, asked.get("loss"), "torch")
+
+
+def _train_network(
+    options: argparse.Namespace, network: Network, asked: str | None, task: str
+) -> None:
     _check_count("--steps", options.steps)
     if options.export:
         check_writable(options.export)
-    settings = parse_settings(options.settings, any_key=True)
-    asked, trainable = settings.pop("loss", None), settings.pop("trainable", None)
-    network = read(options.model, settings, trainable, weights=True)
     loss, chosen = loss_of(options.model, network, asked), recipe(options)
     inputs = trace({"loss": loss}).inputs
     fed = [x for x in inputs if x.default is None]
     unread = {x.name for x in network.inputs.values()} - {x.name for x in inputs}
     feeds = _feeds(options.data, fed, unread, chosen.seed)
-    run = OnnxTraining(chosen, options.steps, network, loss, feeds, dump=options.dump)
-    _train(run, options, "onnx")
+    run = OnnxTraining(chosen, options.steps, network, loss, feeds, dump=options.dump, task=task)
+    _train(run, options, task)
     if options.export:
         run.export(options.export)
 

@@ -1,4 +1,4 @@
-"""Training a network that was read from an ONNX file."""
+"""Training a network that was read from an ONNX file, or from a module of torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import numpy as np
 
 from graphc.compiler import compile
 from graphc.importing.names import Names
+from graphc.importing.network import Network
 from graphc.ir import builder
 from graphc.ir.graph import Value
 from graphc.ir.text import format_graph
-from graphc.onnx import Network, save
+from graphc.onnx import save
 from graphc.training.feeds import ArrayFeeds, Feeds, FunctionFeeds
 from graphc.training.recipe import Recipe
 from graphc.training.run import TrainingRun
@@ -36,7 +37,7 @@ class MeanLoss:
 
 
 class OnnxTraining(TrainingRun):
-    """A training program of a loss of a network, which begins with the file's weights."""
+    """A training program of a loss of a network, which begins with the weights that were read."""
 
     def __init__(
         self,
@@ -46,12 +47,13 @@ class OnnxTraining(TrainingRun):
         loss: Value,
         feeds: ArrayFeeds | FunctionFeeds,
         dump: str | None = None,
+        task: str = "onnx",
     ) -> None:
         training = compile(loss, seed=recipe.seed, dump=dump, **recipe.compile_options(steps))
         network.initialize(training)
         text = format_graph(builder.trace({"loss": loss}))
         digest = hashlib.sha256(text.encode()).hexdigest()
-        super().__init__(recipe, training, steps, task="onnx", network=digest, data=feeds.digest)
+        super().__init__(recipe, training, steps, task=task, network=digest, data=feeds.digest)
         self.feeds, self.network = feeds, network
 
     def run(self) -> Iterator[MeanLoss | int]:
