@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= test
 BIN := $(VENV)/bin
+LOWEST := $(VENV)-torch-lowest
 PAGES := view,browser,perfetto
 # A worker a core: with more threads, BLAS waits for cores that other workers have.
 PARALLEL := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly mutants gpu browser chromium lint docs benchmarks figures wheel clean
+.PHONY: demo test nightly torch-lowest mutants gpu browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -25,6 +26,11 @@ test: $(VENV)/.installed-$(EXTRAS)
 nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
+	$(MAKE) torch-lowest
+
+# graphc.torch with the first version of torch that it takes, in an environment of its own.
+torch-lowest: $(LOWEST)/.installed
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest tests/torch
 
 # Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
 mutants: $(VENV)/.installed-$(EXTRAS)
@@ -68,9 +74,16 @@ wheel: | $(BIN)/python
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+$(LOWEST)/.installed: pyproject.toml graphc/torch/versions.py
+	$(PYTHON) -m venv $(LOWEST)
+	version=$$(sed -n 's/^LOWEST.*= (\([0-9]*\), \([0-9]*\)),.*/\1.\2/p' graphc/torch/versions.py) \
+		&& $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+			--editable '.[test]' "torch==$$version.*"
+	touch $@
+
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

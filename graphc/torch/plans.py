@@ -10,8 +10,8 @@ from graphc.torch.versions import require_torch
 if TYPE_CHECKING:
     import torch
 
-    from graphc.torch.frontier import Frontier
     from graphc.torch.step import PlannedStep
+    from graphc.torch.trade_off import Frontier
 
 
 def plan(

@@ -16,11 +16,11 @@ from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.planning.sequence_planner import SequencePlan
-from graphc.torch.frontier import Frontier, Point
 from graphc.torch.held import Held
 from graphc.torch.names import module_path
 from graphc.torch.planner import BudgetPlanner, unkept
 from graphc.torch.steps import TorchSteps
+from graphc.torch.trade_off import Frontier, Point
 from graphc.torch.view import Shown, plan_page
 
 SHOWN = 6

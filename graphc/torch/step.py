@@ -19,7 +19,6 @@ from graphc.planning.sequence_planner import SequencePlan
 from graphc.torch.backend import Part, backend, is_run_again, refuse_second_derivatives
 from graphc.torch.costs import measure
 from graphc.torch.emit import emit
-from graphc.torch.frontier import Frontier
 from graphc.torch.held import Held, held_by, reserve_bytes
 from graphc.torch.in_place import not_overwriting
 from graphc.torch.joint import Joint
@@ -30,6 +29,7 @@ from graphc.torch.report import Report, does_not_fit
 from graphc.torch.runner import Boxed, runner
 from graphc.torch.sources import names_of_sources
 from graphc.torch.steps import TorchSteps
+from graphc.torch.trade_off import Frontier
 from graphc.torch.view import Shown
 
 if TYPE_CHECKING:

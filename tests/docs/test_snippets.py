@@ -50,7 +50,7 @@ WEIGHTS = {
 
 TAUGHT = [page for page in PAGES if named(page) not in ELSEWHERE]
 WITH_PYTHON = [page for page in TAUGHT if any(s.language == "python" for s in snippets(page))]
-WITH_TORCH = ["docs/from-pytorch.md", "docs/torch-import.md"]
+WITH_TORCH = ["docs/from-pytorch.md", "docs/torch.md", "docs/torch-import.md"]
 
 
 def test_every_snippet_says_what_it_is():

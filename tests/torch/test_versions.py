@@ -41,3 +41,12 @@ def test_it_is_there_after_importing_graphc_alone():
     code = "import graphc, sys; graphc.torch.__doc__; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_no_file_of_the_package_has_the_name_of_a_public_function():
+    """It would take the function's place as soon as it is imported."""
+    from importlib.util import find_spec
+
+    import graphc
+
+    assert [name for name in graphc.torch.__all__ if find_spec(f"graphc.torch.{name}")] == []
