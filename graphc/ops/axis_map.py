@@ -26,8 +26,8 @@ from graphc.ir.types import TensorType
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.geometry import COUNTED
 
-MOST_TAPS = 2**24
-"""Numbers that a table holds at most, about 400 MiB with what making it takes."""
+MOST_TAPS = 2**26
+"""Numbers that a table holds at most; making one takes about 60 bytes for each, so up to 4 GiB."""
 
 TILE_BYTES = 4 * 2**20
 """Bytes of scratch, if the device allows as much and one line across the axis needs no more."""
@@ -90,6 +90,8 @@ class AxisMap(Op):
     transposes: ClassVar[bool] = False
     partner: ClassVar[str]
     """The name of the transposed op."""
+    cure: ClassVar[str] = "map parts of the axis, and join them with graphc.concat"
+    """What to do where the table would be too large."""
 
     def forward_table(self, attributes: Any, source: int, result: int) -> Table:
         """The map's table, from an axis of `source` elements to one of `result`."""
@@ -124,7 +126,7 @@ class AxisMap(Op):
             raise ShapeError(
                 f"the table of a map along an axis holds at most {MOST_TAPS} numbers, and {result} "
                 f"results that sum {taps} places each to an extent of {attributes.extent} need "
-                "more; map a shorter axis, or split it first"
+                f"more; {self.cure}"
             )
 
     def fill(self, attributes: Any) -> float:

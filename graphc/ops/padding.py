@@ -35,6 +35,7 @@ class PadAxis(AxisMap):
     """y = x with elements of its own on both sides of one axis."""
 
     name, attributes, partner = "pad_axis", PadAxisAttributes, "pad_axis_gradient"
+    cure = "pad the first and the last elements alone, and join all with graphc.concat"
 
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
         if source + attributes.before > result:
@@ -71,9 +72,11 @@ def pad(
     Negative widths crop, before anything is added. The mode "constant" adds `value`; "edge" repeats
     what is outermost, "reflect" mirrors x at its outermost elements without repeating them, and
     "wrap" goes on at the other end, each also for widths beyond x. x itself where all widths are 0.
-    Raises `ShapeError` for another number of widths and where nothing is left of
-    an axis, `OptionError` for another mode, and `DTypeError` for a value that x's
-    dtype does not hold.
+    Along an axis that another mode than "constant" pads, the result has at most 2**26 elements,
+    2**24 on a GPU.
+
+    Raises `ShapeError` for another number of widths and where nothing is left of an axis,
+    `OptionError` for another mode, and `DTypeError` for a value that x's dtype does not hold.
     """
     rank = as_value("pad", x).type.rank
     choose("pad: mode", mode, MODES)

@@ -121,6 +121,10 @@ class ResizeAxis(AxisMap):
     """y = x with another extent of one axis, each element interpolated."""
 
     name, attributes, partner = "resize_axis", ResizeAttributes, "resize_axis_gradient"
+    cure = (
+        'resize it in parts, each by its region (coordinates="tf_crop_and_resize"), and join them '
+        "with graphc.concat"
+    )
 
     def check(self, attributes: Any, x: TensorType, source: int, result: int) -> None:
         a: ResizeAttributes = attributes
@@ -184,7 +188,10 @@ def resize(
 
     With `antialias` the kernel is as wide as the result is smaller; with `exclude_outside` weights
     beyond the ends are 0, where they else belong to the elements at the ends. PyTorch's "nearest"
-    is "asymmetric" with "floor". Raises `ShapeError`, `OptionError` and `DTypeError`.
+    is "asymmetric" with "floor". All results of an axis together sum at most 2**26 elements, 2**24
+    on a GPU: one each for "nearest", two for "linear", four for "cubic", more with `antialias`.
+
+    Raises `ShapeError`, `OptionError` and `DTypeError`.
     """
     rank = as_value("resize", x).type.rank
     choose("resize: form", form, FORMS)

@@ -9,6 +9,8 @@ from ops.samples.axis_maps import resized
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.codegen.families.axis_map import segments_of
+from graphc.codegen.lowering import calls_of
+from graphc.codegen.text.operands import in_one_piece
 from graphc.errors import DTypeError, OptionError, ShapeError
 from graphc.ir.device import CPU
 from graphc.ops.resize import ResizeAttributes
@@ -95,23 +97,69 @@ def slope(x):
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: g.resize(wide(4), (1, 2**23 + 1), form="linear"),
-        lambda: g.resize(wide(4), (1, 2**22 + 1), form="cubic"),
-        lambda: g.resize(wide(2**24), (1, 2**20), form="linear", antialias=True),
+        lambda: g.resize(wide(4), (1, 2**25 + 1), form="linear"),
+        lambda: g.resize(wide(4), (1, 2**24 + 1), form="cubic"),
+        lambda: g.resize(wide(2**26), (1, 2**22), form="linear", antialias=True),
         lambda: g.resize(wide(4), scales=(1.0, 1e8)),
-        lambda: g.pad(wide(4), ((0, 0), (0, 2**24)), "edge"),
-        lambda: slope(wide(2**24 + 1)),
+        lambda: g.pad(wide(4), ((0, 0), (0, 2**26)), "edge"),
+        lambda: slope(wide(2**26 + 1)),
     ],
 )
 def test_a_table_that_would_fill_memory_is_refused_before_it_is_made(build, monkeypatch):
     monkeypatch.setattr("graphc.ops.axis_map._tabled", None)
-    with pytest.raises(ShapeError, match=f"holds at most {2**24} numbers.*a shorter axis"):
+    with pytest.raises(ShapeError, match=f"holds at most {2**26} numbers.*join .*graphc.concat"):
         build()
 
 
 def test_a_table_at_the_limit_is_none_too_many():
-    assert g.resize(wide(4), (1, 2**23), form="linear").shape == (1, 2**23)
-    assert g.pad(wide(4), ((0, 0), (0, 2**24 - 4)), "edge").shape == (1, 2**24)
+    assert g.resize(wide(4), (1, 2**25), form="linear").shape == (1, 2**25)
+    assert g.pad(wide(4), ((0, 0), (0, 2**26 - 4)), "edge").shape == (1, 2**26)
+
+
+def test_an_axis_may_be_mapped_in_parts():
+    """What the error of a table that is too large says to do."""
+    x, given = g.input("x", (7,), "float64"), RNG.standard_normal(7)
+    for mode in ("edge", "reflect"):
+        ends = g.pad(x[:3], ((2, 0),), mode), x[3:5], g.pad(x[5:], ((0, 1),), mode)
+        np.testing.assert_array_equal(
+            run(g.concat(ends), {"x": given}), np.pad(given, (2, 1), mode)
+        )
+    for form in ("linear", "cubic"):
+        whole = g.resize(x, (13,), form=form, coordinates="align_corners")
+        parts = [
+            g.resize(x, (last - first + 1,), form=form, coordinates="tf_crop_and_resize",
+                     region=[(first / 12, last / 12)])
+            for first, last in ((0, 4), (5, 12))
+        ]  # fmt: skip
+        found = g.compile(outputs={"whole": whole, "parts": g.concat(parts)}).step(x=given)
+        np.testing.assert_allclose(found["parts"], found["whole"], rtol=1e-12, atol=1e-13)
+
+
+def test_a_gpus_tables_are_shorter(monkeypatch):
+    monkeypatch.setattr("graphc.codegen.families.axis_map.MOST_TAPS", 8)
+    x = g.input("x", (5,))
+    most, more = (g.pad(x, ((before, 3),), "edge").node for before in (0, 1))
+    assert calls_of(most, {v: in_one_piece(v.type) for v in (x, most.output)}).kernels
+    with pytest.raises(ShapeError, match=r"on a GPU .*at most 8 numbers.*graphc\.concat"):
+        calls_of(more, {v: in_one_piece(v.type) for v in (x, more.output)})
+
+
+@pytest.mark.slow
+def test_long_axes_are_mapped():
+    x, given = g.input("x", (17_000_000,)), RNG.standard_normal(17_000_000).astype(np.float32)
+    found = run(g.pad(x, ((2, 3),), "reflect"), {"x": given})
+    np.testing.assert_array_equal(found, np.pad(given, (2, 3), "reflect"))
+    count, length, a = 6_000_000, 5_000_000, -0.75
+    signal = given[:count].astype(np.float64)
+    y = g.resize(g.input("x", (count,), "float64"), (length,), form="cubic")
+    found, some = run(y, {"x": signal}), RNG.integers(10, length - 10, 1000)
+    centres = (some + 0.5) * count / length - 0.5
+    wanted = np.zeros(1000)
+    for tap in range(-1, 3):
+        d = np.abs(np.floor(centres) + tap - centres)
+        near, far = (a + 2) * d**3 - (a + 3) * d**2 + 1, a * (d**3 - 5 * d**2 + 8 * d - 4)
+        wanted += np.where(d <= 1, near, far) * signal[np.floor(centres).astype(int) + tap]
+    np.testing.assert_allclose(found[some], wanted, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,13 @@ from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import kernels_of
 from graphc.codegen.text.operands import Places, offset
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
+from graphc.errors import ShapeError
 from graphc.ir.graph import Node
 from graphc.ir.types import DType
 from graphc.ops.axis_map import AxisMap, Table
+
+MOST_TAPS = 2**24
+"""Numbers of a table that a kernel's text is made of; those of the CPU may be larger."""
 
 
 class Segment(NamedTuple):
@@ -91,6 +95,11 @@ def _mapped(node: Node, places: Places) -> NodeCalls:
     op, axis = node.op, node.attributes.axis
     assert isinstance(op, AxisMap)
     table, shape = op.table(node), node.output.shape
+    if max(len(table.places), shape[axis]) > MOST_TAPS:
+        raise ShapeError(
+            f"{op.name}: on a GPU the table of a map along an axis holds at most {MOST_TAPS} "
+            f"numbers, got one to {node.output.type}; {op.cure}"
+        )
     inputs, outputs = own_operands(node, places)
     (x,), (y,) = inputs, outputs
     held = arithmetic_dtype(x.dtype)
