@@ -69,8 +69,12 @@ class Encoder(nn.Module):
         self.token = nn.Embedding(vocab, width)
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.1, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.blocks = self.encoder.layers
         self.output = nn.Linear(width, vocab)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The encoder's layers."""
+        return self.encoder.layers
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.output(self.encoder(self.token(tokens)))
