@@ -30,7 +30,7 @@ nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 
 # graphc.torch with the first version of torch that it takes, in an environment of its own.
 torch-lowest: $(LOWEST)/.installed
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest tests/torch
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest tests/pytorch
 
 # Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
 mutants: $(VENV)/.installed-$(EXTRAS)
