@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,8 +104,8 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         self._ran: Planned | None = None
         self._example: tuple[list[Any], Any] = ([], None)
         self._compiled = torch.compile(
-            self.unplanned,
-            backend=backend(self._partition, self._run_of),
+            MethodType(_apart(PlannedStep.unplanned), self),
+            backend=backend(_weakly(self._partition), partial(_run_of, weakref.ref(self))),
             fullgraph=True,
             dynamic=False,
         )
@@ -190,25 +192,6 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
             return self.module(*args, **kwargs)
         return self.loss_fn(self.module(*args[:-1], **kwargs), args[-1])
 
-    def _run_of(self, module: fx.GraphModule, part: Part) -> Boxed:
-        """The function that a graph is; nodes are watched while `watched` says so."""
-        plain, number = runner(module), len(self.plans) - 1
-        again = cache(lambda: runner(not_overwriting(module)))
-
-        def run(args: list[Any]) -> tuple[Any, ...]:
-            if self._plans_only:
-                raise _PlannedOnlyError
-            if part == "backward" and is_run_again():
-                return again()(args)
-            if self._watch is None:
-                return plain(args)
-            if part == "forward":
-                self._ran = self.plans[number]
-            return runner(module, partial(self._watch, part))(args)
-
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
-
     def _partition(
         self, module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -228,6 +211,53 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         report = Report.of(torch_steps, planner, found, shown)
         self.plans.append(Planned(report, torch_steps, found, forward, backward, replay))
         return forward, backward
+
+
+def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
+    """The function that a graph of a step is; nodes are watched while `watched` says so.
+
+    A loss may be differentiated, and its backward graph be made a function, when the step is gone.
+    """
+    plain, made_for = runner(module), found()
+    again = cache(lambda: runner(not_overwriting(module)))
+    number = len(made_for.plans) - 1 if made_for is not None else 0
+    del made_for
+
+    def run(args: list[Any]) -> tuple[Any, ...]:
+        step = found()
+        if step is not None and step._plans_only:
+            raise _PlannedOnlyError
+        if part == "backward" and is_run_again():
+            return again()(args)
+        if step is None or step._watch is None:
+            return plain(args)
+        if part == "forward":
+            step._ran = step.plans[number]
+        return runner(module, partial(step._watch, part))(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _apart(function: Any) -> FunctionType:
+    """The function with a code of its own: what torch.compile keeps of it goes with the step."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}")
+    return FunctionType(code, function.__globals__, code.co_name)
+
+
+_NUMBERS = itertools.count()
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose object it does not keep: torch keeps what it compiles with."""
+    found = weakref.WeakMethod(method)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        bound = found()
+        assert bound is not None, "torch.compile is called by the step"
+        return bound(*args, **kwargs)
+
+    return called
 
 
 def prepared(
