@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from graphc.errors import OptionError
 from graphc.torch.versions import require_torch
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def plan(
     require_torch()
     from graphc.torch.step import planned
 
-    given = tuple(args), dict(kwargs or {})
+    given = _arguments(args, kwargs)
     return planned(module, *given, budget, max_extra_time, loss_fn, reserve, accumulate)
 
 
@@ -60,7 +61,7 @@ def frontier(
     require_torch()
     from graphc.torch.step import frontier
 
-    return frontier(module, tuple(args), dict(kwargs or {}), loss_fn, reserve, accumulate)
+    return frontier(module, *_arguments(args, kwargs), loss_fn, reserve, accumulate)
 
 
 def partition_fn(budget: int | str) -> Callable[..., Any]:
@@ -73,3 +74,17 @@ def partition_fn(budget: int | str) -> Callable[..., Any]:
     from graphc.torch.step import partition_fn
 
     return partition_fn(budget)
+
+
+def _arguments(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call as they are given on; raises `OptionError` for what are none."""
+    if not isinstance(args, tuple | list):
+        raise OptionError(
+            "args is a tuple of the module's arguments, such as (x,) or (x, labels), got "
+            f"{type(args).__name__}"
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise OptionError(
+            f"kwargs maps names of the module's arguments to them, got {type(kwargs).__name__}"
+        )
+    return tuple(args), dict(kwargs or {})

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from graphc.errors import OptionError, TorchError
+from graphc.errors import OptionError, TorchError, quoted, truth
 from graphc.ir.types import parse_bytes
 from graphc.planning.sequence_planner import SequencePlan
 from graphc.torch.backend import Part, backend, is_run_again, refuse_second_derivatives
@@ -55,7 +55,9 @@ class Goal:
         if budget is not None and max_extra_time is not None:
             raise OptionError("give a budget or max_extra_time, not both")
         if max_extra_time is not None and not (
-            isinstance(max_extra_time, int | float) and max_extra_time >= 0
+            isinstance(max_extra_time, int | float)
+            and not isinstance(max_extra_time, bool)
+            and max_extra_time >= 0
         ):
             raise OptionError(f"max_extra_time is a number from 0 up, got {max_extra_time!r}")
         self.budget = None if budget is None else parse_bytes("budget", budget)
@@ -315,7 +317,13 @@ def planned(
     accumulate: bool,
 ) -> PlannedStep:
     """What `graphc.torch.plan` gives."""
-    kept = reserve_bytes(reserve)
+    if not isinstance(module, nn.Module):
+        raise OptionError(f"module is a torch.nn.Module, got {type(module).__name__}")
+    if loss_fn is not None and not callable(loss_fn):
+        raise OptionError(f"loss_fn is a function of output and target, got {quoted(loss_fn)}")
+    if loss_fn is not None and not args:
+        raise OptionError("with loss_fn, the last of args is its target, got no args")
+    accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
     step = PlannedStep(
         module,
         Goal(budget, max_extra_time),

@@ -19,7 +19,7 @@ ONE_NODE = {"ConvNeXt"}
 """Modules whose peak, at this size, is one node with its operands, which nothing lowers."""
 RATES = {"LSTM": 2.0, "MLP": 8.0, "preact-ResNet": 0.02, "VAE": 1e-4}
 FALLS = {"MLP": 0.99}
-"""Losses behind 20 steps, as parts of the first; labels are random, so deep nets learn them late."""
+"""Losses behind 20 steps, as parts of the first; labels are random: deep nets learn them late."""
 
 
 def drawn(name):
