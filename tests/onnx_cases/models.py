@@ -29,3 +29,24 @@ def run(network, **feeds):
     program = graphc.compile(outputs=dict(network.outputs))
     network.initialize(program)
     return program.step(feeds)
+
+
+def layers(weight_seed=0):
+    """Two layers under scopes, the batch symbolic, as PyTorch names them."""
+    nodes = [
+        helper.make_node("Gemm", ["x:0", "fc1.weight", "fc1.bias"], ["/fc1/Gemm_output_0"],
+                         "/fc1/Gemm", transB=1),
+        helper.make_node("Relu", ["/fc1/Gemm_output_0"], ["h"], "/Relu"),
+        helper.make_node("MatMul", ["h", "onnx::MatMul_12"], ["m"], "/fc2/MatMul"),
+        helper.make_node("Add", ["m", "fc2.bias"], ["a"], "/fc2/Add"),
+        helper.make_node("Mul", ["a", "two"], ["y"], "Scale_7"),
+    ]  # fmt: skip
+    tensors = {
+        "fc1.weight": array((5, 4)),
+        "fc1.bias": array((5,), 1),
+        "onnx::MatMul_12": array((5, 3), 2),
+        "fc2.bias": array((3,), 3),
+        "two": np.float32(2),
+    }
+    types = {"x:0": (FLOAT, ("N", 4))}, {"y": (FLOAT, ("N", 3))}
+    return model(nodes, *types, tensors), tensors
