@@ -10,7 +10,7 @@ import torch
 import graphc
 from graphc.ir.builder import apply
 from graphc.ir.graph import State, Value
-from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes
+from graphc.ops.batch_norm import BatchNorm, BatchNormAttributes, by_statistics
 from graphc.ops.norm import EpsilonAttributes, GroupNorm, GroupNormAttributes, LayerNorm
 from graphc.ops.rms_norm import RmsNorm
 from graphc.torch.calls import Call, Moved, Result, UnsupportedError
@@ -42,13 +42,13 @@ def batch_norm(call: Call) -> Result:
     has_running = call.has("running_mean")
     if not call.get("training", False):
         running = (call.value("running_mean"), call.value("running_var"))
-        y = _by_statistics(x, scale, bias, *running, epsilon)
+        y = by_statistics(x, scale, bias, *running, epsilon)
     elif has_running:
         return _training(call, x, scale, bias, epsilon)
     else:
         axes = [i for i in range(x.type.rank) if i != 1]
         found, spread = graphc.mean(x, axes), graphc.var(x, axes)
-        y = _by_statistics(x, scale, bias, found, spread, epsilon)
+        y = by_statistics(x, scale, bias, found, spread, epsilon)
     return y if call.operator == "batch_norm" else _alone(call, y)
 
 
@@ -70,15 +70,6 @@ def _alone(call: Call, y: Value) -> Sequence[Value | None]:
     if call.wants(1) or call.wants(2):
         raise UnsupportedError("the batch's statistics are no outputs here")
     return (y, None, None)
-
-
-def _by_statistics(
-    x: Value, scale: Value, bias: Value, mean: Value, variance: Value, epsilon: float
-) -> Value:
-    return graphc.batch_norm(
-        x, epsilon, scale=scale, bias=bias, running_mean=mean, running_variance=variance,
-        frozen=True,
-    )  # fmt: skip
 
 
 @rule("layer_norm", "native_layer_norm")
@@ -129,7 +120,7 @@ def instance_norm(call: Call) -> Value:
     epsilon = float(call["eps"])
     if not call["use_input_stats"]:
         running = (call.value("running_mean"), call.value("running_var"))
-        return _by_statistics(x, scale, bias, *running, epsilon)
+        return by_statistics(x, scale, bias, *running, epsilon)
     if call.has("running_mean"):
         raise UnsupportedError("instance norm has no running statistics here")
     return _by_groups(x, x.shape[1], epsilon, scale, bias)
