@@ -262,6 +262,11 @@ class Vae(nn.Module):
             nn.ConvTranspose2d(width, 3, 4, 2, 1),
         )
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """Encoder and decoder."""
+        return [self.encode, self.decode]
+
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Reconstruction error and divergence, a mean over the batch."""
         mean, log_variance = self.encode(x).chunk(2, 1)

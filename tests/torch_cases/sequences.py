@@ -16,6 +16,11 @@ class Recurrent(nn.Module):
         self.cells = cells(hidden, hidden, layers)
         self.output = nn.Linear(hidden, vocab)
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """All layers, which torch runs in one call."""
+        return [self.cells]
+
     def forward(self, tokens: Tensor) -> Tensor:
         return self.output(self.cells(self.embed(tokens))[0])
 
