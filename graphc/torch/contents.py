@@ -17,6 +17,8 @@ import torch
 from torch import fx
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
+from graphc.torch.measure import allocated_bytes
+
 aten = torch.ops.aten
 
 NORM = aten._native_batch_norm_legit_functional.default
@@ -114,7 +116,7 @@ class Walk:
         fake = node.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             return self.numbers.of(*parts)
-        made = Storage(_bytes_of(fake), node.name, fake, outside=True)
+        made = Storage(allocated_bytes(fake), node.name, fake, outside=True)
         storage = self._sources.setdefault(_key(fake), made)
         return Tensor(self.numbers.of(*parts), storage, storage.version)
 
@@ -165,7 +167,7 @@ class Walk:
         results = self._results(node, target, number, tuple(args), done)
         if saves:
             kept = node.meta["val"][0]
-            done.state = Storage(_bytes_of(kept), node.name, kept)
+            done.state = Storage(allocated_bytes(kept), node.name, kept)
             results = (Tensor(self._drawn_from, done.state, 0), results)
         self.env[node] = results
         return done
@@ -223,7 +225,7 @@ class Walk:
             place = path[0] if path else 0
             storage = written.get(place) or known.get(_key(fake))
             if storage is None:
-                storage = known[_key(fake)] = Storage(_bytes_of(fake), node.name, fake)
+                storage = known[_key(fake)] = Storage(allocated_bytes(fake), node.name, fake)
                 done.makes.append(storage)
             beside = idle if place >= STATISTICS else ()
             return Tensor(self.numbers.of("result", number, path, beside), storage, storage.version)
@@ -312,10 +314,6 @@ def fakes_in(value: Any) -> Iterator[torch.Tensor]:
 
 def _key(fake: torch.Tensor) -> int:
     return int(fake.untyped_storage()._cdata)
-
-
-def _bytes_of(fake: torch.Tensor) -> int:
-    return int(fake.untyped_storage().nbytes())
 
 
 def _device_of(node: fx.Node) -> str:

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from graphc.errors import TorchError
 from graphc.files import write_atomically
 from graphc.torch.joint import Joint, Step, is_random, mutates
-from graphc.torch.measure import measured_peak, peaks, seconds_of
+from graphc.torch.measure import allocated_bytes, measured_peak, peaks, seconds_of
 from graphc.torch.runner import callable_of
 from graphc.torch.steps import Measured, device_of, random_state
 
@@ -208,9 +208,8 @@ def _numbers(node: fx.Node) -> Any:
 
 def _result_bytes(result: Any) -> tuple[int, ...]:
     storages = {
-        storage._cdata: storage.nbytes()
+        leaf.untyped_storage()._cdata: allocated_bytes(leaf)
         for leaf in tree_leaves(result)
         if isinstance(leaf, torch.Tensor)
-        for storage in [leaf.untyped_storage()]
     }
     return tuple(storages.values())

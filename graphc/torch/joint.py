@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from graphc.torch.measure import allocated_bytes
 from graphc.torch.refusals import refuse_node
 
 aten = torch.ops.aten
@@ -164,7 +165,7 @@ class Joint:
         key = storage_key(tensor)
         if key not in self._number:
             self._number[key] = len(self.bytes)
-            self.bytes.append(int(tensor.untyped_storage().nbytes()))
+            self.bytes.append(allocated_bytes(tensor))
             self.base.append(node)
         return self._number[key]
 

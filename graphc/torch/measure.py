@@ -98,10 +98,19 @@ def _peak_on_gpu(run: Callable[[], object], device: torch.device) -> int:
     return int(torch.cuda.max_memory_allocated(device) - before)
 
 
+GPU_BLOCK = 512
+"""Of so many bytes are the blocks of torch's caching allocator."""
+
+
+def allocated_bytes(tensor: torch.Tensor) -> int:
+    """Bytes that torch's allocator hands out for a tensor's storage: on a GPU, whole blocks."""
+    count = int(tensor.untyped_storage().nbytes())
+    return -(-count // GPU_BLOCK) * GPU_BLOCK if tensor.device.type == "cuda" else count
+
+
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the tensors' storages, each of which counts once."""
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
-    return sum(storage.nbytes() for storage in storages.values())
+    return sum({each.untyped_storage()._cdata: allocated_bytes(each) for each in tensors}.values())
 
 
 LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 20, 0.02

@@ -43,3 +43,17 @@ def test_peak_of_a_step():
     assert measured_peak(run, [x, w]) == storage_bytes([x, w]) + two_and_scalars
     # the gradient that is there already is added to, by one that is made as the first time
     assert measured_peak(run, [x, w, w.grad]) == storage_bytes([x, w, w.grad]) + two_and_scalars
+
+
+def test_a_gpu_hands_out_whole_blocks():
+    """As its caching allocator counts them; on the CPU each byte is one."""
+    from torch._subclasses import FakeTensorMode
+
+    from graphc.torch.measure import allocated_bytes, storage_bytes
+
+    with FakeTensorMode():
+        on_gpu = [torch.empty(count, dtype=torch.uint8, device="cuda") for count in (0, 1, 512)]
+        on_gpu.append(torch.empty(1025, dtype=torch.uint8, device="cuda")[:3])
+    assert [allocated_bytes(each) for each in on_gpu] == [0, 512, 512, 1536]
+    assert storage_bytes([*on_gpu, on_gpu[-1][1:]]) == 2560
+    assert allocated_bytes(bytes_of(1025)[:3]) == 1025
