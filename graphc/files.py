@@ -13,8 +13,8 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -68,6 +68,19 @@ def write_atomically(
         raise error(f"cannot write {str(target)!r}: {_reason(failure)}; {rest}") from None
     if replaced:
         _sync_folder(target, error)
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock that a file is, made where it is missing: who else wants it waits.
+
+    Nobody waits where there are no locks. Raises `OSError` where the file cannot be made.
+    """
+    with open(path, "ab") as file:
+        if ON_UNIX:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def check_writable(path: str | os.PathLike[str], error: type[GraphcError]) -> None:

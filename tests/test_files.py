@@ -11,7 +11,7 @@ import pytest
 
 from graphc import files
 from graphc.errors import CheckpointError, GraphcError
-from graphc.files import check_writable, is_regular, is_standard_output, write_atomically
+from graphc.files import check_writable, is_regular, is_standard_output, locked, write_atomically
 
 OLD, NEW = b"old" * 1000, b"new content" * 100_000
 
@@ -367,3 +367,23 @@ def test_what_is_or_would_be_a_regular_file(tmp_path):
     assert is_regular(tmp_path / "none")
     for path in (tmp_path / "fifo", tmp_path / "link", tmp_path, "/dev/null", "/dev/stdout"):
         assert not is_regular(path)
+
+
+@pytest.mark.skipif(not files.ON_UNIX, reason="there are no locks")
+def test_who_wants_a_lock_that_is_held_waits(tmp_path):
+    """Both write to the same file, the second one behind the first one's last line."""
+    lock, lines, waits = tmp_path / "lock", [], threading.Event()
+
+    def other():
+        waits.set()
+        with locked(lock):
+            lines.append("other")
+
+    with locked(lock):
+        thread = threading.Thread(target=other)
+        thread.start()
+        waits.wait()
+        thread.join(timeout=0.05)
+        lines.append("first")
+    thread.join()
+    assert lines == ["first", "other"]

@@ -160,7 +160,9 @@ class Walk:
         if _plain_name(target) in COMMUTE and len(given) == 2:
             given.sort(key=repr)
         number = plain = self.numbers.of(_plain_name(target), *given)
-        is_random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        # What is written into its operands is called by a wrapper, whose first operand it is.
+        called = (getattr(each, "tags", ()) for each in (target, *args[:1]))
+        is_random = any(torch.Tag.nondeterministic_seeded in tags for tags in called)
         if is_random:
             number = self._drawn(plain, _device_of(node), state)
         done = Done(node, number, plain if is_random else None, overwritten=self._overwritten(node))

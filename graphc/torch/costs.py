@@ -1,6 +1,7 @@
 """Seconds and bytes of the nodes of a joint graph, measured once for each distinct node.
 
-A node is run on numbers of its own, of the types, shapes and strides that the graph says. What
+A node is run on numbers of its own, of the types, shapes and strides that the graph says. One that
+refuses these is taken to take as long as copying what it reads and writes, and no workspace. What
 counts is its target and what it is given: two layers of one shape are measured once. Results are
 kept in a file for each device and version of torch, so that the next plan has the same costs.
 """
@@ -13,7 +14,7 @@ import json
 import operator
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphc.errors import TorchError
-from graphc.files import write_atomically
-from graphc.torch.joint import Joint, Step, is_random, mutates
+from graphc.files import locked, write_atomically
+from graphc.torch.joint import Joint, Step, has_effects, is_random, tensors_of
 from graphc.torch.measure import allocated_bytes, measured_peak, peaks, seconds_of
 from graphc.torch.runner import callable_of
 from graphc.torch.steps import Measured, device_of, random_state
 
 UNMEASURED = Measured(0.0, 0, ())
-"""What a node is taken to cost that writes into its operands: it is run once in any plan."""
+"""What a node is taken to cost that has effects: it runs once in any plan, and not before."""
 
 
 def measure(joint: Joint, cache: Mapping[str, Measured] | None = None) -> dict[fx.Node, Measured]:
@@ -39,7 +40,7 @@ def measure(joint: Joint, cache: Mapping[str, Measured] | None = None) -> dict[f
     The random state and the contents of parameters stay as they are.
     """
     store = Store.of_device(_device(joint)) if cache is None else Store(None, dict(cache))
-    keys = {step.node: key_of(step.node) for step in joint.steps if not mutates(step.node)}
+    keys = {step.node: key_of(step.node) for step in joint.steps if not has_effects(step.node)}
     missing = {key: node for node, key in keys.items() if key not in store.known}
     if missing:
         store.add(_run(list(missing), list(missing.values())))
@@ -80,15 +81,20 @@ class Store:
         return cls(path, _read(path))
 
     def add(self, found: Mapping[str, Measured]) -> None:
-        """Take new measurements in, and keep them where the file can be written."""
+        """Take new measurements in, and keep them where the file can be written.
+
+        What another process has kept by now stays: its plans have those costs.
+        """
         self.known.update(found)
         if self.path is None:
             return
-        content = json.dumps({key: astuple(each) for key, each in sorted(self.known.items())})
         # A cache that cannot be kept costs a second at the next plan, and no more.
         with contextlib.suppress(OSError, TorchError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, [content.encode()], TorchError)
+            with locked(self.path.with_suffix(".lock")):
+                self.known.update(_read(self.path))
+                kept = {key: astuple(each) for key, each in sorted(self.known.items())}
+                write_atomically(self.path, json.dumps(kept).encode(), TorchError)
 
 
 def _read(path: Path) -> dict[str, Measured]:
@@ -96,8 +102,10 @@ def _read(path: Path) -> dict[str, Measured]:
     try:
         found = json.loads(path.read_text())
         return {
-            str(key): Measured(float(seconds), int(workspace), tuple(int(size) for size in sizes))
-            for key, (seconds, workspace, sizes) in found.items()
+            str(key): Measured(
+                float(seconds), int(workspace), tuple(int(size) for size in sizes), *map(bool, more)
+            )
+            for key, (seconds, workspace, sizes, *more) in found.items()
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
@@ -133,42 +141,72 @@ def _described(argument: Any) -> Any:
     return f"{value.dtype}{shape}{stride}{value.device}"
 
 
+FILLS = (0, 1)
+"""Integers of which operands are made: indices of anything; or pivots, divisors and the like."""
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Seconds of a node, bytes of its results, and of what integers; None where it does not run."""
+
+    seconds: float
+    result_bytes: tuple[int, ...]
+    fill: int | None
+
+
 def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
     """Times first, then bytes: a profiler would be part of the times."""
     with torch.no_grad(), torch.random.fork_rng(), _disable_current_modes():
         timed = [_timed(node) for node in nodes]
-        most = _peaks(nodes)
+        most = _peaks(nodes, [each.fill for each in timed])
     return {
-        key: Measured(seconds, max(peak - sum(sizes), 0), sizes)
-        for key, (seconds, sizes), peak in zip(keys, timed, most, strict=True)
+        key: Measured(
+            each.seconds,
+            max(peak - sum(each.result_bytes), 0),
+            each.result_bytes,
+            is_estimated=each.fill is None,
+        )
+        for key, each, peak in zip(keys, timed, most, strict=True)
     }
 
 
-def _timed(node: fx.Node) -> tuple[float, tuple[int, ...]]:
-    """Seconds of a node, and bytes of its results; raises `TorchError` where it does not run."""
-    call = _call(node)
-    try:
-        return seconds_of(call, device_of(node)), _result_bytes(call())
-    except Exception as error:
-        raise TorchError(
-            f"{node.target} cannot be run alone to see what it takes: {error}; keep it outside "
-            "the module that is planned"
-        ) from error
+def _timed(node: fx.Node) -> _Timed:
+    """What a node takes, of the first integers with which it runs."""
+    for fill in FILLS:
+        with contextlib.suppress(Exception):  # an op may refuse whatever numbers it is given
+            call = _call(node, fill)
+            return _Timed(seconds_of(call, device_of(node)), _result_bytes(call()), fill)
+    return _Timed(_seconds_of_copying(node), (), None)
 
 
-def _peaks(nodes: list[fx.Node]) -> list[int]:
+def _seconds_of_copying(node: fx.Node) -> float:
+    """Seconds in which as many bytes are read and written as operands and results have."""
+    tensors = [tensor for each in (node, *node.all_input_nodes) for tensor in tensors_of(each)]
+    moved = sum(each.numel() * each.element_size() for each in tensors)
+    device = device_of(node)
+    half = torch.empty(moved // 2 + 1, dtype=torch.uint8, device=device)
+    return seconds_of(half.clone, device)
+
+
+def _peaks(nodes: list[fx.Node], fills: list[int | None]) -> list[int]:
     """The most bytes that each node allocates; its operands are there for its turn alone."""
+    calls = list(zip(nodes, fills, strict=True))
     on_gpu = {node for node in nodes if device_of(node).type == "cuda"}
-    on_cpu = (_call(node) for node in nodes if node not in on_gpu)
+    on_cpu = (_call(node, fill) for node, fill in calls if node not in on_gpu)
     found = iter(peaks(on_cpu) if len(on_gpu) < len(nodes) else ())
     return [
-        measured_peak(_call(node), device=device_of(node)) if node in on_gpu else next(found)
-        for node in nodes
+        measured_peak(_call(node, fill), device=device_of(node)) if node in on_gpu else next(found)
+        for node, fill in calls
     ]
 
 
-def _call(node: fx.Node) -> Callable[[], Any]:
-    """A call of the node's op on operands made anew: they are there during the call alone."""
+def _call(node: fx.Node, fill: int | None) -> Callable[[], Any]:
+    """A call of the node's op on operands made anew: they are there during the call alone.
+
+    Without integers to make them of, nothing is called.
+    """
+    if fill is None:
+        return lambda: None
     run = callable_of(node.target)
     made: dict[fx.Node, Any] = {}
 
@@ -176,7 +214,7 @@ def _call(node: fx.Node) -> Callable[[], Any]:
         if not isinstance(argument, fx.Node):
             return argument
         if argument not in made:
-            made[argument] = _numbers(argument)
+            made[argument] = _numbers(argument, fill)
         return made[argument]
 
     def call() -> Any:
@@ -186,8 +224,8 @@ def _call(node: fx.Node) -> Callable[[], Any]:
     return call
 
 
-def _numbers(node: fx.Node) -> Any:
-    """A tensor as the graph says: floats around 1, integers 0, which are indices of anything.
+def _numbers(node: fx.Node, fill: int) -> Any:
+    """A tensor as the graph says: floats between 0 and 1, which may be probabilities, and integers.
 
     Bytes that an op makes beside its results mean something to its backward pass alone, and the
     graph may not know how many there are: the op is run for them.
@@ -197,12 +235,12 @@ def _numbers(node: fx.Node) -> Any:
         return value
     if node.target is operator.getitem and value.dtype == torch.uint8:
         whole, index = node.args
-        return _call(whole)()[index]
+        return _call(whole, fill)()[index]
     extents = zip(value.shape, value.stride(), strict=True)
     count = 1 + sum((size - 1) * step for size, step in extents) if value.numel() else 0
-    flat = torch.zeros(count, dtype=value.dtype, device=value.device)
+    flat = torch.full((count,), fill, dtype=value.dtype, device=value.device)
     if value.dtype.is_floating_point:
-        flat.uniform_(0.5, 1.5)
+        flat.uniform_(0.25, 0.75)
     return flat.as_strided(tuple(value.shape), tuple(value.stride()))
 
 

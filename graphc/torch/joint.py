@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.effects import _get_effect
 from torch.utils._pytree import tree_leaves
 
+from graphc.torch.gradients import copy_shared_gradients
 from graphc.torch.measure import allocated_bytes
-from graphc.torch.refusals import refuse_node
+from graphc.torch.refusals import called_op, refuse_node
 
 aten = torch.ops.aten
 
@@ -63,11 +65,15 @@ class Joint:
 
     def __init__(self, module: fx.GraphModule, forward_outputs: int) -> None:
         self.module = module
-        self.nodes = list(module.graph.nodes)
+        for node in module.graph.nodes:
+            refuse_node(node)
         _read_no_running_statistics(module.graph)
         _keep_recurrent_workspaces(module.graph)
-        for node in self.nodes:
-            refuse_node(node)
+        self.fake_mode = _fake_mode(module.graph)
+        """The mode in which the tensors of the graph were made."""
+        backward = behind_the_turn(module.graph)
+        copy_shared_gradients(module.graph, forward_outputs, backward, self.fake_mode)
+        self.nodes = list(module.graph.nodes)
         output = self.nodes[-1]
         self.outputs: tuple[fx.Node | None, ...] = tuple(output.args[0])
         self.output_descriptions = list(output.meta.get("desc", (None,) * len(self.outputs)))
@@ -86,12 +92,6 @@ class Joint:
             self._enter(node)
         for value in range(len(self.base)):
             self.base[value] = self._owner(self.base[value], value)
-
-    @cached_property
-    def fake_mode(self) -> Any:
-        """The mode in which the tensors of the graph were made."""
-        modes = (getattr(t, "fake_mode", None) for node in self.nodes for t in tensors_of(node))
-        return next(mode for mode in modes if mode is not None)
 
     @cached_property
     def turn(self) -> int:
@@ -131,13 +131,7 @@ class Joint:
 
     @cached_property
     def _backward(self) -> frozenset[fx.Node]:
-        found: set[fx.Node] = set()
-        for node in self.nodes:
-            is_tagged = node.meta.get("partitioner_tag") == "is_backward"
-            is_behind = any(each in found for each in node.all_input_nodes)
-            if is_tangent(node) or is_tagged or is_behind:
-                found.add(node)
-        return frozenset(found)
+        return behind_the_turn(self.module.graph)
 
     def _in_order(self) -> Iterator[fx.Node]:
         behind = self._backward
@@ -179,6 +173,22 @@ class Joint:
         return node
 
 
+def _fake_mode(graph: fx.Graph) -> Any:
+    modes = (getattr(t, "fake_mode", None) for node in graph.nodes for t in tensors_of(node))
+    return next(mode for mode in modes if mode is not None)
+
+
+def behind_the_turn(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The nodes of the backward pass, and the gradients that it is given."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        is_tagged = node.meta.get("partitioner_tag") == "is_backward"
+        is_behind = any(each in found for each in node.all_input_nodes)
+        if is_tangent(node) or is_tagged or is_behind:
+            found.add(node)
+    return frozenset(found)
+
+
 def is_tangent(node: fx.Node) -> bool:
     """Whether a node is a gradient that the backward pass is given."""
     return node.op == "placeholder" and "tangents" in str(node.target)
@@ -188,6 +198,21 @@ def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers."""
     tags = getattr(node.target, "tags", ())
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
+
+
+def has_effects(node: fx.Node) -> bool:
+    """Whether a node does more than give results, which is not to happen twice."""
+    called = called_op(node)
+    is_inside = called is not node.target
+    return mutates(node) or (is_inside and bool(_get_effect(called)))
+
+
+def runs_once(node: fx.Node) -> bool:
+    """Whether a node is never repeated: it has effects, or draws numbers where nothing sees it."""
+    called = called_op(node)
+    is_inside = called is not node.target
+    draws = torch.Tag.nondeterministic_seeded in getattr(called, "tags", ())
+    return has_effects(node) or (is_inside and draws)
 
 
 def mutates(node: fx.Node) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
+from torch._higher_order_ops.effects import with_effects
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
@@ -17,6 +18,12 @@ from graphc.torch.names import module_path
 
 COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
 """Namespaces of ops that wait for other processes."""
+
+FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)
+"""Run an op that writes into its operands on copies of these."""
+
+CHECKS = (torch.ops.aten._linalg_check_errors.default,)
+"""Ops whose only effect is an error, where what they are given says that there was one."""
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -45,12 +52,20 @@ def refuse_node(node: fx.Node) -> None:
             )
 
 
+def called_op(node: fx.Node) -> Any:
+    """The op that a node runs: the one inside, where its target is a wrapper of ops."""
+    if node.target in FUNCTIONALIZED:
+        return node.args[0]
+    return node.args[1] if node.target is with_effects else node.target
+
+
 def _refuse_higher_order(node: fx.Node, place: str) -> None:
-    if node.target in (auto_functionalized, auto_functionalized_v2):
+    called = called_op(node)
+    if node.target in FUNCTIONALIZED or called in CHECKS:
         return
-    if str(node.target) == "with_effects":
+    if node.target is with_effects:
         raise TorchError(
-            f"{node.args[1]}{place} is registered as having effects, and a plan measures an op and "
+            f"{called}{place} is registered as having effects, and a plan measures an op and "
             "may repeat it; call it outside the module, or take the effect away"
         )
     raise TorchError(

@@ -64,6 +64,8 @@ class Report:
     at_peak: str
     live: tuple[Live, ...]
     repeated: tuple[Repeated, ...]
+    estimated: tuple[str, ...]
+    """Nodes that do not run alone: seconds are those of copying, and no workspace is counted."""
     frontier: Frontier
     shown: Shown = field(repr=False, compare=False)
 
@@ -87,6 +89,9 @@ class Report:
             at_peak=node,
             live=tuple(live),
             repeated=tuple(_repeated(torch_steps, plan.sequence)),
+            estimated=tuple(
+                _told(node) for node, each in torch_steps.measured.items() if each.is_estimated
+            ),
             frontier=Frontier(points, planner.bound_bytes),
             shown=shown,
         )
@@ -107,6 +112,7 @@ class Report:
          "peak_node": str,
          "bytes_by_module": [{"module": str, "bytes": int}],   made in the step, at the peak
          "repeated": [{"module": str, "times": int, "seconds": float}],
+         "estimated": [str],             nodes that do not run alone, and so were not measured
          "frontier": {"bound_bytes": int,
                       "points": [{"peak_bytes": int, "extra_time_fraction": float}]}}
         """
@@ -122,6 +128,7 @@ class Report:
             "peak_node": self.at_peak,
             "bytes_by_module": [asdict(each) for each in self.live],
             "repeated": [asdict(each) for each in self.repeated],
+            "estimated": list(self.estimated),
             "frontier": self.frontier.json,
         }
 
@@ -153,7 +160,9 @@ class Report:
         lines = [f"{label:<14} {figure}" for label, figure in self._summary()]
         lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
-        return "\n".join([*lines, *_table("repeated", repeats)])
+        lines += _table("repeated", repeats)
+        rows = [(name, "as copying, no workspace") for name in self.estimated]
+        return "\n".join([*lines, *_table("not measured", rows)])
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:

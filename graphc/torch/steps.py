@@ -23,7 +23,7 @@ from torch import fx
 
 from graphc.planning.steps import Run, Steps
 from graphc.torch.in_place import may_overwrite
-from graphc.torch.joint import Joint, Step, aten, is_random, mutates
+from graphc.torch.joint import Joint, Step, aten, is_random, runs_once
 
 STATEFUL_NORMS = {
     aten._native_batch_norm_legit_functional.default: aten._native_batch_norm_legit.no_stats
@@ -36,11 +36,15 @@ NEW_STATISTICS = 3
 
 @dataclass(frozen=True)
 class Measured:
-    """What running a node takes: seconds, bytes beside its operands and results, and of these."""
+    """What running a node takes: seconds, bytes beside its operands and results, and of these.
+
+    Of a node that does not run alone it `is_estimated`, from the bytes that it reads and writes.
+    """
 
     seconds: float
     workspace: int
     result_bytes: tuple[int, ...]
+    is_estimated: bool = False
 
 
 class TorchSteps:
@@ -156,7 +160,7 @@ class TorchSteps:
         return frozenset(held - joint.source_values)
 
     def _must_run_once(self, node: fx.Node) -> bool:
-        if mutates(node):
+        if runs_once(node):
             return True
         # After the forward pass those have other contents.
         changed = any(source in self.joint.mutated for source in self._read_through_views(node))

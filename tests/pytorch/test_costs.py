@@ -9,19 +9,41 @@ pytestmark = pytest.mark.peers
 
 from torch import fx  # noqa: E402
 
-from graphc.errors import TorchError  # noqa: E402
+import graphc  # noqa: E402
 
 aten = torch.ops.aten
 
 
-def node_of(target, *shapes, strides=None):
+@torch.library.custom_op("graphc_tests::picky", mutates_args=())
+def picky(x: torch.Tensor) -> torch.Tensor:
+    if x.flatten()[0] != -7:
+        raise ValueError("no -7 in front")
+    return x * 2
+
+
+picky.register_fake(torch.empty_like)
+picky.register_autograd(lambda ctx, gradient: gradient * 2)
+
+
+class Picky(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x):
+        return picky((x * self.w).flatten().index_fill(0, torch.tensor([0]), -7.0)).exp().sum()
+
+
+def node_of(target, *shapes, strides=None, dtype=torch.float32):
     """A node that calls `target` on tensors of these shapes."""
     graph = fx.Graph()
     given = []
     for number, shape in enumerate(shapes):
         each = graph.placeholder(f"x{number}")
         stride = (strides or {}).get(number)
-        each.meta["val"] = torch.empty_strided(shape, stride) if stride else torch.empty(shape)
+        each.meta["val"] = (
+            torch.empty_strided(shape, stride) if stride else torch.empty(shape, dtype=dtype)
+        )
         given.append(each)
     node = graph.call_function(target, tuple(given))
     node.meta["val"] = torch.empty(1)
@@ -77,12 +99,39 @@ def test_numbers_drawn_while_measuring_leave_the_random_state():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_node_that_does_not_run_is_told():
-    with pytest.raises(
-        TorchError,
-        match=r"mm.default cannot be run alone .*cannot be multiplied.* outside the module",
-    ):
-        measured(node_of(aten.mm.default, (2, 3), (2, 3)))
+def test_numbers_are_such_as_ops_take():
+    """Probabilities, divisors, and rows of a table of one row."""
+    p = node_of(aten.bernoulli.default, (50,))
+    divided = node_of(aten.floor_divide.default, (50,), (50,), dtype=torch.int64)
+    row = node_of(aten.embedding.default, (1, 8), (50,))
+    row.args[1].meta["val"] = torch.zeros(50, dtype=torch.int64)
+    found = measured(p, divided, row)
+    assert [each.result_bytes for each in found] == [(50 * 4,), (50 * 8,), (50 * 8 * 4,)]
+    assert not any(each.is_estimated for each in found)
+
+
+def test_a_node_that_does_not_run_is_estimated_by_its_bytes():
+    """It refuses whatever it is given; the other one is measured all the same."""
+    refused, product = node_of(aten.mm.default, (2, 3), (2, 3)), node_of(aten.neg.default, (7,))
+    found, other = measured(refused, product)
+    assert found.is_estimated
+    assert (found.workspace, found.result_bytes) == (0, ())
+    assert found.seconds > 0
+    assert not other.is_estimated
+    assert other.result_bytes == (28,)
+
+
+def test_what_is_estimated_is_in_the_report():
+    """An op of one's own that takes nothing but what the module gives it."""
+    x = torch.randn(64, 64)
+    step = graphc.torch.plan(Picky(), (x,), max_extra_time=0.0)
+    (name,) = step.report.estimated
+    assert name.startswith("picky")
+    assert step.report.json["estimated"] == [name]
+    assert f"not measured\n  {name}: as copying, no workspace" in str(step.report)
+    found = step.verify()
+    assert found.same_bits
+    assert found.held
 
 
 def test_measurements_are_kept_by_device_and_read_again(tmp_path, monkeypatch):
@@ -98,3 +147,20 @@ def test_measurements_are_kept_by_device_and_read_again(tmp_path, monkeypatch):
     assert json.loads(again.path.read_text())
     again.path.write_text("{damaged")
     assert Store.of_device(torch.device("cpu")).known == {}
+
+
+def test_what_two_processes_measure_is_kept_by_both(tmp_path, monkeypatch):
+    """Each has read the file before the other wrote; of what both measured the first stays."""
+    from graphc.torch.costs import Store
+    from graphc.torch.steps import Measured
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cpu = torch.device("cpu")
+    one, other = Store.of_device(cpu), Store.of_device(cpu)
+    one.add({"mm": Measured(0.5, 12, (4,)), "add": Measured(0.1, 0, (4,))})
+    other.add({"mm": Measured(0.7, 12, (4,)), "tanh": Measured(0.2, 0, (), is_estimated=True)})
+    assert other.known == Store.of_device(cpu).known
+    assert other.known["mm"].seconds == 0.5
+    assert sorted(other.known) == ["add", "mm", "tanh"]
+    assert other.known["tanh"].is_estimated
+    assert sorted(one.path.parent.iterdir()) == [one.path, one.path.with_suffix(".lock")]

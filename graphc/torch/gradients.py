@@ -1,0 +1,97 @@
+"""Gradients that are tensors of their own, in the joint graph already.
+
+Autograd gives a parameter the gradient that comes in as its ``.grad`` if nobody else has that
+tensor, and its strides are the parameter's; else it makes a copy when the backward graph has
+returned (``torch/csrc/autograd/functions/accumulate_grad.h``), of which no plan knows. So these
+copies are made in the graph, where they are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+OF_MODULES = ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")
+"""What a copy takes over of the node that it copies: where that is in the program."""
+
+
+def copy_shared_gradients(
+    graph: fx.Graph, forward_outputs: int, made_behind: Collection[fx.Node], fake_mode: Any
+) -> None:
+    """Return a copy in the place of each gradient that autograd would copy.
+
+    It would, where a gradient is returned twice, where it is no result of the nodes `made_behind`
+    the forward pass, and where its strides are not those of the input that it is of.
+    """
+    output = next(iter(graph.find_nodes(op="output")))
+    inputs = {node.meta.get("desc"): node for node in graph.find_nodes(op="placeholder")}
+    returned = list(output.args[0])
+    described = output.meta.get("desc", ())
+    seen: set[fx.Node] = set()
+    for place in range(forward_outputs, min(len(returned), len(described))):
+        node = returned[place]
+        of = inputs.get(getattr(described[place], "grad_of", None))
+        if node is None or of is None:
+            continue
+        is_own = node not in seen and node in made_behind and node.op == "call_function"
+        seen.add(node)
+        if not is_own or not _obeys(node.meta["val"], of.meta["val"]):
+            behind = node if is_own and _is_whole(node) else output.prev
+            returned[place] = _copied(graph, behind, node, _order(of.meta["val"]), fake_mode)
+    output.args = (tuple(returned),)
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """Whether a gradient that nobody else reads fills its storage: a copy of it comes at once."""
+    value = node.meta["val"]
+    filled = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    return filled and len(node.users) == 1
+
+
+def _obeys(gradient: torch.Tensor, variable: torch.Tensor) -> bool:
+    """What ``obeys_layout_contract`` of ``grad_layout_contract.h`` says."""
+    if _order(variable) is None:
+        return bool(gradient.is_contiguous())
+    strides = zip(gradient.shape, gradient.stride(), variable.stride(), strict=True)
+    return all(one == other if size != 1 else one != 0 for size, one, other in strides)
+
+
+def _order(variable: torch.Tensor) -> Sequence[int] | None:
+    """The axes from the farthest elements to the nearest; None where these are not dense."""
+    order = sorted(range(variable.dim()), key=lambda axis: -variable.stride(axis))
+    expected = 1
+    for axis in reversed([axis for axis in order if variable.shape[axis] != 1]):
+        if variable.stride(axis) != expected:
+            return None
+        expected *= variable.shape[axis]
+    return order
+
+
+def _copied(
+    graph: fx.Graph, behind: fx.Node, node: fx.Node, order: Sequence[int] | None, fake_mode: Any
+) -> fx.Node:
+    """A copy whose elements lie in this order of axes."""
+    order = range(node.meta["val"].dim()) if order is None else order
+    contiguous = {"memory_format": torch.contiguous_format}
+    back = sorted(range(len(order)), key=order.__getitem__)
+    calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (aten.permute.default, (list(order),), {}),
+        (aten.clone.default, (), contiguous),
+        (aten.permute.default, (back,), {}),
+    ]
+    if list(order) == back == list(range(len(order))):
+        calls = calls[1:2]
+    for target, args, kwargs in calls:
+        with graph.inserting_after(behind):
+            made = graph.call_function(target, (node, *args), kwargs)
+        with fake_mode:
+            made.meta["val"] = target(node.meta["val"], *args, **kwargs)
+        made.meta.update({key: node.meta[key] for key in OF_MODULES if key in node.meta})
+        made.meta["partitioner_tag"] = "is_backward"
+        node = behind = made
+    return node
