@@ -52,12 +52,26 @@ def is_run_again() -> bool:
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
-def refuse_second_derivatives(found: Any) -> Any:
-    """What a call returned; differentiating its backward pass raises `TorchError`."""
-    tensors = (each for each in tree_leaves(found) if isinstance(each, torch.Tensor))
-    for function in {each.grad_fn for each in tensors} - {None}:
-        function.register_prehook(_refuse_create_graph)
+def with_first_derivatives(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What a call returns; differentiating its backward pass raises `TorchError`."""
+    begin = torch._C._autograd._get_sequence_nr()
+    found = call(*args, **kwargs)
+    for function in _made_since(begin, found):
+        if function.name() == "CompiledFunctionBackward":
+            function.register_prehook(_refuse_create_graph)
     return found
+
+
+def _made_since(begin: int, found: Any) -> set[Any]:
+    """The nodes of autograd that a call has made; what it was given may have others above."""
+    pending = [each.grad_fn for each in tree_leaves(found) if isinstance(each, torch.Tensor)]
+    seen: set[Any] = set()
+    while pending:
+        function = pending.pop()
+        if function is not None and function not in seen and function._sequence_nr() >= begin:
+            seen.add(function)
+            pending += [above for above, _ in function.next_functions]
+    return seen
 
 
 def _refuse_create_graph(_: Any) -> None:

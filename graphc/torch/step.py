@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from graphc.errors import OptionError, TorchError, quoted, truth
 from graphc.ir.types import parse_bytes
 from graphc.planning.sequence_planner import SequencePlan
-from graphc.torch.backend import Part, backend, is_run_again, refuse_second_derivatives
+from graphc.torch.backend import Part, backend, is_run_again, with_first_derivatives
 from graphc.torch.costs import measure
 from graphc.torch.emit import emit
 from graphc.torch.held import Held, held_by, reserve_bytes
@@ -117,7 +117,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         self._given = args, kwargs
         try:
             with traced_as_here():
-                return refuse_second_derivatives(self._compiled(*args, **kwargs))
+                return with_first_derivatives(self._compiled, args, kwargs)
         except _PlannedOnlyError:
             raise
         except Exception as error:
