@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
-from torch_cases import parts  # noqa: E402
+from torch_cases import parts, two_processes  # noqa: E402
 from torch_cases.checked import backward_of_sum, different, peak_of, step_of  # noqa: E402
 
 import graphc  # noqa: E402
@@ -194,3 +194,28 @@ def test_an_optimizer_that_cannot_be_rehearsed_is_told():
     optimizer = torch.optim.LBFGS(parts.layers(1).parameters())
     with pytest.raises(OptionError, match=r"LBFGS .* give reserve as a size"):
         graphc.torch.plan(parts.layers(1), (torch.randn(2, 64),), reserve=optimizer)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+def test_two_processes_average_the_gradients_of_planned_steps(tmp_path):
+    """DistributedDataParallel around a step trains as it does around the compiled module."""
+    for is_planned in (True, False):
+        torch.multiprocessing.spawn(
+            two_processes.train, (str(tmp_path), is_planned), two_processes.WORLD
+        )
+    trained = {path.stem: torch.load(path) for path in tmp_path.glob("*.pt")}
+    assert len(trained) == 2 * two_processes.WORLD
+    first, *others = trained.values()
+    for other in others:
+        assert all(map(torch.equal, first, other))
+
+    module, batches = two_processes.module_and_batches()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for step in range(two_processes.STEPS):
+        optimizer.zero_grad()
+        begin = two_processes.WORLD * step
+        whole = torch.cat(batches[begin : begin + two_processes.WORLD])
+        module(whole).square().mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(list(module.parameters()), first)
