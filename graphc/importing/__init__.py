@@ -1,1 +1,1 @@
-"""What readers of other frameworks' models share: names, weights, roles, problems, the network."""
+"""What readers of other frameworks' models share."""

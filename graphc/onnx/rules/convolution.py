@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import graphc
+from graphc.importing.windows import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
 from graphc.onnx.rules.windows import AUTO, window_of
-
-Convolution = Callable[..., Value]
-
-CONVOLUTIONS: Mapping[int, Convolution] = {1: graphc.conv1d, 2: graphc.conv2d, 3: graphc.conv3d}
-TRANSPOSED: Mapping[int, Convolution] = {
-    1: graphc.conv_transpose1d,
-    2: graphc.conv_transpose2d,
-    3: graphc.conv_transpose3d,
-}
 
 
 @rule("Conv")
@@ -58,7 +50,7 @@ def conv_transpose(call: Call) -> Value:
     cut = _transposed_padding(call, x, full, frame.stride, frame.padding)
     more = tuple((max(0, -before), max(0, -after)) for before, after in cut)
     is_wider, bias = any(map(any, more)), call.optional(2)
-    y = TRANSPOSED[axes](
+    y = TRANSPOSED_CONVOLUTIONS[axes](
         x,
         weight=w,
         bias=False if is_wider or bias is None else bias,

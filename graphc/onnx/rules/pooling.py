@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 import graphc
+from graphc.importing.windows import AVERAGE_POOLS, MAX_POOLS
 from graphc.ir.graph import Value
 from graphc.onnx.calls import Call, UnsupportedError
 from graphc.onnx.rules import rule
@@ -16,9 +17,6 @@ from graphc.onnx.rules.windows import Window, window_of
 from graphc.ops.pool import MaxPooling
 
 Entry = TypeVar("Entry")
-
-LARGEST = {1: graphc.max_pool1d, 2: graphc.max_pool2d, 3: graphc.max_pool3d}
-AVERAGE = {1: graphc.average_pool1d, 2: graphc.average_pool2d, 3: graphc.average_pool3d}
 
 
 @rule("MaxPool")
@@ -73,9 +71,9 @@ def _largest(x: Value, frame: Window, is_ceil: bool) -> Value:
     """A pool of largest elements; a window of many places is taken along one axis at a time."""
     axes = len(frame.size)
     if math.prod(frame.size) <= MaxPooling.most_places:
-        return LARGEST[axes](x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil)
+        return MAX_POOLS[axes](x, frame.size, frame.stride, frame.padding, frame.dilation, is_ceil)
     for axis in range(axes):
-        x = LARGEST[axes](
+        x = MAX_POOLS[axes](
             x,
             _alone(frame.size, axis, 1),
             _alone(frame.stride, axis, 1),
@@ -96,7 +94,7 @@ def average_pool(call: Call) -> Value:
     """The mean of each window, of the elements inside unless padding counts."""
     x = call.value(0)
     frame = window_of(call, x.shape[2:], call.required("kernel_shape"))
-    return AVERAGE[x.type.rank - 2](
+    return AVERAGE_POOLS[x.type.rank - 2](
         x,
         frame.size,
         frame.stride,

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import graphc
+from graphc.importing.windows import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from graphc.ir.graph import Value
 from graphc.torch.calls import Call, UnsupportedError, numbers_of
 from graphc.torch.rules import rule
-
-Convolution = Callable[..., Value]
-
-CONVOLUTIONS: Mapping[int, Convolution] = {1: graphc.conv1d, 2: graphc.conv2d, 3: graphc.conv3d}
-TRANSPOSED: Mapping[int, Convolution] = {
-    1: graphc.conv_transpose1d,
-    2: graphc.conv_transpose2d,
-    3: graphc.conv_transpose3d,
-}
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -80,4 +70,4 @@ def _transposed(
     x: Value, arguments: dict[str, object], padding: tuple[int, ...], extra: tuple[int, ...]
 ) -> Value:
     axes = len(padding)
-    return TRANSPOSED[axes](x, padding=padding, output_padding=extra, **arguments)
+    return TRANSPOSED_CONVOLUTIONS[axes](x, padding=padding, output_padding=extra, **arguments)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import graphc
+from graphc.importing.windows import AVERAGE_POOLS, MAX_POOLS
 from graphc.ir.graph import Value
 from graphc.ops.pool import MaxPooling
 from graphc.torch.calls import Call, UnsupportedError, numbers_of
 from graphc.torch.rules import rule
-
-Pool = Callable[..., Value]
-
-LARGEST: Mapping[int, Pool] = {1: graphc.max_pool1d, 2: graphc.max_pool2d, 3: graphc.max_pool3d}
-AVERAGE: Mapping[int, Pool] = {
-    1: graphc.average_pool1d,
-    2: graphc.average_pool2d,
-    3: graphc.average_pool3d,
-}
 
 
 def _axes(call: Call) -> int:
@@ -67,7 +59,7 @@ def _largest(x: Value, axes: int, frame: tuple[object, ...]) -> Value:
         raise UnsupportedError(
             f"a window has at most {MaxPooling.most_places} places, got {window}"
         )
-    return LARGEST[axes](x, *frame)
+    return MAX_POOLS[axes](x, *frame)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -80,7 +72,7 @@ def average_pool(call: Call) -> Value:
     is_ceil = bool(call["ceil_mode"])
     if divisor is not None and is_ceil:
         raise UnsupportedError("divisor_override together with ceil_mode is not supported")
-    y = AVERAGE[axes](_batched(call, axes), window, stride, padding, 1, is_ceil, counts)
+    y = AVERAGE_POOLS[axes](_batched(call, axes), window, stride, padding, 1, is_ceil, counts)
     if divisor is not None:
         y = graphc.mul(y, math.prod(window) / divisor)
     return graphc.reshape(y, call.shape)
@@ -97,7 +89,7 @@ def adaptive_average(call: Call) -> Value:
         y = graphc.adaptive_average_pool2d(x, (extents[0], extents[1]))
     else:
         window = _equal_parts(x, extents)
-        y = AVERAGE[axes](x, window, window)
+        y = AVERAGE_POOLS[axes](x, window, window)
     return graphc.reshape(y, call.shape)
 
 
