@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import graphc
 from graphc.runtime.profile import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -24,12 +25,6 @@ def output_argument(parser: argparse.ArgumentParser, name: str) -> None:
 
 def circumstances(packages: Sequence[str]) -> dict[str, Any]:
     """Date, machine, library versions and commit of a measurement."""
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     head = ["git", "rev-parse", "--short", "HEAD"]
     try:
         commit = subprocess.run(
@@ -41,9 +36,19 @@ def circumstances(packages: Sequence[str]) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": {package: _version(package) for package in packages},
         "commit": commit,
     }
+
+
+def _version(package: str) -> str | None:
+    """Of graphc, the tree's that is measured, whatever is installed."""
+    if package == "graphc":
+        return graphc.__version__
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
