@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 from torch._higher_order_ops.effects import _get_effect
 from torch.utils._pytree import tree_leaves
 
@@ -41,6 +42,19 @@ RNN_WORKSPACE = 3
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
     """The fake tensors that a node gives, in order."""
     return [t for t in tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+
+
+def _may_be_learned(node: fx.Node) -> bool:
+    """Whether an output has a gradient, as far as the graph knows."""
+    value = node.meta.get("val")
+    is_float = isinstance(value, torch.Tensor) and value.dtype.is_floating_point
+    return is_float and node.target is not aten.detach.default
+
+
+def _bytes_alone(node: fx.Node) -> int:
+    """Bytes of a tensor that lies in a storage of its own."""
+    value = node.meta["val"]
+    return int(value.numel() * value.element_size())
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -102,6 +116,32 @@ class Joint:
     def tangents(self) -> list[fx.Node]:
         """The gradients that the backward pass is given."""
         return [node for node in self.sources if is_tangent(node)]
+
+    @cached_property
+    def outer_gradients(self) -> tuple[int, int]:
+        """Bytes that autograd takes between the passes for outputs that are views of others.
+
+        Their gradients, and one of what they view, are there beside the sum of all, which the
+        backward pass is given; and for a moment one of them, padded to what it is a view of.
+        """
+        count = self.forward_outputs
+        pairs = zip(self.output_descriptions[:count], self.outputs[:count], strict=True)
+        outputs = {what: node for what, node in pairs if node is not None}
+        summed = {getattr(node.meta.get("desc"), "output", None) for node in self.tangents}
+        views = [
+            node
+            for what, node in outputs.items()
+            if isinstance(what, PlainAOTOutput) and what not in summed and _may_be_learned(node)
+        ]
+        kept = padded = 0
+        for what in summed.intersection(outputs):
+            viewed = outputs[what]
+            its = [view for view in views if self.values[view] == self.values[viewed]]
+            if its:
+                returned = [viewed] if isinstance(what, PlainAOTOutput) else []
+                kept += sum(map(_bytes_alone, [*its, *returned]))
+                padded = max(padded, _bytes_alone(viewed))
+        return kept, padded
 
     @cached_property
     def mutated(self) -> frozenset[fx.Node]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,9 +20,7 @@ from torch import fx
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes
 from graphc.torch.contents import Done, Numbers, Storage, Tree, Walk, fakes_in, tensors_in
-
-RANDOM_STATE = -1
-"""Stands for the result that is the state of a random generator."""
+from graphc.torch.lives import RANDOM_STATE, Content, Life, Moment, Replay
 
 
 @dataclass(frozen=True)
@@ -32,61 +29,6 @@ class Weight:
 
     workspace: int
     results: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A node that computes, and the bytes that live then; `node` is None for the turn."""
-
-    node: fx.Node | None
-    original: fx.Node | None
-    """The node of the joint graph that it stands for."""
-    bytes: int
-    made: int
-    """Bytes of the storages that it makes."""
-    workspace: int
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a storage holds from a moment on, until it is overwritten, and when that is read.
-
-    The moment is -1 for what is there before the step; `tensor` has its shape and type.
-    """
-
-    moment: int
-    tensor: torch.Tensor
-    readers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Life:
-    """A storage that lives from the moment `first` to before the moment `last`."""
-
-    bytes: int
-    first: int
-    last: int
-    result: int
-    """Which of its node's results it is, or `RANDOM_STATE`."""
-    contents: tuple[Content, ...]
-    is_held: bool
-    """Whether the caller has it at the end."""
-
-
-@dataclass(frozen=True)
-class Replay:
-    """What lives when in a step; moments are those of the forward graph, the turn, the backward."""
-
-    moments: tuple[Moment, ...]
-    lives: tuple[Life, ...]
-    sources: tuple[tuple[Content, ...], ...]
-    """What is there before, by the placeholders of the joint graph; empty for what is no tensor."""
-    turn: int
-
-    @cached_property
-    def peak(self) -> Moment:
-        """The first moment of the most bytes."""
-        return max(self.moments, key=lambda moment: moment.bytes)
 
 
 @dataclass(frozen=True)
@@ -102,6 +44,8 @@ class Plan:
     forward: fx.Graph
     backward: fx.Graph
     weights: Mapping[fx.Node, Weight]
+    turn: Weight
+    """What autograd takes between the graphs, for a moment and to the end of the step."""
     fixed_bytes: int
 
 
@@ -202,7 +146,7 @@ class _Emitted:
         outputs = self.plan.forward_outputs
         self._expect(returned[:outputs], self.joint.returns[:outputs], "the forward graph")
         turn = len(self.moments)
-        self.moments.append((None, None, 0))
+        self.moments.append((None, None, self.plan.turn.workspace))
         trees = [None if node is None else self._there(node) for node in returned]
         for tree in trees:
             self._touch(tree)
@@ -229,6 +173,9 @@ class _Emitted:
     def _backward(self) -> None:
         taken = _placeholders(self.plan.backward)
         tangents = [self._tangent(place) for place in range(len(self.joint.tangents))]
+        for size in self.plan.turn.results:
+            whole = torch.empty(size, dtype=torch.uint8, device="meta")
+            self._make_at_turn(Storage(size, "gradients of views", whole), len(tangents))
         given = [*self.saved, *tangents]
         if len(taken) != len(given):
             raise _wrong(
@@ -251,9 +198,12 @@ class _Emitted:
     def _tangent(self, place: int) -> Tree:
         tree = self.walk.outside(self.joint.tangents[place], "tangent", place)
         for tensor in tensors_in(tree):
-            self._make(tensor.storage, self.turn, tensor.storage.bytes, place)
-            self.held.add(tensor.storage)
+            self._make_at_turn(tensor.storage, place)
         return tree
+
+    def _make_at_turn(self, storage: Storage, place: int) -> None:
+        self._make(storage, self.turn, storage.bytes, place)
+        self.held.add(storage)
 
     def _through(self, graph: fx.Graph) -> None:
         for node in graph.nodes:

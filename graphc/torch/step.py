@@ -24,9 +24,10 @@ from graphc.torch.emit import emit
 from graphc.torch.held import Held, held_by, reserve_bytes
 from graphc.torch.in_place import not_overwriting
 from graphc.torch.joint import Joint
+from graphc.torch.lives import Replay
 from graphc.torch.planner import BudgetPlanner
 from graphc.torch.refusals import as_graphc_error, refuse_subclasses
-from graphc.torch.replay import Plan, Replay, Weight, check
+from graphc.torch.replay import Plan, Weight, check
 from graphc.torch.report import Report, does_not_fit
 from graphc.torch.runner import Boxed, runner
 from graphc.torch.sources import names_of_sources
@@ -291,7 +292,9 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
         for node, measured in torch_steps.measured.items()
     }
     fixed = torch_steps.steps.fixed_bytes
-    return Plan(joint.module.graph, joint.forward_outputs, forward, backward, weights, fixed)
+    kept, padded = joint.outer_gradients
+    turn = Weight(padded, (kept,) if kept else ())
+    return Plan(joint.module.graph, joint.forward_outputs, forward, backward, weights, turn, fixed)
 
 
 def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> SequencePlan:

@@ -5,7 +5,8 @@ Beside the nodes that compute there are
     the random state, before each random op                    a repeat draws from it again
     new running statistics, before each norm that updates any  a repeat does not make them
     the statistics of a norm before, behind the next           nor does it read them
-    the turn, where the forward pass returns                   makes the tangents
+    the turn, where the forward pass returns                   makes the tangents, and gradients
+                                                               of outputs that are views of others
 
 none of which is ever repeated, so that each byte is counted where it lies. What the forward pass
 returns is held to the end, as by a caller. What is there before the step (parameters, buffers,
@@ -66,6 +67,10 @@ class TorchSteps:
         self.state_of: dict[int, int] = {}
         """The value of the random state that each random step reads."""
         self.bytes = list(joint.bytes)
+        outer, self._padded = joint.outer_gradients
+        self.outer = (len(self.bytes),) if outer else ()
+        """The value that stands for gradients of outputs that are views of others."""
+        self.bytes += [outer] if outer else []
         self._cost: list[float] = []
         self._workspace: list[int] = []
         self._inputs: list[tuple[int, ...]] = []
@@ -144,12 +149,15 @@ class TorchSteps:
     def _add_turn(self) -> None:
         self._turn = len(self.nodes)
         tangents = self.joint.tangents
-        self._add_once(tuple(dict.fromkeys(v for n in tangents for v in self.joint.values[n])))
+        given = dict.fromkeys(value for node in tangents for value in self.joint.values[node])
+        self._add_once((*given, *self.outer), workspace=self._padded)
 
-    def _add_once(self, makes: tuple[int, ...], reads: tuple[int, ...] = ()) -> None:
+    def _add_once(
+        self, makes: tuple[int, ...], reads: tuple[int, ...] = (), workspace: int = 0
+    ) -> None:
         """What happens beside the nodes: it takes no time, and is never repeated."""
         self._once.add(len(self.nodes))
-        self._append(None, reads, makes, Measured(0.0, 0, ()))
+        self._append(None, reads, makes, Measured(0.0, workspace, ()))
 
     @cached_property
     def held(self) -> frozenset[int]:
@@ -157,7 +165,7 @@ class TorchSteps:
         joint = self.joint
         nodes = [*joint.outputs, *joint.tangents]
         held = {value for node in nodes if node is not None for value in joint.values[node]}
-        return frozenset(held - joint.source_values)
+        return frozenset(held - joint.source_values).union(self.outer)
 
     def _must_run_once(self, node: fx.Node) -> bool:
         if runs_once(node):

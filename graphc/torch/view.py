@@ -17,8 +17,8 @@ from torch import fx
 from graphc.ir.types import exact_bytes
 from graphc.packing import pack
 from graphc.torch.held import Held
+from graphc.torch.lives import RANDOM_STATE, Content, Life, Moment, Replay
 from graphc.torch.names import module_path
-from graphc.torch.replay import RANDOM_STATE, Content, Life, Moment, Replay
 from graphc.torch.steps import TorchSteps
 from graphc.view.page import Limit, page_of
 from graphc.view.page_model import HOWS, PHASES, Table
