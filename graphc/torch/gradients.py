@@ -8,7 +8,7 @@ copies are made in the graph, where they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,28 +21,36 @@ OF_MODULES = ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")
 
 
 def copy_shared_gradients(
-    graph: fx.Graph, forward_outputs: int, made_behind: Collection[fx.Node], fake_mode: Any
+    graph: fx.Graph,
+    forward_outputs: int,
+    kept_for: Iterable[fx.Node],
+    made_behind: Collection[fx.Node],
+    fake_mode: Any,
 ) -> None:
-    """Return a copy in the place of each gradient that autograd would copy.
+    """Return a copy in the place of each gradient that autograd would copy to keep it.
 
-    It would, where a gradient is returned twice, where it is no result of the nodes `made_behind`
-    the forward pass, and where its strides are not those of the input that it is of.
+    It keeps those of the inputs `kept_for`, and copies what is returned twice, what no node
+    `made_behind` the forward pass makes, and what has other strides than the input that it is of.
     """
     output = next(iter(graph.find_nodes(op="output")))
-    inputs = {node.meta.get("desc"): node for node in graph.find_nodes(op="placeholder")}
+    inputs = {node.meta.get("desc"): node for node in kept_for}
     returned = list(output.args[0])
-    described = output.meta.get("desc", ())
-    seen: set[fx.Node] = set()
-    for place in range(forward_outputs, min(len(returned), len(described))):
+    of = {
+        place: inputs.get(getattr(what, "grad_of", None))
+        for place, what in enumerate(output.meta.get("desc", ()))
+        if place >= forward_outputs
+    }
+    seen = {returned[place] for place, variable in of.items() if variable is None}
+    for place, variable in of.items():
         node = returned[place]
-        of = inputs.get(getattr(described[place], "grad_of", None))
-        if node is None or of is None:
+        if node is None or variable is None:
             continue
         is_own = node not in seen and node in made_behind and node.op == "call_function"
         seen.add(node)
-        if not is_own or not _obeys(node.meta["val"], of.meta["val"]):
+        if not is_own or not _obeys(node.meta["val"], variable.meta["val"]):
             behind = node if is_own and _is_whole(node) else output.prev
-            returned[place] = _copied(graph, behind, node, _order(of.meta["val"]), fake_mode)
+            order = _order(variable.meta["val"])
+            returned[place] = _copied(graph, behind, node, order, fake_mode)
     output.args = (tuple(returned),)
 
 

@@ -8,7 +8,7 @@ the backward pass stands behind what belongs to the forward pass.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,10 +74,13 @@ class Step:
 class Joint:
     """Values and steps of a joint graph; `forward_outputs` of its outputs are the forward pass's.
 
+    Gradients of `results`, which autograd has made of other tensors, nobody keeps behind the step.
     Raises `TorchError` for what cannot be planned: symbolic sizes, collectives, effects.
     """
 
-    def __init__(self, module: fx.GraphModule, forward_outputs: int) -> None:
+    def __init__(
+        self, module: fx.GraphModule, forward_outputs: int, results: Iterable[torch.Tensor] = ()
+    ) -> None:
         self.module = module
         for node in module.graph.nodes:
             refuse_node(node)
@@ -85,8 +88,11 @@ class Joint:
         _keep_recurrent_workspaces(module.graph)
         self.fake_mode = _fake_mode(module.graph)
         """The mode in which the tensors of the graph were made."""
+        keys = {storage_key(self.fake_mode.from_tensor(each)) for each in results}
+        inputs = module.graph.find_nodes(op="placeholder")
+        kept_for = [n for n in inputs if keys.isdisjoint(map(storage_key, tensors_of(n)))]
         backward = behind_the_turn(module.graph)
-        copy_shared_gradients(module.graph, forward_outputs, backward, self.fake_mode)
+        copy_shared_gradients(module.graph, forward_outputs, kept_for, backward, self.fake_mode)
         self.nodes = list(module.graph.nodes)
         output = self.nodes[-1]
         self.outputs: tuple[fx.Node | None, ...] = tuple(output.args[0])

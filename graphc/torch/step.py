@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from graphc.errors import OptionError, TorchError, quoted, truth
 from graphc.ir.types import parse_bytes
@@ -200,7 +200,9 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         refuse_subclasses(self, self._given)
         held = self._held(self, self._given)
-        torch_steps, planner = prepared(module, num_fwd_outputs, held.bytes)
+        torch_steps, planner = prepared(
+            module, num_fwd_outputs, held.bytes, _results_in(self._given)
+        )
         found = chosen(planner, self.goal, torch_steps)
         forward, backward, replay = checked(torch_steps, found)
         shown = Shown(
@@ -263,11 +265,19 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def _results_in(given: Any) -> list[torch.Tensor]:
+    """The arguments that autograd has made of other tensors."""
+    return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
+
+
 def prepared(
-    module: fx.GraphModule, forward_outputs: int, fixed_bytes: int
+    module: fx.GraphModule,
+    forward_outputs: int,
+    fixed_bytes: int,
+    results: Iterable[torch.Tensor] = (),
 ) -> tuple[TorchSteps, BudgetPlanner]:
-    """The steps of a joint graph and their planner."""
-    joint = Joint(module, forward_outputs)
+    """The steps of a joint graph and their planner; `results` are as `Joint` has them."""
+    joint = Joint(module, forward_outputs, results)
     torch_steps = TorchSteps(joint, measure(joint), fixed_bytes)
     return torch_steps, BudgetPlanner(torch_steps.steps, torch_steps.state_of)
 

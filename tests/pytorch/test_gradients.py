@@ -83,6 +83,38 @@ def test_they_are_counted(name):
     assert peak_of(step, module, (x,)) == step.report.peak_bytes
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it
+def test_what_is_passed_on_is_not_copied():
+    """The gradient of a transposed input has its strides, and a leaf does not keep it so."""
+
+    class Turned(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.transpose(1, 2)).square().sum()
+
+    def copies(x):
+        step = graphc.torch.plan(Turned(SIDE, 8), (x,), max_extra_time=0.0)
+        wanted = [x, *step.parameters()]
+        measured = peak_of(
+            step, step.module, (x,), backward=lambda loss: torch.autograd.grad(loss, wanted)
+        )
+        assert measured == step.report.peak_bytes
+        graph = step.plans[-1].backward.graph
+        return len(graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default))
+
+    leaf = torch.randn(4, SIDE, SIDE, requires_grad=True)
+    assert copies(leaf.sin()) + 1 == copies(leaf)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it
+def test_what_is_passed_on_and_kept_is_copied():
+    """One gradient, for a parameter and for an input that is a result."""
+    module = Case(lambda x, a, b: (x + a + b.sum()).exp().sum())
+    x = torch.randn(SIDE, SIDE, requires_grad=True).sin()
+    step = graphc.torch.plan(module, (x,), max_extra_time=0.0)
+    (output,) = step.plans[-1].backward.graph.find_nodes(op="output")
+    assert len(set(output.args[0])) == len(output.args[0]) == 3
+
+
 VIEWS = {
     "a slice": lambda h: (h, h[1]),
     "all": lambda h: (h, h.t()),
