@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from graphc.errors import TorchError
+
 MARK = "graphc/"
 """Begins the names of the ranges that the profiler is told."""
 
@@ -75,7 +77,15 @@ def marked(name: object) -> AbstractContextManager[object]:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """What torch's allocator for the CPU does, known behind the end."""
+    """What torch's allocator for the CPU does, known behind the end.
+
+    Raises `TorchError` where a profiler runs already, which this one would end.
+    """
+    if torch.autograd._profiler_enabled():
+        raise TorchError(
+            "bytes are measured by torch's profiler, and one is running here; plan and verify "
+            "before it begins, and profile the steps alone"
+        )
     found = Recording()
     # One recording of several ranges needs the events of all of them.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:

@@ -5,6 +5,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.peers
 
+import graphc  # noqa: E402
+from graphc.errors import TorchError  # noqa: E402
+
 
 def bytes_of(count):
     return torch.empty(count, dtype=torch.uint8)
@@ -57,3 +60,18 @@ def test_a_gpu_hands_out_whole_blocks():
     assert [allocated_bytes(each) for each in on_gpu] == [0, 512, 512, 1536]
     assert storage_bytes([*on_gpu, on_gpu[-1][1:]]) == 2560
     assert allocated_bytes(bytes_of(1025)[:3]) == 1025
+
+
+def test_a_profiler_of_the_user_goes_on(tmp_path, monkeypatch):
+    """Nothing is measured within it, and its events are there at the end."""
+    module, x = torch.nn.Linear(3, 5), torch.randn(7, 3)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with torch.profiler.profile() as profiled:
+        with pytest.raises(TorchError, match=r"profiler, and one is running .* the steps alone"):
+            graphc.torch.plan(module, (x,))
+        module(x)
+    assert any(event.key == "aten::addmm" for event in profiled.key_averages())
+    step = graphc.torch.plan(module, (x,))
+    with torch.profiler.profile():
+        step(x).sum().backward()
+    assert module.weight.grad is not None
