@@ -45,7 +45,7 @@ def place_of(error: BaseException) -> str:
     return found
 
 
-_PASSED_THROUGH = ("graphc", "contextlib", "functools")
+_PASSED_THROUGH = ("graphc", "contextlib", "functools", "torch")
 """Packages whose lines are not where a program calls graphc; nor are those of frozen modules."""
 
 

@@ -12,10 +12,13 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.torch.runner import Boxed
+from graphc.torch.sources import source_names
 
-Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
-"""Takes a joint graph, its inputs and ``num_fwd_outputs``; gives the forward and backward graph."""
+Partition = Callable[[fx.GraphModule, int, list[str]], tuple[fx.GraphModule, fx.GraphModule]]
+"""Takes a joint graph, how many of its outputs are the forward pass's, and its inputs' names.
 
+Those are Dynamo's. It gives the forward and the backward graph.
+"""
 
 Part = Literal["forward", "backward", "inference"]
 
@@ -31,12 +34,21 @@ def backend(partition: Partition, run_of: Callable[[fx.GraphModule, Part], Boxed
 
         return compiled
 
-    return aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        partition_fn=partition,
-    )
+    def compile_graph(traced: fx.GraphModule, given: Sequence[Any]) -> Any:
+        names = source_names(traced)
+
+        def split(joint: fx.GraphModule, _: Any, *, num_fwd_outputs: int, **__: Any) -> Any:
+            return partition(joint, num_fwd_outputs, names)
+
+        made = aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            partition_fn=split,
+        )
+        return made(traced, given)
+
+    return compile_graph
 
 
 def _donate_nothing() -> None:

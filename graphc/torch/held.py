@@ -3,57 +3,82 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError
 from graphc.ir.types import parse_bytes
+from graphc.torch.measure import storage_bytes
+from graphc.torch.sources import Source
 
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of each kind; storages that are shared count once, where they come first."""
+    """Bytes of each kind; storages that are shared count once, where they come first.
+
+    `constants` are tensors that are none of the others: plain attributes of modules, tensors of the
+    program, and those that it writes out.
+    """
 
     parameters: int
     buffers: int
     inputs: int
     gradients: int
     reserve: int
+    constants: int
 
     @property
     def bytes(self) -> int:
         """All of them."""
-        return self.parameters + self.buffers + self.inputs + self.gradients + self.reserve
+        return sum(astuple(self))
 
 
-def held_by(module: nn.Module, given: Any, reserve: int, accumulate: bool) -> Held:
-    """What a module and the arguments of a call hold; with `accumulate` also old gradients."""
+def held_by(
+    step: nn.Module, given: Any, sources: Iterable[Source], reserve: int, accumulate: bool
+) -> Held:
+    """What a step, the arguments of a call, and else the sources of its graph hold.
+
+    With `accumulate` there are the gradients of earlier steps, too.
+    """
     seen: set[int] = set()
-    parameters = list(module.parameters())
-    learned = [each for each in parameters if each.requires_grad]
-    inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+    leaves = tree_leaves(given)
+    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+    others = {source.storage: source for source in sources if not source.is_counted}
+    size: Counter[str] = Counter()
+    for source in others.values():
+        size[source.kind] += source.bytes
     return Held(
-        parameters=_storage_bytes(parameters, seen),
-        buffers=_storage_bytes(module.buffers(), seen),
-        inputs=_storage_bytes(inputs, seen),
-        gradients=sum(each.nbytes for each in learned) if accumulate else 0,
+        parameters=storage_bytes(step.parameters(), seen),
+        buffers=storage_bytes(step.buffers(), seen),
+        inputs=storage_bytes(tensors, seen) + _array_bytes(leaves) + size["input"],
+        gradients=_gradient_bytes([*step.parameters(), *tensors]) if accumulate else 0,
         reserve=reserve,
+        constants=size["constant"],
     )
 
 
-def _storage_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    total = 0
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in seen:
-            seen.add(storage._cdata)
-            total += int(storage.nbytes())
-    return total
+def _array_bytes(leaves: Iterable[Any]) -> int:
+    """Bytes of the arrays of NumPy among them, of views those of what they view."""
+    owners: dict[int, np.ndarray[Any, Any]] = {}
+    for each in leaves:
+        if isinstance(each, np.ndarray):
+            while isinstance(each.base, np.ndarray):
+                each = each.base
+            owners[id(each)] = each
+    return sum(each.nbytes for each in owners.values())
+
+
+def _gradient_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of ``.grad`` of those that get one, each once."""
+    learned = {id(each): each for each in tensors if each.requires_grad and each.is_leaf}
+    return sum(each.nbytes for each in learned.values())
 
 
 def reserve_bytes(reserve: torch.optim.Optimizer | int | str | None) -> int:
@@ -73,7 +98,7 @@ def reserve_bytes(reserve: torch.optim.Optimizer | int | str | None) -> int:
 def _there(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of the state that an optimizer has already."""
     leaves = tree_leaves([dict(state) for state in optimizer.state.values()])
-    return _storage_bytes((each for each in leaves if isinstance(each, torch.Tensor)), set())
+    return storage_bytes(each for each in leaves if isinstance(each, torch.Tensor))
 
 
 def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
@@ -100,12 +125,15 @@ def _rehearsed(optimizer: torch.optim.Optimizer) -> int:
 def _kept_after_a_step(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], device: torch.device
 ) -> int:
-    """Bytes of the state after a step that changes copies, of gradients that are 1."""
+    """Bytes of the state after a step that changes copies, of gradients that are 1.
+
+    What is frozen has no gradient, so that a step passes over it.
+    """
     copied = []
     for group in groups:
         like = [torch.ones_like(each, device=device) for each in group["params"]]
-        for each in like:
-            each.grad = torch.ones_like(each)
+        for copy_of_it, each in zip(like, group["params"], strict=True):
+            copy_of_it.grad = torch.ones_like(copy_of_it) if each.requires_grad else None
         copied.append({**group, "params": like})
     rehearsal = copy.copy(optimizer)
     rehearsal.__dict__.update(param_groups=copied, state=type(optimizer.state)(dict))

@@ -34,7 +34,7 @@ from graphc.torch.calls import Call, Moved, UnsupportedError, operator_of, type_
 from graphc.torch.export import exported
 from graphc.torch.folding import folded
 from graphc.torch.inner import inner_graph
-from graphc.torch.states import Held, held_tensors
+from graphc.torch.states import ModuleTensor, held_tensors
 from graphc.torch.tensors import known_weight
 
 Environment = dict[torch.fx.Node, Any]
@@ -57,12 +57,12 @@ class Importer:
     """One exported module on its way to values."""
 
     def __init__(
-        self, program: ExportedProgram, held: Mapping[str, Held], reads_weights: bool
+        self, program: ExportedProgram, held: Mapping[str, ModuleTensor], reads_weights: bool
     ) -> None:
         self.program, self.held = program, held
         self.problems = Problems()
         self._state_names, self._input_names = Names(), Names()
-        self._states: dict[Held, State] = {}
+        self._states: dict[ModuleTensor, State] = {}
         self._initial: dict[str, Weight] = {}
         self._inputs: dict[str, Input] = {}
         self._constants: dict[int, tuple[torch.Tensor, Value]] = {}
@@ -91,7 +91,7 @@ class Importer:
         names |= {spec: state.name for spec, state in self._named_states()}
         return Network(self._inputs, outputs, InitialStates(self._initial), self._report(), names)
 
-    def _make_state(self, held: Held, reads_weights: bool) -> None:
+    def _make_state(self, held: ModuleTensor, reads_weights: bool) -> None:
         """The state of a parameter, or of a buffer that a step changes."""
         weight, role = held.weight, held.role
         try:

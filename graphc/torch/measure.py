@@ -118,9 +118,15 @@ def allocated_bytes(tensor: torch.Tensor) -> int:
     return -(-count // GPU_BLOCK) * GPU_BLOCK if tensor.device.type == "cuda" else count
 
 
-def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the tensors' storages, each of which counts once."""
-    return sum({each.untyped_storage()._cdata: allocated_bytes(each) for each in tensors}.values())
+def storage_bytes(tensors: Iterable[torch.Tensor], seen: set[int] | None = None) -> int:
+    """Bytes of the tensors' storages, each of which counts once, and not if it has been `seen`."""
+    seen = set() if seen is None else seen
+    total = 0
+    for tensor in tensors:
+        storage = tensor.untyped_storage()._cdata
+        total += 0 if storage in seen else allocated_bytes(tensor)
+        seen.add(storage)
+    return total
 
 
 LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 20, 0.02

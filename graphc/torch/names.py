@@ -1,8 +1,12 @@
-"""What a node is called: the path of its module, as ``named_modules`` gives it."""
+"""What nodes and tensors are called: paths as ``named_modules`` gives them, without the step's."""
 
 from __future__ import annotations
 
-from torch import fx
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import fx, nn
 
 
 def module_path(node: fx.Node) -> str:
@@ -18,3 +22,27 @@ def clean(path: str) -> str:
         path = path.removeprefix(noise)
     path = path.replace("_modules['", "").replace("']", "").replace("[", ".").replace("]", "")
     return path.strip(".")
+
+
+def parameters_of(step: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """A step's parameters by the names that they have in its module; ``loss_fn.`` is its loss's."""
+    for name, each in step.named_parameters():
+        yield name.removeprefix("module."), each
+
+
+def buffers_of(step: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """A step's buffers, as `parameters_of` has its parameters."""
+    for name, each in step.named_buffers():
+        yield name.removeprefix("module."), each
+
+
+def expression_of_user(text: str) -> str:
+    """What Dynamo says of variables of a step, in the words of the module: ``rotary.cos``."""
+    text = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", text)
+    text = re.sub(r"\b([LG])\['(?:__import_)?([^']*)'\]", _variable, text)
+    return re.sub(r"\bself\.(module\.)?", "", text)
+
+
+def _variable(found: re.Match[str]) -> str:
+    """A local variable, or one of a module of Python, whose name Dynamo writes without dots."""
+    return found[2].replace("_dot_", ".") if found[1] == "G" else found[2]

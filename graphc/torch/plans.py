@@ -69,9 +69,10 @@ def partition_fn(budget: int | str) -> Callable[..., Any]:
 
     Experimental: the budget bounds what the graph itself holds, its parameters, inputs,
     activations and gradients. What another compiler fuses or keeps is not known to the plan.
+    Raises `OptionError` without a budget.
     """
     require_torch()
-    from graphc.torch.step import partition_fn
+    from graphc.torch.planned import partition_fn
 
     return partition_fn(budget)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from torch._higher_order_ops.effects import with_effects
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-from graphc.errors import GraphcError, TorchError
-from graphc.torch.names import module_path
+import graphc
+from graphc.errors import OptionError, TorchError
+from graphc.torch.names import buffers_of, module_path, parameters_of
+from graphc.torch.tracing import TRACING, last_guard
 
 COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
 """Namespaces of ops that wait for other processes."""
@@ -24,6 +28,9 @@ FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)
 
 CHECKS = (torch.ops.aten._linalg_check_errors.default,)
 """Ops whose only effect is an error, where what they are given says that there was one."""
+
+GRAPHC, TORCH = (Path(package.__path__[0]) for package in (graphc, torch))
+"""Where lines are that are none of the user's."""
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -80,45 +87,95 @@ def _sizes(leaf: Any) -> tuple[Any, ...]:
     return (leaf,)
 
 
-def refuse_subclasses(module: nn.Module, given: tuple[Any, Any]) -> None:
-    """Raise `TorchError` for a parameter, buffer or argument that is made of other tensors.
+def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
+    """Raise `TorchError` for a parameter, buffer or argument whose bytes cannot be counted.
 
-    `given` are positional and keyword arguments; `module` has the user's as its own.
+    That is one made of other tensors, or without numbers. `given` are positional and keyword
+    arguments.
     """
-    for name, tensor in _named(module, given):
+    for name, tensor in _named(step, given):
         if is_traceable_wrapper_subclass(tensor):
             raise TorchError(
                 f"{name} is a {type(tensor).__name__}, whose bytes lie in tensors of its own; a "
                 "plan counts plain tensors alone, so give plain ones"
             )
+        if getattr(getattr(tensor, "device", None), "type", "") == "meta":
+            raise TorchError(
+                f"{name} is on the device meta, where nothing can be measured; make it on the "
+                "device of the steps first, as module.to_empty(device=...) does"
+            )
 
 
-def _named(module: nn.Module, given: Any) -> Iterator[tuple[str, Any]]:
-    for name, each in module.named_parameters():
-        yield f"parameter {name.removeprefix('module.')}", each
-    for name, each in module.named_buffers():
-        yield f"buffer {name.removeprefix('module.')}", each
+def _named(step: nn.Module, given: Any) -> Iterator[tuple[str, Any]]:
+    for name, each in parameters_of(step):
+        yield f"parameter {name}", each
+    for name, each in buffers_of(step):
+        yield f"buffer {name}", each
+    yield from _named_arguments(given)
+
+
+def _named_arguments(given: Any) -> Iterator[tuple[str, Any]]:
     for path, each in tree_flatten_with_path(given)[0]:
         yield f"argument {keystr(path[1:])}", each
 
 
-def as_graphc_error(error: Exception) -> Exception:
-    """Errors of a call: graphc's own as they were, those of torch.compile as `TorchError`."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, GraphcError):
-            return seen
-        innermost, seen = seen, getattr(seen, "inner_exception", None) or seen.__cause__
-    if not _is_of_compiling(error):
-        return error
-    lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
-    return TorchError(
-        f"torch.compile cannot trace the module as one graph{_user_line(error)}: {lines[0]}; "
-        "see what torch says above, and keep what it cannot trace outside the module"
-    )
+def as_graphc_error(
+    error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
+) -> OptionError | TorchError:
+    """What an error of torch.compile, which traced a call, says to the user."""
+    wrong = _wrong_arguments(module, loss_fn, *given)
+    if wrong is None and "device" in str(error):
+        wrong = _wrong_devices(module, given)
+    return wrong or _untraceable(error)
 
 
-def _is_of_compiling(error: BaseException) -> bool:
+def _wrong_arguments(
+    module: nn.Module, loss_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> OptionError | None:
+    """An error about arguments that the module, or the loss, does not take."""
+    own = args if loss_fn is None else args[:-1]
+    fault = _unfit(module.forward, own, kwargs)
+    if fault:
+        rule = "; with loss_fn, the last of args is the target, and the module takes the others"
+        return OptionError(
+            f"{type(module).__name__} cannot be called with the arguments that are given: {fault}"
+            f"{rule if loss_fn is not None else ''}"
+        )
+    called = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
+    fault = _unfit(called, (None, None), {}) if loss_fn is not None else ""
+    if fault:
+        return OptionError(
+            f"loss_fn is called with two arguments, the module's output and the target: {fault}"
+        )
+    return None
+
+
+def _wrong_devices(module: nn.Module, given: tuple[Any, Any]) -> OptionError | None:
+    """An argument that is on none of the devices on which the module is."""
+    there = {str(each.device) for each in (*module.parameters(), *module.buffers())}
+    for name, each in _named_arguments(given):
+        if isinstance(each, torch.Tensor) and there and str(each.device) not in there:
+            return OptionError(
+                f"{name} is on {each.device}, and the module on {', '.join(sorted(there))}; "
+                "bring them to one device"
+            )
+    return None
+
+
+def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why a function does not take arguments; empty where it does, or does not say."""
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def is_of_compiling(error: BaseException) -> bool:
     """Whether Dynamo was at work: what a graph raises that runs is no fault of compiling."""
     if isinstance(error, torch._dynamo.exc.TorchDynamoException):
         return True
@@ -130,9 +187,45 @@ def _is_of_compiling(error: BaseException) -> bool:
     return any(Path(file).match("torch/_dynamo/convert_frame.py") for file in files)
 
 
+def _untraceable(error: BaseException) -> TorchError:
+    """What torch.compile raised while it traced, with torch's first words and the user's line."""
+    place, innermost = _user_line(error), error
+    if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
+        return TorchError(
+            f"the step has been planned {TRACING['recompile_limit']} times, and no more plans are "
+            f"kept; now it would be again, since no longer {last_guard()}. Call it with fewer "
+            "shapes, and see that nothing else that the module reads changes from call to call"
+        )
+    while (inner := getattr(innermost, "inner_exception", None) or innermost.__cause__) is not None:
+        innermost = inner
+    lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
+    if isinstance(innermost, torch._dynamo.exc.TorchRuntimeError):
+        return TorchError(
+            f"an op of the module cannot take what it is given{place}: {_said(lines)}; see what "
+            "torch says above"
+        )
+    return TorchError(
+        f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; "
+        "see what torch says above, and keep what it cannot trace outside the module"
+    )
+
+
+def _said(lines: list[str]) -> str:
+    """What an op raised, from what Dynamo says of it; else its first line."""
+    explained = next((line for line in lines if "Explanation: " in line), lines[0])
+    raised = re.search(r"got \w+\((['\"])(.*)\1\)", explained)
+    return raised[2].rstrip(".") if raised else explained.partition("Explanation: ")[2] or lines[0]
+
+
 def _user_line(error: BaseException) -> str:
-    """Where in the user's program Dynamo was, as far as it says."""
-    stack = getattr(error, "real_stack", None)
+    """Where in the user's program Dynamo was, as far as it says; else where in torch's modules."""
+    stack = [
+        each
+        for each in getattr(error, "real_stack", None) or ()
+        if not Path(each.filename).is_relative_to(GRAPHC)
+    ]
+    own = [each for each in stack if not Path(each.filename).is_relative_to(TORCH)]
     if not stack:
         return ""
-    return f", at {Path(stack[-1].filename).name}:{stack[-1].lineno} in {stack[-1].name}"
+    innermost = (own or stack)[-1]
+    return f", at {Path(innermost.filename).name}:{innermost.lineno} in {innermost.name}"

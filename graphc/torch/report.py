@@ -45,6 +45,14 @@ class Repeated:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """A tensor that is there before the step, and no parameter, buffer or argument."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Report:
     """What is known of a plan before its first step.
 
@@ -61,6 +69,7 @@ class Report:
     extra_time: float
     bound_time: float
     held: Held
+    constants: tuple[Constant, ...]
     at_peak: str
     live: tuple[Live, ...]
     repeated: tuple[Repeated, ...]
@@ -86,6 +95,7 @@ class Report:
             extra_time=plan.extra_cost / seconds,
             bound_time=planner.bound_cost(plan.peak_bytes) / seconds,
             held=shown.held,
+            constants=tuple(_constants(shown)),
             at_peak=node,
             live=tuple(live),
             repeated=tuple(_repeated(torch_steps, plan.sequence)),
@@ -108,7 +118,9 @@ class Report:
          "extra_time_fraction": float,   what repeats add to it
          "extra_time_bound": float,      what every plan of this peak adds at least
          "held_bytes": {kind: int},      there before the step: parameters, buffers, inputs,
-                                         gradients of earlier steps, reserve
+                                         gradients of earlier steps, reserve, constants
+         "constants": [{"name": str, "bytes": int}],  which those are: plain attributes of modules
+                                         and other tensors of the program, the largest first
          "peak_node": str,
          "bytes_by_module": [{"module": str, "bytes": int}],   made in the step, at the peak
          "repeated": [{"module": str, "times": int, "seconds": float}],
@@ -125,6 +137,7 @@ class Report:
             "extra_time_fraction": self.extra_time,
             "extra_time_bound": self.bound_time,
             "held_bytes": asdict(self.held),
+            "constants": [asdict(each) for each in self.constants],
             "peak_node": self.at_peak,
             "bytes_by_module": [asdict(each) for each in self.live],
             "repeated": [asdict(each) for each in self.repeated],
@@ -158,11 +171,21 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{label:<14} {figure}" for label, figure in self._summary()]
+        lines += _table("constants", [(e.name, format_bytes(e.bytes)) for e in self.constants])
         lines += _table("at the peak", [(e.module, format_bytes(e.bytes)) for e in self.live])
         repeats = [(e.module, f"{e.times} times, {e.seconds * 1e3:.2f} ms") for e in self.repeated]
         lines += _table("repeated", repeats)
         rows = [(name, "as copying, no workspace") for name in self.estimated]
         return "\n".join([*lines, *_table("not measured", rows)])
+
+
+def _constants(shown: Shown) -> list[Constant]:
+    """One a storage, by the first name."""
+    found: dict[int, Constant] = {}
+    for source in shown.sources.values():
+        if source.kind == "constant":
+            found.setdefault(source.storage, Constant(source.name, source.bytes))
+    return sorted(found.values(), key=lambda each: (-each.bytes, each.name))
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -1,35 +1,93 @@
-"""What the user calls the values that a joint graph is given: ``blocks.3.norm.weight``."""
+"""What the values are that a joint graph is given, and what the user calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from graphc.torch.joint import Joint, storage_key, tensors_of
+from graphc.torch.joint import Joint, is_tangent, storage_key, tensors_of
+from graphc.torch.measure import allocated_bytes
+from graphc.torch.names import buffers_of, expression_of_user, parameters_of
+
+Kind = Literal["parameter", "buffer", "input", "constant"]
+
+FROM_NUMPY = "___from_numpy("
+"""Begins what Dynamo calls a tensor that it makes of an array."""
 
 
-def names_of_sources(joint: Joint, module: nn.Module, args: Sequence[Any]) -> dict[fx.Node, str]:
-    """Names of parameters and buffers by their path, and of arguments by their number.
+@dataclass(frozen=True)
+class Source:
+    """A tensor that is there before the step; a constant is none of the other kinds.
 
-    The graph knows none of them; but the mode that traced it knows which of its tensors stands for
-    each of the user's.
+    It is an attribute of a module that is no buffer, a tensor of the program, or one that the
+    program writes out. `is_counted` says that the module or the arguments have it as their own.
     """
-    named = {storage_key(joint.fake_mode.from_tensor(t)): name for name, t in _named(module, args)}
-    found: dict[fx.Node, str] = {}
-    for source in joint.sources:
-        for tensor in tensors_of(source):
-            if storage_key(tensor) in named:
-                found[source] = named[storage_key(tensor)]
+
+    name: str
+    kind: Kind
+    storage: int
+    """What tells storages apart; several sources may lie in one."""
+    bytes: int
+    is_counted: bool
+
+
+def source_names(module: fx.GraphModule) -> list[str]:
+    """What Dynamo calls the inputs of a graph that it has traced: ``L['self'].module.cos``."""
+    found = []
+    for node in module.graph.find_nodes(op="placeholder"):
+        source = getattr(node, "_dynamo_source", None)
+        name = getattr(source, "name", node.name)
+        found.append(str(name() if callable(name) else name))
     return found
 
 
-def _named(module: nn.Module, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    for number, each in enumerate(tree_leaves(list(args))):
+def sources_of(
+    joint: Joint, step: nn.Module, given: Any, names: Sequence[str]
+) -> dict[fx.Node, Source]:
+    """What each source of the graph is that holds a tensor.
+
+    The graph knows none of them; but the mode that traced it knows which of its tensors stands for
+    each of the user's. The rest have Dynamo's `names`.
+    """
+    known: dict[int, tuple[str, Kind]] = {}
+    for name, kind, tensor in _named(step, given):
+        known.setdefault(storage_key(joint.fake_mode.from_tensor(tensor)), (name, kind))
+    found: dict[fx.Node, Source] = {}
+    for node in joint.sources:
+        tensors = () if is_tangent(node) else tensors_of(node)
+        for tensor in tensors:
+            storage, size = storage_key(tensor), allocated_bytes(tensor)
+            is_known = storage in known
+            name, kind, is_counted = (*known[storage], True) if is_known else _other(node, names)
+            found[node] = Source(name, kind, storage, size, is_counted)
+    return found
+
+
+def _other(node: fx.Node, names: Sequence[str]) -> tuple[str, Kind, bool]:
+    """Name, kind and `is_counted` of what is no parameter, no buffer and no tensor that is given.
+
+    Arrays that are given are, but for the tensors that are made of them.
+    """
+    place = getattr(node.meta.get("desc"), "idx", None)
+    if place is None or place >= len(names):
+        return str(node.target), "constant", False
+    name = names[place]
+    is_array = name.startswith(FROM_NUMPY)
+    name = expression_of_user(name.removeprefix(FROM_NUMPY).removesuffix(")") if is_array else name)
+    is_given = name.startswith(("args[", "kwargs["))
+    return name, "input" if is_given else "constant", is_given and is_array
+
+
+def _named(step: nn.Module, given: Any) -> Iterator[tuple[str, Kind, torch.Tensor]]:
+    for name, each in parameters_of(step):
+        yield name, "parameter", each
+    for name, each in buffers_of(step):
+        yield name, "buffer", each
+    for number, each in enumerate(tree_leaves(given)):
         if isinstance(each, torch.Tensor):
-            yield f"argument {number}", each
-    yield from module.named_buffers()
-    yield from module.named_parameters()
+            yield f"argument {number}", "input", each

@@ -21,7 +21,7 @@ RUNNING = {"batch_norm": (3, 4), "instance_norm": (3, 4)}
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class ModuleTensor:
     """A tensor that a module holds, under its first name, and what it is."""
 
     tensor: torch.Tensor
@@ -31,7 +31,7 @@ class Held:
 
 def held_tensors(
     program: ExportedProgram, trainable: bool | str | Collection[str] | None
-) -> dict[str, Held]:
+) -> dict[str, ModuleTensor]:
     """The tensor behind each placeholder that is none of the inputs; tied ones are one.
 
     Raises `OptionError` for a choice that names nothing.
@@ -44,11 +44,11 @@ def held_tensors(
     weights = {name: weight_of(name, tensor) for name, tensor in tensors.items()}
     chosen = chosen_names(trainable, weights)
     readers = _Readers(program)
-    found: dict[str, Held] = {}
+    found: dict[str, ModuleTensor] = {}
     for specs in groups.values():
         name = specs[0].target
         role = readers.role(specs, tensors[name]).with_choice(weights[name], chosen)
-        held = Held(tensors[name], weights[name], role)
+        held = ModuleTensor(tensors[name], weights[name], role)
         found.update((spec.arg.name, held) for spec in specs)
     return found
 

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
+import copy
+import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
-from types import FunctionType, MethodType
+from traceback import clear_frames
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from graphc.errors import OptionError, TorchError, quoted, truth
-from graphc.ir.types import parse_bytes
-from graphc.planning.sequence_planner import SequencePlan
+from graphc.errors import GraphcError, OptionError, TorchError, quoted, truth
 from graphc.torch.backend import Part, backend, is_run_again, with_first_derivatives
-from graphc.torch.costs import measure
-from graphc.torch.emit import emit
-from graphc.torch.held import Held, held_by, reserve_bytes
+from graphc.torch.held import held_by, reserve_bytes
 from graphc.torch.in_place import not_overwriting
 from graphc.torch.joint import Joint
-from graphc.torch.lives import Replay
-from graphc.torch.planner import BudgetPlanner
-from graphc.torch.refusals import as_graphc_error, refuse_subclasses
-from graphc.torch.replay import Plan, Weight, check
-from graphc.torch.report import Report, does_not_fit
+from graphc.torch.planned import Goal, Planned, plan_for
+from graphc.torch.refusals import as_graphc_error, is_of_compiling, refuse_tensors
+from graphc.torch.report import Report
 from graphc.torch.runner import Boxed, runner
-from graphc.torch.sources import names_of_sources
-from graphc.torch.steps import TorchSteps
+from graphc.torch.sources import sources_of
+from graphc.torch.tracing import (
+    CALLED_BESIDE,
+    apart,
+    last_guard,
+    refuse_stance,
+    refuse_untraced,
+    traced_as_here,
+)
 from graphc.torch.trade_off import Frontier
-from graphc.torch.view import Shown
 
 if TYPE_CHECKING:
     from graphc.torch.verify import Verified
@@ -41,46 +44,18 @@ if TYPE_CHECKING:
 WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
 """What a node runs in, by its graph, ``forward`` or ``backward``, and its name."""
 
-TRACING = {"recompile_limit": 256, "allow_rnn": True, "optimize_ddp": False}
-"""What Dynamo is told: how many shapes it keeps, that it traces nn.LSTM, one graph under DDP."""
+HELD_BY_OTHERS = (torch.Tensor, np.ndarray)
+"""Arguments that a step remembers as long as somebody else does."""
+
+OFTEN = 4
+"""So many plans for one shape, made by calls, are worth a warning."""
+
+CALLER = 6
+"""The frame of a call of a step, counted from where the warning is given."""
 
 
 class _PlannedOnlyError(Exception):
     """Raised in place of the first node: the plan is made, and nothing has run."""
-
-
-class Goal:
-    """What a plan is asked for: bytes, or a part of a step's time, or neither."""
-
-    def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
-        if budget is not None and max_extra_time is not None:
-            raise OptionError("give a budget or max_extra_time, not both")
-        if max_extra_time is not None and not (
-            isinstance(max_extra_time, int | float)
-            and not isinstance(max_extra_time, bool)
-            and max_extra_time >= 0
-        ):
-            raise OptionError(f"max_extra_time is a number from 0 up, got {max_extra_time!r}")
-        self.budget = None if budget is None else parse_bytes("budget", budget)
-        self.max_extra_time = max_extra_time
-
-
-def traced_as_here() -> AbstractContextManager[object]:
-    """Settings of torch.compile under which steps are traced."""
-    patched: AbstractContextManager[object] = torch._dynamo.config.patch(TRACING)
-    return patched
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The plan of one shape: its sequence, the graphs that carry it out, and what lives when."""
-
-    report: Report
-    torch_steps: TorchSteps
-    plan: SequencePlan
-    forward: fx.GraphModule
-    backward: fx.GraphModule
-    replay: Replay
 
 
 class PlannedStep(nn.Module):  # type: ignore[misc]
@@ -94,55 +69,128 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         module: nn.Module,
         goal: Goal,
         loss_fn: Callable[..., Any] | None,
-        held: Callable[[nn.Module, Any], Held],
+        reserve: int,
+        accumulate: bool,
     ) -> None:
         super().__init__()
         self.module, self.goal, self.loss_fn = module, goal, loss_fn
+        self.reserve, self.accumulate = reserve, accumulate
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is planned yet."""
         self.plans: list[Planned] = []
         """Those of the shapes that have come, in their order."""
-        self._held = held
         self._given: Any = ()
+        self._fault: Exception | None = None
+        """What was raised where torch.compile called the step, which tells it in its own way."""
+        self._times: Counter[tuple[torch.Size, ...]] = Counter()
         self._plans_only = False
         self._watch: WatchOfPart | None = None
         self._ran: Planned | None = None
-        self._example: tuple[list[Any], Any] = ([], None)
+        self._example: tuple[list[Any], Any] | None = None
+        found = weakref.ref(self)
         self._compiled = torch.compile(
-            MethodType(_apart(PlannedStep.unplanned), self),
-            backend=backend(_weakly(self._partition), partial(_run_of, weakref.ref(self))),
+            MethodType(apart(PlannedStep._traced), self),
+            backend=backend(_noting(found, _partition), _noting(found, _run_of)),
             fullgraph=True,
             dynamic=False,
         )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
+        """A step of copies of the module and its loss, which is planned anew when it is called."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        kept = {name: each for name, each in vars(self).items() if name not in _BEGUN}
+        copied.__dict__.update(copy.deepcopy(kept, memo))
+        copied._begin()
+        return copied
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TorchError(
+            "a planned step is not pickled, nor copied by copy.copy: its plans are functions of "
+            "this process; save step.module.state_dict() and plan again, or use copy.deepcopy"
+        )
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise TorchError(
+            "torch.nn.DataParallel runs copies that share a module's attributes, and a plan is for "
+            "the parameters of one module; put DistributedDataParallel around the step"
+        )
+
+    @partial(torch.compiler.disable, reason=CALLED_BESIDE)
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns, or the loss; its backward pass keeps to the plan."""
-        self._given = args, kwargs
+        refuse_stance()
+        self._given, self._fault = (args, kwargs), None
+        plans, told = len(self.plans), None
         try:
             with traced_as_here():
-                return with_first_derivatives(self._compiled, args, kwargs)
+                found = with_first_derivatives(self._compiled, args, kwargs)
         except _PlannedOnlyError:
             raise
         except Exception as error:
-            told = as_graphc_error(error)
-            if told is error:
-                raise
-            raise told from error
+            told = self._told(error)
         finally:
-            self._given = ()
+            self._given, self._fault = (), None
+        if told is not None:
+            try:
+                raise told
+            finally:
+                del told  # else it would hold itself, and the arguments, by this frame
+        if len(self.plans) > plans:
+            self._warn_of_plans(args, kwargs)
+        return found
+
+    def _told(self, error: Exception) -> Exception:
+        """What is to be raised for what was raised by the step, a graph, or torch.compile."""
+        if self._fault is None and not is_of_compiling(error):
+            return error
+        if self._fault is not None and not isinstance(self._fault, GraphcError):
+            return self._fault
+        clear_frames(error.__traceback__)  # torch's errors hold themselves, and the arguments
+        if self._fault is not None:
+            return self._fault.with_traceback(None)
+        told = as_graphc_error(error, self.module, self.loss_fn, self._given)
+        told.__cause__ = error
+        return told
+
+    def _warn_of_plans(self, args: Any, kwargs: Any) -> None:
+        """Say once which guard fails, where calls of one shape are planned again and again."""
+        leaves = tree_leaves((args, kwargs))
+        shapes = tuple(each.shape for each in leaves if isinstance(each, torch.Tensor))
+        self._times[shapes] += 1
+        if self._times[shapes] == OFTEN:
+            warnings.warn(
+                f"this step has been planned {OFTEN} times more for the same shapes, at last since "
+                f"no longer {last_guard()}; a plan holds for the Python values that the module "
+                "reads, so keep what changes from call to call in a tensor, such as a buffer, or "
+                "outside the module",
+                stacklevel=CALLER,
+            )
 
     @property
     def report(self) -> Report:
         """What the plan of the shape that was planned last takes, and why."""
+        if not self.plans:
+            raise TorchError("nothing is planned yet; a copy of a step is, when it is called")
         return self.plans[-1].report
 
     def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Plan the shapes of these arguments; nothing is run."""
+        if torch.is_inference_mode_enabled():
+            raise TorchError(
+                "nothing can be differentiated under torch.inference_mode, so there is no step to "
+                "plan; plan outside of it"
+            )
         leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
         # A step holds no arguments: its budget would not know of them.
-        kept = [weakref.ref(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        kept = [weakref.ref(x) if isinstance(x, HELD_BY_OTHERS) else x for x in leaves]
         self._example = (kept, structure)
         self._plans_only = True
         try:
-            self(*args, **kwargs)
+            with torch.enable_grad():
+                self(*args, **kwargs)
         except _PlannedOnlyError:
             pass
         finally:
@@ -153,9 +201,9 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Run a step of the plan and one of ``backend="aot_eager"``, and compare them.
 
-        Without arguments, those that the step was planned with are taken. Parameters, buffers,
-        ``.grad`` and the random state are afterwards as before. Raises `OptionError` where there
-        are no arguments any more.
+        Without arguments, those are taken that it was planned or verified with last. Parameters,
+        buffers, ``.grad`` and the random state are afterwards as before. Raises `OptionError`
+        where there are no arguments any more.
         """
         from graphc.torch.verify import verified
 
@@ -178,15 +226,16 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         return self._ran
 
     def _example_given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        leaves = [each() if isinstance(each, weakref.ref) else each for each in self._example[0]]
-        if any(
-            each is None and isinstance(kept, weakref.ref)
-            for each, kept in zip(leaves, self._example[0], strict=True)
+        kept, structure = self._example or ((), None)
+        leaves = [each() if isinstance(each, weakref.ref) else each for each in kept]
+        if structure is None or any(
+            each is None and isinstance(reference, weakref.ref)
+            for each, reference in zip(leaves, kept, strict=True)
         ):
             raise OptionError(
                 "the arguments that the step was planned with are gone; give verify() others"
             )
-        args, kwargs = tree_unflatten(leaves, self._example[1])
+        args, kwargs = tree_unflatten(leaves, structure)
         return args, kwargs
 
     def unplanned(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,34 +244,67 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
             return self.module(*args, **kwargs)
         return self.loss_fn(self.module(*args[:-1], **kwargs), args[-1])
 
-    def _partition(
-        self, module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
-    ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        refuse_subclasses(self, self._given)
-        held = self._held(self, self._given)
-        torch_steps, planner = prepared(
-            module, num_fwd_outputs, held.bytes, _results_in(self._given)
-        )
-        found = chosen(planner, self.goal, torch_steps)
-        forward, backward, replay = checked(torch_steps, found)
-        shown = Shown(
-            torch_steps,
-            replay,
-            held,
-            names_of_sources(torch_steps.joint, self.module, self._given),
-            frozenset(dict([*self.module.named_parameters(), *self.module.named_buffers()])),
-            self.goal.budget,
-        )
-        report = Report.of(torch_steps, planner, found, shown)
-        self.plans.append(Planned(report, torch_steps, found, forward, backward, replay))
-        return forward, backward
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_untraced()
+        return self.unplanned(*args, **kwargs)
 
 
-def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
-    """The function that a graph of a step is; nodes are watched while `watched` says so.
+_BEGUN = frozenset(
+    (
+        "plans",
+        "_given",
+        "_fault",
+        "_times",
+        "_plans_only",
+        "_watch",
+        "_ran",
+        "_example",
+        "_compiled",
+    )
+)
+"""Attributes of a step that are not those of its copy."""
+
+
+def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Callable[..., Any]:
+    """What torch.compile calls for a step, which it does not keep; the step notes what it raises.
 
     A loss may be differentiated, and its backward graph be made a function, when the step is gone.
     """
+
+    def noting(*args: Any) -> Any:
+        try:
+            return called(found, *args)
+        except Exception as error:
+            step = found()
+            if step is not None:
+                step._fault = error
+            raise
+
+    return noting
+
+
+def _partition(
+    found: weakref.ref[PlannedStep], module: fx.GraphModule, forward_outputs: int, names: list[str]
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The forward and the backward graph of a new plan of the step."""
+    step = found()
+    assert step is not None, "torch.compile is called by the step"
+    refuse_tensors(step, step._given)
+    joint = Joint(module, forward_outputs, _results_in(step._given))
+    sources = sources_of(joint, step, step._given, names)
+    held = held_by(step, step._given, sources.values(), step.reserve, step.accumulate)
+    plan = plan_for(step.goal, joint, held, sources)
+    step.plans.append(plan)
+    return plan.forward, plan.backward
+
+
+def _results_in(given: Any) -> list[torch.Tensor]:
+    """The arguments that autograd has made of other tensors."""
+    return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
+
+
+def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part) -> Boxed:
+    """The function that a graph of a step is; nodes are watched while `watched` says so."""
     plain, made_for = runner(module), found()
     again = cache(lambda: runner(not_overwriting(module)))
     number = len(made_for.plans) - 1 if made_for is not None else 0
@@ -244,81 +326,6 @@ def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part)
     return run
 
 
-def _apart(function: Any) -> FunctionType:
-    """The function with a code of its own: what torch.compile keeps of it goes with the step."""
-    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}")
-    return FunctionType(code, function.__globals__, code.co_name)
-
-
-_NUMBERS = itertools.count()
-
-
-def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose object it does not keep: torch keeps what it compiles with."""
-    found = weakref.WeakMethod(method)
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        bound = found()
-        assert bound is not None, "torch.compile is called by the step"
-        return bound(*args, **kwargs)
-
-    return called
-
-
-def _results_in(given: Any) -> list[torch.Tensor]:
-    """The arguments that autograd has made of other tensors."""
-    return [x for x in tree_leaves(given) if isinstance(x, torch.Tensor) and not x.is_leaf]
-
-
-def prepared(
-    module: fx.GraphModule,
-    forward_outputs: int,
-    fixed_bytes: int,
-    results: Iterable[torch.Tensor] = (),
-) -> tuple[TorchSteps, BudgetPlanner]:
-    """The steps of a joint graph and their planner; `results` are as `Joint` has them."""
-    joint = Joint(module, forward_outputs, results)
-    torch_steps = TorchSteps(joint, measure(joint), fixed_bytes)
-    return torch_steps, BudgetPlanner(torch_steps.steps, torch_steps.state_of)
-
-
-def checked(
-    torch_steps: TorchSteps, found: SequencePlan
-) -> tuple[fx.GraphModule, fx.GraphModule, Replay]:
-    """The forward and the backward graph of a plan, and what lives when in them.
-
-    Raises `TorchError` where these are not what the plan says.
-    """
-    forward, backward = emit(torch_steps, found.sequence)
-    replayed = check(to_replay(torch_steps, forward.graph, backward.graph), found.peak_bytes)
-    return forward, backward, replayed
-
-
-def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) -> Plan:
-    """What the checker is told of a plan."""
-    joint = torch_steps.joint
-    weights = {
-        node: Weight(measured.workspace, measured.result_bytes)
-        for node, measured in torch_steps.measured.items()
-    }
-    fixed = torch_steps.steps.fixed_bytes
-    kept, padded = joint.outer_gradients
-    turn = Weight(padded, (kept,) if kept else ())
-    return Plan(joint.module.graph, joint.forward_outputs, forward, backward, weights, turn, fixed)
-
-
-def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> SequencePlan:
-    """The plan that a goal asks for; raises `BudgetError` where nothing fits."""
-    if goal.budget is not None:
-        found = planner.within(goal.budget)
-        if found is None:
-            raise does_not_fit(torch_steps, planner, goal.budget)
-        return found
-    if goal.max_extra_time is not None:
-        return planner.costing(goal.max_extra_time * planner.seconds)
-    return planner.knee
-
-
 def planned(
     module: nn.Module,
     args: tuple[Any, ...],
@@ -330,21 +337,30 @@ def planned(
     accumulate: bool,
 ) -> PlannedStep:
     """What `graphc.torch.plan` gives."""
-    if not isinstance(module, nn.Module):
-        raise OptionError(f"module is a torch.nn.Module, got {type(module).__name__}")
+    refuse_module(module)
     if loss_fn is not None and not callable(loss_fn):
         raise OptionError(f"loss_fn is a function of output and target, got {quoted(loss_fn)}")
     if loss_fn is not None and not args:
         raise OptionError("with loss_fn, the last of args is its target, got no args")
     accumulate, kept = truth("accumulate", accumulate), reserve_bytes(reserve)
-    step = PlannedStep(
-        module,
-        Goal(budget, max_extra_time),
-        loss_fn,
-        lambda whole, given: held_by(whole, given, kept, accumulate),
-    )
+    step = PlannedStep(module, Goal(budget, max_extra_time), loss_fn, kept, accumulate)
     step.plan(args, kwargs)
     return step
+
+
+def refuse_module(module: object) -> None:
+    """Raise `OptionError` for what is no module that can be planned."""
+    if not isinstance(module, nn.Module):
+        raise OptionError(f"module is a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise OptionError(
+            f"module is a {type(module).__name__}, which torch.compile does not trace; give the "
+            "module that it was made of"
+        )
+    for path, each in module.named_modules():
+        if isinstance(each, PlannedStep):
+            place = f"{path!r} of the module" if path else "module"
+            raise OptionError(f"{place} is planned already; give the module that it was planned of")
 
 
 def frontier(
@@ -358,21 +374,3 @@ def frontier(
     """What `graphc.torch.frontier` gives."""
     step = planned(module, args, kwargs, None, None, loss_fn, reserve, accumulate)
     return step.report.frontier
-
-
-def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
-    """What `graphc.torch.partition_fn` gives."""
-    goal = Goal(budget, None)
-
-    def partition(
-        module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
-    ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        joint = Joint(module, num_fwd_outputs)
-        fixed = sum(joint.bytes[value] for value in joint.source_values)
-        # Another compiler wants graphs in which nothing is overwritten.
-        torch_steps = TorchSteps(joint, measure(joint), fixed, in_place=False)
-        planner = BudgetPlanner(torch_steps.steps, torch_steps.state_of)
-        forward, backward, *_ = checked(torch_steps, chosen(planner, goal, torch_steps))
-        return forward, backward
-
-    return partition

@@ -13,11 +13,13 @@ from torch.utils._pytree import tree_leaves
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.torch.measure import marked, measured_peak, recording
-from graphc.torch.names import module_path
+from graphc.torch.names import buffers_of, module_path, parameters_of
 from graphc.torch.steps import device_of
+from graphc.torch.tracing import traced_as_here
 
 if TYPE_CHECKING:
-    from graphc.torch.step import Planned, PlannedStep
+    from graphc.torch.planned import Planned
+    from graphc.torch.step import PlannedStep
 
 STEP = "step"
 """The range of a recording that is the whole step."""
@@ -103,7 +105,7 @@ class Verified:
 
 def verified(step: PlannedStep, given: Given) -> Verified:
     """What `PlannedStep.verify` gives."""
-    from graphc.torch.step import traced_as_here
+    step.plan(*given)  # whose errors are told, and those of the reference are not
 
     def reference(*args: Any, **kwargs: Any) -> Any:
         return step.unplanned(*args, **kwargs)
@@ -194,12 +196,12 @@ def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
 def _bits(step: PlannedStep, given: Given, outputs: Sequence[torch.Tensor]) -> Bits:
     """What a step has left, copied."""
     leaves = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
-    gradients = {name: each.grad for name, each in step.module.named_parameters()}
+    gradients = {name: each.grad for name, each in parameters_of(step)}
     gradients |= {f"argument {place}": x.grad for place, x in enumerate(leaves) if x.is_leaf}
     return {
         "outputs": {f"output {place}": each.clone() for place, each in enumerate(outputs)},
         "gradients": {name: each.clone() for name, each in gradients.items() if each is not None},
-        "buffers": {name: each.clone() for name, each in step.module.named_buffers()},
+        "buffers": {name: each.clone() for name, each in buffers_of(step)},
         "random_state": dict(_random_states()),
     }
 
@@ -233,13 +235,13 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 @contextmanager
 def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
     """Gives what puts a step's begin back, without ``.grad``; behind it all is as it was."""
-    tensors = [*step.module.parameters(), *step.module.buffers()]
+    tensors = [*step.parameters(), *step.buffers(), *_attributes(step)]
     tensors += [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+    tensors = list({id(each): each for each in tensors}.values())
     learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
     versions = [version for *_, version in contents]
     states = dict(_random_states())
-    accumulates = step.report.held.gradients > 0
 
     def again() -> None:
         for number, (each, content, _) in enumerate(contents):
@@ -252,7 +254,7 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
             if name != "cpu":
                 torch.cuda.set_rng_state(state, name)
         for each, old in learned:
-            each.grad = _old_gradient(each, old) if accumulates else None
+            each.grad = _old_gradient(each, old) if step.accumulate else None
 
     again()
     try:
@@ -261,6 +263,14 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
         again()
         for each, old in learned:
             each.grad = old
+
+
+def _attributes(step: PlannedStep) -> Iterator[torch.Tensor]:
+    """Tensors that modules keep as plain attributes, or in lists and dicts there."""
+    for module in step.modules():
+        for each in tree_leaves(vars(module)) if module is not step else ():
+            if isinstance(each, torch.Tensor):
+                yield each
 
 
 def _old_gradient(parameter: torch.Tensor, old: torch.Tensor | None) -> torch.Tensor:

@@ -19,6 +19,7 @@ from graphc.packing import pack
 from graphc.torch.held import Held
 from graphc.torch.lives import RANDOM_STATE, Content, Life, Moment, Replay
 from graphc.torch.names import module_path
+from graphc.torch.sources import Source
 from graphc.torch.steps import TorchSteps
 from graphc.view.page import Limit, page_of
 from graphc.view.page_model import HOWS, PHASES, Table
@@ -35,14 +36,12 @@ PACKING_EFFORT = 10**5
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows of a plan; `names` are those of the joint graph's sources."""
+    """What a page shows of a plan; `sources` are those of the joint graph."""
 
     torch_steps: TorchSteps
     replay: Replay
     held: Held
-    names: Mapping[fx.Node, str]
-    is_parameter: frozenset[str]
-    """Names of parameters and buffers."""
+    sources: Mapping[fx.Node, Source]
     budget: int | None
 
 
@@ -107,7 +106,7 @@ class _Model:
         """Parameters, buffers and arguments by name, then what the graph does not read."""
         rest = {
             "parameter": self.shown.held.parameters + self.shown.held.buffers,
-            "input": self.shown.held.inputs,
+            "input": self.shown.held.inputs + self.shown.held.constants,
         }
         sources = (n for n in self.shown.torch_steps.joint.sources if n.op == "placeholder")
         seen: set[int] = set()
@@ -116,14 +115,15 @@ class _Model:
             if key in seen or not contents:
                 continue
             seen.add(key)
-            name = self.shown.names.get(node, node.name)
-            kind = "parameter" if name in self.shown.is_parameter else "input"
-            size = min(rest[kind], int(contents[0].tensor.untyped_storage().nbytes()))
+            source = self.shown.sources[node]
+            kind = "parameter" if source.kind in ("parameter", "buffer") else "input"
+            size = min(rest[kind], source.bytes)
             rest[kind] -= size
-            self._add_values(self._add_buffer(size, 0, self.end, kind), f"@{_path(name)}", contents)
+            buffer = self._add_buffer(size, 0, self.end, kind)
+            self._add_values(buffer, f"@{_path(source.name)}", contents)
         unread = {
             "other parameters and buffers": ("parameter", rest["parameter"]),
-            "other arguments": ("input", rest["input"]),
+            "other arguments and constants": ("input", rest["input"]),
             "gradients of earlier steps": ("gradient", self.shown.held.gradients),
             "reserve": ("optimizer", self.shown.held.reserve),
         }

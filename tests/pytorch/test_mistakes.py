@@ -9,6 +9,7 @@ import graphc  # noqa: E402
 
 LAYER = torch.nn.Linear(4, 4)
 X = torch.ones(2, 4)
+MSE = torch.nn.MSELoss()
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,12 @@ X = torch.ones(2, 4)
         (LAYER, (X,), {"kwargs": [1]}, "kwargs maps names .* got list"),
         (None, (X,), {}, "module is a torch.nn.Module, got NoneType"),
         (LAYER, (X,), {"loss_fn": "mse"}, "loss_fn is a function of output and target, got 'mse'"),
-        (LAYER, (), {"loss_fn": torch.nn.MSELoss()}, "the last of args is its target"),
+        (LAYER, (), {"loss_fn": MSE}, "the last of args is its target"),
+        (LAYER, (), {}, r"test_mistakes\.py:\d+: Linear cannot be called .* argument: 'input'$"),
+        (LAYER, (X,), {"loss_fn": MSE}, "argument: 'input'; .* the last of args is the target"),
+        (LAYER, (X, X), {"loss_fn": lambda y: y}, "the module's output and the target: too many"),
+        (LAYER, (X.to("meta"),), {}, r"argument \[0\] is on meta, and the module on cpu; bring"),
+        (torch.jit.ScriptModule(), (X,), {}, "is a ScriptModule, which torch.compile does not"),
         (LAYER, (X,), {"accumulate": "no"}, "accumulate is True or False, got 'no'"),
         (LAYER, (X,), {"max_extra_time": True}, "max_extra_time is a number from 0 up, got True"),
         (LAYER, (X,), {"budget": 1, "max_extra_time": 0.1}, "a budget or max_extra_time"),
@@ -28,3 +34,40 @@ X = torch.ones(2, 4)
 def test_what_is_wrong_is_told(module, args, options, told):
     with pytest.raises(graphc.errors.OptionError, match=told):
         graphc.torch.plan(module, args, **options)
+
+
+def test_what_is_planned_already_is_not_planned_again():
+    step = graphc.torch.plan(LAYER, (X,))
+    for module, place in (step, "module"), (torch.nn.Sequential(step), "'0' of the module"):
+        with pytest.raises(graphc.errors.OptionError, match=f"{place} is planned already; give"):
+            graphc.torch.plan(module, (X,))
+
+
+def test_shapes_that_do_not_fit_are_told_with_the_op_s_reason():
+    step, told = graphc.torch.plan(LAYER, (X,)), r"cannot take .* reduction dim.* got \[2, 3\] X"
+    for call in (step, step.verify):
+        with pytest.raises(graphc.errors.TorchError, match=told):
+            call(torch.ones(2, 3))
+
+
+def test_tensors_without_numbers_are_refused():
+    with pytest.raises(graphc.errors.TorchError, match="parameter weight is on the device meta"):
+        graphc.torch.plan(torch.nn.Linear(4, 4, device="meta"), (X.to("meta"),))
+
+
+def test_plans_are_made_without_grad_and_not_in_inference_mode():
+    with torch.no_grad():
+        step = graphc.torch.plan(LAYER, (X,))
+        assert not step(X).requires_grad
+    assert step(X).requires_grad
+    assert len(step.plans) == 1
+    with (
+        torch.inference_mode(),
+        pytest.raises(graphc.errors.TorchError, match="plan outside of it"),
+    ):
+        graphc.torch.plan(LAYER, (X,))
+
+
+def test_a_partition_function_needs_a_budget():
+    with pytest.raises(graphc.errors.OptionError, match=r"budget is a size .* got None"):
+        graphc.torch.partition_fn(None)

@@ -29,8 +29,8 @@ def test_it_counts_what_the_planner_counts(name):
 
 
 def counts_alike(torch_steps):
+    from graphc.torch.planned import checked
     from graphc.torch.planner import BudgetPlanner
-    from graphc.torch.step import checked
 
     planner = BudgetPlanner(torch_steps.steps, torch_steps.state_of)
     span = planner.once.peak_bytes - planner.least.peak_bytes
@@ -69,7 +69,7 @@ def planned():
 @pytest.fixture
 def plan(planned):
     """What the checker is told of it, in graphs that may be changed."""
-    from graphc.torch.step import to_replay
+    from graphc.torch.planned import to_replay
 
     graphs = copied(planned.forward.graph), copied(planned.backward.graph)
     return to_replay(planned.torch_steps, *graphs)

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.peers
 
 import graphc  # noqa: E402
-from graphc.torch import step as steps  # noqa: E402
+from graphc.torch import tracing  # noqa: E402
 
 
 def planned(*sizes):
@@ -40,6 +40,6 @@ def test_a_loss_is_differentiated_when_its_step_is_gone():
 
 
 def test_the_shapes_of_one_step_do_not_count_for_another(monkeypatch):
-    monkeypatch.setitem(steps.TRACING, "recompile_limit", 3)
+    monkeypatch.setitem(tracing.TRACING, "recompile_limit", 3)
     kept = [planned(4, 5) for _ in range(4)]
     assert [len(step.plans) for step in kept] == [2] * 4

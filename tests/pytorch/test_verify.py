@@ -1,6 +1,5 @@
 """A verified step: what is measured, what is compared, and that it leaves no trace."""
 
-import gc
 from dataclasses import replace
 
 import pytest
@@ -75,7 +74,7 @@ def test_a_step_holds_its_peak_and_bits_and_leaves_no_trace(accumulate):
 
 def test_what_differs_is_named(monkeypatch):
     """The plan's backward graph is given an op that doubles one gradient."""
-    from graphc.torch import step as planning
+    from graphc.torch import planned as planning
 
     checked = planning.checked
 
@@ -100,7 +99,7 @@ def test_what_differs_is_named(monkeypatch):
 
 
 def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
-    from graphc.torch import step as planning
+    from graphc.torch import planned as planning
 
     measure, wrong = planning.measure, 3_000_000
 
@@ -122,7 +121,7 @@ def test_the_worst_node_is_that_whose_workspace_is_wrong(monkeypatch):
 
 def test_the_peak_is_that_of_the_allocator(monkeypatch):
     """A plan that knows of no workspace says too little: dropout takes one as large as x."""
-    from graphc.torch import step as planning
+    from graphc.torch import planned as planning
 
     measure = planning.measure
 
@@ -152,7 +151,6 @@ def test_arguments_are_those_of_the_plan_while_they_are_there():
     module, args = module_and_args()
     step = graphc.torch.plan(module, args)
     del args
-    gc.collect()  # torch's tracing leaves cycles
     with pytest.raises(OptionError, match=r"are gone; give verify\(\) others"):
         step.verify()
     assert step.verify(torch.randn(32, 64)).same_bits  # another shape, planned as it comes

@@ -1,0 +1,124 @@
+"""The plan of a joint graph: what is asked for, the sequence, the graphs that carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from graphc.errors import OptionError
+from graphc.ir.types import parse_bytes
+from graphc.planning.sequence_planner import SequencePlan
+from graphc.torch.costs import measure
+from graphc.torch.emit import emit
+from graphc.torch.held import Held
+from graphc.torch.joint import Joint
+from graphc.torch.lives import Replay
+from graphc.torch.planner import BudgetPlanner
+from graphc.torch.replay import Plan, Weight, check
+from graphc.torch.report import Report, does_not_fit
+from graphc.torch.sources import Source
+from graphc.torch.steps import TorchSteps
+from graphc.torch.view import Shown
+
+
+class Goal:
+    """What a plan is asked for: bytes, or a part of a step's time, or neither."""
+
+    def __init__(self, budget: int | str | None, max_extra_time: float | None) -> None:
+        if budget is not None and max_extra_time is not None:
+            raise OptionError("give a budget or max_extra_time, not both")
+        if max_extra_time is not None and not (
+            isinstance(max_extra_time, int | float)
+            and not isinstance(max_extra_time, bool)
+            and max_extra_time >= 0
+        ):
+            raise OptionError(f"max_extra_time is a number from 0 up, got {max_extra_time!r}")
+        self.budget = None if budget is None else parse_bytes("budget", budget)
+        self.max_extra_time = max_extra_time
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan of one shape: its sequence, the graphs that carry it out, and what lives when."""
+
+    report: Report
+    torch_steps: TorchSteps
+    plan: SequencePlan
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    replay: Replay
+
+
+def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Source]) -> Planned:
+    """The plan of a joint graph; raises `BudgetError` where nothing fits."""
+    torch_steps, planner = prepared(joint, held.bytes)
+    plan = chosen(planner, goal, torch_steps)
+    forward, backward, replay = checked(torch_steps, plan)
+    shown = Shown(torch_steps, replay, held, sources, goal.budget)
+    report = Report.of(torch_steps, planner, plan, shown)
+    return Planned(report, torch_steps, plan, forward, backward, replay)
+
+
+def prepared(
+    joint: Joint, fixed_bytes: int, in_place: bool = True
+) -> tuple[TorchSteps, BudgetPlanner]:
+    """The steps of a joint graph and their planner."""
+    torch_steps = TorchSteps(joint, measure(joint), fixed_bytes, in_place)
+    return torch_steps, BudgetPlanner(torch_steps.steps, torch_steps.state_of)
+
+
+def checked(
+    torch_steps: TorchSteps, found: SequencePlan
+) -> tuple[fx.GraphModule, fx.GraphModule, Replay]:
+    """The forward and the backward graph of a plan, and what lives when in them.
+
+    Raises `TorchError` where these are not what the plan says.
+    """
+    forward, backward = emit(torch_steps, found.sequence)
+    replayed = check(to_replay(torch_steps, forward.graph, backward.graph), found.peak_bytes)
+    return forward, backward, replayed
+
+
+def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) -> Plan:
+    """What the checker is told of a plan."""
+    joint = torch_steps.joint
+    weights = {
+        node: Weight(measured.workspace, measured.result_bytes)
+        for node, measured in torch_steps.measured.items()
+    }
+    fixed = torch_steps.steps.fixed_bytes
+    kept, padded = joint.outer_gradients
+    turn = Weight(padded, (kept,) if kept else ())
+    return Plan(joint.module.graph, joint.forward_outputs, forward, backward, weights, turn, fixed)
+
+
+def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> SequencePlan:
+    """The plan that a goal asks for; raises `BudgetError` where nothing fits."""
+    if goal.budget is not None:
+        found = planner.within(goal.budget)
+        if found is None:
+            raise does_not_fit(torch_steps, planner, goal.budget)
+        return found
+    if goal.max_extra_time is not None:
+        return planner.costing(goal.max_extra_time * planner.seconds)
+    return planner.knee
+
+
+def partition_fn(budget: int | str) -> Callable[..., tuple[fx.GraphModule, fx.GraphModule]]:
+    """What `graphc.torch.partition_fn` gives."""
+    goal = Goal(parse_bytes("budget", budget), None)
+
+    def partition(
+        module: fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        joint = Joint(module, num_fwd_outputs)
+        fixed = sum(joint.bytes[value] for value in joint.source_values)
+        # Another compiler wants graphs in which nothing is overwritten.
+        torch_steps, planner = prepared(joint, fixed, in_place=False)
+        forward, backward, *_ = checked(torch_steps, chosen(planner, goal, torch_steps))
+        return forward, backward
+
+    return partition

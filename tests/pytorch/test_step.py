@@ -1,0 +1,191 @@
+"""A planned step as an object: its copies, torch.compile around it, and whose faults are whose."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+
+from torch import nn  # noqa: E402
+from torch.optim.swa_utils import AveragedModel  # noqa: E402
+
+import graphc  # noqa: E402
+from graphc.errors import BudgetError, TorchError  # noqa: E402
+from graphc.torch import planned, tracing  # noqa: E402
+
+X = torch.randn(4, 8)
+
+NO_LEAF = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+"""Dynamo looks at it where an argument is no leaf."""
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """Nothing is compiled already."""
+    torch.compiler.reset()
+
+
+def planned_layer(**options):
+    return graphc.torch.plan(nn.Linear(8, 8), (X,), **options)
+
+
+def test_a_copy_is_planned_anew_for_its_own_parameters():
+    step = planned_layer()
+    step(X).sum().backward()
+    copied = copy.deepcopy(step)
+    assert copied.module.weight is not step.module.weight
+    with torch.no_grad():
+        copied.module.weight.zero_()
+    with pytest.raises(TorchError, match="a copy of a step is, when it is called"):
+        copied.report  # noqa: B018
+    assert torch.equal(copied(X), step.module.bias.expand(4, 8))
+    assert not torch.equal(step(X), copied(X))
+    assert (len(step.plans), len(copied.plans)) == (1, 1)
+    assert copied.report.peak_bytes == step.report.peak_bytes
+
+
+def test_an_average_of_a_step_is_a_step():
+    step = planned_layer()
+    average = AveragedModel(step, avg_fn=lambda old, new, _: (old + new) / 2)
+    average.update_parameters(step)
+    before = step.module.weight.detach().clone()
+    with torch.no_grad():
+        step.module.weight.add_(2)
+    average.update_parameters(step)
+    torch.testing.assert_close(average.module.module.weight, before + 1)
+    wanted = nn.functional.linear(X, before + 1, step.module.bias)
+    torch.testing.assert_close(average(X), wanted)
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy])
+def test_a_step_is_not_pickled(copying):
+    with pytest.raises(TorchError, match=r"save step\.module\.state_dict\(\) and plan again"):
+        copying(planned_layer())
+
+
+def test_data_parallel_replicas_are_refused():
+    """As torch.nn.DataParallel makes them on several GPUs."""
+    with pytest.raises(TorchError, match="put DistributedDataParallel around the step"):
+        planned_layer()._replicate_for_data_parallel()
+
+
+class Counts(nn.Module):
+    """Counts its calls in Python, and reads that count."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.calls, self.runs = nn.Linear(8, 8), 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(x)
+
+
+def test_plans_again_and_again_are_told_with_the_guard():
+    step = graphc.torch.plan(Counts(), (X,))
+    for _ in range(4):
+        step(X)
+    with pytest.warns(UserWarning, match=r"4 times more .* since no longer calls == 3;") as told:
+        step(X)
+    step(X)
+    assert [each.filename for each in told] == [__file__]
+
+
+def test_the_end_of_plans_names_the_guard(monkeypatch):
+    monkeypatch.setitem(tracing.TRACING, "recompile_limit", 2)
+    step = graphc.torch.plan(Counts(), (X,))
+    step(X)
+    step(X)
+    with pytest.raises(TorchError, match=r"planned 2 times, .* since no longer calls == 1\."):
+        step(X)
+
+
+class Traced(nn.Module):
+    """Remembers in Python that it was run, which a trace puts off."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.runs = nn.Linear(8, 8), []
+
+    def forward(self, x):
+        self.runs.append(1)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("stance", ["force_eager", "eager_on_recompile", "aot_eager_then_compile"])
+def test_a_stance_under_which_no_plan_holds_is_refused(stance):
+    module = Traced()
+    with torch.compiler.set_stance(stance), pytest.raises(TorchError, match=stance):
+        graphc.torch.plan(module, (X,))
+    assert module.runs == []
+
+
+def test_without_torch_compile_there_is_no_step(monkeypatch):
+    module = Traced()
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    with pytest.raises(TorchError, match="switched off"):
+        graphc.torch.plan(module, (X,))
+    assert module.runs == []
+
+
+@NO_LEAF
+def test_inside_torch_compile_a_step_keeps_to_its_plan():
+    step = planned_layer()
+
+    def around(x):
+        return step(2 * x).sum() + 1
+
+    around_it = torch.compile(around, backend="aot_eager")
+    found = around_it(X)
+    found.backward()
+    torch.testing.assert_close(step.module.weight.grad, (2 * X).sum(0).expand(8, 8))
+    torch.testing.assert_close(found, step.module(2 * X).sum() + 1)
+    assert len(step.plans) == 1
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="a planned step is compiled by itself"):
+        torch.compile(around, backend="aot_eager", fullgraph=True)(X)
+
+
+def test_a_fault_of_graphc_is_not_told_as_one_of_torch(monkeypatch):
+    def faulty(*_):
+        raise ZeroDivisionError("in a planner")
+
+    monkeypatch.setattr(planned, "chosen", faulty)
+    with pytest.raises(ZeroDivisionError, match="in a planner") as told:
+        planned_layer()
+    assert told.traceback[-1].name == "faulty"
+
+
+class Breaks(nn.Linear):
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+
+def test_no_argument_stays_behind_a_plan_or_its_error():
+    """Without a collection of cycles."""
+
+    def arguments(module, budget, error):
+        x = torch.randn(4, 8)
+        if error is None:
+            graphc.torch.plan(module, (x,), budget)
+        else:
+            with pytest.raises(error):
+                graphc.torch.plan(module, (x,), budget)
+        return weakref.ref(x)
+
+    gc.collect()
+    gc.disable()
+    try:
+        left = [
+            arguments(nn.Linear(8, 8), None, None),
+            arguments(nn.Linear(8, 8), 0, BudgetError),
+            arguments(Breaks(8, 8), None, TorchError),
+        ]
+        assert [each() for each in left] == [None] * 3
+    finally:
+        gc.enable()
