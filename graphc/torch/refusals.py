@@ -204,6 +204,12 @@ def _untraceable(error: BaseException) -> TorchError:
             f"an op of the module cannot take what it is given{place}: {_said(lines)}; see what "
             "torch says above"
         )
+    if isinstance(innermost, torch._dynamo.exc.ObservedException):
+        raised = lines[0].removeprefix("raised exception ")
+        return TorchError(
+            f"the module raises an exception where torch.compile traces it{place}: {raised}; see "
+            "what torch says above"
+        )
     return TorchError(
         f"torch.compile cannot trace the module as one graph{place}: {lines[0]}; "
         "see what torch says above, and keep what it cannot trace outside the module"

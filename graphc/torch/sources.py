@@ -76,11 +76,12 @@ def _other(node: fx.Node, names: Sequence[str]) -> tuple[str, Kind, bool]:
     place = getattr(node.meta.get("desc"), "idx", None)
     if place is None or place >= len(names):
         return str(node.target), "constant", False
-    name = names[place]
-    is_array = name.startswith(FROM_NUMPY)
-    name = expression_of_user(name.removeprefix(FROM_NUMPY).removesuffix(")") if is_array else name)
-    is_given = name.startswith(("args[", "kwargs["))
-    return name, "input" if is_given else "constant", is_given and is_array
+    told = names[place]
+    is_given = "L['args']" in told or "L['kwargs']" in told
+    is_array = told.startswith(FROM_NUMPY)
+    if is_array:
+        told = told.removeprefix(FROM_NUMPY).removesuffix(")")
+    return expression_of_user(told), "input" if is_given else "constant", is_given and is_array
 
 
 def _named(step: nn.Module, given: Any) -> Iterator[tuple[str, Kind, torch.Tensor]]:

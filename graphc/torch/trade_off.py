@@ -72,10 +72,8 @@ class Frontier(Sequence[Point]):
         """Write the trade-off as a PNG; raises `DependencyError` without matplotlib."""
         from graphc.view.picture import frontier_picture
 
-        if not os.fspath(path).endswith(".png"):
-            raise OptionError(
-                f"the picture is a PNG; end its name in .png, got {os.fspath(path)!r}"
-            )
+        if not str(path).endswith(".png"):
+            raise OptionError(f"the picture is a PNG; end its name in .png, got {str(path)!r}")
         drawn = [_Drawn(point.peak_bytes, point.extra_time) for point in self.points]
         labels = ("peak of a step", "extra time, %")
         picture = frontier_picture(drawn, {}, self.bound_bytes, "peak against extra time", labels)

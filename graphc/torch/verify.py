@@ -242,6 +242,7 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
     versions = [version for *_, version in contents]
     states = dict(_random_states())
+    scalars = [(vars(each), _scalars(each)) for each in step.modules() if each is not step]
 
     def again() -> None:
         for number, (each, content, _) in enumerate(contents):
@@ -249,6 +250,8 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
                 with torch.no_grad():
                     each.copy_(content)
                 versions[number] = each._version
+        for attributes, old_ones in scalars:
+            attributes.update(old_ones)
         torch.set_rng_state(states["cpu"])
         for name, state in states.items():
             if name != "cpu":
@@ -263,6 +266,11 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
         again()
         for each, old in learned:
             each.grad = old
+
+
+def _scalars(module: torch.nn.Module) -> dict[str, Any]:
+    """Attributes that a forward pass may count in."""
+    return {name: x for name, x in vars(module).items() if isinstance(x, int | float | str)}
 
 
 def _attributes(step: PlannedStep) -> Iterator[torch.Tensor]:

@@ -121,16 +121,22 @@ class Box:
         self.inside = inside
 
 
+class Named(dict):
+    """No tree of arguments, either."""
+
+
 class Sums(nn.Linear):
-    def forward(self, x, array, box):
-        return (super().forward(x) * torch.as_tensor(array) + box.inside).sum()
+    def forward(self, x, array, box, named):
+        given = torch.as_tensor(array) + box.inside + named["more"]
+        return (super().forward(x) * given).sum()
 
 
 def test_arrays_and_tensors_inside_of_arguments_count():
     x, array = torch.randn(8, 16), np.ones((100, 16), np.float32)
-    box = Box(torch.randn(50, 16))
-    held = graphc.torch.plan(Sums(16, 16), (x, array[:8], Box(box.inside[0]))).report.held
-    assert held.inputs == x.nbytes + array.nbytes + box.inside.nbytes
+    rows, more = torch.randn(50, 16), torch.randn(16)
+    args = x, array[:8], Box(rows[0]), Named(more=more)
+    held = graphc.torch.plan(Sums(16, 16), args).report.held
+    assert held.inputs == x.nbytes + array.nbytes + rows.nbytes + more.nbytes
     assert held.constants == 0
 
 

@@ -46,7 +46,12 @@ def reduced(y):
     return all_reduce(y, "sum", dist.group.WORLD)
 
 
+def raising(y):
+    raise ValueError("no such thing")
+
+
 REFUSED = {
+    raising: r"raises .* at test_refusals.py:\d+ in raising: ValueError\('no such thing'\); see",
     branch_on_data: r"test_refusals.py:\d+ in branch_on_data: Data-dependent branching",
     graph_break: r"one graph, at test_refusals.py:\d+ in graph_break: .*outside the module",
     conditional: "^cond.* runs a graph of its own.*write that part without it",

@@ -155,3 +155,25 @@ def test_arguments_are_those_of_the_plan_while_they_are_there():
         step.verify()
     assert step.verify(torch.randn(32, 64)).same_bits  # another shape, planned as it comes
     assert len(step.plans) == 2
+
+
+class Alternating(nn.Module):
+    """Does another thing at every call, and keeps its last result as a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls, self.last = nn.Linear(8, 8), 0, torch.zeros(4, 8)
+
+    def forward(self, x):
+        self.calls += 1
+        found = self.layer(x) * (1 + self.calls % 2)
+        self.last.copy_(found.detach())
+        return found
+
+
+def test_counters_and_plain_attributes_are_left_as_they_were():
+    module, args = Alternating(), (torch.randn(4, 8),)
+    found = graphc.torch.plan(module, args).verify()
+    assert found.same_bits
+    assert module.calls == 0
+    assert torch.equal(module.last, torch.zeros(4, 8))
