@@ -13,7 +13,6 @@ from traceback import clear_frames
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -43,9 +42,6 @@ if TYPE_CHECKING:
 
 WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
 """What a node runs in, by its graph, ``forward`` or ``backward``, and its name."""
-
-HELD_BY_OTHERS = (torch.Tensor, np.ndarray)
-"""Arguments that a step remembers as long as somebody else does."""
 
 OFTEN = 4
 """So many plans for one shape, made by calls, are worth a warning."""
@@ -185,8 +181,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
             )
         leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
         # A step holds no arguments: its budget would not know of them.
-        kept = [weakref.ref(x) if isinstance(x, HELD_BY_OTHERS) else x for x in leaves]
-        self._example = (kept, structure)
+        self._example = ([_weakly(each) for each in leaves], structure)
         self._plans_only = True
         try:
             with torch.enable_grad():
@@ -263,6 +258,14 @@ _BEGUN = frozenset(
     )
 )
 """Attributes of a step that are not those of its copy."""
+
+
+def _weakly(argument: Any) -> Any:
+    """A reference that does not keep an argument, or what is no object that holds others."""
+    try:
+        return weakref.ref(argument)
+    except TypeError:
+        return argument
 
 
 def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Callable[..., Any]:

@@ -160,6 +160,16 @@ def test_a_fault_of_graphc_is_not_told_as_one_of_torch(monkeypatch):
     assert told.traceback[-1].name == "faulty"
 
 
+class Box:
+    def __init__(self, inside):
+        self.inside = inside
+
+
+class Unpacks(nn.Linear):
+    def forward(self, box):
+        return super().forward(box.inside)
+
+
 class Breaks(nn.Linear):
     def forward(self, x):
         torch._dynamo.graph_break()
@@ -169,10 +179,12 @@ class Breaks(nn.Linear):
 def test_no_argument_stays_behind_a_plan_or_its_error():
     """Without a collection of cycles."""
 
-    def arguments(module, budget, error):
+    kept = []
+
+    def arguments(module, budget, error, box=lambda x: x):
         x = torch.randn(4, 8)
         if error is None:
-            graphc.torch.plan(module, (x,), budget)
+            kept.append(graphc.torch.plan(module, (box(x),), budget))
         else:
             with pytest.raises(error):
                 graphc.torch.plan(module, (x,), budget)
@@ -183,9 +195,10 @@ def test_no_argument_stays_behind_a_plan_or_its_error():
     try:
         left = [
             arguments(nn.Linear(8, 8), None, None),
+            arguments(Unpacks(8, 8), None, None, Box),
             arguments(nn.Linear(8, 8), 0, BudgetError),
             arguments(Breaks(8, 8), None, TorchError),
         ]
-        assert [each() for each in left] == [None] * 3
+        assert [each() for each in left] == [None] * 4
     finally:
         gc.enable()
