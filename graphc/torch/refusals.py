@@ -90,9 +90,10 @@ def _sizes(leaf: Any) -> tuple[Any, ...]:
 def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
     """Raise `TorchError` for a parameter, buffer or argument whose bytes cannot be counted.
 
-    That is one made of other tensors, or without numbers. `given` are positional and keyword
-    arguments.
+    That is one made of other tensors, or without numbers, or on a second GPU. `given` are
+    positional and keyword arguments.
     """
+    gpus: dict[torch.device, str] = {}
     for name, tensor in _named(step, given):
         if is_traceable_wrapper_subclass(tensor):
             raise TorchError(
@@ -104,6 +105,14 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
                 f"{name} is on the device meta, where nothing can be measured; make it on the "
                 "device of the steps first, as module.to_empty(device=...) does"
             )
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+            gpus.setdefault(tensor.device, name)
+    if len(gpus) > 1:
+        places = " and ".join(f"{name} on {device}" for device, name in gpus.items())
+        raise TorchError(
+            f"there is {places}, and a plan counts the bytes of one GPU; keep the module and its "
+            "arguments on one"
+        )
 
 
 def _named(step: nn.Module, given: Any) -> Iterator[tuple[str, Any]]:

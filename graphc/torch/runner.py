@@ -14,6 +14,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch.utils._pytree import tree_leaves
+
+from graphc.errors import TorchError
 
 Boxed = Callable[[list[Any]], tuple[Any, ...]]
 
@@ -25,6 +29,8 @@ def callable_of(target: Any) -> Callable[..., Any]:
     """What runs for a node of this target."""
     if target is torch.ops.aten.mkldnn_rnn_layer.default:
         return _recurrent_layer
+    if target in (run_and_save_rng_state, run_with_rng_state):
+        return drawing_on_its_device(target)
     return getattr(target, "_op", target)  # type: ignore[no-any-return]
 
 
@@ -34,6 +40,32 @@ def _recurrent_layer(*args: Any) -> Any:
     with torch.set_grad_enabled(training):
         detached = (each.detach() if isinstance(each, torch.Tensor) else each for each in args)
         return torch.ops.aten.mkldnn_rnn_layer.default(*detached)
+
+
+def drawing_on_its_device(target: Callable[..., Any]) -> Callable[..., Any]:
+    """What draws random numbers and saves the generator's state, or draws from a state.
+
+    Torch's functions for that take the generator of the current GPU, wherever the numbers go.
+    """
+
+    def drawing(*args: Any, **kwargs: Any) -> Any:
+        devices = (each.device for each in tree_leaves(args) if isinstance(each, torch.Tensor))
+        gpus = [each for each in (*devices, kwargs.get("device")) if _is_gpu(each)]
+        if not gpus:
+            return target(*args, **kwargs)
+        if torch.cuda.is_current_stream_capturing():
+            raise TorchError(
+                "the plan draws random numbers again from a state that it has saved, which a "
+                "CUDA graph cannot capture; run the step without a graph, or plan with more bytes"
+            )
+        with torch.cuda.device(gpus[0]):
+            return target(*args, **kwargs)
+
+    return drawing
+
+
+def _is_gpu(device: object) -> bool:
+    return isinstance(device, torch.device) and device.type == "cuda"
 
 
 def runner(module: fx.GraphModule, watch: Watch | None = None) -> Boxed:
