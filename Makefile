@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 LOWEST := $(VENV)-torch-lowest
 PAGES := view,browser,perfetto
 # A worker a core: with more threads, BLAS and torch wait for cores that other workers have.
-PARALLEL := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+PARALLEL = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
 .PHONY: demo test nightly torch-lowest mutants gpu browser chromium lint docs benchmarks figures wheel clean
@@ -29,8 +29,9 @@ nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(MAKE) torch-lowest
 
 # graphc.torch with the first version of torch that it takes, in an environment of its own.
+torch-lowest: BIN := $(LOWEST)/bin
 torch-lowest: $(LOWEST)/.installed
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest tests/pytorch
+	$(PARALLEL) tests/pytorch
 
 # Of some groups alone: make mutants GROUPS="checker packing". An hour for all on one core.
 mutants: $(VENV)/.installed-$(EXTRAS)
