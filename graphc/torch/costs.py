@@ -3,7 +3,8 @@
 A node is run on numbers of its own, of the types, shapes and strides that the graph says. One that
 refuses these is taken to take as long as copying what it reads and writes, and no workspace. What
 counts is its target and what it is given: two layers of one shape are measured once. Results are
-kept in a file for each device and version of torch, so that the next plan has the same costs.
+kept in a file for each device, version and settings of torch, so that the next plan has the same
+costs; what does not run is tried again by the next process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import json
 import operator
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +29,40 @@ from graphc.errors import TorchError
 from graphc.files import locked, write_atomically
 from graphc.torch.joint import Joint, Step, has_effects, is_random, tensors_of
 from graphc.torch.measure import allocated_bytes, measured_peak, peaks, seconds_of
+from graphc.torch.refusals import CHECKS, called_op
 from graphc.torch.runner import callable_of
 from graphc.torch.steps import Measured, device_of, random_state
 
-UNMEASURED = Measured(0.0, 0, ())
-"""What a node is taken to cost that has effects: it runs once in any plan, and not before."""
+NO_MEMORY = ("can't allocate memory", "not enough memory")
+"""What torch's allocator for the CPU says, in an error that has no type of its own."""
 
 
-def measure(joint: Joint, cache: Mapping[str, Measured] | None = None) -> dict[fx.Node, Measured]:
-    """What each computing node takes, from the cache or by running it.
+def measure(joint: Joint) -> dict[fx.Node, Measured]:
+    """What each computing node takes, from the user's cache or by running it.
 
     The random state and the contents of parameters stay as they are.
     """
-    store = Store.of_device(_device(joint)) if cache is None else Store(None, dict(cache))
+    store = Store.of_device(_device(joint))
     keys = {step.node: key_of(step.node) for step in joint.steps if not has_effects(step.node)}
     missing = {key: node for node, key in keys.items() if key not in store.known}
     if missing:
         store.add(_run(list(missing), list(missing.values())))
+    found = {node: store.known[key] for node, key in keys.items()}
     return {
-        step.node: _fitting(step, store.known.get(keys.get(step.node, ""), UNMEASURED), joint)
+        step.node: _fitting(step, found.get(step.node) or _not_run(step.node), joint)
         for step in joint.steps
     }
+
+
+def _not_run(node: fx.Node) -> Measured:
+    """What a node is taken to cost that has effects: it runs once in any plan, and not before.
+
+    Checks take nothing, nor do writes into what is there; of other ops that is not known.
+    """
+    called = called_op(node)
+    if called is node.target or called in CHECKS:
+        return Measured(0.0, 0, ())
+    return Measured(_seconds_of_copying(node), 0, (), is_estimated=True)
 
 
 def _fitting(step: Step, found: Measured, joint: Joint) -> Measured:
@@ -74,16 +89,16 @@ class Store:
         """Those of a device, in the user's cache, as XDG's base directories say."""
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         named = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-        known_by = hashlib.sha256(
-            f"{torch.__version__} {named} {torch.get_num_threads()}".encode()
-        ).hexdigest()[:16]
+        settings = f"{torch.__version__} {named} {torch.get_num_threads()} {_settings()}"
+        known_by = hashlib.sha256(settings.encode()).hexdigest()[:16]
         path = Path(home) / "graphc" / "torch" / f"{known_by}.json"
         return cls(path, _read(path))
 
     def add(self, found: Mapping[str, Measured]) -> None:
         """Take new measurements in, and keep them where the file can be written.
 
-        What another process has kept by now stays: its plans have those costs.
+        What another process has kept by now stays: its plans have those costs. What is estimated is
+        not kept: it may be for want of something that is there the next time.
         """
         self.known.update(found)
         if self.path is None:
@@ -93,7 +108,11 @@ class Store:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.path.with_suffix(".lock")):
                 self.known.update(_read(self.path))
-                kept = {key: astuple(each) for key, each in sorted(self.known.items())}
+                kept = {
+                    key: (each.seconds, each.workspace, each.result_bytes)
+                    for key, each in sorted(self.known.items())
+                    if not each.is_estimated
+                }
                 write_atomically(self.path, json.dumps(kept).encode(), TorchError)
 
 
@@ -102,10 +121,8 @@ def _read(path: Path) -> dict[str, Measured]:
     try:
         found = json.loads(path.read_text())
         return {
-            str(key): Measured(
-                float(seconds), int(workspace), tuple(int(size) for size in sizes), *map(bool, more)
-            )
-            for key, (seconds, workspace, sizes, *more) in found.items()
+            str(key): Measured(float(seconds), int(workspace), tuple(int(size) for size in sizes))
+            for key, (seconds, workspace, sizes) in found.items()
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
@@ -117,6 +134,20 @@ def _processor() -> str:
     except OSError:
         return "cpu"
     return next((line for line in lines if line.startswith("model name")), "cpu")
+
+
+def _settings() -> tuple[object, ...]:
+    """What the user may set by which an op takes another algorithm, or other workspace."""
+    libraries = torch.backends.mkldnn, torch.backends.cudnn
+    kinds = (each for library in libraries for each in (library, library.conv, library.rnn))
+    products = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul
+    return (
+        *((each.enabled, each.deterministic) for each in libraries),
+        torch.backends.cudnn.benchmark,
+        torch.are_deterministic_algorithms_enabled(),
+        # torch.get_float32_matmul_precision() fails where these have been set one by one.
+        *(each.fp32_precision for each in (*kinds, *products)),
+    )
 
 
 def _device(joint: Joint) -> torch.device:
@@ -173,19 +204,34 @@ def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
 def _timed(node: fx.Node) -> _Timed:
     """What a node takes, of the first integers with which it runs."""
     for fill in FILLS:
-        with contextlib.suppress(Exception):  # an op may refuse whatever numbers it is given
+        try:
             call = _call(node, fill)
             return _Timed(seconds_of(call, device_of(node)), _result_bytes(call()), fill)
+        except Exception as error:  # an op may refuse whatever numbers it is given
+            if _is_of_memory(error):
+                raise
     return _Timed(_seconds_of_copying(node), (), None)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether there is too little memory for the op, of which its numbers are no cause."""
+    is_told = any(told in str(error) for told in NO_MEMORY)
+    return is_told or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def _seconds_of_copying(node: fx.Node) -> float:
     """Seconds in which as many bytes are read and written as operands and results have."""
     tensors = [tensor for each in (node, *node.all_input_nodes) for tensor in tensors_of(each)]
     moved = sum(each.numel() * each.element_size() for each in tensors)
-    device = device_of(node)
-    half = torch.empty(moved // 2 + 1, dtype=torch.uint8, device=device)
-    return seconds_of(half.clone, device)
+    return _seconds_of_moving(moved, device_of(node))
+
+
+@cache
+def _seconds_of_moving(count: int, device: torch.device) -> float:
+    """Measured once in a process, so that its plans agree."""
+    with _disable_current_modes():
+        half = torch.empty(count // 2 + 1, dtype=torch.uint8, device=device)
+        return seconds_of(half.clone, device)
 
 
 def _peaks(nodes: list[fx.Node], fills: list[int | None]) -> list[int]:
