@@ -17,8 +17,6 @@ import torch
 from torch import fx
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
-from graphc.torch.measure import allocated_bytes
-
 aten = torch.ops.aten
 
 NORM = aten._native_batch_norm_legit_functional.default
@@ -31,16 +29,43 @@ COMMUTE = ("aten.add.Tensor", "aten.mul.Tensor")
 STATISTICS = 3
 """The first result of the norm that depends on running statistics, and only in training."""
 
+NORM_BACKWARD = {
+    aten.native_batch_norm_backward.default: 7,
+    aten.cudnn_batch_norm_backward.default: None,
+    aten.miopen_batch_norm_backward.default: None,
+}
+"""Which operand says whether it trains; None where it always does: then 3 and 4 change no bit."""
+
+RECURRENT = aten.mkldnn_rnn_layer.default
+"""Its last operand says whether it trains: whether its last result has what a backward reads."""
+
+MOVES = (aten.clone.default, aten.permute.default)
+"""Ops that give the elements that they are given, in some order of axes."""
+
+GPU_BLOCK = 512
+"""Of so many bytes are the blocks of torch's allocator for GPUs."""
+
 
 class Numbers:
     """A number for everything that contents are made of."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
+        self._moved: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def of(self, *parts: Hashable) -> int:
         """The number of something, a new one where it is new."""
         return self._known.setdefault(parts, len(self._known))
+
+    def move(self, content: int, before: int, axes: tuple[int, ...]) -> None:
+        """Note that a content has the elements of another, whose axes these are, in their order."""
+        first, order = self.elements(before)
+        order = tuple((order or range(len(axes)))[axis] for axis in axes)
+        self._moved[content] = first, () if order == tuple(range(len(order))) else order
+
+    def elements(self, content: int) -> tuple[int, tuple[int, ...]]:
+        """The content of which one is a copy, and the order of its axes; () where that is plain."""
+        return self._moved.get(content, (content, ()))
 
 
 @dataclass(eq=False)
@@ -101,11 +126,12 @@ class Done:
 class Walk:
     """Goes through graphs node by node; `env` is what the variables of the present graph hold.
 
-    Random states, one a device, go on from graph to graph.
+    Random states, one a device, go on from graph to graph. In what torch has traced every recurrent
+    layer counts as training: it traces some for inference, whose backward pass would fail.
     """
 
-    def __init__(self, numbers: Numbers) -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: Numbers, is_traced: bool = False) -> None:
+        self.numbers, self.is_traced = numbers, is_traced
         self.env: dict[fx.Node, Tree] = {}
         self._states: dict[str, int] = {}
         self._sources: dict[int, Storage] = {}
@@ -116,7 +142,7 @@ class Walk:
         fake = node.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             return self.numbers.of(*parts)
-        made = Storage(allocated_bytes(fake), node.name, fake, outside=True)
+        made = Storage(storage_bytes(fake), node.name, fake, outside=True)
         storage = self._sources.setdefault(_key(fake), made)
         return Tensor(self.numbers.of(*parts), storage, storage.version)
 
@@ -169,9 +195,14 @@ class Walk:
         results = self._results(node, target, number, tuple(args), done)
         if saves:
             kept = node.meta["val"][0]
-            done.state = Storage(allocated_bytes(kept), node.name, kept)
+            done.state = Storage(storage_bytes(kept), node.name, kept)
             results = (Tensor(self._drawn_from, done.state, 0), results)
         self.env[node] = results
+        if target in MOVES:
+            count = node.meta["val"].dim()
+            axes = args[1] if target is aten.permute.default else range(count)
+            before = self.seen(args[0])
+            self.numbers.move(results.content, before, tuple(axis % count for axis in axes))
         return done
 
     def _drawn(self, plain: int, device: str, state: int | None) -> int:
@@ -184,9 +215,10 @@ class Walk:
         return number
 
     def _given(self, target: Any, args: tuple[Any, ...]) -> tuple[Hashable, ...]:
-        if target is NORM and args[5]:
-            x, weight, bias, _, _, training, momentum, epsilon = args
-            args = (x, weight, bias, training, momentum, epsilon)
+        if _leaves_statistics_out(target, args):
+            args = (*args[:3], *args[5:])
+        if target is RECURRENT:
+            args = args[:-1]
         return tuple(map(self._described, args))
 
     def _described(self, argument: Any) -> Hashable:
@@ -217,7 +249,7 @@ class Walk:
             value = value[: len(returns)]
         known = self._storages_of_operands(node)
         written = self._write(node, target, args, done)
-        idle = self._statistics(target, args)
+        more = self._last_results(target, args)
 
         def result(fake: Any, path: tuple[int, ...]) -> Tree:
             if isinstance(fake, list | tuple):
@@ -227,17 +259,19 @@ class Walk:
             place = path[0] if path else 0
             storage = written.get(place) or known.get(_key(fake))
             if storage is None:
-                storage = known[_key(fake)] = Storage(allocated_bytes(fake), node.name, fake)
+                storage = known[_key(fake)] = Storage(storage_bytes(fake), node.name, fake)
                 done.makes.append(storage)
-            beside = idle if place >= STATISTICS else ()
+            beside = more if place >= STATISTICS else ()
             return Tensor(self.numbers.of("result", number, path, beside), storage, storage.version)
 
         return result(value, ())
 
-    def _statistics(self, target: Any, args: tuple[Any, ...]) -> Hashable:
-        """What the last results of a training norm depend on beside the others."""
+    def _last_results(self, target: Any, args: tuple[Any, ...]) -> Hashable:
+        """What the last results of a norm that trains, or a recurrent layer, depend on, too."""
         if target is NORM and args[5]:
             return tuple(map(self._described, args[3:5]))
+        if target is RECURRENT:
+            return ("trains", self.is_traced or bool(args[-1]))
         return ()
 
     def _storages_of_operands(self, node: fx.Node) -> dict[int, Storage]:
@@ -284,6 +318,16 @@ def _arguments(schema: Any, args: tuple[Any, ...], kwargs: Any) -> Iterator[tupl
         yield declared, given
 
 
+def _leaves_statistics_out(target: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a norm trains, or a norm's backward pass: its operands 3 and 4 change no bit then."""
+    if target is NORM:
+        return bool(args[5])
+    if target not in NORM_BACKWARD:
+        return False
+    place = NORM_BACKWARD[target]
+    return place is None or bool(args[place])
+
+
 def _results_given(target: Any) -> frozenset[str]:
     """The names of arguments into which an op writes its results."""
     arguments = getattr(getattr(target, "_schema", None), "arguments", ())
@@ -312,6 +356,16 @@ def fakes_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from fakes_in(each)
+
+
+def in_blocks(count: int, device: torch.device) -> int:
+    """Bytes that torch's allocator hands out for so many: on a GPU, whole blocks."""
+    return count + -count % GPU_BLOCK if device.type == "cuda" else count
+
+
+def storage_bytes(fake: torch.Tensor) -> int:
+    """Bytes that torch's allocator hands out for a tensor's storage."""
+    return in_blocks(int(fake.untyped_storage().nbytes()), fake.device)
 
 
 def _key(fake: torch.Tensor) -> int:

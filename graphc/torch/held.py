@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import OptionError
 from graphc.ir.types import parse_bytes
-from graphc.torch.measure import storage_bytes
+from graphc.torch.measure import in_blocks, storage_bytes
 from graphc.torch.sources import Source
 
 
@@ -78,7 +78,7 @@ def _array_bytes(leaves: Iterable[Any]) -> int:
 def _gradient_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of ``.grad`` of those that get one, each once."""
     learned = {id(each): each for each in tensors if each.requires_grad and each.is_leaf}
-    return sum(each.nbytes for each in learned.values())
+    return sum(in_blocks(each.nbytes, each.device) for each in learned.values())
 
 
 def reserve_bytes(reserve: torch.optim.Optimizer | int | str | None) -> int:

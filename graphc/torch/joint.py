@@ -20,7 +20,7 @@ from torch._higher_order_ops.effects import _get_effect
 from torch.utils._pytree import tree_leaves
 
 from graphc.torch.gradients import copy_shared_gradients
-from graphc.torch.measure import allocated_bytes
+from graphc.torch.measure import allocated_bytes, in_blocks
 from graphc.torch.refusals import called_op, refuse_node
 
 aten = torch.ops.aten
@@ -54,7 +54,7 @@ def _may_be_learned(node: fx.Node) -> bool:
 def _bytes_alone(node: fx.Node) -> int:
     """Bytes of a tensor that lies in a storage of its own."""
     value = node.meta["val"]
-    return int(value.numel() * value.element_size())
+    return in_blocks(value.numel() * value.element_size(), value.device)
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -75,25 +75,31 @@ class Joint:
     """Values and steps of a joint graph; `forward_outputs` of its outputs are the forward pass's.
 
     Gradients of `results`, which autograd has made of other tensors, nobody keeps behind the step.
-    Raises `TorchError` for what cannot be planned: symbolic sizes, collectives, effects.
+    What is `traced` stays as it is: a copy is made ready to be planned. Raises `TorchError` for
+    what cannot be planned: symbolic sizes, collectives, effects.
     """
 
     def __init__(
         self, module: fx.GraphModule, forward_outputs: int, results: Iterable[torch.Tensor] = ()
     ) -> None:
-        self.module = module
         for node in module.graph.nodes:
             refuse_node(node)
-        _read_no_running_statistics(module.graph)
-        _keep_recurrent_workspaces(module.graph)
-        self.fake_mode = _fake_mode(module.graph)
+        self.module, self.traced = module, module.graph
+        self.node_of: dict[fx.Node, fx.Node] = {}
+        """The node that is planned, by the one that was traced; a gradient's copy is for none."""
+        self.graph = _copied(self.traced, self.node_of)
+        _read_no_running_statistics(self.graph)
+        _keep_recurrent_workspaces(self.graph)
+        self.fake_mode = _fake_mode(self.graph)
         """The mode in which the tensors of the graph were made."""
         keys = {storage_key(self.fake_mode.from_tensor(each)) for each in results}
-        inputs = module.graph.find_nodes(op="placeholder")
+        inputs = self.graph.find_nodes(op="placeholder")
         kept_for = [n for n in inputs if keys.isdisjoint(map(storage_key, tensors_of(n)))]
-        backward = behind_the_turn(module.graph)
-        copy_shared_gradients(module.graph, forward_outputs, kept_for, backward, self.fake_mode)
-        self.nodes = list(module.graph.nodes)
+        self.leaves = frozenset(map(inputs.index, kept_for))
+        """The places of the inputs whose gradients autograd keeps."""
+        backward = behind_the_turn(self.graph)
+        copy_shared_gradients(self.graph, forward_outputs, kept_for, backward, self.fake_mode)
+        self.nodes = list(self.graph.nodes)
         output = self.nodes[-1]
         self.outputs: tuple[fx.Node | None, ...] = tuple(output.args[0])
         self.output_descriptions = list(output.meta.get("desc", (None,) * len(self.outputs)))
@@ -177,7 +183,7 @@ class Joint:
 
     @cached_property
     def _backward(self) -> frozenset[fx.Node]:
-        return behind_the_turn(self.module.graph)
+        return behind_the_turn(self.graph)
 
     def _in_order(self) -> Iterator[fx.Node]:
         behind = self._backward
@@ -217,6 +223,15 @@ class Joint:
             if user.target is operator.getitem and self.values.get(user) == (value,):
                 return user
         return node
+
+
+def _copied(graph: fx.Graph, node_of: dict[fx.Node, fx.Node]) -> fx.Graph:
+    """The same graph of other nodes; `node_of` is told which stands for which."""
+    made = fx.Graph()
+    returned = made.graph_copy(graph, node_of)
+    (before,) = graph.find_nodes(op="output")
+    made.output(returned).meta = dict(before.meta)
+    return made
 
 
 def _fake_mode(graph: fx.Graph) -> Any:

@@ -18,7 +18,7 @@ class Moment:
 
     node: fx.Node | None
     original: fx.Node | None
-    """The node of the joint graph that it stands for."""
+    """The node of the joint graph, as it was traced, that it stands for; None for a copy, too."""
     bytes: int
     made: int
     """Bytes of the storages that it makes."""

@@ -112,10 +112,14 @@ GPU_BLOCK = 512
 """Of so many bytes are the blocks of torch's caching allocator."""
 
 
+def in_blocks(count: int, device: torch.device) -> int:
+    """Bytes that torch's allocator hands out for so many: on a GPU, whole blocks."""
+    return -(-count // GPU_BLOCK) * GPU_BLOCK if device.type == "cuda" else count
+
+
 def allocated_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that torch's allocator hands out for a tensor's storage: on a GPU, whole blocks."""
-    count = int(tensor.untyped_storage().nbytes())
-    return -(-count // GPU_BLOCK) * GPU_BLOCK if tensor.device.type == "cuda" else count
+    """Bytes that torch's allocator hands out for a tensor's storage."""
+    return in_blocks(int(tensor.untyped_storage().nbytes()), tensor.device)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor], seen: set[int] | None = None) -> int:

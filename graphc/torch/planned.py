@@ -17,7 +17,7 @@ from graphc.torch.held import Held
 from graphc.torch.joint import Joint
 from graphc.torch.lives import Replay
 from graphc.torch.planner import BudgetPlanner
-from graphc.torch.replay import Plan, Weight, check
+from graphc.torch.replay import Plan, Weight, check, kind_of_copy
 from graphc.torch.report import Report, does_not_fit
 from graphc.torch.sources import Source
 from graphc.torch.steps import TorchSteps
@@ -89,10 +89,17 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
         node: Weight(measured.workspace, measured.result_bytes)
         for node, measured in torch_steps.measured.items()
     }
-    fixed = torch_steps.steps.fixed_bytes
-    kept, padded = joint.outer_gradients
-    turn = Weight(padded, (kept,) if kept else ())
-    return Plan(joint.module.graph, joint.forward_outputs, forward, backward, weights, turn, fixed)
+    traced = set(joint.node_of.values())
+    return Plan(
+        joint=joint.traced,
+        forward_outputs=joint.forward_outputs,
+        forward=forward,
+        backward=backward,
+        leaves=joint.leaves,
+        weights={t: weights[node] for t, node in joint.node_of.items() if node in weights},
+        copies={kind_of_copy(n): each for n, each in weights.items() if n not in traced},
+        fixed_bytes=torch_steps.steps.fixed_bytes,
+    )
 
 
 def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> SequencePlan:

@@ -1,16 +1,17 @@
 """An independent checker of plans for torch: it replays both graphs storage by storage.
 
-It knows the joint graph, the forward and the backward graph that stand for it, and how many bytes
-each node of the joint graph takes, and nothing of how a plan is made. Every node of the two graphs
-must compute what a node of the joint graph does, from the same contents; what is returned must be
-the same. A storage lives from the node that makes it to the last one that reads a variable in it,
-or to the end where the forward graph returns it to the caller.
+It knows the joint graph as torch has traced it, the forward and the backward graph that stand for
+it, and how many bytes each node of the joint graph takes, and nothing of how a plan is made. Every
+node of the two graphs must compute what a node of the joint graph does, from the same contents;
+what is returned must be the same, but that a gradient may be a copy, and must be one where autograd
+would make it. A storage lives from the node that makes it to the last one that reads a variable in
+it, or to the end where the forward graph returns it to the caller.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,15 @@ from torch import fx
 
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes
-from graphc.torch.contents import Done, Numbers, Storage, Tree, Walk, fakes_in, tensors_in
+from graphc.torch.autograd_rules import (
+    gradients_of_views,
+    is_tangent,
+    kept_gradients,
+    placeholders,
+    returned_by,
+    why_copied,
+)
+from graphc.torch.contents import MOVES, Done, Numbers, Storage, Tree, Walk, fakes_in, tensors_in
 from graphc.torch.lives import RANDOM_STATE, Content, Life, Moment, Replay
 
 
@@ -35,17 +44,18 @@ class Weight:
 class Plan:
     """What is replayed: a joint graph and the forward and backward graph that stand for it.
 
-    `forward_outputs` of the joint graph's outputs are those of the forward pass; `fixed_bytes` are
-    there before the step.
+    `forward_outputs` of the joint graph's outputs are those of the forward pass; `leaves` are the
+    places of the inputs whose gradients autograd keeps; `fixed_bytes` are there before the step.
     """
 
     joint: fx.Graph
     forward_outputs: int
     forward: fx.Graph
     backward: fx.Graph
+    leaves: frozenset[int]
     weights: Mapping[fx.Node, Weight]
-    turn: Weight
-    """What autograd takes between the graphs, for a moment and to the end of the step."""
+    copies: Mapping[Hashable, Weight]
+    """By `kind_of_copy`, what those copies take that are in no joint graph."""
     fixed_bytes: int
 
 
@@ -75,27 +85,21 @@ def _wrong(where: fx.Node | str, what: str) -> TorchError:
     return TorchError(f"this plan is wrong, which is a fault of graphc: at {name}, {what}")
 
 
-def _is_tangent(node: fx.Node) -> bool:
-    described = type(node.meta.get("desc")).__name__
-    return described == "TangentAOTInput" or str(node.target).startswith("tangents_")
-
-
-def _placeholders(graph: fx.Graph) -> list[fx.Node]:
-    return [node for node in graph.nodes if node.op == "placeholder"]
-
-
-def _returned(graph: fx.Graph) -> tuple[Any, ...]:
-    return tuple(next(node for node in reversed(graph.nodes) if node.op == "output").args[0])
+def kind_of_copy(node: fx.Node) -> Hashable:
+    """What decides which bytes a copy takes: of what type and strides both tensors are."""
+    (given,) = (each.meta["val"] for each in node.all_input_nodes)
+    made = node.meta["val"]
+    return made.dtype, str(made.device), tuple(made.shape), given.stride(), made.stride()
 
 
 class _Joint:
     """What the joint graph computes, and what it leaves."""
 
     def __init__(self, plan: Plan, numbers: Numbers) -> None:
-        walk = Walk(numbers)
-        given = _placeholders(plan.joint)
-        self.sources = [node for node in given if not _is_tangent(node)]
-        self.tangents = [node for node in given if _is_tangent(node)]
+        walk = Walk(numbers, is_traced=True)
+        given = placeholders(plan.joint)
+        self.sources = [node for node in given if not is_tangent(node)]
+        self.tangents = [node for node in given if is_tangent(node)]
         for place, node in enumerate(self.sources):
             walk.env[node] = walk.outside(node, "source", place)
         for place, node in enumerate(self.tangents):
@@ -109,7 +113,8 @@ class _Joint:
                     self.nodes.setdefault(done.computes, node)
                     self.draws.add(done.draws)
         self.returns = [
-            walk.seen(node) if isinstance(node, fx.Node) else None for node in _returned(plan.joint)
+            walk.seen(node) if isinstance(node, fx.Node) else None
+            for node in returned_by(plan.joint)
         ]
         self.left = [_written(walk.env[node]) for node in self.sources]
 
@@ -142,11 +147,12 @@ class _Emitted:
         """Go through the forward graph; gives the moment at which it returns."""
         self._begin()
         self._through(self.plan.forward)
-        returned = _returned(self.plan.forward)
+        returned = returned_by(self.plan.forward)
         outputs = self.plan.forward_outputs
         self._expect(returned[:outputs], self.joint.returns[:outputs], "the forward graph")
         turn = len(self.moments)
-        self.moments.append((None, None, self.plan.turn.workspace))
+        self.views = gradients_of_views(self.plan.joint, outputs)
+        self.moments.append((None, None, self.views.padded))
         trees = [None if node is None else self._there(node) for node in returned]
         for tree in trees:
             self._touch(tree)
@@ -157,7 +163,7 @@ class _Emitted:
         return turn
 
     def _begin(self) -> None:
-        sources = _placeholders(self.plan.forward)
+        sources = placeholders(self.plan.forward)
         if len(sources) != len(self.joint.sources):
             raise _wrong(
                 "the forward graph",
@@ -171,11 +177,12 @@ class _Emitted:
             self._holds(tensor.storage, -1, tensor.storage.fake)
 
     def _backward(self) -> None:
-        taken = _placeholders(self.plan.backward)
+        taken = placeholders(self.plan.backward)
         tangents = [self._tangent(place) for place in range(len(self.joint.tangents))]
-        for size in self.plan.turn.results:
-            whole = torch.empty(size, dtype=torch.uint8, device="meta")
-            self._make_at_turn(Storage(size, "gradients of views", whole), len(tangents))
+        if self.views.kept:
+            whole = torch.empty(self.views.kept, dtype=torch.uint8, device="meta")
+            storage = Storage(self.views.kept, "gradients of views", whole)
+            self._make_at_turn(storage, len(tangents))
         given = [*self.saved, *tangents]
         if len(taken) != len(given):
             raise _wrong(
@@ -183,13 +190,18 @@ class _Emitted:
                 f"{len(taken)} values are taken, and {len(given)} are saved or come as gradients",
             )
         self.walk.env = dict(zip(taken, given, strict=True))
-        self._through(self.plan.backward)
+        self._through(self.plan.backward, may_copy=True)
         for node in taken:
             if not node.users:  # nothing frees it before the graph returns
                 self._touch(self.walk.env[node])
-        returned = _returned(self.plan.backward)
-        wanted = self.joint.returns[self.plan.forward_outputs :]
-        self._expect(returned, wanted, "the backward graph")
+        returned = returned_by(self.plan.backward)
+        begin = self.plan.forward_outputs
+        kept = kept_gradients(self.plan.joint, begin, self.plan.leaves)
+        self._expect(returned, self.joint.returns[begin:], "the backward graph", kept)
+        for place, variable in kept.items():
+            reason = why_copied(returned, place, variable)
+            if reason is not None:
+                raise _wrong(returned[place], reason)
         for node in returned:
             if node is not None:
                 self.held.update(t.storage for t in tensors_in(self.walk.env[node]))
@@ -205,7 +217,7 @@ class _Emitted:
         self._make(storage, self.turn, storage.bytes, place)
         self.held.add(storage)
 
-    def _through(self, graph: fx.Graph) -> None:
+    def _through(self, graph: fx.Graph, may_copy: bool = False) -> None:
         for node in graph.nodes:
             if node.op not in ("get_attr", "call_function"):
                 continue
@@ -213,7 +225,7 @@ class _Emitted:
                 self._there(each, node)
             done = self.walk.do(node)
             if done.computes is not None:
-                self._note(done, self._original(done))
+                self._note(done, self._original(done, may_copy))
             for each in (*node.all_input_nodes, node):
                 self._touch(self.walk.env[each])
 
@@ -226,11 +238,13 @@ class _Emitted:
         for tensor in tensors_in(tree):
             self.last[tensor.storage] = max(0, len(self.moments) - 1)
 
-    def _original(self, done: Done) -> fx.Node:
-        """The node of the joint graph that computes the same, from the same."""
+    def _original(self, done: Done, may_copy: bool) -> fx.Node | None:
+        """The node of the joint graph that computes the same, from the same; of a copy, none."""
         found = None if done.computes is None else self.joint.nodes.get(done.computes)
         if found is not None:
             return found
+        if may_copy and done.node.target in MOVES and done.overwritten is None:
+            return None
         if done.overwritten is not None:
             (writer, *_) = (
                 tensor.storage.writer
@@ -246,11 +260,15 @@ class _Emitted:
             )
         raise _wrong(done.node, "what is computed is nothing that the module computes")
 
-    def _note(self, done: Done, original: fx.Node) -> None:
+    def _note(self, done: Done, original: fx.Node | None) -> None:
         """A moment, where a node computes: a view takes no time and no bytes."""
         if not done.makes and not done.written:
             return
-        weight = self.plan.weights.get(original, Weight(0, ()))
+        weight = (
+            self.plan.copies.get(kind_of_copy(done.node))
+            if original is None
+            else self.plan.weights.get(original)
+        ) or Weight(0, ())
         now = len(self.moments)
         self.moments.append((done.node, original, weight.workspace))
         for each in done.node.all_input_nodes:
@@ -275,9 +293,16 @@ class _Emitted:
         self.contents.setdefault(storage, []).append((now, fake, {}))
 
     def _expect(
-        self, returned: Sequence[fx.Node | None], wanted: Sequence[Any], where: str
+        self,
+        returned: Sequence[fx.Node | None],
+        wanted: Sequence[Any],
+        where: str,
+        kept: Collection[int] = (),
     ) -> None:
-        """Raise `TorchError` where a graph does not return what the joint graph does."""
+        """Raise `TorchError` where a graph does not return what the joint graph does.
+
+        At the places `kept` it may be a copy of that.
+        """
         if len(returned) != len(wanted):
             raise _wrong(where, f"{len(returned)} values are returned, and {len(wanted)} are due")
         for place, (node, content) in enumerate(zip(returned, wanted, strict=True)):
@@ -287,7 +312,9 @@ class _Emitted:
                 found = "nothing" if node is None else node.name
                 raise _wrong(where, f"output {place} is {found}, and the module's is not")
             self._there(node, where)
-            if self.walk.seen(node) != content:
+            seen, elements = self.walk.seen(node), self.walk.numbers.elements
+            is_copy = place in kept and elements(seen) == elements(content)
+            if seen != content and not is_copy:
                 raise _wrong(node, f"{where} returns as output {place} what the module does not")
 
     def _expect_kept(self, tangents: Sequence[Tree]) -> None:

@@ -77,6 +77,7 @@ class _Model:
     def __init__(self, shown: Shown) -> None:
         self.shown, self.replay = shown, shown.replay
         self.end = len(self.replay.moments)
+        self.originals = list(self._originals())
         self.columns = _Columns()
         self.types: Table[tuple[str, tuple[int, ...], str, int]] = Table()
         self.firsts: dict[tuple[fx.Node, int], int] = {}
@@ -91,12 +92,23 @@ class _Model:
             if moment.workspace:
                 self._add_buffer(moment.workspace, place, place + 1, "workspace")
 
+    def _originals(self) -> Iterator[fx.Node | None]:
+        """Of each moment, the step that was planned; a gradient's copy is known by its tensor."""
+        joint = self.shown.torch_steps.joint
+        by_tensor = {id(node.meta.get("val")): node for node in joint.step_of}
+        for moment in self.replay.moments:
+            if moment.original is not None:
+                yield joint.node_of[moment.original]
+            else:
+                value = None if moment.node is None else moment.node.meta.get("val")
+                yield None if value is None else by_tensor.get(id(value))
+
     def _phases(self) -> Iterator[str]:
         """Of each moment; a node of the joint graph that appears again is a repeat."""
         seen: set[fx.Node | None] = {None}
-        for place, moment in enumerate(self.replay.moments):
-            is_repeat = moment.original in seen and moment.original is not None
-            seen.add(moment.original)
+        for place, original in enumerate(self.originals):
+            is_repeat = original in seen and original is not None
+            seen.add(original)
             if is_repeat:
                 yield "mirror"
             else:
@@ -148,14 +160,14 @@ class _Model:
         name = f"%{name}{'.state' if life.result == RANDOM_STATE else ending}"
         number = len(self.columns.name)
         self._add_values(buffer, name, life.contents)
-        self._note_copy(moment, life.result, number)
+        self._note_copy(self.originals[life.first], life.result, number)
         if life.is_held:
             self.outputs[self.columns.name[-1]] = self.columns.name[-1]
 
-    def _note_copy(self, moment: Moment, result: int, number: int) -> None:
-        if moment.original is None:
+    def _note_copy(self, original: fx.Node | None, result: int, number: int) -> None:
+        if original is None:
             return
-        first = self.firsts.setdefault((moment.original, result), number)
+        first = self.firsts.setdefault((original, result), number)
         if first != number:
             self.columns.copy_of[number] = first
 
@@ -252,10 +264,10 @@ class _Model:
         }
 
     def _nodes(self, texts: Table[str]) -> dict[str, list[Any]]:
-        moments, measured = self.replay.moments, self.shown.torch_steps.measured
-        names = [_op(moment) for moment in moments]
-        scopes = [_path(module_path(m.original)) if m.original else "" for m in moments]
-        seconds = [measured[m.original].seconds if m.original in measured else 0.0 for m in moments]
+        originals, measured = self.originals, self.shown.torch_steps.measured
+        names = list(map(_op, self.replay.moments, originals))
+        scopes = [_path(module_path(node)) if node else "" for node in originals]
+        seconds = [measured[node].seconds if node in measured else 0.0 for node in originals]
         return {
             "scope": [texts.number(scope) for scope in scopes],
             "op": [texts.number(name) for name in names],
@@ -288,8 +300,8 @@ def _path(name: str) -> str:
     return name.replace(".", "/")
 
 
-def _op(moment: Moment) -> str:
+def _op(moment: Moment, original: fx.Node | None) -> str:
     if moment.node is None:
         return "turn"
-    target = moment.original.target if moment.original is not None else moment.node.target
+    target = moment.node.target if original is None else original.target
     return getattr(getattr(target, "_schema", None), "name", str(target)).removeprefix("aten::")

@@ -1,5 +1,6 @@
-"""Tests measure ops into a cache of their own."""
+"""Tests measure ops into a cache of their own, and start with nothing compiled."""
 
+import importlib.util
 import os
 
 import pytest
@@ -15,3 +16,13 @@ def cache_of_costs(tmp_path_factory):
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    """Nothing that a test before has compiled, or drawn, counts here."""
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.compiler.reset()
+        torch.manual_seed(0)

@@ -1,6 +1,7 @@
 """What a plan of a torch module promises: its budget, its bits, and more bytes never slower."""
 
 import itertools
+import operator
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
@@ -16,6 +17,10 @@ sequences = pytest.importorskip("torch_cases.sequences")
 steps = pytest.importorskip("torch_cases.steps")
 pytestmark = pytest.mark.peers
 
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+
+from graphc.torch.runner import runner  # noqa: E402
+
 SLACK = 2**14
 """Bytes that these small steps may take beyond their plan; the promise is 1 MiB."""
 PARTS_OF_THE_WAY = 1.0, 0.6, 0.2, 0.0
@@ -27,12 +32,6 @@ COMPILED = settings(
 
 
 random_parts = st.sampled_from(PARTS_OF_THE_WAY[::-1])
-
-
-@pytest.fixture(autouse=True)
-def _compiled_anew():
-    """Nothing that a test before has compiled counts towards torch's limit of recompilations."""
-    torch.compiler.reset()
 
 
 def budgets_between(case, parts):
@@ -114,6 +113,40 @@ def test_a_larger_budget_is_never_slower_and_a_smaller_never_higher(name):
         assert less.peak_bytes <= more.peak_bytes
         assert less.extra_time >= more.extra_time
     assert reports[0].extra_time > reports[-1].extra_time
+
+
+def test_bits_are_bytes():
+    """A zero has a sign, what is no number equals itself, and a missing gradient is none."""
+    kind = {"y": torch.tensor([0.0, float("nan")]), "frozen": None}
+    assert steps.same_bits({"outputs": kind}, {"outputs": dict(kind)}) == {"outputs": True}
+    for other in -kind["y"], kind["y"].double(), None:
+        changed = {**kind, "y": other}
+        assert steps.different({"outputs": changed}, {"outputs": kind}) == ["outputs: y"]
+        assert steps.same_bits({"outputs": kind}, {"outputs": changed}) == {"outputs": False}
+
+
+def test_a_partition_for_another_compiler_holds_its_budget_and_overwrites_nothing():
+    """That compiler runs graphs as they are."""
+
+    def make():
+        return modules.MODULES["MLP"]("small")
+
+    def kept(graph, _):
+        graphs.append(graph)
+        return runner(graph)
+
+    graphs, (budget,) = [], budgets_between(make(), [0.6])
+    partition = graphc.torch.partition_fn(budget)
+    backend = aot_autograd(fw_compiler=kept, bw_compiler=kept, partition_fn=partition)
+    module, args = make()
+    call = torch.compile(module, backend=backend, fullgraph=True, dynamic=False)
+    run = steps.Run(module, call, args)
+    assert all(steps.same_bits(run.bits(), steps.by_aot_eager(make()).bits()).values())
+    assert run.peak() <= budget < steps.by_aot_eager(make()).peak()
+    forward, backward = ([n.target for n in graph.graph.nodes] for graph in graphs)
+    assert set(forward).intersection(backward) - {operator.getitem}
+    schemas = [getattr(target, "_schema", None) for target in (*forward, *backward)]
+    assert not any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def test_a_budget_that_no_plan_holds_is_refused_before_the_step():

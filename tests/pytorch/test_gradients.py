@@ -7,12 +7,23 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.peers
 
-from torch import nn  # noqa: E402
-from torch_cases.checked import backward_of_sum, peak_of  # noqa: E402
+from torch import fx, nn  # noqa: E402
+from torch._functorch._aot_autograd.descriptors import (  # noqa: E402
+    GradAOTOutput,
+    PlainAOTInput,
+    PlainAOTOutput,
+    TangentAOTInput,
+)
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch_cases.steps import Run, backward_of_sum  # noqa: E402
 
 import graphc  # noqa: E402
+from graphc.errors import TorchError  # noqa: E402
+from graphc.torch import gradients, joint  # noqa: E402
+from graphc.torch.autograd_rules import gradients_of_views  # noqa: E402
 
 SIDE = 256
+COPIED = gradients._copied
 
 
 class Returned(torch.autograd.Function):
@@ -62,12 +73,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def reset():
-    torch.compiler.reset()
-    torch.manual_seed(0)
-
-
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # Dynamo of torch 2.13
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_counted(name):
@@ -79,8 +84,8 @@ def test_they_are_counted(name):
     for found, expected in zip(module.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad)
         assert found.grad.stride() == expected.grad.stride()
-    module.zero_grad()
-    assert peak_of(step, module, (x,)) == step.report.peak_bytes
+    assert Run(module, step, (x,)).peak() == step.report.peak_bytes
+    assert step.plans[-1].replay.peak.bytes == step.report.peak_bytes
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it
@@ -94,10 +99,8 @@ def test_what_is_passed_on_is_not_copied():
     def copies(x):
         step = graphc.torch.plan(Turned(SIDE, 8), (x,), max_extra_time=0.0)
         wanted = [x, *step.parameters()]
-        measured = peak_of(
-            step, step.module, (x,), backward=lambda loss: torch.autograd.grad(loss, wanted)
-        )
-        assert measured == step.report.peak_bytes
+        run = Run(step.module, step, (x,), backward=lambda loss: torch.autograd.grad(loss, wanted))
+        assert run.peak() == step.report.peak_bytes
         graph = step.plans[-1].backward.graph
         return len(graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default))
 
@@ -113,6 +116,48 @@ def test_what_is_passed_on_and_kept_is_copied():
     step = graphc.torch.plan(module, (x,), max_extra_time=0.0)
     (output,) = step.plans[-1].backward.graph.find_nodes(op="output")
     assert len(set(output.args[0])) == len(output.args[0]) == 3
+
+
+def no_copies(*_):
+    """In the place of what copies gradients."""
+
+
+def turned(*args):
+    """A copy whose axes are in another order than those of what it copies."""
+    graph, _, _, _, fake_mode = args
+    made, permute = COPIED(*args), torch.ops.aten.permute.default
+    with graph.inserting_after(made):
+        node = graph.call_function(permute, (made, [1, 0]))
+    with fake_mode:
+        node.meta.update(made.meta, val=permute(made.meta["val"], [1, 0]))
+    return node
+
+
+FAULTS = {
+    "none of one for two": ("one for two", joint, "copy_shared_gradients", no_copies),
+    "none of what is given": ("given", joint, "copy_shared_gradients", no_copies),
+    "none of a parameter": ("a parameter", joint, "copy_shared_gradients", no_copies),
+    "none for strides": ("of other strides", gradients, "_obeys", lambda *_: True),
+    "other strides": ("channels last", gradients, "_order", lambda x: list(range(x.dim()))),
+    "other axes": ("given", gradients, "_copied", turned),
+}
+TOLD = {
+    "none of one for two": "the gradient of primals_[12] is returned twice",
+    "none of what is given": "what the graph was given is returned as the gradient of primals_",
+    "none of a parameter": "what the graph was given is returned as the gradient of primals_",
+    "none for strides": r"the gradient of primals_\d has the strides \(256, 1\)",
+    "other strides": r"the gradient of primals_\d has the strides \(4096, 256, 16, 1\)",
+    "other axes": r"returns as output \d what the module does not",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # Dynamo of torch 2.13
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_checker_finds_copies_that_are_wrong(name, monkeypatch):
+    case, place, function, fault = FAULTS[name]
+    monkeypatch.setattr(place, function, fault)
+    with pytest.raises(TorchError, match=f"fault of graphc: .*{TOLD[name]}"):
+        graphc.torch.plan(CASES[case](), (torch.randn(SIDE, SIDE),), max_extra_time=0.0)
 
 
 VIEWS = {
@@ -134,7 +179,40 @@ def test_those_of_outputs_that_are_views_of_others_are_counted(name):
     module, x = Viewed(32, 64), torch.randn(4000, 32)
     step = graphc.torch.plan(module, (x,), max_extra_time=0.0)
     backward_of_sum(step(x))
-    module.zero_grad()
-    measured, result_bytes = peak_of(step, module, (x,)), 4000 * 64 * 4
+    measured, result_bytes = Run(module, step, (x,)).peak(), 4000 * 64 * 4
     assert measured <= step.report.peak_bytes < measured + result_bytes
     assert step.plans[-1].replay.peak.bytes == step.report.peak_bytes
+
+
+def test_the_checker_counts_them_itself(monkeypatch):
+    class Viewed(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x).tanh()
+            return y, y[1]
+
+    monkeypatch.setattr(joint.Joint, "outer_gradients", (0, 0))
+    with pytest.raises(TorchError, match="live there, and the plan says"):
+        graphc.torch.plan(Viewed(8, 64), (torch.randn(40, 8),), max_extra_time=0.0)
+
+
+def test_those_of_views_on_a_gpu_take_whole_blocks():
+    """Of 600 bytes, of the tanh and one row of it, which autograd pads."""
+    graph = fx.Graph()
+    with FakeTensorMode():
+        x = torch.empty(3, 50, device="cuda")
+        y = x.tanh()
+        values = x, y, torch.empty_like(y), y[1], x * y
+    plain = [PlainAOTOutput(place) for place in range(2)]
+    given, tangent = graph.placeholder("primals_1"), graph.placeholder("tangents_1")
+    made = graph.call_function(torch.ops.aten.tanh.default, (given,))
+    row = graph.call_function(torch.ops.aten.select.int, (made, 0, 1))
+    back = graph.call_function(torch.ops.aten.tanh_backward.default, (tangent, made))
+    for node, value in zip((given, made, tangent, row, back), values, strict=True):
+        node.meta["val"] = value
+    given.meta["desc"] = PlainAOTInput(0)
+    tangent.meta["desc"] = TangentAOTInput(plain[0])
+    described = [*plain, GradAOTOutput(PlainAOTInput(0))]
+    graph.output((made, row, back)).meta["desc"] = described
+    found = gradients_of_views(graph, 2)
+    assert (found.kept, found.padded) == (1024 + 512, 1024)
+    assert joint.Joint(fx.GraphModule({}, graph), 2).outer_gradients == (1024 + 512, 1024)

@@ -7,19 +7,14 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from view.reading import content  # noqa: E402
 
 import graphc  # noqa: E402
-from graphc.torch.held import reserve_bytes  # noqa: E402
+from graphc.torch.held import held_by, reserve_bytes  # noqa: E402
 from graphc.torch.measure import measured_peak  # noqa: E402
 
 TABLE = torch.randn(16)
-
-
-@pytest.fixture(autouse=True)
-def alone():
-    """Nothing is compiled already."""
-    torch.compiler.reset()
 
 
 class Rotary(nn.Module):
@@ -150,6 +145,14 @@ def test_old_gradients_are_those_of_leaves_that_require_grad():
         assert step.report.held.gradients == wanted + more
     step = graphc.torch.plan(module, (leaf,), accumulate=True)
     assert step.verify().held
+
+
+def test_old_gradients_on_a_gpu_take_whole_blocks():
+    with FakeTensorMode():
+        module = nn.Linear(3, 50, device="cuda")
+        held = held_by(module, (), (), 0, accumulate=True)
+    assert held.parameters == held.gradients == 1024 + 512  # of 600 and of 200 bytes
+    assert held_by(nn.Linear(3, 50), (), (), 0, accumulate=True).gradients == 600 + 200
 
 
 def test_no_optimizer_keeps_anything_for_frozen_parameters():

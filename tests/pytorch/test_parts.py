@@ -9,14 +9,7 @@ pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch_cases import parts  # noqa: E402
-from torch_cases.checked import (  # noqa: E402
-    SLACK,
-    backward_of_sum,
-    check,
-    different,
-    peak_of,
-    step_of,
-)
+from torch_cases.steps import SLACK, Run, check, different  # noqa: E402
 
 import graphc  # noqa: E402
 
@@ -54,13 +47,6 @@ CASES = {
     "dropout": lambda: check(lambda: parts.convolutions(nn.Dropout), (x(8, 8, 16, 16),), cut=1.0),
     "a few bytes": lambda: check(lambda: nn.Linear(2, 2), (x(3, 2),)),
 }
-
-
-@pytest.fixture(autouse=True)
-def reset():
-    """Nothing is compiled already."""
-    torch.compiler.reset()
-    torch.manual_seed(0)
 
 
 @pytest.mark.slow
@@ -108,7 +94,6 @@ def test_a_recurrent_layer_of_plain_input():
     module(x(8, 4, 32))
     other, given = copy.deepcopy(module), (x(8, 4, 32),)
     step = graphc.torch.plan(module, given, max_extra_time=0.0)
-    found = step_of(step, module, given, {}, backward_of_sum)
-    assert different(found, step_of(other, other, given, {}, backward_of_sum)) == []
-    module.zero_grad()
-    assert peak_of(step, module, given) <= step.report.peak_bytes * 1.01
+    run = Run(module, step, given)
+    assert different(run.bits(), Run(other, other, given).bits()) == []
+    assert run.peak() <= step.report.peak_bytes * 1.01

@@ -1,5 +1,6 @@
 """The checker of plans for torch: it counts the planner's bytes, and finds what is wrong."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -13,9 +14,12 @@ from torch_cases.modules import MODULES  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import TorchError  # noqa: E402
+from graphc.torch import costs, joint  # noqa: E402
+from graphc.torch.steps import Measured  # noqa: E402
 
 aten = torch.ops.aten
 FAST = "MLP"
+NOT_MEASURED = Measured(1e-6, 0, (), is_estimated=True)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,8 @@ def plan(planned):
 
 def copied(graph):
     made = fx.Graph()
-    made.output(made.graph_copy(graph, {}))
+    (output,) = graph.find_nodes(op="output")
+    made.output(made.graph_copy(graph, {})).meta = dict(output.meta)
     return made
 
 
@@ -231,6 +236,61 @@ def test_a_gradient_that_is_missing(plan):
     refused(plan, "is nothing")
     changed_output(plan.backward, lambda returned: returned.pop())
     refused(plan, "values are returned")
+
+
+def test_the_axes_of_copies_of_copies_are_those_of_permuted_tensors():
+    from graphc.torch.contents import Numbers
+
+    x = torch.randn(2, 3, 4)
+    for one, other in itertools.product(itertools.permutations(range(3)), repeat=2):
+        numbers = Numbers()
+        numbers.move(1, 0, one)
+        numbers.move(2, 1, (0, 1, 2))
+        numbers.move(3, 2, other)
+        found, axes = numbers.elements(3)
+        assert found == 0
+        assert torch.equal(x.permute(one).permute(other), x.permute(axes) if axes else x)
+        assert (axes == ()) == (x.permute(one).permute(other).stride() == x.stride())
+
+
+class Evaluated(nn.Sequential):
+    """A norm that reads its running statistics."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.eval()
+
+
+class Recurrent(nn.LSTM):
+    """Of plain input torch traces its form for inference."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+
+    def forward(self, x):
+        return super().forward(x)[0].sum()
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "name", "fault"),
+    [
+        (Evaluated, (4, 8), "NORM_BACKWARD", {aten.native_batch_norm_backward.default: None}),
+        (Recurrent, (3, 4, 8), "_keep_recurrent_workspaces", lambda _: None),
+    ],
+)
+def test_what_is_made_ready_to_be_planned_is_held_to_what_was_traced(
+    make, shape, name, fault, monkeypatch
+):
+    """Statistics that a norm reads are taken from it; a layer's workspace is not kept.
+
+    Nothing is measured, since torch does not check what such ops are given.
+    """
+    module, x = make(), torch.randn(shape)
+    monkeypatch.setattr(costs, "_run", lambda keys, _: dict.fromkeys(keys, NOT_MEASURED))
+    graphc.torch.plan(module, (x,), max_extra_time=0.0)
+    monkeypatch.setattr(joint, name, fault)
+    with pytest.raises(TorchError, match="what is computed is nothing that the module computes"):
+        graphc.torch.plan(module, (x,), max_extra_time=0.0)
 
 
 def test_what_the_caller_has_is_not_overwritten(plan):

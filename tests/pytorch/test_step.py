@@ -23,12 +23,6 @@ NO_LEAF = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor tha
 """Dynamo looks at it where an argument is no leaf."""
 
 
-@pytest.fixture(autouse=True)
-def alone():
-    """Nothing is compiled already."""
-    torch.compiler.reset()
-
-
 def planned_layer(**options):
     return graphc.torch.plan(nn.Linear(8, 8), (X,), **options)
 

@@ -121,6 +121,23 @@ def test_nodes_are_those_of_both_graphs_with_module_paths_and_repeats(step, page
         assert values["type"][copy] == values["type"][first]
 
 
+def test_copies_of_gradients_have_a_place_and_a_time(tmp_path):
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(8, 8).t())
+
+        def forward(self, x):
+            return (x * self.w).sum()
+
+    report = graphc.torch.plan(nn.Sequential(Turned()), (torch.randn(8, 8),)).report
+    report.view(tmp_path / "step.html")
+    (plan,) = content((tmp_path / "step.html").read_text())["plans"]
+    (copied,) = (at for at, op in enumerate(plan["nodes"]["op"]) if plan["texts"][op] == "clone")
+    assert plan["texts"][plan["nodes"]["scope"][copied]] == "0"
+    assert plan["nodes"]["seconds"][copied] > 0
+
+
 def test_kinds_of_buffers(page, plan):
     """What the forward pass keeps is saved from the turn on; random states are kept for repeats."""
     ops = [plan["texts"][number] for number in plan["nodes"]["op"]]

@@ -9,17 +9,10 @@ pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
 from torch_cases import parts, two_processes  # noqa: E402
-from torch_cases.checked import backward_of_sum, different, peak_of, step_of  # noqa: E402
+from torch_cases.steps import Run, backward_of_sum, compiled, different  # noqa: E402
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def reset():
-    """Nothing is compiled already."""
-    torch.compiler.reset()
-    torch.manual_seed(0)
 
 
 def planned(module, *args, **options):
@@ -27,10 +20,6 @@ def planned(module, *args, **options):
     report = graphc.torch.plan(module, args, max_extra_time=0.0, **options).report
     budget = (report.plain_bytes + report.least_bytes) // 2
     return graphc.torch.plan(module, args, budget, **options)
-
-
-def by_aot_eager(module):
-    return torch.compile(module, backend="aot_eager", fullgraph=True, dynamic=False)
 
 
 @pytest.mark.slow
@@ -41,13 +30,7 @@ def test_each_shape_has_a_plan_of_its_own():
     step = graphc.torch.plan(module, (torch.randn(8, 64),), "1MiB")
     for batch in (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 8, 80):
         x = torch.randn(batch, 64)
-        found, expected = (
-            step_of(call, its, (x,), {}, backward_of_sum)
-            for call, its in ((step, module), (other, other))
-        )
-        assert different(found, expected) == []
-        module.zero_grad()
-        other.zero_grad()
+        assert different(Run(module, step, (x,)).bits(), Run(other, other, (x,)).bits()) == []
     peaks = [each.report.peak_bytes for each in step.plans]
     assert len(peaks) == 10
     assert peaks == sorted(peaks)
@@ -57,14 +40,15 @@ def test_each_shape_has_a_plan_of_its_own():
 
 def test_evaluation_has_the_module_s_numbers():
     module = parts.convolutions(nn.Dropout)
-    other, x = by_aot_eager(copy.deepcopy(module)), torch.randn(2, 8, 8, 8)
+    other, x = copy.deepcopy(module), torch.randn(2, 8, 8, 8)
+    call = compiled(other)
     step = graphc.torch.plan(module, (x,), max_extra_time=0.0)
     step.eval()
     other.eval()
     assert not module.training
     with torch.no_grad():
         found = step(x)
-    assert torch.equal(found, other(x).detach())
+    assert torch.equal(found, call(x).detach())
     assert not found.requires_grad
     assert len(step.plans) == 1  # nothing of it is differentiated
     assert step(x).requires_grad
@@ -79,13 +63,13 @@ def test_gradients_of_two_steps_add_up():
     gradients = sum(p.nbytes for p in module.parameters())
     assert step.report.held.gradients == gradients
     assert step.report.plain_bytes == plain.plain_bytes + gradients
-    for call in (step, by_aot_eager(other)):
+    for call in (step, compiled(other)):
         for factor in (1.0, 3.0):
             backward_of_sum(call(x * factor))
     for found, expected in zip(module.parameters(), other.parameters(), strict=True):
         assert torch.equal(found.grad, expected.grad)
     there = [p.grad for p in module.parameters()]
-    measured = peak_of(step, module, (x,), more_held=there)
+    measured = Run(module, step, (x,), accumulates=True).peak(there)
     assert plain.peak_bytes < measured <= step.report.peak_bytes * 1.01
 
 
