@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import keystr, tree_flatten_with_path
+
+Kind = Literal["parameter", "buffer", "input", "constant"]
 
 
 def module_path(node: fx.Node) -> str:
@@ -34,6 +38,25 @@ def buffers_of(step: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """A step's buffers, as `parameters_of` has its parameters."""
     for name, each in step.named_buffers():
         yield name.removeprefix("module."), each
+
+
+def arguments_of(given: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """What is in positional and keyword arguments: ``args[0]``, ``kwargs['batch']['x']``.
+
+    What Dynamo calls them is the same, in the words of `expression_of_user`.
+    """
+    for (whole, *path), each in tree_flatten_with_path(given)[0]:
+        yield f"{('args', 'kwargs')[whole.idx]}{keystr(tuple(path))}", each
+
+
+def named(step: nn.Module, given: tuple[Any, ...]) -> Iterator[tuple[Kind, str, Any]]:
+    """A step's parameters and buffers, and what is in the arguments of a call, with their names."""
+    for name, each in parameters_of(step):
+        yield "parameter", name, each
+    for name, each in buffers_of(step):
+        yield "buffer", name, each
+    for name, each in arguments_of(given):
+        yield "input", name, each
 
 
 def expression_of_user(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from torch import fx, nn
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._higher_order_ops.effects import with_effects
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
+from torch.utils._pytree import tree_leaves
 
 import graphc
 from graphc.errors import OptionError, TorchError
-from graphc.torch.names import buffers_of, module_path, parameters_of
-from graphc.torch.tracing import TRACING, last_guard
+from graphc.torch.names import arguments_of, module_path, named
+from graphc.torch.tracing import TRACING, is_refused_recompile, last_guard
 
 COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "symm_mem")
 """Namespaces of ops that wait for other processes."""
@@ -90,15 +90,21 @@ def _sizes(leaf: Any) -> tuple[Any, ...]:
 def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
     """Raise `TorchError` for a parameter, buffer or argument whose bytes cannot be counted.
 
-    That is one made of other tensors, or without numbers, or on a second GPU. `given` are
-    positional and keyword arguments.
+    That is one made of other tensors, or not strided, or without numbers, or on a second GPU.
+    `given` are positional and keyword arguments.
     """
     gpus: dict[torch.device, str] = {}
-    for name, tensor in _named(step, given):
+    for kind, own_name, tensor in named(step, given):
+        name = own_name if kind == "input" else f"{kind} {own_name}"
         if is_traceable_wrapper_subclass(tensor):
             raise TorchError(
                 f"{name} is a {type(tensor).__name__}, whose bytes lie in tensors of its own; a "
                 "plan counts plain tensors alone, so give plain ones"
+            )
+        if isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided:
+            raise TorchError(
+                f"{name} is {tensor.layout}, and a plan counts strided tensors alone; give it as "
+                "one, or keep it outside the module and its arguments"
             )
         if getattr(getattr(tensor, "device", None), "type", "") == "meta":
             raise TorchError(
@@ -115,24 +121,12 @@ def refuse_tensors(step: nn.Module, given: tuple[Any, Any]) -> None:
         )
 
 
-def _named(step: nn.Module, given: Any) -> Iterator[tuple[str, Any]]:
-    for name, each in parameters_of(step):
-        yield f"parameter {name}", each
-    for name, each in buffers_of(step):
-        yield f"buffer {name}", each
-    yield from _named_arguments(given)
-
-
-def _named_arguments(given: Any) -> Iterator[tuple[str, Any]]:
-    for path, each in tree_flatten_with_path(given)[0]:
-        yield f"argument {keystr(path[1:])}", each
-
-
 def as_graphc_error(
     error: Exception, module: nn.Module, loss_fn: Any, given: tuple[Any, Any]
 ) -> OptionError | TorchError:
     """What an error of torch.compile, which traced a call, says to the user."""
-    wrong = _wrong_arguments(module, loss_fn, *given)
+    is_of_types = isinstance(_innermost(error), TypeError | torch._dynamo.exc.ObservedTypeError)
+    wrong = _wrong_arguments(module, loss_fn, *given) if is_of_types else None
     if wrong is None and "device" in str(error):
         wrong = _wrong_devices(module, given)
     return wrong or _untraceable(error)
@@ -144,7 +138,7 @@ def _wrong_arguments(
     """An error about arguments that the module, or the loss, does not take."""
     own = args if loss_fn is None else args[:-1]
     fault = _unfit(module.forward, own, kwargs)
-    if fault:
+    if fault and not module._forward_pre_hooks:  # which may give it others
         rule = "; with loss_fn, the last of args is the target, and the module takes the others"
         return OptionError(
             f"{type(module).__name__} cannot be called with the arguments that are given: {fault}"
@@ -162,7 +156,7 @@ def _wrong_arguments(
 def _wrong_devices(module: nn.Module, given: tuple[Any, Any]) -> OptionError | None:
     """An argument that is on none of the devices on which the module is."""
     there = {str(each.device) for each in (*module.parameters(), *module.buffers())}
-    for name, each in _named_arguments(given):
+    for name, each in arguments_of(given):
         if isinstance(each, torch.Tensor) and there and str(each.device) not in there:
             return OptionError(
                 f"{name} is on {each.device}, and the module on {', '.join(sorted(there))}; "
@@ -186,27 +180,33 @@ def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def is_of_compiling(error: BaseException) -> bool:
     """Whether Dynamo was at work: what a graph raises that runs is no fault of compiling."""
-    if isinstance(error, torch._dynamo.exc.TorchDynamoException):
+    if isinstance(error, torch._dynamo.exc.TorchDynamoException) or is_refused_recompile(error):
         return True
-    files = []
-    trace = error.__traceback__
-    while trace is not None:
-        files.append(trace.tb_frame.f_code.co_filename)
-        trace = trace.tb_next
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(Path(file).match("torch/_dynamo/convert_frame.py") for file in files)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error that torch.compile met, out of those that it has put around it."""
+    while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
+        error = inner
+    return error
 
 
 def _untraceable(error: BaseException) -> TorchError:
     """What torch.compile raised while it traced, with torch's first words and the user's line."""
-    place, innermost = _user_line(error), error
+    place, innermost = _user_line(error), _innermost(error)
+    if is_refused_recompile(error):
+        return TorchError(
+            "torch.compiler.set_stance('fail_on_recompile') is in force, and there is no plan for "
+            "this call; plan before that stance, and call the step once with each shape"
+        )
     if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
         return TorchError(
             f"the step has been planned {TRACING['recompile_limit']} times, and no more plans are "
             f"kept; now it would be again, since no longer {last_guard()}. Call it with fewer "
             "shapes, and see that nothing else that the module reads changes from call to call"
         )
-    while (inner := getattr(innermost, "inner_exception", None) or innermost.__cause__) is not None:
-        innermost = inner
     lines = str(innermost).strip().splitlines() or [type(innermost).__name__]
     if isinstance(innermost, torch._dynamo.exc.TorchRuntimeError):
         return TorchError(

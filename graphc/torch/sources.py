@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves
 
 from graphc.torch.joint import Joint, is_tangent, storage_key, tensors_of
 from graphc.torch.measure import allocated_bytes
-from graphc.torch.names import buffers_of, expression_of_user, parameters_of
-
-Kind = Literal["parameter", "buffer", "input", "constant"]
+from graphc.torch.names import Kind, arguments_of, expression_of_user, named
 
 FROM_NUMPY = "___from_numpy("
 """Begins what Dynamo calls a tensor that it makes of an array."""
@@ -55,40 +53,29 @@ def sources_of(
     each of the user's. The rest have Dynamo's `names`.
     """
     known: dict[int, tuple[str, Kind]] = {}
-    for name, kind, tensor in _named(step, given):
-        known.setdefault(storage_key(joint.fake_mode.from_tensor(tensor)), (name, kind))
+    for kind, name, each in named(step, given):
+        if isinstance(each, torch.Tensor):
+            known.setdefault(storage_key(joint.fake_mode.from_tensor(each)), (name, kind))
+    arrays = {name for name, each in arguments_of(given) if isinstance(each, np.ndarray)}
     found: dict[fx.Node, Source] = {}
     for node in joint.sources:
         tensors = () if is_tangent(node) else tensors_of(node)
         for tensor in tensors:
             storage, size = storage_key(tensor), allocated_bytes(tensor)
             is_known = storage in known
-            name, kind, is_counted = (*known[storage], True) if is_known else _other(node, names)
+            name, kind = known[storage] if is_known else _other(node, names)
+            is_counted = is_known or name in arrays
             found[node] = Source(name, kind, storage, size, is_counted)
     return found
 
 
-def _other(node: fx.Node, names: Sequence[str]) -> tuple[str, Kind, bool]:
-    """Name, kind and `is_counted` of what is no parameter, no buffer and no tensor that is given.
-
-    Arrays that are given are, but for the tensors that are made of them.
-    """
+def _other(node: fx.Node, names: Sequence[str]) -> tuple[str, Kind]:
+    """Name and kind of what is no parameter, no buffer and no tensor that is given."""
     place = getattr(node.meta.get("desc"), "idx", None)
     if place is None or place >= len(names):
-        return str(node.target), "constant", False
+        return str(node.target), "constant"
     told = names[place]
     is_given = "L['args']" in told or "L['kwargs']" in told
-    is_array = told.startswith(FROM_NUMPY)
-    if is_array:
+    if told.startswith(FROM_NUMPY):
         told = told.removeprefix(FROM_NUMPY).removesuffix(")")
-    return expression_of_user(told), "input" if is_given else "constant", is_given and is_array
-
-
-def _named(step: nn.Module, given: Any) -> Iterator[tuple[str, Kind, torch.Tensor]]:
-    for name, each in parameters_of(step):
-        yield name, "parameter", each
-    for name, each in buffers_of(step):
-        yield name, "buffer", each
-    for number, each in enumerate(tree_leaves(given)):
-        if isinstance(each, torch.Tensor):
-            yield f"argument {number}", "input", each
+    return expression_of_user(told), "input" if is_given else "constant"

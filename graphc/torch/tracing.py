@@ -38,6 +38,12 @@ def refuse_stance() -> None:
         )
 
 
+def is_refused_recompile(error: BaseException) -> bool:
+    """Whether torch refuses to trace, since that is what its stance asks for."""
+    is_asked = torch._dynamo.eval_frame._stance.stance == "fail_on_recompile"
+    return is_asked and isinstance(error, RuntimeError) and "fail_on_recompile" in str(error)
+
+
 def refuse_untraced() -> None:
     """Raise `TorchError` where the function runs that should have been traced."""
     if not torch.compiler.is_compiling():

@@ -24,7 +24,7 @@ MSE = torch.nn.MSELoss()
         (LAYER, (), {}, r"test_mistakes\.py:\d+: Linear cannot be called .* argument: 'input'$"),
         (LAYER, (X,), {"loss_fn": MSE}, "argument: 'input'; .* the last of args is the target"),
         (LAYER, (X, X), {"loss_fn": lambda y: y}, "the module's output and the target: too many"),
-        (LAYER, (X.to("meta"),), {}, r"argument \[0\] is on meta, and the module on cpu; bring"),
+        (LAYER, (X.to("meta"),), {}, r"args\[0\] is on meta, and the module on cpu; bring"),
         (torch.jit.ScriptModule(), (X,), {}, "is a ScriptModule, which torch.compile does not"),
         (LAYER, (X,), {"accumulate": "no"}, "accumulate is True or False, got 'no'"),
         (LAYER, (X,), {"max_extra_time": True}, "max_extra_time is a number from 0 up, got True"),
@@ -34,6 +34,25 @@ MSE = torch.nn.MSELoss()
 def test_what_is_wrong_is_told(module, args, options, told):
     with pytest.raises(graphc.errors.OptionError, match=told):
         graphc.torch.plan(module, args, **options)
+
+
+class Hooked(torch.nn.Linear):
+    """Its hook makes two arguments of one."""
+
+    def __init__(self, error):
+        super().__init__(4, 4)
+        self.error = error
+        self.register_forward_pre_hook(lambda _, args: (args[0], args[0]))
+
+    def forward(self, x, scale):
+        raise self.error("of the module's own")
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError])
+def test_what_a_module_raises_that_is_given_other_arguments_by_its_hook(error):
+    told = rf"raises an exception .*: {error.__name__}\(.of the module's own.\)"
+    with pytest.raises(graphc.errors.TorchError, match=told):
+        graphc.torch.plan(Hooked(error), (X,))
 
 
 def test_what_is_planned_already_is_not_planned_again():

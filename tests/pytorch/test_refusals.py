@@ -106,11 +106,27 @@ def test_a_dimension_that_is_marked_as_dynamic():
 
 def test_parameters_and_arguments_of_several_tensors():
     module, x = Around(torch.tanh), torch.randn(4, 8)
-    with pytest.raises(TorchError, match=r"argument \[0\] is a TwoTensor.*give plain ones"):
+    with pytest.raises(TorchError, match=r"^args\[0\] is a TwoTensor.*give plain ones"):
         graphc.torch.plan(module, (TwoTensor(x, x),))
     weight = module.layer.weight.detach()
     module.layer.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
     with pytest.raises(TorchError, match=r"parameter layer\.weight is a TwoTensor"):
+        graphc.torch.plan(module, (x,))
+
+
+class Ignoring(Around):
+    """Has what its forward pass does not read."""
+
+    def forward(self, x, more=None):
+        return super().forward(x)
+
+
+def test_tensors_that_are_not_strided_are_refused_though_nothing_reads_them():
+    module, x, more = Ignoring(torch.tanh), torch.randn(4, 8), torch.eye(3).to_sparse()
+    with pytest.raises(TorchError, match=r"^kwargs\['more'\] is torch\.sparse_coo.* strided"):
+        graphc.torch.plan(module, (x,), kwargs={"more": more})
+    module.register_buffer("more", more)
+    with pytest.raises(TorchError, match=r"^buffer more is torch\.sparse_coo.* outside the module"):
         graphc.torch.plan(module, (x,))
 
 

@@ -92,7 +92,7 @@ def test_what_is_there_before_the_step_has_the_users_names(page, plan):
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     wanted = {f"@{name.replace('.', '/')}": t.nbytes for name, t in named.items()}
     wanted["@other parameters and buffers"] = wanted.pop("@unread")
-    wanted["@argument 0"] = 4 * 64 * 32
+    wanted["@args[0]"] = 4 * 64 * 32
     wanted["@gradients of earlier steps"] = sum(t.nbytes for t in module.parameters())
     wanted["@reserve"] = 100
     assert {name: sizes[name] for name in sizes if name.startswith("@")} == wanted
