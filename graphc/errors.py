@@ -6,6 +6,7 @@ import difflib
 import sys
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
+from types import FrameType
 
 import numpy as np
 
@@ -37,12 +38,24 @@ def place_of(error: BaseException) -> str:
     """FILE:LINE of the innermost frame outside graphc that an error has passed; else empty."""
     found, raised = "", error.__traceback__
     while raised is not None:
-        module, path = raised.tb_frame.f_globals.get("__name__"), raised.tb_frame.f_code.co_filename
-        is_passed = str(module).partition(".")[0] in _PASSED_THROUGH or path.startswith("<frozen ")
-        if not is_passed:
-            found = f"{path}:{raised.tb_lineno}"
+        if not _is_passed_through(raised.tb_frame):
+            found = f"{raised.tb_frame.f_code.co_filename}:{raised.tb_lineno}"
         raised = raised.tb_next
     return found
+
+
+def level_of_caller() -> int:
+    """The ``stacklevel`` at which a warning of the function that asks is of graphc's caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_passed_through(frame):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_passed_through(frame: FrameType) -> bool:
+    """Whether a line is not one at which a program calls graphc."""
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package in _PASSED_THROUGH or frame.f_code.co_filename.startswith("<frozen ")
 
 
 _PASSED_THROUGH = ("graphc", "contextlib", "functools", "torch")

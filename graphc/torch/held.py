@@ -51,28 +51,29 @@ def held_by(
     leaves = tree_leaves(given)
     tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
     others = {source.storage: source for source in sources if not source.is_counted}
+    array_bytes = sum(each.nbytes for each in arrays_in(leaves))
     size: Counter[str] = Counter()
     for source in others.values():
         size[source.kind] += source.bytes
     return Held(
         parameters=storage_bytes(step.parameters(), seen),
         buffers=storage_bytes(step.buffers(), seen),
-        inputs=storage_bytes(tensors, seen) + _array_bytes(leaves) + size["input"],
+        inputs=storage_bytes(tensors, seen) + array_bytes + size["input"],
         gradients=_gradient_bytes([*step.parameters(), *tensors]) if accumulate else 0,
         reserve=reserve,
         constants=size["constant"],
     )
 
 
-def _array_bytes(leaves: Iterable[Any]) -> int:
-    """Bytes of the arrays of NumPy among them, of views those of what they view."""
+def arrays_in(leaves: Iterable[Any]) -> list[np.ndarray[Any, Any]]:
+    """The arrays of NumPy among them, each once; instead of views, what they view."""
     owners: dict[int, np.ndarray[Any, Any]] = {}
     for each in leaves:
         if isinstance(each, np.ndarray):
             while isinstance(each.base, np.ndarray):
                 each = each.base
             owners[id(each)] = each
-    return sum(each.nbytes for each in owners.values())
+    return list(owners.values())
 
 
 def _gradient_bytes(tensors: Iterable[torch.Tensor]) -> int:

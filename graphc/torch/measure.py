@@ -133,6 +133,21 @@ def storage_bytes(tensors: Iterable[torch.Tensor], seen: set[int] | None = None)
     return total
 
 
+def memory_ranges(tensors: Iterable[torch.Tensor]) -> list[range]:
+    """The addresses of the tensors' storages; those of shared ones are alike."""
+    storages = ((each.untyped_storage().data_ptr(), allocated_bytes(each)) for each in tensors)
+    return [range(begin, begin + count) for begin, count in storages]
+
+
+def bytes_of_ranges(ranges: Iterable[range]) -> int:
+    """Bytes of memory that lie in any of the ranges."""
+    total = end = 0
+    for each in sorted(ranges, key=lambda each: each.start):
+        total += max(0, each.stop - max(each.start, end))
+        end = max(end, each.stop)
+    return total
+
+
 LEAST_RUNS, MOST_RUNS, ENOUGH = 5, 20, 0.02
 """How often something is timed: more than the least only as long as that takes few seconds."""
 

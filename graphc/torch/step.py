@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 import weakref
 from collections import Counter
@@ -11,17 +12,26 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from traceback import clear_frames
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
-from graphc.errors import GraphcError, OptionError, TorchError, quoted, truth
+from graphc.errors import (
+    GraphcError,
+    OptionError,
+    TorchError,
+    level_of_caller,
+    quoted,
+    truth,
+)
 from graphc.torch.backend import Part, backend, is_run_again, with_first_derivatives
+from graphc.torch.example import Given, gone, weakly
 from graphc.torch.held import held_by, reserve_bytes
 from graphc.torch.in_place import not_overwriting
 from graphc.torch.joint import Joint
+from graphc.torch.measure import memory_ranges
 from graphc.torch.planned import Goal, Planned, plan_for
 from graphc.torch.refusals import as_graphc_error, is_of_compiling, refuse_tensors
 from graphc.torch.report import Report
@@ -46,12 +56,30 @@ WatchOfPart = Callable[[str, str], AbstractContextManager[object]]
 OFTEN = 4
 """So many plans for one shape, made by calls, are worth a warning."""
 
-CALLER = 6
-"""The frame of a call of a step, counted from where the warning is given."""
+NO_ARGUMENTS: Given = ((), {})
 
 
 class _PlannedOnlyError(Exception):
     """Raised in place of the first node: the plan is made, and nothing has run."""
+
+
+class Ran(NamedTuple):
+    """A step that was watched: its plan, and the memory of all that its forward graph is given."""
+
+    plan: Planned
+    given: list[range]
+
+
+class _Call(threading.local):
+    """What belongs to the call of a step in which a thread is; others may call the same step."""
+
+    given = NO_ARGUMENTS
+    fault: Exception | None = None
+    """What was raised where torch.compile called the step, which tells it in its own way."""
+    has_planned = False
+    plans_only = False
+    watch: WatchOfPart | None = None
+    ran: Ran | None = None
 
 
 class PlannedStep(nn.Module):  # type: ignore[misc]
@@ -77,14 +105,9 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         """Nothing is planned yet."""
         self.plans: list[Planned] = []
         """Those of the shapes that have come, in their order."""
-        self._given: Any = ()
-        self._fault: Exception | None = None
-        """What was raised where torch.compile called the step, which tells it in its own way."""
+        self._call = _Call()
         self._times: Counter[tuple[torch.Size, ...]] = Counter()
-        self._plans_only = False
-        self._watch: WatchOfPart | None = None
-        self._ran: Planned | None = None
-        self._example: tuple[list[Any], Any] | None = None
+        self._example: Callable[[], Given] = gone
         found = weakref.ref(self)
         self._compiled = torch.compile(
             MethodType(apart(PlannedStep._traced), self),
@@ -118,8 +141,8 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns, or the loss; its backward pass keeps to the plan."""
         refuse_stance()
-        self._given, self._fault = (args, kwargs), None
-        plans, told = len(self.plans), None
+        call, told = self._call, None
+        call.given, call.fault, call.has_planned = (args, kwargs), None, False
         try:
             with traced_as_here():
                 found = with_first_derivatives(self._compiled, args, kwargs)
@@ -128,26 +151,27 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         except Exception as error:
             told = self._told(error)
         finally:
-            self._given, self._fault = (), None
+            call.given, call.fault = NO_ARGUMENTS, None
         if told is not None:
             try:
                 raise told
             finally:
                 del told  # else it would hold itself, and the arguments, by this frame
-        if len(self.plans) > plans:
+        if call.has_planned:
             self._warn_of_plans(args, kwargs)
         return found
 
     def _told(self, error: Exception) -> Exception:
         """What is to be raised for what was raised by the step, a graph, or torch.compile."""
-        if self._fault is None and not is_of_compiling(error):
+        fault = self._call.fault
+        if fault is None and not is_of_compiling(error):
             return error
-        if self._fault is not None and not isinstance(self._fault, GraphcError):
-            return self._fault
+        if fault is not None and not isinstance(fault, GraphcError):
+            return fault
         clear_frames(error.__traceback__)  # torch's errors hold themselves, and the arguments
-        if self._fault is not None:
-            return self._fault.with_traceback(None)
-        told = as_graphc_error(error, self.module, self.loss_fn, self._given)
+        if fault is not None:
+            return fault.with_traceback(None)
+        told = as_graphc_error(error, self.module, self.loss_fn, self._call.given)
         told.__cause__ = error
         return told
 
@@ -162,7 +186,7 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
                 f"no longer {last_guard()}; a plan holds for the Python values that the module "
                 "reads, so keep what changes from call to call in a tensor, such as a buffer, or "
                 "outside the module",
-                stacklevel=CALLER,
+                stacklevel=level_of_caller(),
             )
 
     @property
@@ -179,17 +203,16 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
                 "nothing can be differentiated under torch.inference_mode, so there is no step to "
                 "plan; plan outside of it"
             )
-        leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
         # A step holds no arguments: its budget would not know of them.
-        self._example = ([_weakly(each) for each in leaves], structure)
-        self._plans_only = True
+        self._example = weakly((tuple(args), dict(kwargs)))
+        self._call.plans_only = True
         try:
             with torch.enable_grad():
                 self(*args, **kwargs)
         except _PlannedOnlyError:
             pass
         finally:
-            self._plans_only = False
+            self._call.plans_only = False
         if not self.plans:
             raise TorchError("nothing of the module is differentiated, so there is no step to plan")
 
@@ -197,41 +220,30 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         """Run a step of the plan and one of ``backend="aot_eager"``, and compare them.
 
         Without arguments, those are taken that it was planned or verified with last. Parameters,
-        buffers, ``.grad`` and the random state are afterwards as before. Raises `OptionError`
-        where there are no arguments any more.
+        buffers, attributes of the modules, ``.grad`` and the random state are afterwards as before.
+        Raises `OptionError` where there are no arguments any more.
         """
         from graphc.torch.verify import verified
 
-        return verified(self, (args, kwargs) if args or kwargs else self._example_given())
+        return verified(self, (args, kwargs) if args or kwargs else self._example())
 
     @contextmanager
     def watched(self, watch: WatchOfPart) -> Iterator[None]:
         """Steps in which each node runs in what `watch` gives for its graph and name."""
-        self._watch = watch
+        self._call.watch = watch
         try:
-            yield
+            # Else a backward pass on a GPU runs in a thread of its own, which would not watch.
+            with torch.autograd.set_multithreading_enabled(False):
+                yield
         finally:
-            self._watch = None
+            self._call.watch = None
 
     @property
-    def ran(self) -> Planned:
-        """The plan of the step that was watched last."""
-        if self._ran is None:
+    def ran(self) -> Ran:
+        """The step that this thread watched last."""
+        if self._call.ran is None:
             raise TorchError("no step of a plan has run: nothing of it needed gradients")
-        return self._ran
-
-    def _example_given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        kept, structure = self._example or ((), None)
-        leaves = [each() if isinstance(each, weakref.ref) else each for each in kept]
-        if structure is None or any(
-            each is None and isinstance(reference, weakref.ref)
-            for each, reference in zip(leaves, kept, strict=True)
-        ):
-            raise OptionError(
-                "the arguments that the step was planned with are gone; give verify() others"
-            )
-        args, kwargs = tree_unflatten(leaves, structure)
-        return args, kwargs
+        return self._call.ran
 
     def unplanned(self, *args: Any, **kwargs: Any) -> Any:
         """What a call returns, without a plan."""
@@ -244,28 +256,8 @@ class PlannedStep(nn.Module):  # type: ignore[misc]
         return self.unplanned(*args, **kwargs)
 
 
-_BEGUN = frozenset(
-    (
-        "plans",
-        "_given",
-        "_fault",
-        "_times",
-        "_plans_only",
-        "_watch",
-        "_ran",
-        "_example",
-        "_compiled",
-    )
-)
+_BEGUN = frozenset(("plans", "_call", "_times", "_example", "_compiled"))
 """Attributes of a step that are not those of its copy."""
-
-
-def _weakly(argument: Any) -> Any:
-    """A reference that does not keep an argument, or what is no object that holds others."""
-    try:
-        return weakref.ref(argument)
-    except TypeError:
-        return argument
 
 
 def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,7 +272,7 @@ def _noting(found: weakref.ref[PlannedStep], called: Callable[..., Any]) -> Call
         except Exception as error:
             step = found()
             if step is not None:
-                step._fault = error
+                step._call.fault = error
             raise
 
     return noting
@@ -292,12 +284,14 @@ def _partition(
     """The forward and the backward graph of a new plan of the step."""
     step = found()
     assert step is not None, "torch.compile is called by the step"
-    refuse_tensors(step, step._given)
-    joint = Joint(module, forward_outputs, _results_in(step._given))
-    sources = sources_of(joint, step, step._given, names)
-    held = held_by(step, step._given, sources.values(), step.reserve, step.accumulate)
+    given = step._call.given
+    refuse_tensors(step, given)
+    joint = Joint(module, forward_outputs, _results_in(given))
+    sources = sources_of(joint, step, given, names)
+    held = held_by(step, given, sources.values(), step.reserve, step.accumulate)
     plan = plan_for(step.goal, joint, held, sources)
     step.plans.append(plan)
+    step._call.has_planned = True
     return plan.forward, plan.backward
 
 
@@ -315,15 +309,16 @@ def _run_of(found: weakref.ref[PlannedStep], module: fx.GraphModule, part: Part)
 
     def run(args: list[Any]) -> tuple[Any, ...]:
         step = found()
-        if step is not None and step._plans_only:
+        if step is not None and step._call.plans_only:
             raise _PlannedOnlyError
         if part == "backward" and is_run_again():
             return again()(args)
-        if step is None or step._watch is None:
+        if step is None or step._call.watch is None:
             return plain(args)
         if part == "forward":
-            step._ran = step.plans[number]
-        return runner(module, partial(step._watch, part))(args)
+            tensors = (each for each in args if isinstance(each, torch.Tensor))
+            step._call.ran = Ran(step.plans[number], memory_ranges(tensors))
+        return runner(module, partial(step._call.watch, part))(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

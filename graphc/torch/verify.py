@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,16 @@ from torch.utils._pytree import tree_leaves
 
 from graphc.errors import TorchError
 from graphc.ir.types import exact_bytes, format_bytes
-from graphc.torch.measure import marked, measured_peak, recording
-from graphc.torch.names import buffers_of, module_path, parameters_of
+from graphc.torch.example import Given
+from graphc.torch.held import arrays_in
+from graphc.torch.measure import (
+    bytes_of_ranges,
+    marked,
+    measured_peak,
+    memory_ranges,
+    recording,
+)
+from graphc.torch.names import arguments_of, buffers_of, module_path, parameters_of
 from graphc.torch.steps import device_of
 from graphc.torch.tracing import traced_as_here
 
@@ -29,9 +39,6 @@ TOLERANCE, LEAST_TOLERANCE = 0.01, 1 << 20
 
 SHOWN = 6
 """Names that a sentence lists."""
-
-Given = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments of a call."""
 
 Bits = dict[str, dict[str, torch.Tensor]]
 """Kind → name → what a step leaves."""
@@ -117,15 +124,39 @@ def verified(step: PlannedStep, given: Given) -> Verified:
         again()
         _run(step, given)  # what is made once, such as the backward pass, is not measured
         again()
+        there = _ranges_there(step, given)
         peak, allocated, outputs = _measured(step, given, again)
         found = _bits(step, given, outputs)
-    planned = step.ran
+    planned, graph_given = step.ran
+    there += graph_given + _ranges_of_constants(planned)
     return Verified(
         planned.report.peak_bytes,
-        planned.report.held.bytes + peak,
+        bytes_of_ranges(there) + step.reserve + peak,
         _different(found, wanted),
         _worst(planned, allocated),
     )
+
+
+def _ranges_there(step: PlannedStep, given: Given) -> list[range]:
+    """The memory of parameters, buffers, arguments and ``.grad``, at the begin of a step."""
+    leaves = tree_leaves(given)
+    tensors = [*step.parameters(), *step.buffers()]
+    tensors += [each for each in leaves if isinstance(each, torch.Tensor)]
+    gradients = [each.grad for each in tensors if each.is_leaf and each.grad is not None]
+    arrays = ((each.ctypes.data, each.nbytes) for each in arrays_in(leaves))
+    found = [range(begin, begin + count) for begin, count in arrays]
+    return found + memory_ranges([*tensors, *gradients])
+
+
+def _ranges_of_constants(planned: Planned) -> list[range]:
+    """The memory of the tensors that a plan's graphs have of their own."""
+    modules = planned.forward, planned.backward
+    found = [
+        operator.attrgetter(str(node.target))(module)
+        for module in modules
+        for node in module.graph.find_nodes(op="get_attr")
+    ]
+    return memory_ranges(each for each in found if isinstance(each, torch.Tensor))
 
 
 def _run(call: Callable[..., Any], given: Given) -> list[torch.Tensor]:
@@ -195,9 +226,8 @@ def _worst(planned: Planned, allocated: dict[str, int]) -> WorstNode | None:
 
 def _bits(step: PlannedStep, given: Given, outputs: Sequence[torch.Tensor]) -> Bits:
     """What a step has left, copied."""
-    leaves = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
-    gradients = {name: each.grad for name, each in parameters_of(step)}
-    gradients |= {f"argument {place}": x.grad for place, x in enumerate(leaves) if x.is_leaf}
+    leaves = ((n, x) for n, x in arguments_of(given) if isinstance(x, torch.Tensor) and x.is_leaf)
+    gradients = {name: each.grad for name, each in (*parameters_of(step), *leaves)}
     return {
         "outputs": {f"output {place}": each.clone() for place, each in enumerate(outputs)},
         "gradients": {name: each.clone() for name, each in gradients.items() if each is not None},
@@ -235,14 +265,14 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 @contextmanager
 def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
     """Gives what puts a step's begin back, without ``.grad``; behind it all is as it was."""
-    tensors = [*step.parameters(), *step.buffers(), *_attributes(step)]
-    tensors += [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
-    tensors = list({id(each): each for each in tensors}.values())
+    reached = _reached([*(vars(each) for each in step.modules() if each is not step), given])
+    kept = [(each, _items(each)) for each in reached if isinstance(each, CONTAINERS)]
+    tensors = [*step.parameters(), *step.buffers(), *reached, *tree_leaves(given)]
+    tensors = list({id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values())
     learned = [(each, each.grad) for each in tensors if each.requires_grad and each.is_leaf]
     contents = [(each, each.detach().clone(), each._version) for each in tensors]
     versions = [version for *_, version in contents]
     states = dict(_random_states())
-    scalars = [(vars(each), _scalars(each)) for each in step.modules() if each is not step]
 
     def again() -> None:
         for number, (each, content, _) in enumerate(contents):
@@ -250,8 +280,8 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
                 with torch.no_grad():
                     each.copy_(content)
                 versions[number] = each._version
-        for attributes, old_ones in scalars:
-            attributes.update(old_ones)
+        for container, items in kept:
+            _put_back(container, items)
         torch.set_rng_state(states["cpu"])
         for name, state in states.items():
             if name != "cpu":
@@ -268,17 +298,38 @@ def _as_before(step: PlannedStep, given: Given) -> Iterator[Callable[[], None]]:
             each.grad = old
 
 
-def _scalars(module: torch.nn.Module) -> dict[str, Any]:
-    """Attributes that a forward pass may count in."""
-    return {name: x for name, x in vars(module).items() if isinstance(x, int | float | str)}
+CONTAINERS = dict, list, set, deque
+"""Of Python, in which a module keeps what it has."""
 
 
-def _attributes(step: PlannedStep) -> Iterator[torch.Tensor]:
-    """Tensors that modules keep as plain attributes, or in lists and dicts there."""
-    for module in step.modules():
-        for each in tree_leaves(vars(module)) if module is not step else ():
-            if isinstance(each, torch.Tensor):
-                yield each
+def _reached(roots: Iterable[Any]) -> list[Any]:
+    """What is in containers and tuples, however deep, and these themselves, each once."""
+    found: dict[int, Any] = {}
+    pending = list(roots)
+    while pending:
+        each = pending.pop()
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        if isinstance(each, (*CONTAINERS, tuple)):
+            pending += each.values() if isinstance(each, dict) else each
+    return list(found.values())
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def _put_back(container: Any, items: list[Any]) -> None:
+    """Put back what was in a container, if there is anything else now."""
+    now, then = (
+        [part for pair in each for part in pair] if isinstance(container, dict) else each
+        for each in (_items(container), items)
+    )
+    if len(now) == len(then) and all(map(operator.is_, now, then)):
+        return
+    container.clear()
+    (container.extend if isinstance(container, list | deque) else container.update)(items)
 
 
 def _old_gradient(parameter: torch.Tensor, old: torch.Tensor | None) -> torch.Tensor:

@@ -48,6 +48,16 @@ def test_a_graph_that_is_captured_takes_no_saved_state(monkeypatch):
     drawing_on_its_device(torch.rand_like)(torch.ones(3))
 
 
+def test_a_backward_pass_that_is_watched_runs_in_the_thread_that_watches():
+    """By itself, autograd has a thread for each GPU."""
+    from graphc.torch.step import PlannedStep
+
+    step = PlannedStep(nn.ReLU(), None, None, 0, False)
+    with step.watched(lambda *_: nullcontext()):
+        assert not torch._C._is_multithreading_enabled()
+    assert torch._C._is_multithreading_enabled()
+
+
 def test_a_second_gpu_is_refused_by_the_names_of_what_is_there():
     from graphc.torch.refusals import refuse_tensors
     from graphc.torch.step import PlannedStep

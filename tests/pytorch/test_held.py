@@ -54,7 +54,7 @@ def test_tensors_that_are_plain_attributes_count_by_name(tmp_path):
         step(x).backward()
 
     module.zero_grad()
-    assert measured_peak(run, held) == found.peak_bytes
+    assert measured_peak(run, held) == found.peak_bytes == step.verify().measured_peak_bytes
     found.view(tmp_path / "plan.html")
     (page,) = content((tmp_path / "plan.html").read_text())["plans"]
     assert "@cos" in page["values"]["name"]
@@ -112,8 +112,8 @@ def test_a_loss_s_gradient_is_compared(monkeypatch):
 class Box:
     """What no tree of arguments is seen through."""
 
-    def __init__(self, inside):
-        self.inside = inside
+    def __init__(self, inside, array):
+        self.inside, self.array = inside, array
 
 
 class Named(dict):
@@ -122,17 +122,22 @@ class Named(dict):
 
 class Sums(nn.Linear):
     def forward(self, x, array, box, named):
-        given = torch.as_tensor(array) + box.inside + named["more"]
+        given = torch.as_tensor(array) + box.inside + named["more"] + torch.as_tensor(box.array)
         return (super().forward(x) * given).sum()
 
 
 def test_arrays_and_tensors_inside_of_arguments_count():
     x, array = torch.randn(8, 16), np.ones((100, 16), np.float32)
     rows, more = torch.randn(50, 16), torch.randn(16)
-    args = x, array[:8], Box(rows[0]), Named(more=more)
-    held = graphc.torch.plan(Sums(16, 16), args).report.held
-    assert held.inputs == x.nbytes + array.nbytes + rows.nbytes + more.nbytes
+    boxed = np.ones((8, 16), np.float32)
+    args = x, array[:8], Box(rows[0], boxed), Named(more=more)
+    step = graphc.torch.plan(Sums(16, 16), args)
+    held = step.report.held
+    assert held.inputs == x.nbytes + array.nbytes + rows.nbytes + more.nbytes + boxed.nbytes
     assert held.constants == 0
+    assert step.verify().measured_peak_bytes == step.report.peak_bytes
+    names = {each.name for each in step.report.shown.sources.values()}
+    assert {"args[0]", "args[1]", "args[2].inside", "args[2].array"} <= names
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

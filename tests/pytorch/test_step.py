@@ -4,6 +4,9 @@ import copy
 import gc
 import pickle
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,8 +17,9 @@ from torch import nn  # noqa: E402
 from torch.optim.swa_utils import AveragedModel  # noqa: E402
 
 import graphc  # noqa: E402
-from graphc.errors import BudgetError, TorchError  # noqa: E402
+from graphc.errors import BudgetError, OptionError, TorchError  # noqa: E402
 from graphc.torch import planned, tracing  # noqa: E402
+from graphc.torch import step as step_module  # noqa: E402
 
 X = torch.randn(4, 8)
 
@@ -89,6 +93,15 @@ def test_plans_again_and_again_are_told_with_the_guard():
     assert [each.filename for each in told] == [__file__]
 
 
+def test_the_warning_is_of_the_program_where_modules_of_torch_are_around_the_step():
+    around = nn.Sequential(nn.Sequential(graphc.torch.plan(Counts(), (X,))))
+    for _ in range(4):
+        around(X)
+    with pytest.warns(UserWarning, match="4 times more") as told:
+        around(X)
+    assert [each.filename for each in told] == [__file__]
+
+
 def test_the_end_of_plans_names_the_guard(monkeypatch):
     monkeypatch.setitem(tracing.TRACING, "recompile_limit", 2)
     step = graphc.torch.plan(Counts(), (X,))
@@ -116,6 +129,20 @@ def test_a_stance_under_which_no_plan_holds_is_refused(stance):
     with torch.compiler.set_stance(stance), pytest.raises(TorchError, match=stance):
         graphc.torch.plan(module, (X,))
     assert module.runs == []
+
+
+def test_where_nothing_is_to_be_traced_anew_there_are_the_plans_that_are_made():
+    with (
+        torch.compiler.set_stance("fail_on_recompile"),
+        pytest.raises(TorchError, match=r"no plan for this call; plan before that stance"),
+    ):
+        planned_layer()
+    step = planned_layer()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert torch.equal(step(X), step.module(X))
+        with pytest.raises(TorchError, match=r"no plan for this call; plan before that stance"):
+            step(torch.randn(5, 8))
+    assert len(step.plans) == 1
 
 
 def test_without_torch_compile_there_is_no_step(monkeypatch):
@@ -159,6 +186,13 @@ class Box:
         self.inside = inside
 
 
+@dataclass(slots=True)
+class Slots:
+    """What nothing can refer to weakly."""
+
+    inside: torch.Tensor
+
+
 class Unpacks(nn.Linear):
     def forward(self, box):
         return super().forward(box.inside)
@@ -190,9 +224,51 @@ def test_no_argument_stays_behind_a_plan_or_its_error():
         left = [
             arguments(nn.Linear(8, 8), None, None),
             arguments(Unpacks(8, 8), None, None, Box),
+            arguments(Unpacks(8, 8), None, None, Slots),
             arguments(nn.Linear(8, 8), 0, BudgetError),
             arguments(Breaks(8, 8), None, TorchError),
         ]
-        assert [each() for each in left] == [None] * 4
+        assert [each() for each in left] == [None] * 5
     finally:
         gc.enable()
+
+
+def test_what_is_no_object_with_tensors_is_an_argument_that_stays():
+    class Scaled(nn.Linear):
+        def forward(self, x, *, scale, dtype, name):
+            return super().forward(x).to(dtype) * scale
+
+    kwargs = {"scale": 2.5, "dtype": torch.float64, "name": None}
+    step = graphc.torch.plan(Scaled(8, 8), (X,), kwargs=kwargs)
+    assert step.verify().same_bits
+    step.plan((X,), {**kwargs, "name": Slots(X)})
+    with pytest.raises(OptionError, match="are gone"):
+        step.verify()
+
+
+def test_a_step_may_be_called_while_another_thread_plans_or_watches_it(monkeypatch):
+    own, others, watched = planned_layer(), [], []
+    wanted, y = own.module(X), torch.randn(5, 8)
+    refuse_tensors = step_module.refuse_tensors
+
+    def call():
+        found = own(X)
+        found.sum().backward()
+        others.append(found)
+
+    with ThreadPoolExecutor(1) as thread:
+
+        def meanwhile(*given):
+            thread.submit(call).result()
+            refuse_tensors(*given)
+
+        monkeypatch.setattr(step_module, "refuse_tensors", meanwhile)
+        own.plan((y,), {})
+        with own.watched(lambda part, name: watched.append(name) or nullcontext()):
+            thread.submit(call).result()
+            assert watched == []
+            own(X).sum().backward()
+    assert watched
+    assert len(others) == 2
+    assert all(torch.equal(found, wanted) for found in others)
+    assert own.report.held.inputs == y.nbytes

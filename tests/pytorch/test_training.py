@@ -13,6 +13,7 @@ from torch_cases.steps import Run, backward_of_sum, compiled, different  # noqa:
 
 import graphc  # noqa: E402
 from graphc.errors import OptionError, TorchError  # noqa: E402
+from graphc.torch.measure import measured_peak  # noqa: E402
 
 
 def planned(module, *args, **options):
@@ -53,6 +54,15 @@ def test_evaluation_has_the_module_s_numbers():
     assert len(step.plans) == 1  # nothing of it is differentiated
     assert step(x).requires_grad
     assert len(step.plans) == 2
+
+
+def test_evaluation_frees_values_behind_their_last_reader():
+    """Of seventeen, there are two at a time: what a layer is given and what it gives."""
+    x = torch.randn(256, 64)
+    step = graphc.torch.plan(parts.layers(8), (x,), max_extra_time=0.0)
+    with torch.no_grad():
+        step(x)
+        assert measured_peak(lambda: step(x)) == 2 * x.nbytes
 
 
 def test_gradients_of_two_steps_add_up():

@@ -147,6 +147,27 @@ def test_the_peak_is_that_of_the_allocator(monkeypatch):
     assert "measured 4.00 MiB more" in str(found)
 
 
+@pytest.mark.parametrize("kind", ["parameters", "inputs", "gradients"])
+def test_what_is_there_before_a_step_is_measured_too(kind, monkeypatch):
+    """A plan that leaves some of it out says too little by just that."""
+    from graphc.torch import step as planning
+
+    held_by, left_out = planning.held_by, []
+
+    def changed(*given):
+        found = held_by(*given)
+        left_out.append(getattr(found, kind))
+        return replace(found, **{kind: 0})
+
+    monkeypatch.setattr(planning, "held_by", changed)
+    args = (torch.randn(80, 4096),)
+    step = graphc.torch.plan(nn.Linear(4096, 80), args, accumulate=True, reserve=4096)
+    found = step.verify()
+    assert found.measured_peak_bytes - found.planned_peak_bytes == left_out[0]
+    assert left_out[0] > 2**20
+    assert not found.held
+
+
 def test_arguments_are_those_of_the_plan_while_they_are_there():
     module, args = module_and_args()
     step = graphc.torch.plan(module, args)
@@ -177,3 +198,37 @@ def test_counters_and_plain_attributes_are_left_as_they_were():
     assert found.same_bits
     assert module.calls == 0
     assert torch.equal(module.last, torch.zeros(4, 8))
+
+
+class Remembering(nn.Module):
+    """Keeps what it has seen, in other objects at every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last, self.step = nn.Linear(8, 8), None, torch.zeros(())
+        self.seen, self.by_name = [torch.zeros(8)], {"counts": [0], "names": set()}
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        found = self.layer(x) * len(self.seen)
+        if self.last is not None:
+            found = found + self.last
+        self.last, self.step, self.mean = found.detach(), self.step + 1, x.mean(0)
+        self.seen.append(self.mean)
+        self.by_name["counts"].append(1)
+        self.by_name["more"] = self.step
+        return found
+
+
+def test_attributes_that_become_others_are_left_as_they_were():
+    module, args = Remembering(), (torch.randn(4, 8),)
+    step, mean, zeros = module.step, module.mean, module.seen[0]
+    found = graphc.torch.plan(module, args).verify()
+    assert found.same_bits
+    assert found.measured_peak_bytes <= found.planned_peak_bytes
+    assert module.last is None
+    assert module.step is step
+    assert module.mean is mean
+    assert len(module.seen) == 1
+    assert module.seen[0] is zeros
+    assert module.by_name == {"counts": [0], "names": set()}

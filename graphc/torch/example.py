@@ -1,0 +1,61 @@
+"""The arguments that a step was planned with last, which it does not keep alive."""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections.abc import Callable
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from graphc.errors import OptionError
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a call."""
+
+PLAIN = (
+    Number,
+    np.generic,
+    str,
+    bytes,
+    range,
+    enum.Enum,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    type(None),
+    type(...),
+)
+"""What holds no tensors."""
+
+
+def gone() -> Given:
+    """Raise `OptionError`: there are no arguments."""
+    raise OptionError("the arguments that the step was planned with are gone; give verify() others")
+
+
+def weakly(given: Given) -> Callable[[], Given]:
+    """What gives the arguments again, while the caller has them; then it is `gone`."""
+    leaves, structure = tree_flatten(given)
+    kept = [each if isinstance(each, PLAIN) else _reference(each) for each in leaves]
+
+    def again() -> Given:
+        found = [each() if isinstance(each, weakref.ref) else each for each in kept]
+        lost = (now is None and each is not None for now, each in zip(found, kept, strict=True))
+        return gone() if any(lost) else tree_unflatten(found, structure)
+
+    return again
+
+
+def _reference(argument: Any) -> weakref.ref[Any]:
+    """A reference that does not keep an argument; a dead one, where an object has none."""
+    try:
+        return weakref.ref(argument)
+    except TypeError:
+        return weakref.ref(set[Any]())
