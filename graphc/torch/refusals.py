@@ -137,15 +137,14 @@ def _wrong_arguments(
 ) -> OptionError | None:
     """An error about arguments that the module, or the loss, does not take."""
     own = args if loss_fn is None else args[:-1]
-    fault = _unfit(module.forward, own, kwargs)
-    if fault and not module._forward_pre_hooks:  # which may give it others
+    fault = _unfit(module, own, kwargs)
+    if fault:
         rule = "; with loss_fn, the last of args is the target, and the module takes the others"
         return OptionError(
             f"{type(module).__name__} cannot be called with the arguments that are given: {fault}"
             f"{rule if loss_fn is not None else ''}"
         )
-    called = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
-    fault = _unfit(called, (None, None), {}) if loss_fn is not None else ""
+    fault = _unfit(loss_fn, (None, None), {}) if loss_fn is not None else ""
     if fault:
         return OptionError(
             f"loss_fn is called with two arguments, the module's output and the target: {fault}"
@@ -166,9 +165,12 @@ def _wrong_devices(module: nn.Module, given: tuple[Any, Any]) -> OptionError | N
 
 
 def _unfit(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Why a function does not take arguments; empty where it does, or does not say."""
+    """Why a function or module does not take arguments; empty where it does, or does not say."""
+    is_module = isinstance(called, nn.Module)
+    if is_module and called._forward_pre_hooks:
+        return ""  # they may give it others
     try:
-        signature = inspect.signature(called)
+        signature = inspect.signature(called.forward if is_module else called)
     except (TypeError, ValueError):
         return ""
     try:

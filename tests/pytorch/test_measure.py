@@ -76,3 +76,13 @@ def test_a_profiler_of_the_user_goes_on(tmp_path, monkeypatch):
     with torch.profiler.profile():
         step(x).sum().backward()
     assert module.weight.grad is not None
+
+
+def test_memory_counts_once_wherever_it_is_reached_from():
+    """A storage by two of its tensors, and ranges that touch, overlap, or lie in one another."""
+    from graphc.torch.measure import bytes_of_ranges, memory_ranges
+
+    x = torch.empty(4, 8)
+    assert bytes_of_ranges(memory_ranges([x, x[1:], torch.empty(0)])) == x.nbytes
+    ranges = [range(20, 30), range(0, 10), range(22, 25), range(5, 15), range(15, 17)]
+    assert bytes_of_ranges(ranges) == len(set().union(*ranges))

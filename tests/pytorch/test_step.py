@@ -259,13 +259,13 @@ def test_a_step_may_be_called_while_another_thread_plans_or_watches_it(monkeypat
     with ThreadPoolExecutor(1) as thread:
 
         def meanwhile(*given):
-            thread.submit(call).result()
+            thread.submit(call).result(60)
             refuse_tensors(*given)
 
         monkeypatch.setattr(step_module, "refuse_tensors", meanwhile)
         own.plan((y,), {})
         with own.watched(lambda part, name: watched.append(name) or nullcontext()):
-            thread.submit(call).result()
+            thread.submit(call).result(60)
             assert watched == []
             own(X).sum().backward()
     assert watched
