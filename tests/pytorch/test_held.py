@@ -154,7 +154,8 @@ def test_old_gradients_are_those_of_leaves_that_require_grad():
 
 def test_old_gradients_on_a_gpu_take_whole_blocks():
     with FakeTensorMode():
-        module = nn.Linear(3, 50, device="cuda")
+        sizes = (50, 3), (50,)
+        module = nn.ParameterList(torch.empty(size, device="cuda") for size in sizes)
         held = held_by(module, (), (), 0, accumulate=True)
     assert held.parameters == held.gradients == 1024 + 512  # of 600 and of 200 bytes
     assert held_by(nn.Linear(3, 50), (), (), 0, accumulate=True).gradients == 600 + 200
