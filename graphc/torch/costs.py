@@ -16,7 +16,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from graphc.errors import TorchError
 from graphc.files import locked, write_atomically
 from graphc.torch.joint import Joint, Step, has_effects, is_random, tensors_of
-from graphc.torch.measure import allocated_bytes, measured_peak, peaks, seconds_of
+from graphc.torch.measure import (
+    allocated_bytes,
+    measured_peak,
+    peaks,
+    seconds_of,
+    until_complete,
+)
 from graphc.torch.refusals import CHECKS, called_op
 from graphc.torch.runner import callable_of
 from graphc.torch.steps import Measured, device_of, random_state
@@ -189,7 +195,7 @@ def _run(keys: list[str], nodes: list[fx.Node]) -> dict[str, Measured]:
     """Times first, then bytes: a profiler would be part of the times."""
     with torch.no_grad(), torch.random.fork_rng(), _disable_current_modes():
         timed = [_timed(node) for node in nodes]
-        most = _peaks(nodes, [each.fill for each in timed])
+        most = until_complete(partial(_peaks, nodes, [each.fill for each in timed]))
     return {
         key: Measured(
             each.seconds,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -75,11 +75,44 @@ def marked(name: object) -> AbstractContextManager[object]:
     return made
 
 
+class IncompleteError(TorchError):
+    """A recording of torch's profiler lacks what happened in it, as a busy machine's may."""
+
+
+Found = TypeVar("Found")
+
+
+def until_complete(measured: Callable[[], Found], again: Callable[[], None] | None = None) -> Found:
+    """What is measured, in a few recordings where the first are incomplete; `again` between them.
+
+    Raises `IncompleteError` where the last one is.
+    """
+    for _ in range(RECORDINGS - 1):
+        with suppress(IncompleteError):
+            return measured()
+        if again is not None:
+            again()
+    return measured()
+
+
+RECORDINGS = 3
+"""So many are made at most of one thing."""
+
+SIGNED = 4096
+"""Bytes that are allocated where a recording begins and ends: it is complete where it has them."""
+
+
+def _sign(name: str) -> None:
+    with marked(name):
+        torch.empty(SIGNED, dtype=torch.uint8)
+
+
 @contextmanager
 def recording() -> Iterator[Recording]:
     """What torch's allocator for the CPU does, known behind the end.
 
-    Raises `TorchError` where a profiler runs already, which this one would end.
+    Raises `TorchError` where a profiler runs already, which this one would end, and
+    `IncompleteError`.
     """
     if torch.autograd._profiler_enabled():
         raise TorchError(
@@ -89,7 +122,9 @@ def recording() -> Iterator[Recording]:
     found = Recording()
     # One recording of several ranges needs the events of all of them.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
+        _sign("begin")
         yield found
+        _sign("end")
     for event in told.profiler.kineto_results.events():
         begin = event.start_ns()
         if event.name() == "[memory]":
@@ -97,6 +132,12 @@ def recording() -> Iterator[Recording]:
         elif event.name().startswith(MARK):
             found.ranges[event.name()[len(MARK) :]] = (begin, begin + event.duration_ns())
     found.changes.sort(key=lambda change: change[0])
+    signed = [found.most(name) for name in ("begin", "end") if name in found.ranges]
+    if signed != [SIGNED, SIGNED]:
+        raise IncompleteError(
+            "torch's profiler, which measures bytes, has lost a part of what it saw; try again"
+        )
+    del found.ranges["begin"], found.ranges["end"]
 
 
 def _peak_on_gpu(run: Callable[[], object], device: torch.device) -> int:

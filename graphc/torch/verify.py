@@ -17,11 +17,13 @@ from graphc.ir.types import exact_bytes, format_bytes
 from graphc.torch.example import Given
 from graphc.torch.held import arrays_in
 from graphc.torch.measure import (
+    Recording,
     bytes_of_ranges,
     marked,
     measured_peak,
     memory_ranges,
     recording,
+    until_complete,
 )
 from graphc.torch.names import arguments_of, buffers_of, module_path, parameters_of
 from graphc.torch.steps import device_of
@@ -188,10 +190,16 @@ def _measured(
         with step.watched(lambda part, name: _watched_on_gpu(found, f"{part}/{name}", device)):
             run()
         return peak, found, outputs
+    told = until_complete(lambda: _recorded(step, run), again)
+    return told.most(STEP), {name: told.most(name) for name in told.ranges}, outputs
+
+
+def _recorded(step: PlannedStep, run: Callable[[], None]) -> Recording:
+    """What a step on the CPU allocates, with a range for it and for each node."""
     watched = step.watched(lambda part, name: marked(f"{part}/{name}"))
     with watched, recording() as told, marked(STEP):
         run()
-    return told.most(STEP), {name: told.most(name) for name in told.ranges}, outputs
+    return told
 
 
 def _gpu(step: PlannedStep) -> torch.device | None:
