@@ -161,6 +161,7 @@ def test_a_budget_that_no_plan_holds_is_refused_before_the_step():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
 def test_torch_s_memory_budget_is_not_monotone_and_graphc_s_is():
     """A stack as in https://github.com/pytorch/pytorch/issues/197838, small enough for a test.
 

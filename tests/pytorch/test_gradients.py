@@ -195,6 +195,7 @@ def test_the_checker_counts_them_itself(monkeypatch):
         graphc.torch.plan(Viewed(8, 64), (torch.randn(40, 8),), max_extra_time=0.0)
 
 
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="torch without CUDA has no views")
 def test_those_of_views_on_a_gpu_take_whole_blocks():
     """Of 600 bytes, of the tanh and one row of it, which autograd pads."""
     graph = fx.Graph()
