@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphc.codegen.elementwise.kernel import elementwise
+from graphc.codegen.elementwise.program import Each
 from graphc.codegen.node_calls import Launch
 from graphc.codegen.text.operands import VECTOR_BYTES, Place, Places, on_frame, operand
 from graphc.ir.expression import parse
@@ -150,11 +151,11 @@ def _shifted(node: Node, bias: Value, places: Places) -> Launch:
     """A launch that adds a bias, one number a channel, to y."""
     y = node.output
     target = operand("y", y, places[y], y.shape)
-    operands = [
+    operands = (
         operand("x", y, places[y], y.shape),
         on_frame("bias", bias, places[bias], (y.shape[1], 1, 1), y.shape),
-    ]
-    return elementwise("conv2d_bias", y.shape, operands, [target], {"y": parse("x + bias")})
+    )
+    return elementwise(Each("conv2d_bias", y.shape, operands, (target,), {"y": parse("x + bias")}))
 
 
 # --- attention ---

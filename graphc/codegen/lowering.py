@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from graphc.codegen.convolution import ops as convolution
 from graphc.codegen.elementwise import ops as elementwise
+from graphc.codegen.elementwise.kernel import elementwise as elementwise_kernel
+from graphc.codegen.elementwise.program import Each
 from graphc.codegen.families import (
     attention,
     axis_map,
@@ -19,8 +21,10 @@ from graphc.codegen.families import (
     step_numbers,
 )
 from graphc.codegen.lines import cross_entropy, extremes, norms, reductions, softmax
+from graphc.codegen.lines.long_lines import lines_kernels
+from graphc.codegen.lines.program import Along
 from graphc.codegen.memo import Memo
-from graphc.codegen.node_calls import Buffer, NodeCalls, Slot
+from graphc.codegen.node_calls import Buffer, Call, NodeCalls, Slot
 from graphc.codegen.products import ops as products
 from graphc.codegen.rules import ProductOptions, rule_of
 from graphc.codegen.text.operands import VECTOR_BYTES, Places
@@ -76,4 +80,21 @@ def _lowered(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
     rule = rule_of(node.op)
     if rule is None:
         raise NotImplementedError(f"there is no generated kernel for {node.op.name}")
-    return rule(node, places, options)
+    found = rule(node, places, options)
+    calls: list[Call] = []
+    scratch = list(found.scratch)
+    for call in found.calls:
+        written = _written(call, len(scratch))
+        calls += written.calls
+        scratch += written.scratch
+    return NodeCalls(tuple(calls), tuple(scratch))
+
+
+def _written(call: Call, rooms: int) -> NodeCalls:
+    """The launches of a program, whose own scratch is numbered from `rooms` on; others stay."""
+    match call:
+        case Each():
+            return NodeCalls((elementwise_kernel(call),))
+        case Along():
+            return lines_kernels(call, rooms)
+    return NodeCalls((call,))

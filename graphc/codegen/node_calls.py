@@ -1,10 +1,12 @@
-"""What a step does for one node: kernels to launch and products for a BLAS, in order."""
+"""What a step does for one node: programs or kernels that are written from them, and products for a
+BLAS, in order."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from graphc.codegen.text.kernel import Kernel
 from graphc.ir.graph import Value
@@ -30,6 +32,14 @@ Buffer = Value | Scratch | Slot
 
 Argument = Buffer | int
 """An argument of a kernel: a pointer, or an unsigned number of 32 bits."""
+
+
+class Program(ABC):
+    """What is to be computed of buffers, by whatever kernels a device has for it."""
+
+    @abstractmethod
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> Self:
+        """This program on other buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,7 @@ class Gemm:
         return replace(self, first=first, second=second, c=c, bias=bias)
 
 
-Call = Launch | Gemm
+Call = Program | Launch | Gemm
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ Key = str | type[Op]
 
 _RULES: dict[Key, ProductRule] = {}
 
+_WITH_PROGRAMS: set[Key] = set()
+"""The ops whose rules give nothing but programs, whatever the device."""
+
 
 def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule of these ops."""
@@ -41,6 +44,17 @@ def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         _register(ops, lambda node, places, options: rule(node, places))
         return rule
+
+    return register
+
+
+def programs_of(*ops: Key) -> Callable[[Rule], Rule]:
+    """Register the decorated function, which gives nothing but programs, as the rule of these
+    ops on every kind of device."""
+
+    def register(rule: Rule) -> Rule:
+        _WITH_PROGRAMS.update(ops)
+        return kernels_of(*ops)(rule)
 
     return register
 
@@ -85,8 +99,19 @@ def stride_rule_of(op: Op) -> StrideRule | None:
 
 def rule_of(op: Op) -> ProductRule | None:
     """The rule of an op: its own, else that of the nearest class with one; None without any."""
+    key = _key_of(op)
+    return None if key is None else _RULES[key]
+
+
+def gives_programs(op: Op) -> bool:
+    """Whether the rule of an op gives programs alone, which every kind of device can run."""
+    return _key_of(op) in _WITH_PROGRAMS
+
+
+def _key_of(op: Op) -> Key | None:
+    """What the rule of an op is registered under."""
     keys: tuple[Key, ...] = (op.name, *type(op).__mro__)
-    return next((_RULES[key] for key in keys if key in _RULES), None)
+    return next((key for key in keys if key in _RULES), None)
 
 
 def _register(ops: tuple[Key, ...], rule: ProductRule) -> None:

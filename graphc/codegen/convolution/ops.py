@@ -22,9 +22,9 @@ from graphc.codegen.convolution.tiles import (
 from graphc.codegen.convolution.unfold import Columns, fold, unfold
 from graphc.codegen.convolution.weight_gradient import correlated, parts_of
 from graphc.codegen.convolution.without_blas import channels_inside, convolved, convolved_back
-from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import IDENTITY
-from graphc.codegen.node_calls import Call, Launch, NodeCalls, Scratch
+from graphc.codegen.elementwise.program import Each
+from graphc.codegen.node_calls import Call, NodeCalls, Scratch
 from graphc.codegen.products.gemm import compute_type
 from graphc.codegen.rules import ProductOptions, products_of, strides_of
 from graphc.codegen.text.operands import Operand, Places, operand, row_major
@@ -121,8 +121,8 @@ def _forward(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
     return NodeCalls(tuple(calls), scratch)
 
 
-def _spread(bias: Operand, y: Operand, geometry: Geometry) -> Launch:
-    """A launch that fills the output with the bias, to which products are added."""
+def _spread(bias: Operand, y: Operand, geometry: Geometry) -> Each:
+    """A program that fills the output with the bias, to which products are added."""
     return _copied(geometry.y, bias.on((0, *bias.strides, 0, 0)), y)
 
 
@@ -214,9 +214,9 @@ def _total(geometry: Geometry, room: Scratch) -> Operand:
     return Operand("total", float32, row_major(geometry.w), room)
 
 
-def _copied(shape: tuple[int, ...], source: Operand, target: Operand) -> Launch:
+def _copied(shape: tuple[int, ...], source: Operand, target: Operand) -> Each:
     named = replace(source, name="x"), replace(target, name="y")
-    return elementwise("copy", shape, [named[0]], [named[1]], {"y": IDENTITY})
+    return Each("copy", shape, named[:1], named[1:], {"y": IDENTITY})
 
 
 def _gathered(

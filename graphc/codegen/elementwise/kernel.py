@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from graphc.codegen.elementwise.program import Each
 from graphc.codegen.node_calls import Launch
 from graphc.codegen.text.access import WIDEST, Access, accesses, indented, parameters
 from graphc.codegen.text.grid import BLOCK, GRID_LIMIT
@@ -26,21 +27,10 @@ from graphc.codegen.text.scalar import ScalarCode, arithmetic_dtype, floating
 from graphc.ir.expression import Expression
 from graphc.ir.types import DType
 
-NO_LOCALS: Mapping[str, DType] = {}
 
-
-def elementwise(
-    op: str,
-    shape: tuple[int, ...],
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
-    expressions: Mapping[str, Expression],
-    locals: Mapping[str, DType] = NO_LOCALS,
-) -> Launch:
-    """One launch that evaluates specialised expressions, keyed by output or local, over `shape`.
-
-    All operands have strides over `shape`. A later expression may read an earlier output or local.
-    """
+def elementwise(program: Each) -> Launch:
+    """One launch that runs an elementwise program."""
+    shape, inputs, outputs = program.shape, program.inputs, program.outputs
     # Threads are numbered as the output lies, so that neighbours write one piece of memory.
     order = order_of(shape, outputs)
     ordered = tuple(shape[axis] for axis in order)
@@ -51,7 +41,9 @@ def elementwise(
     packed, rest = divmod(elements, width)
 
     def body(width: int, place: str) -> str:
-        return element_code(extents, sources, targets, expressions, locals, width, place)
+        return element_code(
+            extents, sources, targets, program.expressions, program.locals, width, place
+        )
 
     loops = [loop("thread", f"{packed}u", width, body)]
     if rest:
@@ -64,7 +56,7 @@ def elementwise(
     )
     arguments = tuple(o.buffer for o in (*inputs, *outputs) if o.buffer is not None)
     grid = min(GRID_LIMIT, -(-max(packed, rest) // BLOCK))
-    return Launch(named(op, text), arguments, grid, BLOCK)
+    return Launch(named(program.op, text), arguments, grid, BLOCK)
 
 
 def pack_width(

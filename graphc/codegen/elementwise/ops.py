@@ -1,13 +1,13 @@
-"""Rules of ops that are elementwise in what they compute, and launches that copy."""
+"""Rules of ops that are elementwise in what they compute, and programs that copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graphc.codegen.elementwise.kernel import elementwise
-from graphc.codegen.node_calls import Launch, NodeCalls, Scratch
-from graphc.codegen.rules import kernels_of
+from graphc.codegen.elementwise.program import Each
+from graphc.codegen.node_calls import NodeCalls, Scratch
+from graphc.codegen.rules import programs_of
 from graphc.codegen.text.operands import (
     Operand,
     Place,
@@ -25,57 +25,57 @@ from graphc.ops.elementwise import Elementwise
 IDENTITY = parse("x")
 
 
-@kernels_of(Elementwise)
+@programs_of(Elementwise)
 def _evaluated(node: Node, places: Places) -> NodeCalls:
-    """One launch for an op that is given by expressions, an optimizer's update included."""
+    """The program of an op that is given by expressions, an optimizer's update included."""
     op, shape = node.op, node.outputs[0].shape
     assert isinstance(op, Elementwise)
     program = op.scalar_program(node.attributes, tuple(v.type.dtype for v in node.inputs))
     inputs, outputs = (
-        [operand(name, v, places[v], shape) for name, v in zip(names, values, strict=True)]
+        tuple(operand(name, v, places[v], shape) for name, v in zip(names, values, strict=True))
         for names, values in ((program.inputs, node.inputs), (program.outputs, node.outputs))
     )
-    launch = elementwise(op.name, shape, inputs, outputs, program.expressions, program.locals)
-    return NodeCalls((launch,))
+    each = Each(op.name, shape, inputs, outputs, program.expressions, program.locals)
+    return NodeCalls((each,))
 
 
-def _launch(node: Node, places: Places, inputs: list[Operand], expression: Expression) -> Launch:
+def _each(node: Node, places: Places, inputs: Sequence[Operand], expression: Expression) -> Each:
     y = node.output
     target = operand("y", y, places[y], y.shape)
-    return elementwise(node.op.name, y.shape, inputs, [target], {"y": expression})
+    return Each(node.op.name, y.shape, tuple(inputs), (target,), {"y": expression})
 
 
-def copied(x: Value, y: Value, places: Places) -> Launch:
-    """A launch that copies x into y, which broadcasts it."""
+def copied(x: Value, y: Value, places: Places) -> Each:
+    """A program that copies x into y, which broadcasts it."""
     source, target = (operand(name, v, places[v], y.shape) for name, v in (("x", x), ("y", y)))
-    return elementwise("copy", y.shape, [source], [target], {"y": IDENTITY})
+    return Each("copy", y.shape, (source,), (target,), {"y": IDENTITY})
 
 
-def straightened(x: Value, places: Places, target: Scratch, address: int) -> Launch:
-    """A launch that copies x into one piece at that address."""
+def straightened(x: Value, places: Places, target: Scratch, address: int) -> Each:
+    """A program that copies x into one piece at that address."""
     source = operand("x", x, places[x], x.shape)
     piece = operand("y", x, in_one_piece(x.type, address), x.shape)
     alike = replace(piece, buffer=target)
-    return elementwise("copy", x.shape, [source], [alike], {"y": IDENTITY})
+    return Each("copy", x.shape, (source,), (alike,), {"y": IDENTITY})
 
 
-@kernels_of("cast", "copy")
+@programs_of("cast", "copy")
 def _unchanged(node: Node, places: Places) -> NodeCalls:
     (x,) = node.inputs
     source = operand("x", x, places[x], node.output.shape)
-    return NodeCalls((_launch(node, places, [source], IDENTITY),))
+    return NodeCalls((_each(node, places, [source], IDENTITY),))
 
 
-@kernels_of("full")
+@programs_of("full")
 def _full(node: Node, places: Places) -> NodeCalls:
-    return NodeCalls((_launch(node, places, [], _number(node.attributes.value)),))
+    return NodeCalls((_each(node, places, [], _number(node.attributes.value)),))
 
 
 def _number(value: float) -> Expression:
     return parse("value").specialize({"value": float(value)})
 
 
-@kernels_of("reshape")
+@programs_of("reshape")
 def _reshaped(node: Node, places: Places) -> NodeCalls:
     """A copy of x into a y that lies in one piece, needed only where x has strides that the other
     shape cannot have."""
@@ -84,10 +84,10 @@ def _reshaped(node: Node, places: Places) -> NodeCalls:
     alike = in_one_piece(x.type)
     target = operand("y", x, alike, x.shape)
     target = replace(target, buffer=y, address=places[y].address)
-    return NodeCalls((elementwise("reshape", x.shape, [source], [target], {"y": IDENTITY}),))
+    return NodeCalls((Each("reshape", x.shape, (source,), (target,), {"y": IDENTITY}),))
 
 
-@kernels_of("one_hot")
+@programs_of("one_hot")
 def _one_hot(node: Node, places: Places) -> NodeCalls:
     (indices,) = node.inputs
     y = node.output
@@ -96,10 +96,10 @@ def _one_hot(node: Node, places: Places) -> NodeCalls:
     labels = labels.on((*labels.strides, 0))
     place = counter("place", int64, axis, y.type.rank)
     hit = parse("where(place == label, 1, 0)")
-    return NodeCalls((_launch(node, places, [labels, place], hit),))
+    return NodeCalls((_each(node, places, [labels, place], hit),))
 
 
-@kernels_of("softmax_cross_entropy_gradient")
+@programs_of("softmax_cross_entropy_gradient")
 def _cross_entropy_gradient(node: Node, places: Places) -> NodeCalls:
     probabilities, labels, dloss = node.inputs
     rows, classes = probabilities.shape
@@ -115,45 +115,45 @@ def _cross_entropy_gradient(node: Node, places: Places) -> NodeCalls:
     output = node.output
     target = operand("dlogits", output, places[output], output.shape)
     shape = (rows, classes)
-    launch = elementwise(node.op.name, shape, inputs, [target], {"dlogits": expression})
-    return NodeCalls((launch,))
+    each = Each(node.op.name, shape, tuple(inputs), (target,), {"dlogits": expression})
+    return NodeCalls((each,))
 
 
 def _part(
     node: Node, places: Places, part: Value, starts: Sequence[int], steps: Sequence[int]
-) -> Launch:
-    """A launch that copies a tensor to a regular part of the output."""
+) -> Each:
+    """A program that copies a tensor to a regular part of the output."""
     y, source = node.output, operand("x", part, places[part], part.shape)
     own = operand("y", y, places[y], y.shape).strides
     start = sum(n * stride for n, stride in zip(starts, own, strict=True))
     strides = [n * stride for n, stride in zip(steps, own, strict=True)]
     target = Operand("y", y.type.dtype, tuple(strides), y, places[y].address, start)
-    return elementwise(node.op.name, part.shape, [source], [target], {"y": IDENTITY})
+    return Each(node.op.name, part.shape, (source,), (target,), {"y": IDENTITY})
 
 
-@kernels_of("concat")
+@programs_of("concat")
 def _concatenated(node: Node, places: Places) -> NodeCalls:
-    """A copy of each part by a launch of its own; what was computed in its place has none."""
-    y, axis, launches, start = node.output, node.attributes.axis, [], 0
+    """A copy of each part by a program of its own; what was computed in its place has none."""
+    y, axis, copies, start = node.output, node.attributes.axis, [], 0
     whole = places[y]
     for part in node.inputs:
         address = whole.address + start * whole.strides[axis]
         if places[part] != Place(address, whole.strides):
             starts = [start if i == axis else 0 for i in range(y.type.rank)]
-            launches.append(_part(node, places, part, starts, (1,) * y.type.rank))
+            copies.append(_part(node, places, part, starts, (1,) * y.type.rank))
         start += part.shape[axis]
-    return NodeCalls(tuple(launches))
+    return NodeCalls(tuple(copies))
 
 
-@kernels_of("pad_slice")
+@programs_of("pad_slice")
 def _padded(node: Node, places: Places) -> NodeCalls:
     """The output filled with one number, then the slice copied into it."""
     (x,), where = node.inputs, node.attributes
-    fill = _launch(node, places, [], _number(where.value))
+    fill = _each(node, places, [], _number(where.value))
     return NodeCalls((fill, _part(node, places, x, where.starts, where.steps)))
 
 
-@kernels_of("reverse")
+@programs_of("reverse")
 def _reversed(node: Node, places: Places) -> NodeCalls:
     """A copy that reads x from the far end along some axes, by strides below 0."""
     (x,), axes = node.inputs, node.attributes.axes
@@ -161,10 +161,10 @@ def _reversed(node: Node, places: Places) -> NodeCalls:
     start = sum((x.shape[axis] - 1) * own.strides[axis] for axis in axes)
     strides = [-n if axis in axes else n for axis, n in enumerate(own.strides)]
     source = replace(own.on(strides), start=start)
-    return NodeCalls((_launch(node, places, [source], IDENTITY),))
+    return NodeCalls((_each(node, places, [source], IDENTITY),))
 
 
-@kernels_of("upsample_nearest2d")
+@programs_of("upsample_nearest2d")
 def _repeated(node: Node, places: Places) -> NodeCalls:
     """A copy over a frame that has rows and columns as pairs: a number in x, and a repetition."""
     (x,), y, factor = node.inputs, node.output, node.attributes.factor
@@ -172,4 +172,4 @@ def _repeated(node: Node, places: Places) -> NodeCalls:
     frame = (batch, channels, rows, factor, columns, factor)
     source = on_frame("x", x, places[x], (batch, channels, rows, 1, columns, 1), frame)
     target = on_frame("y", y, places[y], frame, frame)
-    return NodeCalls((elementwise(node.op.name, frame, [source], [target], {"y": IDENTITY}),))
+    return NodeCalls((Each(node.op.name, frame, (source,), (target,), {"y": IDENTITY}),))

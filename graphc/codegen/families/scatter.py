@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from graphc.codegen.elementwise.ops import copied
 from graphc.codegen.families.lookup import row_updates
-from graphc.codegen.node_calls import Launch, NodeCalls, Scratch
+from graphc.codegen.node_calls import Call, NodeCalls, Scratch
 from graphc.codegen.rules import kernels_of
 from graphc.codegen.text.access import parameters
 from graphc.codegen.text.grid import grid_kernel, over_grid
@@ -106,7 +106,7 @@ def _scatter(node: Node, places: Places) -> NodeCalls:
         STEPS[node.op.name],
         arithmetic_dtype(y.type.dtype),
     )
-    moved: tuple[Launch, ...] = ()
+    moved: tuple[Call, ...] = ()
     if places[x] != places[y]:
         moved = (copied(x, y, places),)
     launches = (*moved, over_grid(kernel, (tuples, Scratch(0)), found.count), combined)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from graphc.codegen.lines.kernel import line_kernel
-from graphc.codegen.lines.program import Lines, Numbers, Reduce
+from graphc.codegen.lines.program import Along, Lines, Numbers, Reduce
 from graphc.codegen.lines.reductions import PEAK
 from graphc.codegen.lines.softmax import TOTAL
 from graphc.codegen.node_calls import NodeCalls, Scratch
-from graphc.codegen.rules import kernels_of
+from graphc.codegen.rules import kernels_of, programs_of
 from graphc.codegen.text.access import parameters
 from graphc.codegen.text.grid import grid_kernel, over_grid
 from graphc.codegen.text.operands import (
@@ -26,9 +25,9 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType, int64
 
 
-@kernels_of("softmax_cross_entropy")
+@programs_of("softmax_cross_entropy")
 def _cross_entropy(node: Node, places: Places) -> NodeCalls:
-    """A launch for the loss of each row, then one for their mean. A label out of range chooses
+    """A program for the loss of each row, then one for their mean. A label out of range chooses
     nothing, and nothing is read out of bounds."""
     logits, labels = node.inputs
     loss, probabilities = node.outputs
@@ -58,8 +57,8 @@ def _cross_entropy(node: Node, places: Places) -> NodeCalls:
         constants={"count": float(rows)},
     )
     name = node.op.name
-    launches = line_kernel(name, by_row), line_kernel(name, mean)
-    return NodeCalls(launches, (TensorType((rows,), wide),))
+    programs = Along(name, by_row, whole=True), Along(name, mean, whole=True)
+    return NodeCalls(programs, (TensorType((rows,), wide),))
 
 
 def _row_operands(
@@ -79,9 +78,9 @@ def _unless_ignored(ignored: tuple[int, ...], expression: str) -> str:
     return f"where(label == {ignored[0]}, 0, {expression})" if ignored else expression
 
 
-@kernels_of("cross_entropy")
+@programs_of("cross_entropy")
 def _row_losses(node: Node, places: Places) -> NodeCalls:
-    """A launch with a loss for each row. A label out of range chooses nothing."""
+    """A program with a loss for each row. A label out of range chooses nothing."""
     logits, labels, *weights = node.inputs
     losses, probabilities = node.outputs
     a, (rows, classes) = node.attributes, logits.shape
@@ -112,12 +111,12 @@ def _row_losses(node: Node, places: Places) -> NodeCalls:
         per_element={"probabilities": "exp(x - peak) / total"},
         constants=constants,
     )
-    return NodeCalls((line_kernel(node.op.name, program),))
+    return NodeCalls((Along(node.op.name, program, whole=True),))
 
 
-@kernels_of("cross_entropy_gradient")
+@programs_of("cross_entropy_gradient")
 def _row_gradients(node: Node, places: Places) -> NodeCalls:
-    """A launch in which each row finds its factors, then its elements their gradients."""
+    """A program in which each row finds its factors, then its elements their gradients."""
     table, labels, dlosses, *weights = node.inputs
     dlogits = node.output
     a, (rows, classes) = node.attributes, table.shape
@@ -143,7 +142,7 @@ def _row_gradients(node: Node, places: Places) -> NodeCalls:
         per_element={"dlogits": _unless_ignored(a.ignored, found)},
         constants={"kept": 1 - a.smoothing, "share": a.smoothing / classes, "classes": classes},
     )
-    return NodeCalls((line_kernel(node.op.name, program),))
+    return NodeCalls((Along(node.op.name, program, whole=True),))
 
 
 @kernels_of("label_weight")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from graphc.codegen.lines.kernel import line_kernel
-from graphc.codegen.lines.program import Combine, Lines, Reduce
+from graphc.codegen.lines.program import Along, Combine, Lines, Reduce
 from graphc.codegen.node_calls import NodeCalls
-from graphc.codegen.rules import kernels_of
+from graphc.codegen.rules import programs_of
 from graphc.codegen.text.operands import Places, counter, on_frame, operand
 from graphc.ir.graph import Node
 from graphc.ir.types import int64
 from graphc.ops.order import PlaceOf
 
 
-@kernels_of(PlaceOf)
+@programs_of(PlaceOf)
 def _place_of(node: Node, places: Places) -> NodeCalls:
     """The extreme of a line, then the first or last place that holds it, or NaN.
 
@@ -33,4 +32,4 @@ def _place_of(node: Node, places: Places) -> NodeCalls:
         (Reduce("Max" if op.largest else "Min", {"best": "x"}), Reduce(which, {"found": found})),
         per_line={"y": "found"},
     )
-    return NodeCalls((line_kernel(op.name, program.in_memory_order()),))
+    return NodeCalls((Along(op.name, program.in_memory_order(), whole=True),))

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from graphc.codegen.elementwise.kernel import elementwise
+from graphc.codegen.elementwise.program import Each
 from graphc.codegen.lines.kernel import line_kernel
-from graphc.codegen.lines.program import Lines, Numbers, Reduce
+from graphc.codegen.lines.program import Along, Lines, Numbers, Reduce
 from graphc.codegen.node_calls import Launch, NodeCalls, Scratch
 from graphc.codegen.text.grid import WARP
 from graphc.codegen.text.operands import Operand, row_major
@@ -48,20 +49,25 @@ def chunks_of(program: Lines) -> int:
     return max(1, min(-(-program.length // part), -(-BLOCKS_WANTED // blocks)))
 
 
-def lines_kernels(op: str, program: Lines) -> NodeCalls:
-    """The calls of a line program, with parts of lines where these are few and long."""
-    program = program.in_memory_order()
-    chunks = chunks_of(program)
+def lines_kernels(program: Along, rooms: int = 0) -> NodeCalls:
+    """The calls of a line program, with parts of lines where these are few and long.
+
+    Scratch tensors are numbered from `rooms` on; the calls' own list has only these.
+    """
+    if program.whole:
+        return NodeCalls((line_kernel(program.op, program.lines),))
+    lines = program.lines.in_memory_order()
+    chunks = chunks_of(lines)
     if chunks == 1:
-        return NodeCalls((line_kernel(op, program),))
-    return _Splitter(op, program, chunks).kernels()
+        return NodeCalls((line_kernel(program.op, lines),))
+    return _Splitter(program.op, lines, chunks, rooms).kernels()
 
 
 class _Splitter:
     """Collects the launches and the scratch of a program whose lines are cut."""
 
-    def __init__(self, op: str, program: Lines, chunks: int) -> None:
-        self.op, self.program, self.chunks = op, program, chunks
+    def __init__(self, op: str, program: Lines, chunks: int, rooms: int) -> None:
+        self.op, self.program, self.chunks, self.rooms = op, program, chunks, rooms
         self.dtype = arithmetic_dtype(program.dtype)
         self.kept_shape = tuple(program.shape[axis] for axis in program.kept)
         self.launches: list[Launch] = []
@@ -136,7 +142,8 @@ class _Splitter:
         read = frozenset().union(*(e.names for e in expressions.values()))
         inputs = [o for o in (*program.inputs, *known) if o.name in read]
         outputs = [o for o in program.outputs if o.name in expressions]
-        return elementwise(self.op, program.shape, inputs, outputs, expressions)
+        each = Each(self.op, program.shape, tuple(inputs), tuple(outputs), expressions)
+        return elementwise(each)
 
     def known(self, shape: tuple[int, ...], kept: Iterable[int]) -> list[Operand]:
         """The numbers computed so far as operands over a shape whose axes `kept` number lines."""
@@ -158,4 +165,4 @@ class _Splitter:
     def room(self, elements: int) -> Scratch:
         """A further scratch tensor of so many elements."""
         self.scratch.append(TensorType((elements,), self.dtype))
-        return Scratch(len(self.scratch) - 1)
+        return Scratch(self.rooms + len(self.scratch) - 1)

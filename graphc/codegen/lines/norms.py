@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from graphc.codegen.lines.long_lines import lines_kernels
-from graphc.codegen.lines.program import Lines, Numbers, Reduce
+from graphc.codegen.lines.program import Along, Lines, Numbers, Reduce
 from graphc.codegen.node_calls import NodeCalls
-from graphc.codegen.rules import Rule, kernels_of, strides_of
+from graphc.codegen.rules import Rule, programs_of, strides_of
 from graphc.codegen.text.operands import Operand, Places, folded_strides, on_frame, operand
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType
@@ -32,7 +31,7 @@ def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, 
     return folded_strides(type, strides, folded) is not None
 
 
-@kernels_of("batch_norm", "group_norm", "layer_norm")
+@programs_of("batch_norm", "group_norm", "layer_norm")
 def _norm(node: Node, places: Places) -> NodeCalls:
     """The calls of layer, group and batch norm: y, the means and the inverse deviations."""
     op = node.op
@@ -53,7 +52,7 @@ def _norm(node: Node, places: Places) -> NodeCalls:
         per_element={"y": "(x - centre - error) * scaling * scale + bias"},
         constants={"count": float(frame.count), "epsilon": node.attributes.epsilon},
     )
-    return lines_kernels(op.name, program)
+    return NodeCalls((Along(op.name, program),))
 
 
 class _Folded:
@@ -77,7 +76,7 @@ class _Folded:
 UNIT = "(x - mean) * inverse"
 
 
-@kernels_of("norm_input_gradient")
+@programs_of("norm_input_gradient")
 def _norm_input_gradient(node: Node, places: Places) -> NodeCalls:
     dy, x, mean, inverse, scale = node.inputs
     frame = node.attributes.frame()
@@ -100,7 +99,7 @@ def _norm_input_gradient(node: Node, places: Places) -> NodeCalls:
         per_element={"dx": f"(dy * scale - level - {UNIT} * slope) * inverse"},
         constants={"count": float(frame.count)},
     )
-    return lines_kernels(node.op.name, program)
+    return NodeCalls((Along(node.op.name, program),))
 
 
 def _norm_parameter_gradient(source: str) -> Rule:
@@ -125,16 +124,16 @@ def _norm_parameter_gradient(source: str) -> Rule:
             (Reduce("Sum", {"total": source}),),
             per_line={name: "total"},
         )
-        return lines_kernels(op.name, program)
+        return NodeCalls((Along(op.name, program),))
 
     return rule
 
 
-kernels_of("norm_bias_gradient")(_norm_parameter_gradient("dy"))
-kernels_of("norm_scale_gradient")(_norm_parameter_gradient(f"{UNIT} * dy"))
+programs_of("norm_bias_gradient")(_norm_parameter_gradient("dy"))
+programs_of("norm_scale_gradient")(_norm_parameter_gradient(f"{UNIT} * dy"))
 
 
-@kernels_of("rms_norm")
+@programs_of("rms_norm")
 def _rms_norm(node: Node, places: Places) -> NodeCalls:
     x, scale = node.inputs
     y, inverse = node.outputs
@@ -154,4 +153,4 @@ def _rms_norm(node: Node, places: Places) -> NodeCalls:
         per_element={"y": "x * scaling * scale"},
         constants={"count": float(x.shape[-1]), "epsilon": node.attributes.epsilon},
     )
-    return lines_kernels(node.op.name, program)
+    return NodeCalls((Along(node.op.name, program),))

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from graphc.codegen.text.operands import Operand, order_of
+from graphc.codegen.node_calls import Buffer, Program
+from graphc.codegen.text.operands import Operand, on_buffers, order_of
 from graphc.ir.expression import Expression, parse
 from graphc.ir.types import DType
 
@@ -124,3 +125,23 @@ class Lines:
         """An expression of the program, with its constants put in."""
         parsed = parse(source) if isinstance(source, str) else source
         return parsed.specialize(self.constants)
+
+
+@dataclass(frozen=True)
+class Along(Program):
+    """A line program as a part of what a node does; `op` names its kernels.
+
+    Lines that are few and long may be cut into parts, unless they stay `whole`.
+    """
+
+    op: str
+    lines: Lines
+    whole: bool = False
+
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> Along:
+        lines = replace(
+            self.lines,
+            inputs=on_buffers(self.lines.inputs, buffers),
+            outputs=on_buffers(self.lines.outputs, buffers),
+        )
+        return replace(self, lines=lines)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from graphc.codegen.lines.long_lines import lines_kernels
-from graphc.codegen.lines.program import Computed, Lines, Reduce
+from graphc.codegen.lines.program import Along, Computed, Lines, Reduce
 from graphc.codegen.node_calls import NodeCalls
-from graphc.codegen.rules import kernels_of
+from graphc.codegen.rules import programs_of
 from graphc.codegen.text.operands import Operand, Places, on_frame, operand
 from graphc.ir.expression import Expression, parse
 from graphc.ir.graph import Node
@@ -30,7 +29,7 @@ REDUCTIONS: Mapping[str, tuple[Reduce, str]] = {
 """What is combined along a line, and what is made of that."""
 
 
-@kernels_of(*REDUCTIONS)
+@programs_of(*REDUCTIONS)
 def _reduction(node: Node, places: Places) -> NodeCalls:
     (x,) = node.inputs
     axes = getattr(node.attributes, "axes", tuple(range(x.type.rank)))
@@ -39,7 +38,7 @@ def _reduction(node: Node, places: Places) -> NodeCalls:
     )
 
 
-@kernels_of("fused_reduce")
+@programs_of("fused_reduce")
 def _fused_reduction(node: Node, places: Places) -> NodeCalls:
     op, given = node.op, node.attributes
     assert isinstance(op, FusedReduce)
@@ -91,4 +90,4 @@ def _reduced(
         computed=computed,
         finish=finish,
     )
-    return lines_kernels(node.op.name, program)
+    return NodeCalls((Along(node.op.name, program),))

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphc.codegen.lines.long_lines import lines_kernels
-from graphc.codegen.lines.program import Lines, Numbers, Reduce
+from graphc.codegen.lines.program import Along, Lines, Numbers, Reduce
 from graphc.codegen.lines.reductions import PEAK
 from graphc.codegen.node_calls import NodeCalls
-from graphc.codegen.rules import Rule, kernels_of
+from graphc.codegen.rules import Rule, programs_of
 from graphc.codegen.text.operands import Places, counter, operand
 from graphc.ir.graph import Node
 from graphc.ir.types import compute_dtype, int64
@@ -35,24 +34,24 @@ def _along_axis(stages: Sequence[Reduce | Numbers], result: str) -> Rule:
             tuple(stages),
             per_element={name: result},
         )
-        return lines_kernels(node.op.name, program)
+        return NodeCalls((Along(node.op.name, program),))
 
     return rule
 
 
 TOTAL = Reduce("Sum", {"total": "exp(x - peak)"})
 
-kernels_of("softmax")(_along_axis((PEAK, TOTAL), "exp(x - peak) / total"))
-kernels_of("log_softmax")(_along_axis((PEAK, TOTAL), "x - peak - log(total)"))
-kernels_of("softmax_gradient")(
+programs_of("softmax")(_along_axis((PEAK, TOTAL), "exp(x - peak) / total"))
+programs_of("log_softmax")(_along_axis((PEAK, TOTAL), "x - peak - log(total)"))
+programs_of("softmax_gradient")(
     _along_axis((Reduce("Sum", {"along": "y * dy"}),), "(dy - along) * y")
 )
-kernels_of("log_softmax_gradient")(
+programs_of("log_softmax_gradient")(
     _along_axis((Reduce("Sum", {"total": "dy"}),), "dy - exp(y) * total")
 )
 
 
-@kernels_of("masked_softmax")
+@programs_of("masked_softmax")
 def _masked_softmax(node: Node, places: Places) -> NodeCalls:
     """Softmax of what the mask lets through; the numbers of a line without any stay finite."""
     (x, mask), y = node.inputs, node.output
@@ -72,10 +71,10 @@ def _masked_softmax(node: Node, places: Places) -> NodeCalls:
         per_element={"y": seen("exp(x - peak) / total", "0")},
         constants={"lowest": -math.inf, "least": float(np.finfo(wide).min)},
     )
-    return lines_kernels(node.op.name, program)
+    return NodeCalls((Along(node.op.name, program),))
 
 
-@kernels_of("causal_softmax")
+@programs_of("causal_softmax")
 def _causal_softmax(node: Node, places: Places) -> NodeCalls:
     """Softmax of rows whose elements beyond a last column count as minus infinity, whatever x holds
     there."""
@@ -98,4 +97,4 @@ def _causal_softmax(node: Node, places: Places) -> NodeCalls:
         per_element={"y": seen("exp(x - peak) / total", "0")},
         constants={"shift": float(columns - rows), "lowest": -math.inf},
     )
-    return lines_kernels(node.op.name, program)
+    return NodeCalls((Along(node.op.name, program),))

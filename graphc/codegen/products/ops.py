@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import copied
-from graphc.codegen.node_calls import Launch, NodeCalls
+from graphc.codegen.elementwise.program import Each
+from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.products.gemm import gemms, needs_copy
 from graphc.codegen.rules import ProductOptions, products_of
 from graphc.codegen.text.operands import Places, operand
@@ -33,13 +33,13 @@ def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
     return NodeCalls((*(copied(v, y, places) for v in moved), *calls, *_activated(node, places)))
 
 
-def _activated(node: Node, places: Places) -> tuple[Launch, ...]:
-    """A launch that applies the activation of a linear node to its output, where it has one."""
+def _activated(node: Node, places: Places) -> tuple[Each, ...]:
+    """A program that applies the activation of a linear node to its output, where it has one."""
     if getattr(node.attributes, "activation", "none") == "none":
         return ()
     op, y = activation_of(node), node.output
     source, target = (operand(name, y, places[y], y.shape) for name in ("x", "y"))
-    return (elementwise(op.name, y.shape, [source], [target], op.parsed),)
+    return (Each(op.name, y.shape, (source,), (target,), op.parsed),)
 
 
 def unreadable(node: Node, strided: Strided) -> tuple[Value, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphc.codegen.cudnn_request import library_call
+from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.updates import grouped, groups
 from graphc.codegen.lowering import calls_of
@@ -117,7 +118,7 @@ def _bound(
     own = {value: places[value] for value in (*node.inputs, *node.outputs)}
     for number, (value, start) in enumerate(zip(room.copies, starts, strict=False)):
         copy = Scratch(number)
-        launch = straightened(value, places, copy, start)
+        launch = elementwise(straightened(value, places, copy, start))
         yield _launched(launch, {value: places[value].address, copy: start})
         own[value] = in_one_piece(value.type, start)
     if cudnn is not None:
@@ -179,6 +180,7 @@ def _with_addresses(
 ) -> BoundCall:
     if isinstance(call, Gemm):
         return BoundGemm(call, addresses, library, library_bytes)
+    assert isinstance(call, Launch)  # programs are written by now
     return _launched(call, addresses)
 
 

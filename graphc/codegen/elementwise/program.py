@@ -1,0 +1,35 @@
+"""Elementwise programs: what is computed at each place of an index space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from graphc.codegen.node_calls import Buffer, Program
+from graphc.codegen.text.operands import Operand, on_buffers
+from graphc.ir.expression import Expression
+from graphc.ir.types import DType
+
+
+@dataclass(frozen=True)
+class Each(Program):
+    """Specialised expressions, keyed by output or local, evaluated at each place of `shape`.
+
+    All operands have strides over `shape`. A later expression may read an earlier output or local;
+    locals are rounded to their dtype and go to no memory. All operands of a place are read before
+    one of its outputs is written, so an output may lie over an operand that lies as it does.
+    """
+
+    op: str
+    shape: tuple[int, ...]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    expressions: Mapping[str, Expression]
+    locals: Mapping[str, DType] = field(default_factory=dict)
+
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> Each:
+        return replace(
+            self,
+            inputs=on_buffers(self.inputs, buffers),
+            outputs=on_buffers(self.outputs, buffers),
+        )
