@@ -81,6 +81,16 @@ def floating(dtypes: Sequence[DType]) -> DType | None:
     return floats[0] if floats else None
 
 
+def common_dtype(dtypes: Sequence[DType | None]) -> DType | None:
+    """What a function of operands of these dtypes computes in; None stands for a literal, and is
+    the answer where nothing but literals and bools would choose."""
+    found = [dtype for dtype in dtypes if dtype is not None]
+    arithmetic = [dtype for dtype in found if dtype != bool_]
+    if arithmetic:
+        return max(arithmetic, key=lambda dtype: (dtype.kind == "float", dtype.itemsize))
+    return bool_ if len(found) == len(dtypes) else None
+
+
 class ScalarCode:
     """Statements that compute expressions over the variables declared so far.
 
@@ -144,13 +154,9 @@ class ScalarCode:
         return self.variables[operand] if isinstance(operand, str) else None
 
     def _dtype(self, operands: tuple[Operand, ...], done: list[tuple[str, DType]]) -> DType:
-        found = [known[1] for o in operands if (known := self._known(o, done))]
-        arithmetic = [dtype for dtype in found if dtype != bool_]
-        if arithmetic:
-            return max(arithmetic, key=lambda dtype: (dtype.kind == "float", dtype.itemsize))
-        if len(found) == len(operands):
-            return bool_
-        return self.floating or next(iter(self.variables.values()))[1]
+        known = [self._known(operand, done) for operand in operands]
+        found = common_dtype([None if each is None else each[1] for each in known])
+        return found or self.floating or next(iter(self.variables.values()))[1]
 
     def _operand(self, operand: Operand, done: list[tuple[str, DType]], dtype: DType) -> str:
         known = self._known(operand, done)

@@ -1,0 +1,110 @@
+"""Functions of vectors of integers, which wrap around; quotients and remainders are NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graphc.codegen.llvm.lanes import Builder, IrValue, constant
+
+_COMPARISONS = {
+    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==",
+    "not_equal": "!=",
+}  # fmt: skip
+
+
+def of_integers(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:
+    """A function of `FUNCTIONS` of integers of one dtype."""
+    if function in _COMPARISONS:
+        return builder.icmp_signed(_COMPARISONS[function], *operands)
+    return _FUNCTIONS[function](builder, *operands)
+
+
+def extreme_integer(builder: Builder, sign: str, a: IrValue, b: IrValue) -> IrValue:
+    """a where it is beyond b, else b."""
+    return builder.select(builder.icmp_signed(sign, a, b), a, b)
+
+
+def _absolute(builder: Builder, x: IrValue) -> IrValue:
+    below = builder.icmp_signed("<", x, constant(x.type, 0))
+    return builder.select(below, builder.neg(x), x)
+
+
+def _sign(builder: Builder, x: IrValue) -> IrValue:
+    zero = constant(x.type, 0)
+    above = builder.zext(builder.icmp_signed(">", x, zero), x.type)
+    below = builder.zext(builder.icmp_signed("<", x, zero), x.type)
+    return builder.sub(above, below)
+
+
+def _shifted_left(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
+    """By as many bits as there are, or more, all are shifted out; a count below 0 is such a one."""
+    inside = builder.icmp_unsigned("<", b, constant(b.type, a.type.element.width))
+    count = builder.select(inside, b, constant(b.type, 0))
+    return builder.select(inside, builder.shl(a, count), constant(a.type, 0))
+
+
+def _shifted_right(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
+    most = constant(b.type, a.type.element.width - 1)
+    inside = builder.icmp_unsigned("<", b, most)
+    return builder.ashr(a, builder.select(inside, b, most))
+
+
+def _safe(builder: Builder, b: IrValue) -> tuple[IrValue, IrValue]:
+    """Where a divisor is 0 or -1, which processors may refuse, and 1 in its place."""
+    special = builder.or_(
+        builder.icmp_signed("==", b, constant(b.type, 0)),
+        builder.icmp_signed("==", b, constant(b.type, -1)),
+    )
+    return special, builder.select(special, constant(b.type, 1), b)
+
+
+def _truncated_remainder(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
+    _, divisor = _safe(builder, b)
+    return builder.srem(a, divisor)
+
+
+def _differ(builder: Builder, rest: IrValue, b: IrValue) -> IrValue:
+    """Whether a remainder is not 0 and of another sign than the divisor."""
+    zero = constant(b.type, 0)
+    signs = builder.icmp_signed("<", builder.xor(rest, b), zero)
+    return builder.and_(builder.icmp_signed("!=", rest, zero), signs)
+
+
+def _floored_remainder(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
+    rest = _truncated_remainder(builder, a, b)
+    return builder.select(_differ(builder, rest, b), builder.add(rest, b), rest)
+
+
+def _floored_quotient(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
+    special, divisor = _safe(builder, b)
+    less = builder.zext(_differ(builder, builder.srem(a, divisor), divisor), a.type)
+    found = builder.sub(builder.sdiv(a, divisor), less)
+    return builder.select(special, builder.mul(a, b), found)
+
+
+_FUNCTIONS: dict[str, Callable[..., IrValue]] = {
+    "add": lambda b, x, y: b.add(x, y),
+    "subtract": lambda b, x, y: b.sub(x, y),
+    "multiply": lambda b, x, y: b.mul(x, y),
+    "negative": lambda b, x: b.neg(x),
+    "abs": _absolute,
+    "sign": _sign,
+    "maximum": lambda b, x, y: extreme_integer(b, ">=", x, y),
+    "minimum": lambda b, x, y: extreme_integer(b, "<=", x, y),
+    "bitwise_and": lambda b, x, y: b.and_(x, y),
+    "bitwise_or": lambda b, x, y: b.or_(x, y),
+    "bitwise_xor": lambda b, x, y: b.xor(x, y),
+    "invert": lambda b, x: b.not_(x),
+    "left_shift": _shifted_left,
+    "right_shift": _shifted_right,
+    "floor_divide": _floored_quotient,
+    "remainder": _floored_remainder,
+    "fmod": _truncated_remainder,
+    "floor": lambda b, x: x,
+    "ceil": lambda b, x: x,
+    "rint": lambda b, x: x,
+    "trunc": lambda b, x: x,
+}
+
+OF_INTEGERS = (*_COMPARISONS, *_FUNCTIONS, "where")
+"""What integers have."""

@@ -1,0 +1,295 @@
+"""Scalar expressions lowered to LLVM IR over vectors of lanes.
+
+What is computed in which dtype, and rounded where, is that of codegen/text/scalar.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from graphc.codegen.llvm import functions
+from graphc.codegen.llvm.integers import OF_INTEGERS, of_integers
+from graphc.codegen.llvm.lanes import (
+    DOUBLE,
+    HELD,
+    Builder,
+    IrValue,
+    constant,
+    converted,
+    intrinsic,
+    narrow,
+    splat,
+    vector,
+    widen,
+)
+from graphc.codegen.text.scalar import arithmetic_dtype, common_dtype
+from graphc.ir.expression import LOGIC, PREDICATES, Expression, Operand, Result
+from graphc.ir.types import DType, bool_, float32, float64
+
+BY_LIBRARY = {
+    "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
+    "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "power": "pow", "fmod": "fmod",
+}  # fmt: skip
+"""Functions of floats that the C library computes in float64, by their names there."""
+
+WIDE_BY_LIBRARY = {"tanh": "tanh", "erf": "erf", "sin": "sin", "cos": "cos", "expm1": "expm1"}
+"""The same, of float64 alone."""
+
+ROUNDINGS = ("floor", "ceil", "rint", "trunc", "sqrt")
+
+_ORDERED = {"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "=="}
+
+Lanes = tuple[IrValue, DType]
+"""A vector, and the arithmetic dtype of its lanes."""
+
+OF_BOOLS = (*LOGIC, *_ORDERED, "not_equal", "where", "maximum", "minimum", "multiply")
+"""Functions that bools have without becoming numbers first."""
+
+
+def supports(expression: Expression, dtypes: dict[str, DType]) -> bool:
+    """Whether `LaneCode` can compute it over names of these dtypes: all but powers and functions of
+    floats of integers, and arithmetic on nothing but bools."""
+    done: list[DType | None] = []
+    for instruction in expression.instructions:
+        of: list[DType | None] = []
+        for operand in instruction.operands:
+            if isinstance(operand, Result):
+                of.append(done[operand.index])
+            else:
+                given = dtypes.get(operand) if isinstance(operand, str) else None
+                of.append(None if given is None else arithmetic_dtype(given))
+        found = common_dtype(of)
+        if found is not None and found.kind != "float":
+            able = OF_BOOLS if found == bool_ else OF_INTEGERS
+            if instruction.function not in able:
+                return False
+        done.append(bool_ if instruction.function in PREDICATES else found)
+    return True
+
+
+class LaneCode:
+    """Computes expressions over the variables declared so far.
+
+    A variable holds the `arithmetic_dtype` of what it stands for.
+    """
+
+    def __init__(self, builder: Builder, floating: DType | None) -> None:
+        self.builder = builder
+        self.floating = floating
+        """The dtype of literals that stand beside no variable; None for that of the first one."""
+        self.variables: dict[str, Lanes] = {}
+        self.constants: dict[str, IrValue] = {}
+        """Numbers that are read like literals, but known only when the kernel runs: float64."""
+
+    def declare(self, name: str, dtype: DType, stored: IrValue) -> None:
+        """A variable for an operand whose elements lie so in memory."""
+        self.hold(name, arithmetic_dtype(dtype), widen(self.builder, stored, dtype))
+
+    def hold(self, name: str, dtype: DType, value: IrValue) -> None:
+        """A variable for a vector of that arithmetic dtype."""
+        self.variables[name] = (value, dtype)
+
+    def nested(self) -> LaneCode:
+        """Code inside a loop that sees all variables declared so far."""
+        inner = LaneCode(self.builder, self.floating)
+        inner.variables, inner.constants = dict(self.variables), self.constants
+        return inner
+
+    def define(self, name: str, dtype: DType, expression: Expression) -> IrValue:
+        """A variable for the expression's value, rounded to `dtype`, as it lies in memory."""
+        value, source = self.compute(expression)
+        stored = narrow(self.builder, value, source, dtype)
+        self.declare(name, dtype, stored)
+        return stored
+
+    def compute(self, expression: Expression) -> Lanes:
+        """The expression's value and its dtype."""
+        done: list[Lanes] = []
+        for instruction in expression.instructions:
+            dtype = self._dtype(instruction.operands, done)
+            operands = [self._operand(operand, done, dtype) for operand in instruction.operands]
+            function = instruction.function
+            if function == "where":
+                operands[0] = self._condition(instruction.operands[0], done, operands[0], dtype)
+            kind = bool_ if function in PREDICATES else dtype
+            done.append((_apply(self.builder, function, operands, dtype), kind))
+        dtype = self._dtype((expression.value,), done)
+        return self._operand(expression.value, done, dtype), dtype
+
+    def _known(self, operand: Operand, done: list[Lanes]) -> Lanes | None:
+        if isinstance(operand, Result):
+            return done[operand.index]
+        return self.variables.get(operand) if isinstance(operand, str) else None
+
+    def _dtype(self, operands: Sequence[Operand], done: list[Lanes]) -> DType:
+        known = [self._known(operand, done) for operand in operands]
+        found = common_dtype([None if each is None else each[1] for each in known])
+        return found or self.floating or next(iter(self.variables.values()))[1]
+
+    def _operand(self, operand: Operand, done: list[Lanes], dtype: DType) -> IrValue:
+        known = self._known(operand, done)
+        if known:
+            return converted(self.builder, known[0], known[1], dtype)
+        if isinstance(operand, str):
+            return self._constant(self.constants[operand], dtype)
+        assert isinstance(operand, float)
+        return literal(operand, dtype)
+
+    def _constant(self, number: IrValue, dtype: DType) -> IrValue:
+        to = HELD[dtype]
+        if dtype.kind != "float":
+            return splat(self.builder, self.builder.fptosi(number, to))
+        same = to == DOUBLE
+        return splat(self.builder, number if same else self.builder.fptrunc(number, to))
+
+    def _condition(
+        self, operand: Operand, done: list[Lanes], value: IrValue, dtype: DType
+    ) -> IrValue:
+        """What decides in a `where`: not what it became beside the two values."""
+        known = self._known(operand, done)
+        given, source = known or (value, dtype)
+        return converted(self.builder, given, source, bool_)
+
+
+def literal(number: float, dtype: DType) -> IrValue:
+    """A number in every lane, rounded to that dtype."""
+    type = vector(HELD[dtype])
+    if dtype.kind == "float":
+        with np.errstate(over="ignore"):
+            return constant(type, float(dtype.numpy.type(number)))
+    return constant(type, bool(number) if dtype == bool_ else int(number))
+
+
+def _apply(builder: Builder, function: str, operands: list[IrValue], dtype: DType) -> IrValue:
+    """One function of operands of that dtype."""
+    if function == "where":
+        return builder.select(*operands)
+    if dtype == bool_:
+        return _of_bools(builder, function, operands)
+    of = _of_floats if dtype.kind == "float" else of_integers
+    return of(builder, function, operands)
+
+
+def _of_bools(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:
+    match function:
+        case "bitwise_and" | "minimum" | "multiply":
+            return builder.and_(*operands)
+        case "bitwise_or" | "maximum":
+            return builder.or_(*operands)
+        case "bitwise_xor" | "not_equal":
+            return builder.xor(*operands)
+        case "invert":
+            return builder.not_(operands[0])
+    return builder.icmp_unsigned(_ORDERED[function], *operands)
+
+
+def _of_floats(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:
+    x = operands[0]
+    if function in ROUNDINGS:
+        return intrinsic(builder, function, x)
+    if function in _ORDERED:
+        return builder.fcmp_ordered(_ORDERED[function], *operands)
+    if function in _SIMPLE:
+        return _SIMPLE[function](builder, *operands)
+    return _transcendental(builder, function, operands)
+
+
+def extreme(builder: Builder, sign: str, a: IrValue, b: IrValue) -> IrValue:
+    """a where it is beyond b or NaN, else b, which may be NaN; so NaN goes through, as in NumPy."""
+    beyond = builder.fcmp_ordered(sign, a, b)
+    nan = builder.fcmp_unordered("uno", a, a)
+    return builder.select(builder.or_(beyond, nan), a, b)
+
+
+def _sign(builder: Builder, x: IrValue) -> IrValue:
+    zero, one = constant(x.type, 0.0), constant(x.type, 1.0)
+    lower = builder.select(
+        builder.fcmp_ordered("<", x, zero),
+        constant(x.type, -1.0),
+        builder.select(builder.fcmp_ordered("==", x, zero), zero, x),
+    )
+    return builder.select(builder.fcmp_ordered(">", x, zero), one, lower)
+
+
+def _floored_remainder(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
+    rest = _transcendental(builder, "fmod", [a, b])
+    zero = constant(a.type, 0.0)
+    negative = builder.fcmp_ordered("<", b, zero)
+    differ = builder.xor(builder.fcmp_ordered("<", rest, zero), negative)
+    moved = builder.select(differ, builder.fadd(rest, b), rest)
+    of_zero = builder.select(negative, constant(a.type, -0.0), zero)
+    return builder.select(builder.fcmp_ordered("==", rest, zero), of_zero, moved)
+
+
+def _floored_ratio(builder: Builder, a: IrValue, b: IrValue) -> IrValue:
+    """As prelude.cuh, which follows NumPy."""
+    zero, one = constant(a.type, 0.0), constant(a.type, 1.0)
+    rest = _transcendental(builder, "fmod", [a, b])
+    ratio = builder.fdiv(a, b)
+    differ = builder.xor(builder.fcmp_ordered("<", rest, zero), builder.fcmp_ordered("<", b, zero))
+    less = builder.and_(builder.fcmp_unordered("!=", rest, zero), differ)
+    quotient = builder.fdiv(builder.fsub(a, rest), b)
+    quotient = builder.fsub(quotient, builder.select(less, one, zero))
+    whole = intrinsic(builder, "floor", quotient)
+    above = builder.fcmp_ordered(">", builder.fsub(quotient, whole), constant(a.type, 0.5))
+    found = builder.fadd(whole, builder.select(above, one, zero))
+    is_zero = builder.fcmp_ordered("==", quotient, zero)
+    found = builder.select(is_zero, builder.fmul(ratio, zero), found)
+    return builder.select(builder.fcmp_ordered("==", b, zero), ratio, found)
+
+
+_SIMPLE: dict[str, Callable[..., IrValue]] = {
+    "add": lambda b, x, y: b.fadd(x, y),
+    "subtract": lambda b, x, y: b.fsub(x, y),
+    "multiply": lambda b, x, y: b.fmul(x, y),
+    "divide": lambda b, x, y: b.fdiv(x, y),
+    "negative": lambda b, x: b.fneg(x),
+    "abs": lambda b, x: intrinsic(b, "fabs", x),
+    "sign": _sign,
+    "maximum": lambda b, x, y: extreme(b, ">=", x, y),
+    "minimum": lambda b, x, y: extreme(b, "<=", x, y),
+    "not_equal": lambda b, x, y: b.fcmp_unordered("!=", x, y),
+    "isnan": lambda b, x: b.fcmp_unordered("uno", x, x),
+    "isinf": lambda b, x: b.fcmp_ordered(
+        "==", intrinsic(b, "fabs", x), constant(x.type, float("inf"))
+    ),
+    "remainder": _floored_remainder,
+    "floor_divide": _floored_ratio,
+    "exp": functions.exponential,
+    "sigmoid": functions.sigmoid,
+}
+
+_OF_SINGLES: dict[str, Callable[..., IrValue]] = {
+    "tanh": functions.hyperbolic_tangent,
+    "erf": functions.error_function,
+}
+"""Functions of float32 computed in float32."""
+
+_IN_DOUBLES: dict[str, Callable[..., IrValue]] = {
+    "log": functions.logarithm,
+    "log1p": functions.log_of_one_more,
+}
+"""Functions computed in float64 whatever they are of."""
+
+_ROUNDED: dict[str, Callable[..., IrValue]] = {
+    "expm1": functions.exponential_less_one,
+    "sin": lambda b, x: functions.sine(b, x, 0),
+    "cos": lambda b, x: functions.sine(b, x, 1),
+}
+"""Functions of float32 computed in float64, not to the last place of that."""
+
+
+def _transcendental(builder: Builder, function: str, operands: list[IrValue]) -> IrValue:
+    single = operands[0].type == functions.F32
+    if single and function in _OF_SINGLES:
+        return _OF_SINGLES[function](builder, *operands)
+    given = [converted(builder, o, float32, float64) for o in operands] if single else operands
+    if function in _IN_DOUBLES:
+        found = _IN_DOUBLES[function](builder, *given)
+    elif single and function in _ROUNDED:
+        found = _ROUNDED[function](builder, *given)
+    else:
+        found = functions.by_lane(builder, (BY_LIBRARY | WIDE_BY_LIBRARY)[function], *given)
+    return converted(builder, found, float64, float32) if single else found
