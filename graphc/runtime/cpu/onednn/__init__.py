@@ -1,0 +1,1 @@
+"""oneDNN on the CPU: products and convolutions as primitives on the arena's own addresses."""

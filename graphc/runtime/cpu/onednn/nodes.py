@@ -1,0 +1,29 @@
+"""What a step calls of oneDNN for a node."""
+
+from __future__ import annotations
+
+from graphc.codegen.products.ops import PRODUCTS
+from graphc.codegen.text.operands import Places
+from graphc.ir.graph import Node
+from graphc.runtime.cpu.onednn.library import load_onednn
+from graphc.runtime.cpu.onednn.primitive import Execution, Workspace
+from graphc.runtime.cpu.onednn.products import product_executions
+
+
+def executions(
+    node: Node, places: Places, workspace_address: int, workspace_bytes: int, threads: int
+) -> list[Execution] | None:
+    """The calls of a node on values at these addresses; None leaves the node to NumPy.
+
+    The workspace is the caller's, and holds nothing between nodes. The calls are to be made with as
+    many threads of libgomp as `threads` says, or more. Without the library, every node is left.
+    """
+    library = load_onednn()
+    if library is None:
+        return None
+    workspace = Workspace(workspace_address, workspace_bytes).behind(0)
+    if workspace.size < 0:
+        workspace = Workspace(workspace_address, 0)
+    if node.op.name in PRODUCTS:
+        return product_executions(library, node, places, workspace, threads)
+    return None

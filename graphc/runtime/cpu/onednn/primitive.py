@@ -1,0 +1,252 @@
+"""Primitives of oneDNN: descriptions of tensors, the choice of an implementation, and calls."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from graphc.ir.types import DType, align, bfloat16, float32
+from graphc.runtime.cpu.onednn.library import (
+    LAST_IMPLEMENTATION,
+    Library,
+    OnednnError,
+    Owned,
+    Pointer,
+)
+
+DATA_TYPES = {float32: 3, bfloat16: 2}
+"""Values of dnnl_data_type_t, of the types that are computed with."""
+
+MOST_AXES = 12
+ANY_FORMAT = 1
+QUERY_NAME, QUERY_SCRATCHPAD, QUERY_EXECUTION_TENSOR = 8, 136, 255
+USER_SCRATCHPAD = 1
+
+SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
+SOURCE_GRADIENT, TARGET_GRADIENT, WEIGHTS_GRADIENT = 129, 145, 161
+REORDER_FROM, REORDER_TO = SOURCE, TARGET
+"""Arguments of primitives."""
+
+ALLOCATING = ("gemm", "ref")
+"""Parts of the names of implementations that are left out: those over the library's own BLAS
+allocate buffers in each call, and those for reference are slow."""
+
+ALIGNMENT = 128
+"""What the scratchpad of a primitive begins at: that of the library's own."""
+
+Numbers = tuple[int, ...]
+Condition = Callable[["Primitive"], bool]
+
+
+class Argument(ctypes.Structure):
+    """dnnl_exec_arg_t."""
+
+    _fields_ = (("argument", ctypes.c_int), ("memory", Pointer))
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The type of an operand of a primitive, with strides in elements; None leaves where its
+    elements lie to the library."""
+
+    shape: Numbers
+    dtype: DType
+    strides: Numbers | None
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The bytes of the plan's workspace that calls of a node may use."""
+
+    address: int
+    size: int
+
+    def behind(self, size: int) -> Workspace:
+        """What is left behind a part of so many bytes."""
+        taken = align(self.address + size, ALIGNMENT) - self.address
+        return Workspace(self.address + taken, self.size - taken)
+
+
+@dataclass
+class Execution:
+    """A call of a step's table: ``int dnnl_primitive_execute(primitive, stream, count,
+    arguments)``."""
+
+    function: int
+    primitive: int
+    stream: int
+    arguments: ctypes.Array[Argument]
+    count: int
+    kept: tuple[object, ...]
+    """The handles that the call needs."""
+
+
+def numbers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    """A dnnl_dims_t."""
+    return (ctypes.c_int64 * MOST_AXES)(*values)
+
+
+def described(library: Library, tensor: Tensor) -> Owned:
+    """The description of a tensor."""
+    shape = len(tensor.shape), numbers(tensor.shape), DATA_TYPES[tensor.dtype]
+    if tensor.strides is None:
+        return library.made("memory_desc", *shape, ANY_FORMAT, how="create_with_tag")
+    return library.made("memory_desc", *shape, numbers(tensor.strides), how="create_with_strides")
+
+
+class Primitive:
+    """A primitive of the library, with what has to be known to call it."""
+
+    def __init__(self, library: Library, descriptor: Owned) -> None:
+        self._library, self._descriptor = library, descriptor
+        self.scratch_bytes = self.tensor_bytes(self.tensor(QUERY_SCRATCHPAD, 0))
+        name = ctypes.c_char_p()
+        library.call(
+            "dnnl_primitive_desc_query", self.descriptor, QUERY_NAME, 0, ctypes.byref(name)
+        )
+        self.implementation = (name.value or b"").decode()
+        self._made: Owned | None = None
+
+    @property
+    def descriptor(self) -> Pointer:
+        """The library's description of the primitive."""
+        return Pointer(self._descriptor.handle)
+
+    @property
+    def primitive(self) -> Owned:
+        """The primitive, which is made when it is first asked for."""
+        if self._made is None:
+            self._made = self._library.made("primitive", self.descriptor)
+        return self._made
+
+    @property
+    def allocates(self) -> bool:
+        """Whether a call allocates memory of the size of its operands, or is slow."""
+        return any(part in self.implementation for part in ALLOCATING)
+
+    def argument(self, argument: int) -> Pointer:
+        """How an argument of the primitive has to lie."""
+        return self.tensor(QUERY_EXECUTION_TENSOR, argument)
+
+    def tensor(self, query: int, index: int) -> Pointer:
+        """The description of a tensor that the primitive has."""
+        functions = self._library.functions
+        return Pointer(functions.dnnl_primitive_desc_query_md(self.descriptor, query, index))
+
+    def tensor_bytes(self, described: Pointer) -> int:
+        """The bytes of a tensor; 0 for none."""
+        if not described.value:
+            return 0
+        return int(self._library.functions.dnnl_memory_desc_get_size(described))
+
+    def lies(self, argument: int, tensor: Owned) -> bool:
+        """Whether an argument has to lie as a tensor does."""
+        equal = self._library.functions.dnnl_memory_desc_equal
+        return bool(equal(self.argument(argument), Pointer(tensor.handle)))
+
+    def on(self, addresses: Mapping[int, int], scratch: int) -> Execution:
+        """A call on arguments at these addresses, with a scratchpad at another."""
+        library = self._library
+        places = {key: (self.argument(key), address) for key, address in addresses.items()}
+        if self.scratch_bytes:
+            places[SCRATCHPAD] = self.tensor(QUERY_SCRATCHPAD, 0), align(scratch, ALIGNMENT)
+        engine = Pointer(library.engine.handle)
+        memories = {
+            key: library.made("memory", tensor, engine, Pointer(address))
+            for key, (tensor, address) in places.items()
+        }
+        listed = [Argument(key, memory.handle) for key, memory in memories.items()]
+        arguments = (Argument * len(listed))(*listed)
+        kept = (self, *memories.values())
+        return Execution(
+            library.execute, self.primitive.handle, library.stream.handle, arguments, len(listed),
+            kept,
+        )  # fmt: skip
+
+
+class Primitives:
+    """The primitives that are in use, by what they do: nodes that are alike share one."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[Hashable, Primitive] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def get(self, key: Hashable, make: Callable[[], Primitive | None]) -> Primitive | None:
+        """The primitive of that key, made where there is none."""
+        found = self._known.get(key)
+        if found is None:
+            found = make()
+            if found is not None:
+                self._known[key] = found
+        return found
+
+
+PRIMITIVES = Primitives()
+
+
+def attributes(
+    library: Library, adds: bool = False, activation: int | None = None, alpha: float = 0.0
+) -> Owned:
+    """The attributes of a primitive: scratch from the caller, and what follows the sums.
+
+    `adds` adds the result to what its place holds; `activation` is a dnnl_alg_kind_t.
+    """
+    made = library.made("primitive_attr")
+    handle = Pointer(made.handle)
+    library.call("dnnl_primitive_attr_set_scratchpad_mode", handle, USER_SCRATCHPAD)
+    if adds or activation is not None:
+        after = library.made("post_ops")
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        if adds:
+            library.call("dnnl_post_ops_append_sum", Pointer(after.handle), one, 0, 0)
+        if activation is not None:
+            library.call(
+                "dnnl_post_ops_append_eltwise", Pointer(after.handle), activation,
+                ctypes.c_float(alpha), zero,
+            )  # fmt: skip
+        library.call("dnnl_primitive_attr_set_post_ops", handle, Pointer(after.handle))
+    return made
+
+
+def chosen(library: Library, descriptor: Owned | None, fits: Condition) -> Primitive | None:
+    """The first implementation of a description that fits, and allocates nothing itself."""
+    while descriptor is not None:
+        found = Primitive(library, descriptor)
+        if not found.allocates and fits(found):
+            return found
+        status = library.status("dnnl_primitive_desc_next_impl", Pointer(descriptor.handle))
+        if status == LAST_IMPLEMENTATION:
+            return None
+        if status:
+            raise OnednnError(f"oneDNN: dnnl_primitive_desc_next_impl: status {status}")
+    return None
+
+
+def reorder(
+    library: Library, source: Pointer, target: Pointer, fits: Condition, adds: bool = False
+) -> Primitive | None:
+    """A copy from one layout, or type, into another, or one that adds to the target."""
+    engine, made = Pointer(library.engine.handle), attributes(library, adds)
+    descriptor = library.offered(
+        "primitive_desc", "dnnl_reorder_primitive_desc_create", source, engine, target, engine,
+        Pointer(made.handle),
+    )  # fmt: skip
+    return chosen(library, descriptor, fits)
+
+
+Made = TypeVar("Made")
+
+
+def with_fewer(library: Library, threads: int, make: Callable[[int], Made | None]) -> Made | None:
+    """What `make` gives on so many threads, or else on half as many, down to one."""
+    while threads:
+        with library.threads(threads):
+            found = make(threads)
+        if found is not None:
+            return found
+        threads //= 2
+    return None
