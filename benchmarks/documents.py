@@ -94,10 +94,24 @@ def budgets(content: dict[str, Any]) -> str:
 
 
 def step_times(content: dict[str, Any]) -> str:
-    lines = [(row["network"], f"{row['ratio']:.2f}") for row in content["rows"]]
-    return "Seconds of a training step over those of torch eager:\n\n" + table(
-        ("network", "ratio"), *lines
-    )
+    """With a column for each of the figures that the file has."""
+    rows = content["rows"]
+    columns = {
+        "ratio": ("ratio", 1, ".2f"),
+        "ratio_compiled": ("over `torch.compile`'s", 1, ".2f"),
+        "ratio_jax": ("over JAX's", 1, ".2f"),
+        "graphc_resident_bytes": ("MiB resident", 2**20, ",.0f"),
+        "torch_resident_bytes": ("torch's MiB", 2**20, ",.0f"),
+    }
+    shown = {key: column for key, column in columns.items() if any(key in row for row in rows)}
+    lines = [("network", *(head for head, _, _ in shown.values()))]
+    for row in rows:
+        figures = ((row.get(key), *column[1:]) for key, column in shown.items())
+        cells = (
+            "-" if found is None else f"{found / unit:{form}}" for found, unit, form in figures
+        )
+        lines.append((row["network"], *cells))
+    return "Seconds of a training step over those of torch eager:\n\n" + table(*lines)
 
 
 def planning_times(content: dict[str, Any]) -> str:

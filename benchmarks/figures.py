@@ -17,7 +17,8 @@ from typing import Any
 
 from charts import bytes_label, draw
 from report import circumstances, print_table, write_json
-from step_time import draw_feeds, step_seconds
+from step_cases import draw_feeds
+from turns import step_seconds
 
 import graphc
 from graphc.models import MODELS
@@ -204,7 +205,7 @@ def step_times(
         for label, options in chosen.items()
     }
     baseline = policies[0].label
-    feeds = draw_feeds(programs[baseline])
+    feeds = draw_feeds(programs[baseline].graph)
     seconds = step_seconds(
         {label: lambda p=program: p.step(feeds) for label, program in programs.items()}, steps
     )

@@ -7,12 +7,14 @@ not known before it runs.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
+from step_cases import draw_feeds, initial_parameters
+
+import graphc
+from graphc.models import MODELS
 
 Made = tuple[Callable[[], Any], Any, None]
 Parts = tuple[list[Any], Any, Any]
@@ -146,7 +148,7 @@ def gpt2(batch: int, seq_len: int, drop: float) -> Parts:
             return torch.nn.functional.linear(self.norm(x), self.token.weight).flatten(0, 1)
 
     vocab = 50257
-    network = torch_networks.Gpt(12, 768, 12, seq_len, vocab)
+    network = torch_networks.Gpt(12, 768, 12, seq_len, vocab, drop=0.0)
     tokens = torch.randint(vocab, (batch, seq_len), device="cuda")
     return (
         [Embedding(network), *network.blocks, Head(network)],
@@ -196,47 +198,15 @@ def _jax_mlp(sizes: Mapping[str, Any], precision: str) -> Made:
     """The MLP and Adam, jitted whole."""
     import cupy
     import jax
-    import jax.numpy as jnp
+    import jax_networks
 
     jax.config.update(
         "jax_default_matmul_precision", {"fp32": "highest", "tf32": "tensorfloat32"}[precision]
     )
-    layers, hidden, batch = sizes["layers"], sizes["hidden"], sizes["batch"]
-    rng = np.random.default_rng(0)
-    widths = [784, *[hidden] * layers, 10]
-    weights = [
-        (jnp.asarray(rng.normal(0, a**-0.5, (a, b)), jnp.float32), jnp.zeros(b, jnp.float32))
-        for a, b in itertools.pairwise(widths)
-    ]
-    zeros = jax.tree.map(jnp.zeros_like, weights)
-    x = jnp.asarray(rng.normal(size=(batch, 784)), jnp.float32)
-    labels = jnp.asarray(rng.integers(0, 10, batch))
-
-    def loss(weights: Any) -> Any:
-        h = x
-        for weight, bias in weights[:-1]:
-            h = jax.nn.relu(h @ weight + bias)
-        logits = h @ weights[-1][0] + weights[-1][1]
-        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
-
-    @jax.jit
-    def update(weights: Any, first: Any, second: Any, count: Any) -> Any:
-        gradients = jax.grad(loss)(weights)
-        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradients)
-        second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, gradients)
-        rate = 1e-3 * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
-        weights = jax.tree.map(
-            lambda w, m, v: w - rate * m / (jnp.sqrt(v) + 1e-8), weights, first, second
-        )
-        return weights, first, second
-
-    state = [weights, zeros, zeros]
-    count = 0
-
-    def step() -> None:
-        nonlocal count
-        count += 1
-        state[:] = update(*state, float(count))
-        jax.block_until_ready(state)
-
-    return step, cupy.cuda.Stream.null, None
+    graph = graphc.plan(MODELS["mlp"](**sizes), training=True).graph
+    parameters, feeds = initial_parameters(graph), draw_feeds(graph)
+    return (
+        jax_networks.Trainer("mlp", sizes, "adam", parameters, feeds),
+        cupy.cuda.Stream.null,
+        None,
+    )

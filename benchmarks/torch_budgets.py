@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 from report import circumstances, output_argument, print_table, write_json
-from step_time import measure
 from torch.utils.checkpoint import checkpoint
+from turns import measure
 
 import graphc
 

@@ -1,13 +1,31 @@
-"""The networks of step_time.py in torch eager, as a user of torch would write them."""
+"""The networks of step_time.py in torch, as a user of torch would write them.
+
+Those that tests/torch_cases has are taken from there; `NETWORKS` makes each from the sizes that
+graphc's network of the same name takes.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from torch_cases.convolutional import (
+    InvertedResidual,
+    Staged,
+    conv_norm,
+    pooled_head,
+    preact_resnet,
+    resnet,
+)
+from torch_cases.sequences import Gpt, Vit
 
 
 def mlp(layers: int, hidden: int, inputs: int, classes: int) -> nn.Module:
@@ -16,40 +34,6 @@ def mlp(layers: int, hidden: int, inputs: int, classes: int) -> nn.Module:
     for before, after in itertools.pairwise([inputs] + [hidden] * layers):
         modules += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*modules, nn.Linear(hidden, classes))
-
-
-class PreactUnit(nn.Module):
-    """A bottleneck unit that normalises before it convolves."""
-
-    def __init__(self, before: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.parts = nn.Sequential()
-        for inputs, outputs, window, step in (
-            (before, width // 4, 1, 1),
-            (width // 4, width // 4, 3, stride),
-            (width // 4, width, 1, 1),
-        ):
-            conv = nn.Conv2d(inputs, outputs, window, step, window // 2, bias=False)
-            self.parts.extend([nn.BatchNorm2d(inputs), nn.ReLU(inplace=True), conv])
-        plain = before == width and stride == 1
-        self.shortcut = nn.Identity() if plain else nn.Conv2d(before, width, 1, stride, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The unit's sum."""
-        return self.parts(x) + self.shortcut(x)
-
-
-def preact_resnet(depth: int, classes: int) -> nn.Module:
-    """The network for images of 32 by 32; depth is 9n + 2."""
-    modules: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False)]
-    width = 16
-    for stage in range(3):
-        for unit in range((depth - 2) // 9):
-            stride = 2 if stage > 0 and unit == 0 else 1
-            modules.append(PreactUnit(width, 64 * 2**stage, stride))
-            width = 64 * 2**stage
-    modules += [nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*modules, nn.Linear(width, classes))
 
 
 class Lstm(nn.Module):
@@ -66,53 +50,107 @@ class Lstm(nn.Module):
         return self.output(self.cells(self.embed(x))[0]).flatten(0, 1)
 
 
-class GptBlock(nn.Module):
-    """Causal attention and a feed-forward part, each behind a norm."""
+MOBILENET_STAGES = (
+    (24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1),
+)  # fmt: skip
+"""Width, units and first stride of the stages whose units expand."""
 
-    def __init__(self, width: int, heads: int) -> None:
+
+def mobilenet_v2(classes: int) -> Staged:
+    """MobileNetV2 without dropout."""
+    stem = nn.Sequential(*conv_norm(3, 32, 3, 2), nn.ReLU6(inplace=True))
+    filtered = [*conv_norm(32, 32, 3, groups=32), nn.ReLU6(inplace=True)]
+    blocks: list[nn.Module] = [nn.Sequential(*filtered, *conv_norm(32, 16, 1))]
+    before = 16
+    for width, units, stride in MOBILENET_STAGES:
+        for unit in range(units):
+            blocks.append(InvertedResidual(before, width, stride if unit == 0 else 1, 6))
+            before = width
+    widened = [*conv_norm(before, 1280, 1), nn.ReLU6(inplace=True)]
+    return Staged(stem, blocks, pooled_head(1280, classes, *widened))
+
+
+def vit(layers: int, width: int, heads: int, image: int, patch: int, classes: int) -> Vit:
+    """The vision transformer, whose norms add 1e-6 to the variance."""
+    network = Vit(layers, width, heads, image, patch, classes)
+    for module in network.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-6
+    return network
+
+
+class Bert(nn.Module):
+    """Torch's own encoder layers behind BERT's embedding, read out at masked places."""
+
+    def __init__(self, layers: int, width: int, heads: int, positions: int, vocab: int) -> None:
         super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The block's sums."""
-        q, k, v = (
-            part.unflatten(2, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(self.norm1(x)).chunk(3, 2)
+        self.token, self.position = nn.Embedding(vocab, width), nn.Embedding(positions, width)
+        self.segment, self.norm = nn.Embedding(2, width), nn.LayerNorm(width, 1e-12)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, 0.0, "gelu", layer_norm_eps=1e-12, batch_first=True
         )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).flatten(2))
-        return x + self.narrow(F.gelu(self.widen(self.norm2(x)), approximate="tanh"))
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.transform = nn.Linear(width, width)
+        self.output_norm = nn.LayerNorm(width, 1e-12)
+        self.bias = nn.Parameter(torch.zeros(vocab))
+        for table in (self.token, self.position, self.segment):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(
+        self, tokens: torch.Tensor, segments: torch.Tensor, places: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits (batch, masked, vocab)."""
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]] + self.segment(segments)
+        x = self.encoder(self.norm(x)).flatten(0, 1)[places]
+        return F.linear(self.output_norm(F.gelu(self.transform(x))), self.token.weight, self.bias)
 
 
-class Gpt(nn.Module):
-    """GPT-2 with its output layer tied to the token table."""
+def _takes(make: Callable[..., nn.Module], *names: str) -> Callable[[Mapping[str, Any]], nn.Module]:
+    return lambda sizes: make(*(sizes[name] for name in names))
 
-    def __init__(self, layers: int, width: int, heads: int, seq_len: int, vocab: int) -> None:
-        super().__init__()
-        self.token, self.position = nn.Embedding(vocab, width), nn.Embedding(seq_len, width)
-        self.blocks = nn.Sequential(*(GptBlock(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits (batch · seq_len, vocab)."""
-        x = self.token(tokens) + self.position.weight
-        return F.linear(self.norm(self.blocks(x)), self.token.weight).flatten(0, 1)
+TRANSFORMER = ("layers", "width", "heads")
+NETWORKS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
+    "mlp": _takes(mlp, "layers", "hidden", "inputs", "classes"),
+    "preact_resnet": _takes(preact_resnet, "depth", "classes"),
+    "resnet": lambda sizes: resnet(sizes["units"], 64, sizes["classes"]),
+    "mobilenet_v2": _takes(mobilenet_v2, "classes"),
+    "lstm": _takes(Lstm, "layers", "hidden", "inputs", "classes"),
+    "gpt2": _takes(lambda *sizes: Gpt(*sizes, drop=0.0), *TRANSFORMER, "seq_len", "vocab"),
+    "bert": _takes(Bert, *TRANSFORMER, "positions", "vocab"),
+    "vit": _takes(vit, *TRANSFORMER, "image", "patch", "classes"),
+}
 
 
 class Trainer:
-    """One step of a network on fixed feeds."""
+    """One step of a network on fixed feeds; inputs are given in their order, then labels.
 
-    def __init__(self, network: nn.Module, optimizer: str, feeds: Sequence[torch.Tensor]) -> None:
+    As it is run eagerly the optimizer is torch's default form; with `compiled`, inductor has made
+    the loss and its gradient, and the optimizer is torch's fused one.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: str,
+        feeds: Mapping[str, torch.Tensor],
+        compiled: bool = False,
+    ) -> None:
         kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-        self.network, (self.x, labels) = network, feeds
-        self.labels = labels.long().flatten()
-        self.updates = kinds[optimizer](network.parameters(), lr=1e-3)
+        self.network = network
+        self.inputs = [feeds[name] for name in feeds if name != "labels"]
+        self.labels = feeds["labels"].long().flatten()
+        self.updates = kinds[optimizer](network.parameters(), lr=1e-3, fused=compiled or None)
+        self.loss = torch.compile(self._loss) if compiled else self._loss
 
-    def __call__(self) -> None:
-        """Forward, backward, update."""
+    def _loss(self) -> torch.Tensor:
+        logits = self.network(*self.inputs)
+        return F.cross_entropy(logits.flatten(0, -2), self.labels)
+
+    def __call__(self) -> torch.Tensor:
+        """Forward, backward, update; the loss."""
         self.updates.zero_grad()
-        F.cross_entropy(self.network(self.x), self.labels).backward()
+        loss = self.loss()
+        loss.backward()
         self.updates.step()
+        return loss.detach()

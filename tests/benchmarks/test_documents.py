@@ -75,6 +75,19 @@ Python 3.99.1, chalk 1.5.)
     )
 
 
+def test_step_times_have_a_column_for_what_the_file_has():
+    rows = [
+        {"network": "mlp", "ratio": 0.125, "ratio_compiled": 1.5, "torch_resident_bytes": 3 << 30},
+        {"network": "lstm", "ratio": None},
+    ]
+    assert documents.step_times({"rows": rows}).splitlines()[2:] == [
+        "| network | ratio | over `torch.compile`'s | torch's MiB |",
+        "|---|---|---|---|",
+        "| mlp | 0.12 | 1.50 | 3,072 |",
+        "| lstm | - | - | - |",
+    ]
+
+
 def test_medians_worsts_and_shares_are_computed():
     rows = [
         {"network": "a", "holds": True, "arena_bytes": 5, "budget": 5, "gap": 0.001},

@@ -51,11 +51,13 @@ class GptBlock(nn.Module):
 class Gpt(nn.Module):
     """GPT-2 with its output layer tied to the token table."""
 
-    def __init__(self, layers: int, width: int, heads: int, seq_len: int, vocab: int) -> None:
+    def __init__(
+        self, layers: int, width: int, heads: int, seq_len: int, vocab: int, drop: float = 0.1
+    ) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(vocab, width), nn.Embedding(seq_len, width)
-        self.blocks = nn.ModuleList(GptBlock(width, heads, 0.1) for _ in range(layers))
-        self.drop, self.norm = nn.Dropout(0.1), nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(GptBlock(width, heads, drop) for _ in range(layers))
+        self.drop, self.norm = nn.Dropout(drop), nn.LayerNorm(width)
         nn.init.normal_(self.token.weight, std=0.02)
         nn.init.normal_(self.position.weight, std=0.02)
 
