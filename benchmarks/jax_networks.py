@@ -130,7 +130,8 @@ def lstm(p: Scope, inputs: Inputs, sizes: Sizes) -> Array:
         def cell(state: tuple[Array, Array], x: Array, hidden: Scope = q / "hidden") -> Any:
             i, n, f, o = jnp.split(x + hidden.linear(state[0]), 4, 1)
             c = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(n)
-            return (jax.nn.sigmoid(o) * jnp.tanh(c), c), jax.nn.sigmoid(o) * jnp.tanh(c)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
 
         zero = jnp.zeros(h.shape[1:], h.dtype)
         h = lax.scan(cell, (zero, zero), (q / "input").linear(h))[1]
