@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.text.operands import Places
@@ -32,7 +33,36 @@ Rule = Callable[[Node, Places], NodeCalls]
 ProductRule = Callable[[Node, Places, ProductOptions], NodeCalls]
 Key = str | type[Op]
 
-_RULES: dict[Key, ProductRule] = {}
+Registered = TypeVar("Registered")
+
+
+class Registry(Generic[Registered]):
+    """Rules by an op's name, or by a class for all ops derived from it."""
+
+    def __init__(self, purpose: str) -> None:
+        self.purpose = purpose
+        self.rules: dict[Key, Registered] = {}
+
+    def register(self, ops: tuple[Key, ...], rule: Registered) -> None:
+        """Enter a rule; raises `OptionError` where an op has one already."""
+        for op in ops:
+            if op in self.rules:
+                name = op if isinstance(op, str) else op.__name__
+                raise OptionError(f"{name} has a rule for its {self.purpose} already")
+            self.rules[op] = rule
+
+    def key_of(self, op: Op) -> Key | None:
+        """What the rule of an op is registered under: its name, else its nearest class."""
+        keys: tuple[Key, ...] = (op.name, *type(op).__mro__)
+        return next((key for key in keys if key in self.rules), None)
+
+    def rule_of(self, op: Op) -> Registered | None:
+        """The rule of an op: its own, else that of the nearest class with one; None without any."""
+        key = self.key_of(op)
+        return None if key is None else self.rules[key]
+
+
+_RULES: Registry[ProductRule] = Registry("kernels")
 
 _WITH_PROGRAMS: set[Key] = set()
 """The ops whose rules give nothing but programs, whatever the device."""
@@ -42,7 +72,7 @@ def kernels_of(*ops: Key) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule of these ops."""
 
     def register(rule: Rule) -> Rule:
-        _register(ops, lambda node, places, options: rule(node, places))
+        _RULES.register(ops, lambda node, places, options: rule(node, places))
         return rule
 
     return register
@@ -63,7 +93,7 @@ def products_of(*ops: Key) -> Callable[[ProductRule], ProductRule]:
     """Register the decorated function as the rule of ops whose work is products of a BLAS."""
 
     def register(rule: ProductRule) -> ProductRule:
-        _register(ops, rule)
+        _RULES.register(ops, rule)
         return rule
 
     return register
@@ -72,7 +102,7 @@ def products_of(*ops: Key) -> Callable[[ProductRule], ProductRule]:
 StrideRule = Callable[[Node, str, TensorType, tuple[int, ...]], bool]
 """Whether the kernels of a node read or write the operand of that name with these byte strides."""
 
-_STRIDE_RULES: dict[type[Op], StrideRule] = {}
+_STRIDE_RULES: Registry[StrideRule] = Registry("strides")
 
 
 def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
@@ -83,10 +113,7 @@ def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
     """
 
     def register(rule: StrideRule) -> StrideRule:
-        for op in ops:
-            if op in _STRIDE_RULES:
-                raise OptionError(f"{op.__name__} has a rule for its strides already")
-            _STRIDE_RULES[op] = rule
+        _STRIDE_RULES.register(ops, rule)
         return rule
 
     return register
@@ -94,28 +121,14 @@ def strides_of(*ops: type[Op]) -> Callable[[StrideRule], StrideRule]:
 
 def stride_rule_of(op: Op) -> StrideRule | None:
     """The stride rule of the nearest class of an op that has one; None where none has."""
-    return next((_STRIDE_RULES[key] for key in type(op).__mro__ if key in _STRIDE_RULES), None)
+    return _STRIDE_RULES.rule_of(op)
 
 
 def rule_of(op: Op) -> ProductRule | None:
     """The rule of an op: its own, else that of the nearest class with one; None without any."""
-    key = _key_of(op)
-    return None if key is None else _RULES[key]
+    return _RULES.rule_of(op)
 
 
 def gives_programs(op: Op) -> bool:
     """Whether the rule of an op gives programs alone, which every kind of device can run."""
-    return _key_of(op) in _WITH_PROGRAMS
-
-
-def _key_of(op: Op) -> Key | None:
-    """What the rule of an op is registered under."""
-    keys: tuple[Key, ...] = (op.name, *type(op).__mro__)
-    return next((key for key in keys if key in _RULES), None)
-
-
-def _register(ops: tuple[Key, ...], rule: ProductRule) -> None:
-    for op in ops:
-        if op in _RULES:
-            raise OptionError(f"{op} has a rule for its kernels already")
-        _RULES[op] = rule
+    return _RULES.key_of(op) in _WITH_PROGRAMS

@@ -25,7 +25,7 @@ from graphc.ops.norm import Norm
 
 @pytest.fixture(autouse=True)
 def clean_registries():
-    registries = rules._RULES, rules._STRIDE_RULES, REGISTRY
+    registries = rules._RULES.rules, rules._STRIDE_RULES.rules, REGISTRY
     with contextlib.ExitStack() as stack:
         for registry in registries:
             stack.enter_context(mock.patch.dict(registry))

@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Buffer
+from graphc.ir.types import TensorType
 
 ENTRY = "@ENTRY@"
 """Stands for the function's name in a text that has none yet."""
@@ -48,6 +49,21 @@ class NativeCall:
     def on(self, buffers: Mapping[Buffer, Buffer]) -> NativeCall:
         """This call on other buffers; buffers that are not named stay."""
         return replace(self, pointers=tuple(buffers.get(p, p) for p in self.pointers))
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCalls:
+    """The calls of one node, in order, and the scratch tensors that they share.
+
+    Scratch depends on the same as that of `NodeCalls`.
+    """
+
+    calls: tuple[NativeCall, ...]
+    scratch: tuple[TensorType, ...] = ()
+
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> NativeCalls:
+        """These calls on other buffers; buffers that are not named stay."""
+        return NativeCalls(tuple(call.on(buffers) for call in self.calls), self.scratch)
 
 
 def kernel_of(op: str, structure: object, write: Callable[[Any], None]) -> NativeKernel:
