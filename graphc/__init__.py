@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from graphc import onnx, optim, torch
 from graphc.batches import LargestBatch, largest_batch
+from graphc.codegen import native as _native  # noqa: F401 - makes native kernels known
 from graphc.codegen import target as _gpus  # noqa: F401 - makes GPUs known as targets
 from graphc.compiler import FrontierPoint, compile, frontier, plan
 from graphc.errors import BudgetError, GraphcError, ProgramBusy, TornError

@@ -17,7 +17,9 @@ from graphc.errors import OptionError, check_seed, number_between, quoted, truth
 from graphc.ir.device import (
     ALIGNMENT,
     DEVICES,
+    KERNELS,
     Device,
+    Kernels,
     find_device,
     planned_device,
     profiles,
@@ -163,13 +165,20 @@ class PlacementOptions(Options):
             name="--keep-order",
         ),
     )
+    kernels: Kernels = option(
+        "native",
+        "What runs nodes on a CPU, one of {choices}: ``native`` is machine code, ``numpy`` the "
+        "reference, which is slower and needs other scratch.",
+        choices=KERNELS,
+        flag=Flag("on a CPU: {choices} (default: {default})", metavar="K"),
+    )
     fuse: bool | None = option(
         None,
-        "Make groups of elementwise nodes one kernel each, which changes no bit; None does so for "
-        "a GPU, and leaves a CPU's nodes apart.",
+        "Make groups of elementwise nodes one kernel each, which changes no bit; None does so "
+        "unless the kernels are NumPy's.",
         check=_true_false_or_none,
         flag=Flag(
-            "groups of elementwise nodes as one kernel each (default: on a GPU only)",
+            "groups of elementwise nodes as one kernel each (default: unless kernels are NumPy's)",
             action=argparse.BooleanOptionalAction,
         ),
     )
@@ -310,7 +319,7 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     @cached_property
     def planned_for(self) -> Device:
         """The profile of the device; raises `OptionError` for unknown names."""
-        return planned_device(self.device, self.roofline)
+        return planned_device(self.device, self.roofline, self.kernels)
 
     @cached_property
     def target(self) -> Target:
@@ -393,6 +402,12 @@ class RunOptions(Options):
         "On a GPU, let cuDNN do convolutions and 16-bit attention; a path names a file that keeps "
         "which engines it chose, so that a later run has the same ones.",
         check=_check_cudnn,
+    )
+    threads: int | None = option(
+        None,
+        "On a CPU, how many threads run native kernels; None takes one for each processor.",
+        check=whole_number,
+        flag=Flag("threads of native kernels (default: {default})", unset="all", parse=int),
     )
     seed: int = option(
         0,

@@ -281,6 +281,8 @@ def _settings(options: PlanningOptions) -> dict[str, Any]:
         settings["costs"] = str(options.cost_model)
     if not options.reorder:
         settings["reorder"] = False
+    if options.planned_for.kernels == "numpy":
+        settings["kernels"] = "numpy"
     if options.fuses != options.target.fuses:
         settings["fuse"] = options.fuses
     return settings

@@ -2,8 +2,8 @@
 
 A planner has to know which strides a kernel takes, what it needs beside its values, and how values
 had better lie; it need not know how kernels are written. So it is handed a `Target`. This class
-answers for a CPU, from the declarations of ops alone. Other kinds of devices have subclasses, which
-`target_of` finds.
+answers for a CPU with NumPy's kernels, from the declarations of ops alone. Other kinds of kernels
+have subclasses, which `target_of` finds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_PIECES = 4096
 """The most pieces of memory that a part of a concatenation may lie in, where each takes a call."""
 
 _CLASSES: dict[str, type[Target]] = {}
-"""Kind of device → the class that answers for it."""
+"""Kind of kernels → the class that answers for them."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Target:
         return None
 
 
-_CLASSES["cpu"] = Target
+_CLASSES["numpy"] = Target
 
 CPU_TARGET = Target(CPU)
 
 
 def target_of(device: Device) -> Target:
-    """The target for a device, of the class that answers for its kind."""
-    return _CLASSES[device.kind](device)
+    """The target for a device, of the class that answers for its kernels."""
+    return _CLASSES["cuda" if device.kind == "cuda" else device.kernels](device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from graphc.codegen.convolution import ops as convolution
 from graphc.codegen.elementwise import ops as elementwise
 from graphc.codegen.elementwise.kernel import elementwise as elementwise_kernel
@@ -55,17 +57,22 @@ def calls_of(node: Node, places: Places, tf32: bool = False, epilogues: bool = T
     equal places have equal kernels. `tf32` and `epilogues` are those of `ProductOptions`.
     """
     options = ProductOptions(tf32, epilogues)
+    slots, key = slots_and_key(node, places)
+    known = _KNOWN.get((key, options), lambda: _lowered(node, places, options).on(slots))
+    return known.on({slot: value for value, slot in slots.items()})
+
+
+_KNOWN: Memo[NodeCalls] = Memo()
+
+
+def slots_and_key(node: Node, places: Places) -> tuple[dict[Buffer, Buffer], Hashable]:
+    """Each value of a node as the slot that stands for it, and all that its calls depend on."""
     values = (*node.inputs, *node.outputs)
     slots: dict[Buffer, Buffer] = {}
     for index, value in enumerate(values):
         slots.setdefault(value, Slot(index))
     lying = tuple((slots[v], v.type, places[v].strides, _address(node, v, places)) for v in values)
-    key = (node.op.name, repr(node.attributes), lying, options)  # -0.0 equals 0.0
-    known = _KNOWN.get(key, lambda: _lowered(node, places, options).on(slots))
-    return known.on({slot: value for value, slot in slots.items()})
-
-
-_KNOWN: Memo[NodeCalls] = Memo()
+    return slots, (node.op.name, repr(node.attributes), lying)  # -0.0 equals 0.0
 
 
 def _address(node: Node, value: Value, places: Places) -> tuple[int, int]:

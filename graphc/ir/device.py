@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphc.errors import OptionError, choose, did_you_mean
@@ -11,6 +11,12 @@ HOPPER = 90
 
 ALIGNMENT = 256
 """The bytes that every address is a multiple of: what vector loads, cuBLAS and cuDNN want."""
+
+
+Kernels = Literal["native", "numpy"]
+"""What runs nodes on a CPU: machine code that is made for them, or NumPy's functions alone."""
+
+KERNELS: tuple[Kernels, ...] = ("native", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,8 @@ class Device:
     kind: Literal["cpu", "cuda"] = "cpu"
     architecture: int = 0
     """Ten times the compute capability of a GPU, 90 for 9.0; 0 for a CPU."""
+    kernels: Kernels = "native"
+    """Whether nodes run as native code, or by NumPy alone, which only a CPU does."""
 
     @property
     def blas_workspace_bytes(self) -> int:
@@ -37,8 +45,11 @@ class Device:
         return max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
 
 
-CPU = Device("cpu", flops_per_second=1e11, bytes_per_second=2e10)
-"""Two cores of a current server, to the order of magnitude."""
+CPU = Device("cpu", flops_per_second=1e11, bytes_per_second=2e10, kernels="numpy")
+"""Two cores of a current server, to the order of magnitude, with NumPy's kernels: the reference."""
+
+NATIVE_CPU = replace(CPU, kernels="native")
+"""The same processor with kernels of machine code."""
 
 
 def _gpu(name: str, architecture: int, flops: float, bandwidth: float) -> Device:
@@ -48,7 +59,7 @@ def _gpu(name: str, architecture: int, flops: float, bandwidth: float) -> Device
 DEVICES = {
     device.name: device
     for device in (
-        CPU,
+        NATIVE_CPU,
         _gpu("v100", 70, 15.7e12, 900e9),
         _gpu("v100-32gb", 70, 15.7e12, 900e9),
         _gpu("t4", 75, 8.1e12, 300e9),
@@ -98,14 +109,17 @@ def gpu_number(device: str, others: tuple[str, ...] = ()) -> int | None:
     return int(number or "0")
 
 
-def planned_device(device: str | Device, roofline: str | None) -> Device:
-    """The device profile that a plan for `device` is made for; of ``cuda`` the one of `roofline`.
+def planned_device(
+    device: str | Device, roofline: str | None, kernels: Kernels = "native"
+) -> Device:
+    """The device profile that a plan for `device` is made for; of ``cuda`` the one of `roofline`,
+    of ``cpu`` the one with these `kernels`.
 
     A device may be the name of a profile, too. Raises `OptionError` for unknown names, and for the
     roofline of a CPU with a GPU.
     """
     if device == CPU.name:
-        return CPU
+        return replace(CPU, kernels=kernels)
     if isinstance(device, str):
         device = DEVICES.get(device, device)
     if isinstance(device, Device):

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, cast, get_args
 
 from graphc.errors import GraphcError, PlanFileError
-from graphc.ir.device import Device
+from graphc.ir.device import KERNELS, Device, Kernels
 from graphc.ir.forms import writes
 from graphc.ir.graph import Graph, Value
 from graphc.ir.parse import parse_graph
@@ -206,6 +206,8 @@ def _alignment(given: object) -> int:
 
 
 def _device(given: object) -> Device:
+    if isinstance(given, dict):  # a plan of a version that had no other kernels does not name them
+        given = {"kernels": "numpy" if given.get("kind") == "cpu" else "native", **given}
     found = READER.record(given, [field.name for field in fields(Device)], "device")
     device = Device(
         READER.text_of(found["name"], "device.name"),
@@ -214,6 +216,7 @@ def _device(given: object) -> Device:
         READER.whole(found["workspace_limit_bytes"], "device.workspace_limit_bytes"),
         _kind(found["kind"]),
         READER.whole(found["architecture"], "device.architecture"),
+        _kernels(found["kernels"]),
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):
@@ -223,6 +226,10 @@ def _device(given: object) -> Device:
 
 def _kind(given: object) -> Literal["cpu", "cuda"]:
     return "cuda" if READER.one_of(given, ("cpu", "cuda"), "device.kind") == "cuda" else "cpu"
+
+
+def _kernels(given: object) -> Kernels:
+    return "numpy" if READER.one_of(given, KERNELS, "device.kernels") == "numpy" else "native"
 
 
 def _recomputation(given: object) -> Recomputation:

@@ -12,10 +12,10 @@ from graphc.keywords import option, required, takes
 from graphc.options import AUTO, RunOptions
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.gpu.cubins import cache_folder
 from graphc.runtime.gpu.cuda import CudaDevice
 from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn, read_record, write_record
 from graphc.runtime.gpu.device import Gpu, find_gpu
+from graphc.runtime.kernel_files import cache_folder
 from graphc.runtime.program import Program
 
 BFLOAT16_ARCHITECTURE = 80
@@ -54,8 +54,9 @@ def bind(options: BindOptions) -> Program:
     if options.cudnn or options.streams != 1:
         raise OptionError("streams and cudnn are for GPUs; leave them out on the CPU")
     return Program(
-        plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite
-    )
+        plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite,
+        threads=options.threads,
+    )  # fmt: skip
 
 
 def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:

@@ -15,7 +15,7 @@ from graphc.ir.graph import Node
 from graphc.plans.costs import MeasuredCosts, Measurement, node_key
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
-from graphc.runtime.cpu.bind import Call, arrays_of, numpy_calls, numpy_settings
+from graphc.runtime.cpu.bind import Call, arrays_of, node_calls, numpy_settings
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.initial import fill_initial
 
@@ -45,7 +45,7 @@ def node_seconds(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> list[
         )
     graph, arena = plan.graph, Arena(plan)
     arrays = arrays_of(plan, arena)
-    steps = [numpy_calls(node, plan, arena, arrays) for node in graph.nodes]
+    steps = list(node_calls(plan, arena, arrays, None).values())
     for state in graph.states:
         fill_initial(state, seed, arrays[state])
     feeds = random_feeds(graph, seed)

@@ -42,8 +42,8 @@ class Program:
 
     With `poison` every byte is NaN while no value lives there, so that a wrong plan shows. With
     `check_finite` a step that meets NaN or infinity raises `NonFiniteError` and leaves all states
-    as they were. Without a `backend` the plan runs on the CPU; raises `OptionError` for a plan that
-    was made for a GPU.
+    as they were. Without a `backend` the plan runs on the CPU, native kernels on so many
+    `threads`; raises `OptionError` for a plan that was made for a GPU.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Program:
         poison: bool = False,
         check_finite: bool = False,
         backend: Backend | None = None,
+        threads: int | None = None,
     ) -> None:
         self.plan = plan
         self.graph = plan.graph
@@ -65,7 +66,7 @@ class Program:
             )
         ranges = IndexRanges(plan.graph)
         self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
-        self._backend = backend or CpuBackend(plan, poison, check_finite, ranges.computed)
+        self._backend = backend or CpuBackend(plan, poison, check_finite, ranges.computed, threads)
         check_outputs(plan)
         self._named = {s.name: s for s in self.graph.states if s.role != "constant"}
         self._turns = Turns(on_gpu)

@@ -1,1 +1,1 @@
-"""NumPy on the CPU: the reference, and the fallback everywhere."""
+"""Steps on the CPU: native kernels, and NumPy, which is the reference and the fallback."""

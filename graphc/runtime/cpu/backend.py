@@ -1,4 +1,4 @@
-"""A plan on the CPU: NumPy kernels on views of one array of bytes."""
+"""A plan on the CPU: kernels on views of one array of bytes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class CpuBackend:
         poison: bool,
         check_finite: bool,
         computed: Mapping[Node, Sequence[ComputedRange]],
+        threads: int | None = None,
     ) -> None:
         self.plan, self.is_torn = plan, False
         self._arena = Arena(plan)
-        self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed)
+        self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads)
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
         replaced = (self._arrays[state] for node in effects for state in node.replaced.values())

@@ -1,4 +1,7 @@
-"""Kernels become prebound calls on arrays; a step is then a plain list of calls."""
+"""Nodes become prebound calls on arrays; a step is then a plain list of calls.
+
+Nodes with native kernels are rows of a table, which one call runs; see step_table.py.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from graphc.ir.op import Strided, is_16_bit
 from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
+from graphc.runtime.cpu.native import Rows, native_rows
 from graphc.runtime.index_ranges import ComputedRange
 from graphc.runtime.poison import POISON, Range, empty_at_start, freed_after
 
@@ -96,10 +100,12 @@ def bind(
     poison: bool,
     check_finite: bool,
     computed: Mapping[Node, Sequence[ComputedRange]],
+    threads: int | None = None,
 ) -> tuple[dict[Value, Array], StepCalls]:
     """Views of all values in the arena, and the calls of a step; `computed` are the ranges of
-    integers that a node has to find them in."""
+    integers that a node has to find them in, `threads` how many run native kernels."""
     arrays = arrays_of(plan, arena)
+    run = node_calls(plan, arena, arrays, threads)
     fill = functools.partial(_poisoned, arena)
     found = StepCalls([fill(span) for span in empty_at_start(plan)] if poison else [])
     freed = freed_after(plan) if poison else {}
@@ -111,7 +117,7 @@ def bind(
             functools.partial(range.check, plan.graph.names[range.value], arrays[range.value])
             for range in computed.get(node, ())
         ]
-        calls += checks + numpy_calls(node, plan, arena, arrays)
+        calls += checks + run[node]
         finite: list[Call] = [
             functools.partial(_require_finite, node, plan.graph, value, arrays[value])
             for value in (node.outputs if check_finite else ())
@@ -119,7 +125,33 @@ def bind(
         calls += finite
         found.checks_late |= calls is found.updating and bool(checks or finite)
         calls += map(fill, freed.get(step, ()))
+    found.reading, found.updating = joined(found.reading), joined(found.updating)
     return arrays, found
+
+
+def node_calls(
+    plan: MemoryPlan, arena: Arena, arrays: Mapping[Value, Array], threads: int | None
+) -> dict[Node, list[Call]]:
+    """What a step calls for each node, natively where it can; nothing where outputs are views."""
+    rows: Mapping[Node, Rows] = {}
+    if plan.device.kernels == "native":
+        rows = native_rows(plan, arena.bytes.ctypes.data, threads)
+    return {
+        node: [rows[node]] if node in rows else numpy_calls(node, plan, arena, arrays)
+        for node in plan.graph.nodes
+    }
+
+
+def joined(calls: Sequence[Call]) -> list[Call]:
+    """The same calls, with rows that follow one another as one call."""
+    found: list[Call] = []
+    for call in calls:
+        last = found[-1] if found else None
+        if isinstance(call, Rows) and isinstance(last, Rows) and last.end == call.first:
+            found[-1] = Rows(call.table, last.first, call.end)
+        else:
+            found.append(call)
+    return found
 
 
 def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:
@@ -133,7 +165,7 @@ def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:
 def numpy_calls(
     node: Node, plan: MemoryPlan, arena: Arena, arrays: Mapping[Value, Array]
 ) -> list[Call]:
-    """What a step calls for one node; nothing where its outputs are views."""
+    """What a step calls for one node by NumPy; nothing where its outputs are views."""
     if all(plan.placements[value].how == "view" for value in node.outputs):
         return []
     return bind_node(node, arrays, _workspace(plan, arena, node), plan.strided)
@@ -144,7 +176,7 @@ def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:
         return []
     offset = plan.workspaces[node].offset
     arrays = []
-    for type in node.op.workspace(node, plan.device, plan.strided):
+    for type in plan.target.workspace(node, plan.strided):
         arrays.append(arena.view(type, offset))
         offset += align(type.bytes, plan.alignment)
     return arrays

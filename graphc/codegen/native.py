@@ -1,0 +1,150 @@
+"""What a node does on a CPU with native kernels, and what planners ask of these.
+
+A node whose rule gives programs, or whose family has native kernels of its own, runs as machine
+code. Products and convolutions do where oneDNN is installed, on which no plan depends: their
+workspace has room for its kernels and for NumPy's. All other nodes run as NumPy's kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphc.codegen import lowering
+from graphc.codegen.elementwise.ops import straightened
+from graphc.codegen.elementwise.program import Each
+from graphc.codegen.lines.program import Along
+from graphc.codegen.llvm.each import each_call
+from graphc.codegen.llvm.kernel import NativeCall, NativeCalls
+from graphc.codegen.memo import Memo
+from graphc.codegen.node_calls import Scratch
+from graphc.codegen.products import native as products
+from graphc.codegen.products.ops import PRODUCTS
+from graphc.codegen.rules import ProductOptions, gives_programs, rule_of
+from graphc.codegen.strides import copied_first, takes_strides
+from graphc.codegen.text.operands import Place, Places, in_one_piece
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Strided
+from graphc.ir.types import TensorType, pieces, uint8
+from graphc.target import Target
+
+MOST_PIECES = 2**19
+"""The most pieces of memory that a part of a concatenation may lie in: where maps lie
+channels-last, a part has a piece for each place of the map."""
+
+
+@dataclass(frozen=True)
+class NativeTarget(Target, kind="native"):
+    """A CPU with native kernels, which are told the strides of their operands."""
+
+    prefers_channels_last: ClassVar[bool] = True
+    fuses: ClassVar[bool] = True
+
+    def takes_strides(
+        self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
+    ) -> bool:
+        if node.op.name in PRODUCTS:
+            return products.takes_strides(node, name, type, strides)
+        if is_native(node):
+            return takes_strides(node, name, type, strides)
+        return super().takes_strides(node, name, type, strides)
+
+    def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
+        return pieces(type, strides) <= MOST_PIECES
+
+    def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
+        if is_native(node):
+            room = native_workspace(node, strided)
+            return (*(value.type for value in room.copies), *room.scratch)
+        own = super().workspace(node, strided)
+        missing = _library_bytes(node) - sum(type.bytes for type in own)
+        return (*own, TensorType((missing,), uint8)) if missing > 0 else own
+
+
+def _library_bytes(node: Node) -> int:
+    """The bytes that oneDNN's kernels for a node may need."""
+    if node.op.name in PRODUCTS:
+        return products.native_bytes(node)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class NativeWorkspace:
+    """Inputs that are copied into one piece first, and the scratch of a node's calls."""
+
+    copies: tuple[Value, ...]
+    scratch: tuple[TensorType, ...]
+
+
+def native_workspace(node: Node, strided: Strided) -> NativeWorkspace:
+    """The workspace of a node that `is_native`."""
+    copies = copied_first(node, strided)
+    values = (*node.inputs, *node.outputs)
+    places = {
+        v: Place(0, strided[v]) if v in strided and v not in copies else in_one_piece(v.type)
+        for v in values
+    }
+    return NativeWorkspace(copies, native_calls(node, places).scratch)
+
+
+def is_native(node: Node) -> bool:
+    """Whether machine code is made for a node. It depends on the node's types and attributes."""
+    if not gives_programs(node.op):
+        return False
+    types = tuple(value.type for value in (*node.inputs, *node.outputs))
+    key = (node.op.name, repr(node.attributes), types)
+    return _NATIVE.get(key, lambda: _is_supported(node))
+
+
+_NATIVE: Memo[bool] = Memo()
+
+
+def _is_supported(node: Node) -> bool:
+    places = {v: in_one_piece(v.type) for v in (*node.inputs, *node.outputs)}
+    return _lowered(node, places) is not None
+
+
+def _programs(node: Node, places: Places) -> tuple[Sequence[Each | Along], tuple[TensorType, ...]]:
+    """The programs of a node whose rule gives nothing else, and their scratch."""
+    rule = rule_of(node.op)
+    assert rule is not None, "asked of nodes whose rule gives programs"
+    found = rule(node, places, ProductOptions())
+    return [call for call in found.calls if isinstance(call, Each | Along)], found.scratch
+
+
+def native_calls(node: Node, places: Places) -> NativeCalls:
+    """What computes the outputs of a node that `is_native`, at these places."""
+    slots, key = lowering.slots_and_key(node, places)
+
+    def made() -> NativeCalls:
+        found = _lowered(node, places)
+        assert found is not None, "asked of nodes that are native"
+        return found.on(slots)
+
+    return _KNOWN.get(key, made).on({slot: value for value, slot in slots.items()})
+
+
+_KNOWN: Memo[NativeCalls] = Memo()
+
+
+def _lowered(node: Node, places: Places) -> NativeCalls | None:
+    """The node's calls; None where no machine code is made for what one of its programs says."""
+    programs, rooms = _programs(node, places)
+    scratch = list(rooms)
+    calls: list[NativeCall] = []
+    for program in programs:
+        if not isinstance(program, Each):
+            return None
+        call = each_call(program)
+        if call is None:
+            return None
+        calls.append(call)
+    return NativeCalls(tuple(calls), tuple(scratch))
+
+
+def straightening(value: Value, places: Places, copy: Scratch, address: int) -> NativeCall:
+    """The call that copies a value into one piece at that address."""
+    call = each_call(straightened(value, places, copy, address))
+    assert call is not None, "elements of every dtype can be copied"
+    return call

@@ -1,0 +1,99 @@
+"""Kernels in LLVM's language as machine code in this process.
+
+Code is made for this machine's processor, with all of its instructions, and kept in a folder for
+later processes. It stays loaded as long as the process lives: programs share kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from graphc.codegen.llvm.kernel import NativeKernel
+from graphc.errors import GraphcError
+from graphc.runtime.kernel_files import machine_code
+
+OPTIMISATION = 2
+"""Kernels are written in vectors, so there are no loops for LLVM to vectorise."""
+
+_LOCK = threading.Lock()
+_LOADED: dict[str, tuple[int, Any]] = {}
+"""Name → the address of a kernel, and what keeps its code in memory."""
+
+
+def addresses(kernels: Iterable[NativeKernel], folder: Path | None) -> dict[str, int]:
+    """The address of each kernel by name; what is not in `folder` is compiled, and kept there.
+
+    None keeps nothing. Raises `GraphcError` where a kernel does not compile.
+    """
+    texts = {kernel.name: kernel.text for kernel in kernels}
+    with _LOCK:
+        missing = {name: text for name, text in texts.items() if name not in _LOADED}
+        if missing:
+            codes = machine_code(missing, _compiler(), "o", folder, _compiled)
+            for name, code in codes.items():
+                _LOADED[name] = _load(name, code)
+        return {name: _LOADED[name][0] for name in texts}
+
+
+@functools.cache
+def _compiler() -> tuple[str, ...]:
+    """All that machine code depends on beside the text."""
+    _machine()
+    return (
+        llvmlite.__version__,
+        str(llvm.llvm_version_info),
+        llvm.get_process_triple(),
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+        str(OPTIMISATION),
+    )
+
+
+@functools.cache
+def _machine() -> Any:
+    """The target machine: this processor."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=OPTIMISATION,
+        reloc="pic",
+        codemodel="default",
+    )
+
+
+@functools.cache
+def _linker() -> Any:
+    return llvm.create_lljit_compiler(_machine(), use_jit_link=False)
+
+
+def _compiled(text: str) -> bytes:
+    machine = _machine()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise GraphcError(f"a kernel does not compile: {error}") from None
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION)
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(module, passes)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _load(name: str, code: bytes) -> tuple[int, Any]:
+    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    tracker = library.export_symbol(name).link(_linker(), name)
+    return tracker[name], tracker

@@ -1,0 +1,108 @@
+"""Nodes as rows of a step's table: machine code, and primitives of oneDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from graphc.codegen.llvm.kernel import NativeCall
+from graphc.codegen.native import is_native, native_calls, native_workspace, straightening
+from graphc.codegen.node_calls import Buffer, Scratch
+from graphc.codegen.text.operands import Place, in_one_piece
+from graphc.ir.graph import Node, Value
+from graphc.ir.types import align, contiguous_strides
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.cpu import llvm
+from graphc.runtime.cpu.onednn.nodes import executions
+from graphc.runtime.cpu.onednn.primitive import Execution
+from graphc.runtime.cpu.step_table import StepTable, pool_of
+from graphc.runtime.kernel_files import cache_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Calls of a step: some rows of its table, one after another."""
+
+    table: StepTable
+    first: int
+    end: int
+
+    def __call__(self) -> None:
+        self.table.run(self.first, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel's call with addresses in it."""
+
+    call: NativeCall
+    pointers: tuple[int, ...]
+
+
+def native_rows(plan: MemoryPlan, address: int, threads: int | None) -> dict[Node, Rows]:
+    """The rows of the nodes that run natively, in an arena at that address.
+
+    All share one table. Nodes whose outputs are views, and those that are left to NumPy, have none.
+    """
+    places = {
+        value: Place(
+            address + plan.address(value), placed.strides or contiguous_strides(value.type)
+        )
+        for value, placed in plan.placements.items()
+    }
+    pool = pool_of(threads)
+    found: dict[Node, list[_Kernel | Execution]] = {}
+    for node in plan.graph.nodes:
+        if all(plan.placements[value].how == "view" for value in node.outputs):
+            continue
+        if is_native(node):
+            found[node] = list(_kernels(node, plan, places, address))
+            continue
+        room = plan.workspaces.get(node)
+        start, size = (address + room.offset, room.bytes) if room else (address, 0)
+        calls = executions(node, places, start, size, pool.threads)
+        if calls is not None:
+            found[node] = list(calls)
+    return _rows(found, StepTable(pool))
+
+
+def _kernels(
+    node: Node, plan: MemoryPlan, places: Mapping[Value, Place], address: int
+) -> Iterable[_Kernel]:
+    """The node's calls: inputs that are copied into one piece first, then its own."""
+    room = native_workspace(node, plan.strided)
+    start = address + (plan.workspaces[node].offset if node in plan.workspaces else 0)
+    own = {value: places[value] for value in (*node.inputs, *node.outputs)}
+    for number, value in enumerate(room.copies):
+        copy = Scratch(number)
+        call = straightening(value, places, copy, start)
+        yield _with_addresses(call, {value: places[value].address, copy: start})
+        own[value] = in_one_piece(value.type, start)
+        start += align(value.type.bytes, plan.alignment)
+    addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
+    for number, type in enumerate(room.scratch):
+        addresses[Scratch(number)] = start
+        start += align(type.bytes, plan.alignment)
+    for call in native_calls(node, own).calls:
+        yield _with_addresses(call, addresses)
+
+
+def _with_addresses(call: NativeCall, addresses: Mapping[Buffer, int]) -> _Kernel:
+    return _Kernel(call, tuple(addresses[buffer] for buffer in call.pointers))
+
+
+def _rows(found: Mapping[Node, list[_Kernel | Execution]], table: StepTable) -> dict[Node, Rows]:
+    kernels = [each.call.kernel for e in found.values() for each in e if isinstance(each, _Kernel)]
+    code = llvm.addresses(kernels, cache_folder())
+    rows = {}
+    for node, calls in found.items():
+        first = len(table)
+        for each in calls:
+            if isinstance(each, _Kernel):
+                call = each.call
+                function = code[call.kernel.name]
+                table.add_kernel(function, each.pointers, call.numbers, call.pieces, call.work)
+            else:
+                table.add_primitive(each)
+        rows[node] = Rows(table, first, len(table))
+    return rows

@@ -1,0 +1,253 @@
+"""A step as a table of C calls, run by a small loop outside Python.
+
+A row of the table is a kernel with its arguments, or a primitive of oneDNN; see `ROW`. The loop is
+a function in LLVM's language, compiled as kernels are. Where a kernel has pieces enough for
+several threads, these come from libgomp's pool, which oneDNN uses too: there is one pool. Threads
+take some pieces at a time as they become free, so one that shares its core with another process
+does not keep the others waiting; what a piece computes does not depend on who computes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from graphc.codegen.llvm.kernel import NativeKernel
+from graphc.errors import GraphcError
+from graphc.runtime.cpu import llvm
+from graphc.runtime.cpu.onednn.primitive import Execution
+from graphc.runtime.kernel_files import cache_folder
+
+ROW = np.dtype(
+    [
+        ("function", np.uint64),  # of a kernel, or 0 for a primitive of oneDNN
+        ("first", np.uint64),  # a kernel's buffers, or the primitive
+        ("second", np.uint64),  # a kernel's numbers, or the stream
+        ("pieces", np.int64),  # of a kernel, or a primitive's arguments
+        ("threads", np.int64),  # for a kernel
+        ("arguments", np.uint64),  # of a primitive
+        ("next", np.int64),  # the first piece that no thread has taken yet
+        ("share", np.int64),  # how many pieces a thread takes at a time
+    ]
+)
+"""What the loop reads; each field has eight bytes."""
+
+WORK_A_THREAD = 1 << 15
+"""Elements below which a further thread costs more than it saves."""
+
+SHARES = 4
+"""How often each thread takes pieces, where there are enough."""
+
+_LOOP = """
+%row = type { ptr, ptr, ptr, i64, i64, ptr, i64, i64 }
+%pool = type { ptr, ptr, ptr, i64 }
+
+define internal void @worker(ptr %row) {
+entry:
+  %function.at = getelementptr %row, ptr %row, i32 0, i32 0
+  %function = load ptr, ptr %function.at
+  %first.at = getelementptr %row, ptr %row, i32 0, i32 1
+  %first = load ptr, ptr %first.at
+  %second.at = getelementptr %row, ptr %row, i32 0, i32 2
+  %second = load ptr, ptr %second.at
+  %pieces.at = getelementptr %row, ptr %row, i32 0, i32 3
+  %pieces = load i64, ptr %pieces.at
+  %next.at = getelementptr %row, ptr %row, i32 0, i32 6
+  %share.at = getelementptr %row, ptr %row, i32 0, i32 7
+  %share = load i64, ptr %share.at
+  br label %take
+
+take:
+  %begin = atomicrmw add ptr %next.at, i64 %share seq_cst
+  %more = icmp slt i64 %begin, %pieces
+  br i1 %more, label %run, label %done
+
+run:
+  %far = add i64 %begin, %share
+  %beyond = icmp sgt i64 %far, %pieces
+  %end = select i1 %beyond, i64 %pieces, i64 %far
+  call void %function(ptr %first, ptr %second, i64 %begin, i64 %end)
+  br label %take
+
+done:
+  ret void
+}
+
+define i64 @graphc_step(ptr %table, i64 %from, i64 %to, ptr %pool, ptr %execute) {
+entry:
+  %parallel = load ptr, ptr %pool
+  %get.at = getelementptr %pool, ptr %pool, i32 0, i32 1
+  %get = load ptr, ptr %get.at
+  %set.at = getelementptr %pool, ptr %pool, i32 0, i32 2
+  %set = load ptr, ptr %set.at
+  %threads.of.pool.at = getelementptr %pool, ptr %pool, i32 0, i32 3
+  %threads.of.pool = load i64, ptr %threads.of.pool.at
+  %has.pool = icmp ne ptr %get, null
+  br i1 %has.pool, label %take.pool, label %begin
+
+take.pool:
+  %before.taken = call i32 %get()
+  %wanted.of.pool = trunc i64 %threads.of.pool to i32
+  call void %set(i32 %wanted.of.pool)
+  br label %begin
+
+begin:
+  %before = phi i32 [ %before.taken, %take.pool ], [ 0, %entry ]
+  br label %check
+
+check:
+  %index = phi i64 [ %from, %begin ], [ %after, %next ]
+  %ends = icmp sge i64 %index, %to
+  br i1 %ends, label %done, label %choose
+
+choose:
+  %row = getelementptr %row, ptr %table, i64 %index
+  %first.at = getelementptr %row, ptr %row, i32 0, i32 1
+  %first = load ptr, ptr %first.at
+  %second.at = getelementptr %row, ptr %row, i32 0, i32 2
+  %second = load ptr, ptr %second.at
+  %pieces.at = getelementptr %row, ptr %row, i32 0, i32 3
+  %pieces = load i64, ptr %pieces.at
+  %function = load ptr, ptr %row
+  %is.primitive = icmp eq ptr %function, null
+  br i1 %is.primitive, label %primitive, label %kernel
+
+primitive:
+  %count = trunc i64 %pieces to i32
+  %arguments.at = getelementptr %row, ptr %row, i32 0, i32 5
+  %arguments = load ptr, ptr %arguments.at
+  %status = call i32 %execute(ptr %first, ptr %second, i32 %count, ptr %arguments)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %done, label %next
+
+kernel:
+  %threads.at = getelementptr %row, ptr %row, i32 0, i32 4
+  %threads = load i64, ptr %threads.at
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %here, label %shared
+
+here:
+  call void %function(ptr %first, ptr %second, i64 0, i64 %pieces)
+  br label %next
+
+shared:
+  %next.at = getelementptr %row, ptr %row, i32 0, i32 6
+  store i64 0, ptr %next.at
+  %wanted = trunc i64 %threads to i32
+  call void %parallel(ptr @worker, ptr %row, i32 %wanted, i32 0)
+  br label %next
+
+next:
+  %after = add i64 %index, 1
+  br label %check
+
+done:
+  br i1 %has.pool, label %give.back, label %end
+
+give.back:
+  call void %set(i32 %before)
+  br label %end
+
+end:
+  ret i64 %index
+}
+"""
+"""Runs rows `from` to `to` - 1 and returns `to`, or the number of the row that failed.
+
+Where there is a pool, oneDNN uses as many of its threads meanwhile.
+"""
+
+
+class Pool(ctypes.Structure):
+    """Threads for kernels: functions of libgomp, null without it, and how many threads."""
+
+    _fields_ = (
+        ("parallel", ctypes.c_void_p),
+        ("get", ctypes.c_void_p),
+        ("set", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+    )
+
+
+@functools.cache
+def openmp() -> Any | None:
+    """libgomp, or None where this machine has none."""
+    try:
+        return ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        return None
+
+
+def pool_of(threads: int | None) -> Pool:
+    """Threads of libgomp, by default one for each processor; a single one where it is missing."""
+    library = openmp()
+    if library is None:
+        return Pool(threads=1)
+    functions = library.GOMP_parallel, library.omp_get_max_threads, library.omp_set_num_threads
+    return Pool(*map(_address, functions), threads or processors())
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class StepTable:
+    """Rows that are added one after another, and run from one number up to another."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self._rows: list[tuple[int, ...]] = []
+        self._kept: list[Any] = []
+        """What rows point to."""
+        self._execute = 0
+        self._table = np.empty(0, ROW)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add_kernel(
+        self, function: int, pointers: Sequence[int], numbers: Sequence[int], pieces: int, work: int
+    ) -> None:
+        """Add a kernel on these buffers; `work` is about how many elements it touches."""
+        given = np.array(pointers, np.uint64), np.array(numbers, np.int64)
+        self._kept += given
+        threads = max(1, min(self.pool.threads, pieces, work // WORK_A_THREAD))
+        share = max(1, pieces // (threads * SHARES))
+        first, second = (array.ctypes.data for array in given)
+        self._rows.append((function, first, second, pieces, threads, 0, 0, share))
+
+    def add_primitive(self, call: Execution) -> None:
+        """Add a primitive of oneDNN on its arguments."""
+        self._execute = call.function
+        self._kept.append(call)
+        arguments = ctypes.addressof(call.arguments)
+        self._rows.append((0, call.primitive, call.stream, call.count, 1, arguments, 0, 0))
+
+    def run(self, first: int, end: int) -> None:
+        """Run rows `first` to `end` - 1. Raises `GraphcError` where a primitive fails."""
+        if len(self._table) != len(self._rows):
+            self._table = np.array(self._rows, ROW)
+        table, pool = self._table.ctypes.data, ctypes.addressof(self.pool)
+        reached = _loop()(table, first, end, pool, self._execute)
+        if reached != end:
+            raise GraphcError(f"oneDNN refused to run call {reached} of the step")
+
+
+@functools.cache
+def _loop() -> Any:
+    kernel = NativeKernel("graphc_step", _LOOP)
+    address = llvm.addresses([kernel], cache_folder())[kernel.name]
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    return ctypes.CFUNCTYPE(number, pointer, number, number, pointer, pointer)(address)
+
+
+def _address(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
