@@ -17,6 +17,7 @@ from graphc.codegen.elementwise.program import Each
 from graphc.codegen.lines.program import Along
 from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls
+from graphc.codegen.llvm.rules import native_rule_of, native_strides_rule_of
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Scratch
 from graphc.codegen.products import native as products
@@ -44,6 +45,9 @@ class NativeTarget(Target, kind="native"):
     def takes_strides(
         self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
     ) -> bool:
+        rule = native_strides_rule_of(node.op)
+        if rule is not None:
+            return rule(node, name, type, strides)
         if node.op.name in PRODUCTS:
             return products.takes_strides(node, name, type, strides)
         if is_native(node):
@@ -90,6 +94,8 @@ def native_workspace(node: Node, strided: Strided) -> NativeWorkspace:
 
 def is_native(node: Node) -> bool:
     """Whether machine code is made for a node. It depends on the node's types and attributes."""
+    if native_rule_of(node.op) is not None:
+        return True
     if not gives_programs(node.op):
         return False
     types = tuple(value.type for value in (*node.inputs, *node.outputs))
@@ -130,6 +136,9 @@ _KNOWN: Memo[NativeCalls] = Memo()
 
 def _lowered(node: Node, places: Places) -> NativeCalls | None:
     """The node's calls; None where no machine code is made for what one of its programs says."""
+    own = native_rule_of(node.op)
+    if own is not None:
+        return own(node, places)
     programs, rooms = _programs(node, places)
     scratch = list(rooms)
     calls: list[NativeCall] = []
