@@ -1,0 +1,6 @@
+"""Native kernels of ops that are no programs, a file a family."""
+
+from graphc.codegen.llvm.families import lookup
+
+FAMILIES = (lookup,)
+"""The modules whose import registers the rules of the package's own ops."""
