@@ -85,7 +85,7 @@ def graphc_step(case: Case, graph: graphc.Graph, found: Measured) -> Step:
 
 
 def prepare(framework: str, case: Case, graph: graphc.Graph, found: Measured) -> Step:
-    """A step that has run once."""
+    """A step that has not run. All that is done before it, but by torch, counts as compiling."""
     makers: dict[str, Callable[[], Step]] = {
         "graphc": lambda: graphc_step(case, graph, found),
         "torch": lambda: torch_step(case, graph, compiled=False),
@@ -93,15 +93,25 @@ def prepare(framework: str, case: Case, graph: graphc.Graph, found: Measured) ->
         "jax": lambda: jax_step(case, graph),
     }
     step, making = timed(makers[framework])
-    found.first_step_seconds[framework] = timed(step)[1]
     if framework in ("graphc", "jax"):
         found.compile_seconds[framework] = making
     return step
 
 
+def run_twice(framework: str, step: Step, found: Measured) -> None:
+    """Time the first step, and the second, which is only about as long as those that follow.
+
+    Inductor compiles in the first, so what that takes longer is its compiling.
+    """
+    first, second = timed(step)[1], timed(step)[1]
+    found.first_step_seconds[framework], found.seconds[framework] = first, second
+    if framework == "compiled":
+        found.compile_seconds[framework] = max(0.0, first - second)
+
+
 def measured(case: Case, frameworks: Sequence[str], count: int) -> Measured:
-    """Run the frameworks, with `count` steps in turn after two to warm up, or 0 for the second
-    step alone. Inductor compiles in its first step, so what that takes longer is its compiling.
+    """Run the frameworks: with `count` steps in turn after one to warm up, or where that is 0, two
+    steps of each.
     """
     found = Measured()
     graph = graphc.plan(network(case), training=True).graph
@@ -113,17 +123,15 @@ def measured(case: Case, frameworks: Sequence[str], count: int) -> Measured:
     steps: dict[str, Step] = {}
     for framework in frameworks:
         try:
-            steps[framework] = prepare(framework, case, graph, found)
+            step = prepare(framework, case, graph, found)
+            if count == 0:
+                run_twice(framework, step, found)
+            steps[framework] = step
         except Exception as error:  # one that fails must not take the others' figures with it
             traceback.print_exc()
             found.problems[framework] = f"{type(error).__name__}: {str(error)[:300]}"
     if count:
         found.seconds = measure(steps, count)
-    else:
-        found.seconds = {framework: timed(step)[1] for framework, step in steps.items()}
-    if "compiled" in found.seconds:
-        first = found.first_step_seconds["compiled"]
-        found.compile_seconds["compiled"] = max(0.0, first - found.seconds["compiled"])
     if before is not None:
         found.resident_bytes = own_bytes("VmHWM") - before
     return found

@@ -73,7 +73,8 @@ def test_what_fails_is_said_and_takes_nothing_away(monkeypatch):
     alone = step_frameworks.measured(CASE, ["jax", "graphc"], 0)
     together = step_frameworks.measured(CASE, ["graphc"], 1)
     assert alone.problems == {"jax": "RuntimeError: no memory"}
-    assert set(alone.seconds) == {"graphc"}
+    assert set(alone.seconds) == set(alone.first_step_seconds) == {"graphc"}
+    assert together.first_step_seconds == {}
     row = step_time.row_of(CASE, 1, {"jax": alone}, together)
     assert row["problems"] == alone.problems
     assert row["jax_seconds"] is None
