@@ -43,10 +43,14 @@ class Version(ctypes.Structure):
 
 
 class Owned:
-    """A handle of the library, which is given back when nothing refers to it."""
+    """A handle of the library, which is given back when nothing refers to it.
+
+    `needs` are handles that the library reads through this one as long as it is there.
+    """
 
     def __init__(self, library: Library, kind: str, handle: int) -> None:
         self.handle = handle
+        self.needs: tuple[Owned, ...] = ()
         destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
         weakref.finalize(self, destroy, Pointer(handle)).atexit = False
 

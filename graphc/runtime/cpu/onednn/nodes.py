@@ -5,6 +5,8 @@ from __future__ import annotations
 from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.text.operands import Places
 from graphc.ir.graph import Node
+from graphc.ops.conv import Convolution
+from graphc.runtime.cpu.onednn.convolutions import convolution_executions
 from graphc.runtime.cpu.onednn.library import load_onednn
 from graphc.runtime.cpu.onednn.primitive import Execution, Workspace
 from graphc.runtime.cpu.onednn.products import product_executions
@@ -26,4 +28,6 @@ def executions(
         workspace = Workspace(workspace_address, 0)
     if node.op.name in PRODUCTS:
         return product_executions(library, node, places, workspace, threads)
+    if isinstance(node.op, Convolution):
+        return convolution_executions(library, node, places, workspace, threads)
     return None

@@ -27,7 +27,6 @@ USER_SCRATCHPAD = 1
 
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
 SOURCE_GRADIENT, TARGET_GRADIENT, WEIGHTS_GRADIENT = 129, 145, 161
-REORDER_FROM, REORDER_TO = SOURCE, TARGET
 """Arguments of primitives."""
 
 ALLOCATING = ("gemm", "ref")
@@ -224,18 +223,6 @@ def chosen(library: Library, descriptor: Owned | None, fits: Condition) -> Primi
         if status:
             raise OnednnError(f"oneDNN: dnnl_primitive_desc_next_impl: status {status}")
     return None
-
-
-def reorder(
-    library: Library, source: Pointer, target: Pointer, fits: Condition, adds: bool = False
-) -> Primitive | None:
-    """A copy from one layout, or type, into another, or one that adds to the target."""
-    engine, made = Pointer(library.engine.handle), attributes(library, adds)
-    descriptor = library.offered(
-        "primitive_desc", "dnnl_reorder_primitive_desc_create", source, engine, target, engine,
-        Pointer(made.handle),
-    )  # fmt: skip
-    return chosen(library, descriptor, fits)
 
 
 Made = TypeVar("Made")

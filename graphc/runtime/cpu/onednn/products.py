@@ -15,13 +15,12 @@ from graphc.codegen.products.gemm import stored
 from graphc.codegen.text.operands import Operand, Places, collapse, operand
 from graphc.ir.graph import Node, Value
 from graphc.ops.matmul import Activation
+from graphc.runtime.cpu.onednn.copies import moved
 from graphc.runtime.cpu.onednn.library import Library, Owned, Pointer
 from graphc.runtime.cpu.onednn.primitive import (
     BIAS,
     DATA_TYPES,
     PRIMITIVES,
-    REORDER_FROM,
-    REORDER_TO,
     SOURCE,
     TARGET,
     WEIGHTS,
@@ -33,7 +32,6 @@ from graphc.runtime.cpu.onednn.primitive import (
     attributes,
     chosen,
     described,
-    reorder,
     with_fewer,
 )
 
@@ -72,45 +70,13 @@ def product_executions(
     sums = () if is_linear else added
     calls: list[Execution] = []
     for value in sums:
-        copy = copied(library, value, node.output, places, workspace, threads)
+        copy = moved(library, value, node.output, places)
         if copy is None:
             return None
         calls += copy
     form = _Form(library, bias, places, bool(sums), ACTIVATIONS[activation], workspace, threads)
     products = form.products(matrices)
     return None if products is None else [*calls, *products]
-
-
-def copied(
-    library: Library,
-    source: Value,
-    target: Value,
-    places: Places,
-    workspace: Workspace,
-    threads: int,
-) -> list[Execution] | None:
-    """What brings a value to the place of another of its shape: nothing where it lies there."""
-    if places[source] == places[target]:
-        return []
-    both = [operand("", v, places[v], target.shape) for v in (source, target)]
-    extents, operands = collapse(target.shape, both)
-    shape = extents or (1,)
-    tensors = [Tensor(shape, o.dtype, o.strides or (1,)) for o in operands]
-    if any(0 in (t.strides or ()) for t in tensors):
-        return None
-    held = [described(library, tensor) for tensor in tensors]
-    key = ("copy", *tensors, threads, workspace.size)
-
-    def make() -> Primitive | None:
-        first, second = (Pointer(each.handle) for each in held)
-        return reorder(library, first, second, lambda p: p.scratch_bytes <= workspace.size)
-
-    with library.threads(threads):
-        found = PRIMITIVES.get(key, make)
-    if found is None:
-        return None
-    addresses = {REORDER_FROM: places[source].address, REORDER_TO: places[target].address}
-    return [found.on(addresses, workspace.address)]
 
 
 def _matrices(node: Node, places: Places) -> Matrices | None:

@@ -1,0 +1,178 @@
+"""Convolutions by oneDNN against their definition in float64, in both layouts of maps."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.cpu.onednn.calls import assert_close, drawn, has_avx512, moved, needs_library, run
+from runtime.cpu.onednn.convolutions import LAST, by_definition, lying, nodes
+
+from graphc.codegen.convolution import native
+from graphc.codegen.convolution.native import native_bytes, takes_strides
+
+pytestmark = needs_library
+
+FORWARD, INPUT, WEIGHT = range(3)
+TILE = 2**20
+"""What the NumPy kernels of these convolutions have at least for unfolding."""
+
+
+def arrays_of(node, last=True):
+    values = (*node.inputs, node.output)
+    arrays = {value: drawn(value, seed) for seed, value in enumerate(values)}
+    maps = [v for v in values if len(v.shape) == 4] if last else []
+    return arrays | {value: lying(arrays[value]) for value in maps}
+
+
+def check(node, last=True, room=0, threads=2):
+    """Run a node, if the library has a primitive for it, and compare."""
+    arrays = arrays_of(node, last)
+    expected, scale, terms = by_definition(node, arrays)
+    found = run(node, arrays, native_bytes(node) + room, threads)
+    if found is not None:
+        assert_close(arrays[node.output], expected, terms, scale)
+    return found
+
+
+CASES = {
+    "3x3": {"x": (3, 16, 9, 11), "w": (32, 16, 3, 3), "padding": (1, 1)},
+    "few channels": {"x": (2, 3, 20, 21), "w": (16, 3, 7, 7), "stride": (2, 2), "padding": (3, 3)},
+    "1x1": {"x": (2, 24, 10, 9), "w": (40, 24, 1, 1)},
+    "1x1 apart": {"x": (2, 24, 10, 9), "w": (40, 24, 1, 1), "stride": (2, 2)},
+    "depthwise": {"x": (2, 32, 9, 8), "w": (32, 1, 3, 3), "padding": (1, 1), "groups": 32},
+    "groups": {"x": (2, 32, 9, 8), "w": (64, 16, 3, 3), "padding": (1, 1), "groups": 2},
+    "dilated": {"x": (2, 16, 9, 8), "w": (16, 16, 3, 3), "padding": (2, 2), "dilation": (2, 2)},
+    "lopsided": {"x": (2, 5, 9, 8), "w": (7, 5, 3, 2), "stride": (2, 1), "padding": (1, 0, 2, 1)},
+    "odd": {"x": (1, 16, 12, 7), "w": (16, 16, 3, 3), "stride": (2, 2), "padding": (1, 1)},
+}
+
+
+@pytest.mark.parametrize("which", [FORWARD, INPUT, WEIGHT])
+@pytest.mark.parametrize("case", CASES)
+def test_a_convolution_on_channels_last_maps(case, which):
+    assert check(nodes(**CASES[case])[which]) is not None
+
+
+@pytest.mark.parametrize("which", [FORWARD, INPUT, WEIGHT])
+def test_row_major_maps_are_copied_some_images_at_a_time(monkeypatch, which):
+    node = nodes((5, 16, 9, 11), (32, 16, 3, 3), padding=(1, 1))[which]
+    monkeypatch.setattr(native, "COPIED_BYTES", 2 * 9 * 11 * 48 * 4)
+    assert len(check(node, last=False, room=TILE)) >= 3 * 3
+
+
+@pytest.mark.parametrize("which", [FORWARD, WEIGHT])
+def test_a_feed_of_few_channels_is_copied_in_the_room_of_its_own(which):
+    node = nodes((2, 3, 20, 21), (16, 3, 7, 7), (2, 2), (3, 3))[which]
+    arrays = arrays_of(node)
+    (x,) = (v for v in node.inputs if v.shape == (2, 3, 20, 21))
+    arrays[x] = np.ascontiguousarray(arrays[x])
+    expected, scale, terms = by_definition(node, arrays)
+    assert run(node, arrays, native_bytes(node)) is not None
+    assert_close(arrays[node.output], expected, terms, scale)
+
+
+def test_a_bias_is_added():
+    assert check(nodes(**CASES["3x3"], bias=True)[FORWARD]) is not None
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_gradient_is_added_to_a_running_sum(monkeypatch, last):
+    monkeypatch.setattr(native, "COPIED_BYTES", 1)
+    node = nodes(**CASES["3x3"], accumulate=True)[WEIGHT]
+    assert check(node, last, TILE) is not None
+
+
+def test_a_running_sum_in_its_place_is_not_copied():
+    node = nodes(**CASES["3x3"], accumulate=True)[WEIGHT]
+    arrays = arrays_of(node)
+    expected, scale, terms = by_definition(node, arrays)
+    arrays[node.output] = arrays[node.inputs[2]]
+    assert len(run(node, arrays, native_bytes(node))) == 2
+    assert_close(arrays[node.output], expected, terms, scale)
+
+
+@pytest.mark.skipif(not has_avx512("avx512_bf16"), reason="the processor has no bfloat16")
+@pytest.mark.parametrize("which", [FORWARD, INPUT, WEIGHT])
+def test_bfloat16_is_summed_in_float32(which):
+    node = nodes(**CASES["3x3"], dtype="bfloat16", wide=True)[which]
+    assert check(node) is not None
+
+
+@pytest.mark.skipif(not has_avx512("avx512_bf16"), reason="the processor has no bfloat16")
+def test_a_narrow_gradient_is_not_rounded_for_some_images(monkeypatch):
+    monkeypatch.setattr(native, "COPIED_BYTES", 1)
+    node = nodes(**CASES["3x3"], dtype="bfloat16")[WEIGHT]
+    assert check(node) is not None
+    assert check(node, last=False, room=TILE) is None
+
+
+extents = st.tuples(st.integers(1, 3), st.integers(1, 3))
+geometries = st.fixed_dictionaries(
+    {
+        "stride": extents,
+        "padding": st.tuples(*[st.integers(0, 2)] * 4),
+        "dilation": st.tuples(st.integers(1, 2), st.integers(1, 2)),
+        "groups": st.sampled_from((1, 1, 2, 4)),
+    }
+)
+
+
+@given(
+    geometries, extents, st.integers(1, 3), st.integers(5, 12), st.integers(5, 12),
+    st.integers(1, 20), st.integers(1, 20), st.booleans(),
+)  # fmt: skip
+def test_any_convolution_is_right_or_left_to_numpy(geometry, window, n, h, w, c, k, last):
+    groups = geometry["groups"]
+    for node in nodes((n, c * groups, h, w), (k * groups, c, *window), **geometry):
+        check(node, last, TILE)
+
+
+@pytest.mark.parametrize("which", [FORWARD, INPUT, WEIGHT])
+@pytest.mark.parametrize("case", ["3x3", "1x1 apart", "depthwise"])
+def test_addresses_decide_no_bit(case, which):
+    node = nodes(**CASES[case])[which]
+    given, bits = arrays_of(node), set()
+    for offset in (0, 4, 64, 256, 2052):
+        arrays = {value: moved(array, offset) for value, array in given.items()}
+        assert run(node, arrays, native_bytes(node) + offset) is not None
+        bits.add(arrays[node.output].tobytes())
+    assert len(bits) == 1
+
+
+def test_filters_may_lie_anyhow():
+    for node in nodes(**CASES["3x3"]):
+        arrays, bits = arrays_of(node), set()
+        (w,) = (v for v in arrays if v.shape == (32, 16, 3, 3))
+        for order in (LAST, (0, 1, 2, 3), (3, 1, 0, 2)):
+            arrays[w] = lying(arrays[w], order)
+            assert run(node, arrays, native_bytes(node)) is not None
+            bits.add(arrays[node.output].tobytes("C"))
+        assert len(bits) == 1
+
+
+def test_what_the_planner_may_count_on():
+    node = nodes(**CASES["3x3"])[FORWARD]
+    x, w = node.inputs
+    for order, taken in ((LAST, True), ((0, 1, 2, 3), True), ((0, 3, 2, 1), False)):
+        assert takes_strides(node, "x", x.type, lying(drawn(x), order).strides) is taken
+    part = np.zeros((3, 9, 11, 17), np.float32).transpose(0, 3, 1, 2)[:, :16]
+    assert not takes_strides(node, "x", x.type, part.strides)
+    assert takes_strides(node, "w", w.type, lying(drawn(w), (3, 1, 0, 2)).strides)
+    assert takes_strides(nodes(**CASES["3x3"], dtype="float64")[0], "x", x.type, part.strides)
+
+
+def test_float64_is_left_to_numpy():
+    for node in nodes(**CASES["3x3"], dtype="float64"):
+        assert native_bytes(node) == 0
+        assert run(node, arrays_of(node), TILE) is None
+
+
+def test_a_primitive_made_for_fewer_threads_runs_on_more():
+    for node in nodes((4, 16, 9, 11), (32, 16, 3, 3), padding=(1, 1)):
+        assert check(node, threads=1) is not None
+        assert check(node, threads=3) is not None
+
+
+def test_without_room_there_is_no_call():
+    for node in nodes(**CASES["3x3"]):
+        assert run(node, arrays_of(node), 4096) is None
