@@ -1,0 +1,113 @@
+"""Vectors of places of a row that windows read: a stride apart, and some in the padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from graphc.codegen.llvm.elements import Lying
+from graphc.codegen.llvm.lanes import (
+    LANES,
+    WORD,
+    Builder,
+    IrValue,
+    at,
+    constant,
+    either,
+    gather,
+    index,
+    lane_numbers,
+    load,
+    splat,
+    widen,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReader:
+    """Reads columns first, first + stride, ... of a row; columns outside of it read 0."""
+
+    builder: Builder
+    first: IrValue
+    extent: IrValue
+    stride: IrValue
+    known_stride: int
+    """1 or 2; 0 where it is known only when the kernel runs."""
+
+    @property
+    def step(self) -> IrValue:
+        """The columns from one lane to the next."""
+        return index(self.known_stride) if self.known_stride else self.stride
+
+    def stored(self, lying: Lying, row: IrValue, inner: IrValue) -> IrValue:
+        """A vector as it lies in memory."""
+        return either(
+            self.builder,
+            self._is_inside(),
+            lambda: [self._read(lying, row, inner, False)],
+            lambda: [self._read(lying, row, inner, True)],
+        )[0]
+
+    def values(self, lying: Lying, row: IrValue, inner: IrValue, outside: float | None) -> IrValue:
+        """A vector as a kernel computes with it, with `outside` for columns outside of the row."""
+        b = self.builder
+
+        def at_edges() -> list[IrValue]:
+            seen = widen(b, self._read(lying, row, inner, True), lying.dtype)
+            if outside is None:
+                return [seen]
+            exists = self._existing(self.first, self.step)
+            return [b.select(exists, seen, constant(seen.type, outside))]
+
+        return either(
+            b,
+            self._is_inside(),
+            lambda: [widen(b, self._read(lying, row, inner, False), lying.dtype)],
+            at_edges,
+        )[0]
+
+    def _is_inside(self) -> IrValue:
+        """Whether all columns lie in the row."""
+        b = self.builder
+        last = b.add(self.first, b.mul(self.step, index(LANES - 1)))
+        above = b.icmp_signed(">=", self.first, index(0))
+        return b.and_(above, b.icmp_signed("<", last, self.extent))
+
+    def _existing(self, first: IrValue, step: IrValue) -> IrValue:
+        """A mask of the columns first, first + step, ... that lie in the row."""
+        b = self.builder
+        return b.icmp_unsigned("<", lane_numbers(b, first, step), splat(b, self.extent))
+
+    def _read(self, lying: Lying, row: IrValue, inner: IrValue, edges: bool) -> IrValue:
+        b, dtype = self.builder, lying.dtype
+        if lying.step == "unit" and self.known_stride == 1:
+            mask = self._existing(self.first, index(1)) if edges else None
+            return load(b, at(b, row, self.first, dtype), dtype, mask)
+        if lying.step == "unit" and self.known_stride == 2:
+            return self._every_other(lying, row, edges)
+        mask = self._existing(self.first, self.step) if edges else None
+        inner = index(1) if lying.step == "unit" else inner
+        base = at(b, row, b.mul(self.first, inner), dtype)
+        return gather(b, base, b.mul(self.step, inner), dtype, mask)
+
+    def _every_other(self, lying: Lying, row: IrValue, edges: bool) -> IrValue:
+        """Every other of neighbours: the second load begins one early and so ends at the last."""
+        b, dtype = self.builder, lying.dtype
+        halves = []
+        for first in (self.first, b.add(self.first, index(LANES - 1))):
+            mask = self._existing(first, index(1)) if edges else None
+            halves.append(load(b, at(b, row, first, dtype), dtype, mask))
+        lanes = [2 * lane for lane in range(LANES // 2)]
+        chosen = [*lanes, *(LANES + 1 + lane for lane in lanes)]
+        return b.shuffle_vector(*halves, ir.Constant(ir.VectorType(WORD, LANES), chosen))
+
+
+def interleaved(builder: Builder, even: IrValue, odd: IrValue) -> list[IrValue]:
+    """Elements of two vectors in turns, as two vectors."""
+    found = []
+    for first in (0, LANES // 2):
+        chosen = [first + lane // 2 + lane % 2 * LANES for lane in range(LANES)]
+        order = ir.Constant(ir.VectorType(WORD, LANES), chosen)
+        found.append(builder.shuffle_vector(even, odd, order))
+    return found
