@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphc.ir.device import CPU, Device
-from graphc.ir.graph import Node
+from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, outer_axes
 
@@ -58,6 +58,13 @@ class Target:
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
         """Whether kernels stay fast on a tensor with these strides inside a larger one."""
         return math.prod(type.shape[: outer_axes(type, strides)]) <= MOST_PIECES
+
+    def copies(self, node: Node, strided: Strided) -> tuple[Value, ...]:
+        """The inputs that are copied into one piece before the node's kernel is called.
+
+        They are the first tensors of its workspace; a kernel that copies by itself has none here.
+        """
+        return ()
 
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         """The tensors that the node's kernel needs while it runs, in their order.

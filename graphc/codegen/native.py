@@ -16,6 +16,7 @@ from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.program import Each
 from graphc.codegen.lines.program import Along
 from graphc.codegen.llvm.each import each_call
+from graphc.codegen.llvm.families import FAMILIES
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls
 from graphc.codegen.llvm.rules import native_rule_of, native_strides_rule_of
 from graphc.codegen.memo import Memo
@@ -23,12 +24,15 @@ from graphc.codegen.node_calls import Scratch
 from graphc.codegen.products import native as products
 from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.rules import ProductOptions, gives_programs, rule_of
-from graphc.codegen.strides import copied_first, takes_strides
+from graphc.codegen.strides import takes_strides
 from graphc.codegen.text.operands import Place, Places, in_one_piece
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, pieces, uint8
 from graphc.target import Target
+
+FAMILIES_WITH_KERNELS = FAMILIES
+"""The modules whose import registers native kernels of ops that are no programs."""
 
 MOST_PIECES = 2**19
 """The most pieces of memory that a part of a concatenation may lie in: where maps lie
@@ -57,39 +61,43 @@ class NativeTarget(Target, kind="native"):
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
         return pieces(type, strides) <= MOST_PIECES
 
+    def copies(self, node: Node, strided: Strided) -> tuple[Value, ...]:
+        if not (is_native(node) or _may_use_library(node)):
+            return ()
+        found = {
+            value: None
+            for index, value in enumerate(node.inputs)
+            if value in strided
+            and not self.takes_strides(node, node.op.input_name(index), value.type, strided[value])
+        }
+        return tuple(found)
+
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
+        copies = self.copies(node, strided)
+        rest = {value: strides for value, strides in strided.items() if value not in copies}
+        return (*(value.type for value in copies), *self._scratch(node, rest))
+
+    def _scratch(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
+        """What the node's kernels need beside copies of inputs."""
         if is_native(node):
-            room = native_workspace(node, strided)
-            return (*(value.type for value in room.copies), *room.scratch)
+            values = (*node.inputs, *node.outputs)
+            places = {
+                v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values
+            }
+            return native_calls(node, places).scratch
         own = super().workspace(node, strided)
         missing = _library_bytes(node) - sum(type.bytes for type in own)
         return (*own, TensorType((missing,), uint8)) if missing > 0 else own
 
 
+def _may_use_library(node: Node) -> bool:
+    """Whether oneDNN may have kernels for a node."""
+    return node.op.name in PRODUCTS
+
+
 def _library_bytes(node: Node) -> int:
     """The bytes that oneDNN's kernels for a node may need."""
-    if node.op.name in PRODUCTS:
-        return products.native_bytes(node)
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class NativeWorkspace:
-    """Inputs that are copied into one piece first, and the scratch of a node's calls."""
-
-    copies: tuple[Value, ...]
-    scratch: tuple[TensorType, ...]
-
-
-def native_workspace(node: Node, strided: Strided) -> NativeWorkspace:
-    """The workspace of a node that `is_native`."""
-    copies = copied_first(node, strided)
-    values = (*node.inputs, *node.outputs)
-    places = {
-        v: Place(0, strided[v]) if v in strided and v not in copies else in_one_piece(v.type)
-        for v in values
-    }
-    return NativeWorkspace(copies, native_calls(node, places).scratch)
+    return products.native_bytes(node) if node.op.name in PRODUCTS else 0
 
 
 def is_native(node: Node) -> bool:

@@ -168,7 +168,11 @@ def numpy_calls(
     """What a step calls for one node by NumPy; nothing where its outputs are views."""
     if all(plan.placements[value].how == "view" for value in node.outputs):
         return []
-    return bind_node(node, arrays, _workspace(plan, arena, node), plan.strided)
+    workspace, copies = _workspace(plan, arena, node), plan.target.copies(node, plan.strided)
+    operands = {**arrays, **dict(zip(copies, workspace, strict=False))}
+    rest = {value: strides for value, strides in plan.strided.items() if value not in copies}
+    calls = [functools.partial(np.copyto, operands[value], arrays[value]) for value in copies]
+    return [*calls, *bind_node(node, operands, workspace[len(copies) :], rest)]
 
 
 def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:

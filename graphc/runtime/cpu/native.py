@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphc.codegen.llvm.kernel import NativeCall
-from graphc.codegen.native import is_native, native_calls, native_workspace, straightening
+from graphc.codegen.native import is_native, native_calls, straightening
 from graphc.codegen.node_calls import Buffer, Scratch
 from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.ir.graph import Node, Value
@@ -55,36 +55,39 @@ def native_rows(plan: MemoryPlan, address: int, threads: int | None) -> dict[Nod
     for node in plan.graph.nodes:
         if all(plan.placements[value].how == "view" for value in node.outputs):
             continue
-        if is_native(node):
-            found[node] = list(_kernels(node, plan, places, address))
-            continue
-        room = plan.workspaces.get(node)
-        start, size = (address + room.offset, room.bytes) if room else (address, 0)
-        calls = executions(node, places, start, size, pool.threads)
+        calls = _calls(node, plan, places, address, pool.threads)
         if calls is not None:
-            found[node] = list(calls)
+            found[node] = calls
     return _rows(found, StepTable(pool))
 
 
-def _kernels(
-    node: Node, plan: MemoryPlan, places: Mapping[Value, Place], address: int
-) -> Iterable[_Kernel]:
-    """The node's calls: inputs that are copied into one piece first, then its own."""
-    room = native_workspace(node, plan.strided)
-    start = address + (plan.workspaces[node].offset if node in plan.workspaces else 0)
+def _calls(
+    node: Node, plan: MemoryPlan, places: Mapping[Value, Place], address: int, threads: int
+) -> list[_Kernel | Execution] | None:
+    """The node's calls: inputs that are copied into one piece first, then its own.
+
+    None leaves the node to NumPy.
+    """
+    room = plan.workspaces.get(node)
+    start = address + (room.offset if room else 0)
+    end = start + (room.bytes if room else 0)
     own = {value: places[value] for value in (*node.inputs, *node.outputs)}
-    for number, value in enumerate(room.copies):
+    calls: list[_Kernel | Execution] = []
+    for number, value in enumerate(plan.target.copies(node, plan.strided)):
         copy = Scratch(number)
         call = straightening(value, places, copy, start)
-        yield _with_addresses(call, {value: places[value].address, copy: start})
+        calls.append(_with_addresses(call, {value: places[value].address, copy: start}))
         own[value] = in_one_piece(value.type, start)
         start += align(value.type.bytes, plan.alignment)
+    if not is_native(node):
+        found = executions(node, own, start, max(0, end - start), threads)
+        return None if found is None else [*calls, *found]
     addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
-    for number, type in enumerate(room.scratch):
+    kernels = native_calls(node, own)
+    for number, type in enumerate(kernels.scratch):
         addresses[Scratch(number)] = start
         start += align(type.bytes, plan.alignment)
-    for call in native_calls(node, own).calls:
-        yield _with_addresses(call, addresses)
+    return [*calls, *(_with_addresses(call, addresses) for call in kernels.calls)]
 
 
 def _with_addresses(call: NativeCall, addresses: Mapping[Buffer, int]) -> _Kernel:
