@@ -1,17 +1,15 @@
 """Generated kernels, run on the CPU, against graphc's NumPy kernels in float64."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from codegen.cases import H200, all_cases
+from codegen.checks import check
 from codegen.fake_cublas import stand_in
-from codegen.on_cpu import Library, channels_last, generated, kernels_in, surroundings
-from ops.test_strides import run as run_numpy
+from codegen.on_cpu import Library, channels_last, generated, kernels_in
 
 import graphc as g
 from graphc.codegen.text.kernel import module_text
 from graphc.codegen.workspace import gpu_workspace
-from graphc.ir.builder import apply
 from graphc.ir.types import memory_order, outer_axes
 
 CASES = all_cases()
@@ -37,48 +35,6 @@ def cublas(tmp_path_factory):
     handle = stand_in(tmp_path_factory.mktemp("cublas"))
     yield handle
     handle.close()
-
-
-def in_float64(case):
-    """What the NumPy kernel computes from the same numbers in float64."""
-    node = case.node
-    inputs = [
-        g.input(f"x{i}", v.shape, "float64" if v.type.dtype.kind == "float" else v.type.dtype)
-        for i, v in enumerate(node.inputs)
-    ]
-    wide = apply(node.op, *inputs, attributes=node.attributes)
-    wide = getattr(wide, "node", wide)
-    arrays = {
-        x: case.feeds[v].astype(x.type.dtype.numpy)
-        for x, v in zip(inputs, node.inputs, strict=True)
-    }
-    arrays |= {v: np.empty(v.shape, v.type.dtype.numpy) for v in wide.outputs}
-    return [result.astype(np.float64) for result in run_numpy(wide, arrays)]
-
-
-TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 6e-4, "bfloat16": 4.5e-3}
-
-
-def check(case, arrays, found, library, cublas=None):
-    """The library's results against NumPy's in float64, with the threads in both orders."""
-    before = {value: array.copy() for value, array in arrays.items()}
-    around = {value: surroundings(array).copy() for value, array in arrays.items()}
-    library.run(found, arrays, cublas=cublas)
-    results = [arrays[value].copy() for value in case.node.outputs]
-    for value, array in before.items():
-        if value in case.node.inputs and case.layout != "over":
-            np.testing.assert_array_equal(arrays[value], array)
-        arrays[value][...] = array
-        np.testing.assert_array_equal(surroundings(arrays[value]), around[value])
-    library.run(found, arrays, descending=True, cublas=cublas)
-    for value, result in zip(case.node.outputs, results, strict=True):
-        np.testing.assert_array_equal(arrays[value], result, strict=True)
-    for result, expected in zip(results, in_float64(case), strict=True):
-        name = ml_dtypes.finfo(result.dtype).dtype.name if result.dtype.kind not in "biu" else ""
-        tolerance = TOLERANCE.get(name, 0)
-        wide = result.astype(np.float64)
-        reach = tolerance * max(1, np.abs(expected).max())  # sums cancel
-        np.testing.assert_allclose(wide, expected, rtol=tolerance, atol=reach)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)

@@ -11,7 +11,7 @@ along its own axis are read, transposed in registers, and laid on the stack, whe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphc.codegen.elementwise.program import Each
@@ -19,6 +19,7 @@ from graphc.codegen.llvm.elements import (
     Lying,
     NumberReader,
     Reached,
+    evaluate,
     load_lanes,
     load_row,
     lying,
@@ -267,6 +268,8 @@ class _Writer:
         for each in sources:
             if each.lying.step == "one":
                 load_row(b, outside, each)
+        if outside.floating is not None:
+            outside.prepare([e for _, e in structure.expressions])
 
         def lanes(place: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
             remaining = b.sub(last, place)
@@ -277,25 +280,6 @@ class _Writer:
             return ()
 
         loop(b, first, last, LANES, (), lanes)
-
-
-def evaluate(
-    code: LaneCode,
-    expressions: Sequence[tuple[str, Expression]],
-    locals: Mapping[str, DType],
-    targets: Sequence[Reached],
-) -> list[tuple[Reached, IrValue]]:
-    """Compute expressions in order; the outputs' values as they lie in memory. An output counts as
-    it is rounded when it is stored."""
-    by_name = {target.lying.name: target for target in targets}
-    found = []
-    for name, expression in expressions:
-        if name in locals:
-            code.define(name, locals[name], expression)
-        else:
-            target = by_name[name]
-            found.append((target, code.define(name, target.lying.dtype, expression)))
-    return found
 
 
 def _beside_none(structure: _Structure) -> DType | None:

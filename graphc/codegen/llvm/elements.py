@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,7 @@ from graphc.codegen.llvm.lanes import (
     Builder,
     IrValue,
     at,
+    constant,
     either,
     first_lanes,
     gather,
@@ -26,11 +27,13 @@ from graphc.codegen.llvm.lanes import (
 from graphc.codegen.llvm.scalar import LaneCode
 from graphc.codegen.text.operands import Operand
 from graphc.codegen.text.scalar import arithmetic_dtype
+from graphc.ir.expression import Expression
 from graphc.ir.types import DType, int64
 
-Step = Literal["one", "unit", "apart", "turned"]
+Step = Literal["one", "unit", "apart", "turned", "broken"]
 """Along the innermost axis an operand has one element, neighbours, or elements some way apart; a
-turned one has its neighbours along the axis before, and is read by tiles."""
+turned one has its neighbours along the axis before, and is read by tiles; of a broken one the axis
+is several that do not run on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Lying:
     step: Step
     counts: bool
     """Whether it is the place's number along an axis, and in no memory."""
+    axes: int = 1
+    """How many axes the innermost one is of a broken operand."""
 
 
 def lying(operand: Operand, turned: bool = False) -> Lying:
@@ -85,6 +90,8 @@ class Reached:
     """The address of the row's first element; of what counts, the number there."""
     inner: IrValue
     """The stride along the row."""
+    axes: Sequence[tuple[IrValue, IrValue]] = ()
+    """Extents and strides of the axes of a broken row."""
 
 
 def load_row(builder: Builder, code: LaneCode, reached: Reached) -> None:
@@ -99,9 +106,22 @@ def load_row(builder: Builder, code: LaneCode, reached: Reached) -> None:
 
 def _counted(builder: Builder, reached: Reached, place: IrValue) -> IrValue:
     """The numbers of `LANES` places from one on."""
-    inner = index(0) if reached.lying.step == "one" else reached.inner
     assert reached.lying.dtype == int64
+    if reached.lying.step == "broken":
+        return builder.add(splat(builder, reached.base), _broken(builder, reached, place))
+    inner = index(0) if reached.lying.step == "one" else reached.inner
     return lane_numbers(builder, builder.add(reached.base, builder.mul(place, inner)), inner)
+
+
+def _broken(builder: Builder, reached: Reached, place: IrValue) -> IrValue:
+    """Offsets of `LANES` places along several axes that do not run on."""
+    rest = lane_numbers(builder, place, index(1))
+    offsets = constant(rest.type, 0)
+    for extent, stride in reversed(reached.axes):
+        many = splat(builder, extent)
+        step = builder.mul(builder.urem(rest, many), splat(builder, stride))
+        offsets, rest = builder.add(offsets, step), builder.udiv(rest, many)
+    return offsets
 
 
 def load_lanes(
@@ -109,60 +129,98 @@ def load_lanes(
     code: LaneCode,
     operands: Sequence[Reached],
     place: IrValue,
-    remaining: IrValue,
+    remaining: IrValue | None,
 ) -> None:
-    """Declare operands at `LANES` places from one on, of which `remaining` exist."""
-    stored = [r for r in operands if not r.lying.counts and r.lying.step != "one"]
-
-    def loads(mask: IrValue | None) -> list[IrValue]:
-        found = []
-        for each in stored:
-            dtype = each.lying.dtype
-            if each.lying.step == "apart":
-                base = at(builder, each.base, builder.mul(place, each.inner), dtype)
-                found.append(gather(builder, base, each.inner, dtype, mask))
-            else:
-                turned = each.lying.step == "turned"
-                address = each.base if turned else at(builder, each.base, place, dtype)
-                found.append(load(builder, address, dtype, None if turned else mask))
-        return found
-
-    values = whole_or_masked(builder, remaining, loads)
+    """Declare operands that vary along a row at `LANES` places from one on, of which `remaining`
+    exist; all where that is None."""
+    varying = [each for each in operands if each.lying.step != "one"]
+    stored = [each for each in varying if not each.lying.counts]
+    values = whole_or_masked(
+        builder,
+        remaining,
+        lambda mask: [_stored_lanes(builder, each, place, mask) for each in stored],
+    )
     for each, value in zip(stored, values, strict=True):
         code.declare(each.lying.name, each.lying.dtype, value)
-    for each in operands:
-        if each.lying.counts and each.lying.step != "one":
+    for each in varying:
+        if each.lying.counts:
             code.hold(each.lying.name, int64, _counted(builder, each, place))
 
 
+def _stored_lanes(builder: Builder, each: Reached, place: IrValue, mask: IrValue | None) -> IrValue:
+    dtype = each.lying.dtype
+    match each.lying.step:
+        case "unit":
+            return load(builder, at(builder, each.base, place, dtype), dtype, mask)
+        case "turned":  # a row of its tile, which has all lanes
+            return load(builder, each.base, dtype)
+        case "broken":
+            return gather(builder, each.base, _broken(builder, each, place), dtype, mask)
+    base = at(builder, each.base, builder.mul(place, each.inner), dtype)
+    return gather(builder, base, lane_numbers(builder, index(0), each.inner), dtype, mask)
+
+
+Results = Sequence[tuple[Reached, IrValue]]
+"""Operands, and what is to lie there."""
+
+
 def store_lanes(
-    builder: Builder,
-    results: Sequence[tuple[Reached, IrValue]],
-    place: IrValue,
-    remaining: IrValue,
+    builder: Builder, results: Results, place: IrValue, remaining: IrValue | None
 ) -> None:
-    """Write what lies so in memory to `LANES` places from one on, of which `remaining` exist."""
+    """Write `LANES` places from one on, of which `remaining` exist; all where that is None."""
 
     def stores(mask: IrValue | None) -> list[IrValue]:
         for reached, value in results:
-            dtype = reached.lying.dtype
-            if reached.lying.step == "unit":
-                store(builder, value, at(builder, reached.base, place, dtype), dtype, mask)
-            else:
-                base = at(builder, reached.base, builder.mul(place, reached.inner), dtype)
-                scatter(builder, value, base, reached.inner, dtype, mask)
+            _store(builder, reached, value, place, mask)
         return []
 
     whole_or_masked(builder, remaining, stores)
 
 
+def _store(
+    builder: Builder, reached: Reached, value: IrValue, place: IrValue, mask: IrValue | None
+) -> None:
+    dtype = reached.lying.dtype
+    if reached.lying.step == "unit":
+        store(builder, value, at(builder, reached.base, place, dtype), dtype, mask)
+    elif reached.lying.step == "broken":
+        scatter(builder, value, reached.base, _broken(builder, reached, place), dtype, mask)
+    else:
+        base = at(builder, reached.base, builder.mul(place, reached.inner), dtype)
+        offsets = lane_numbers(builder, index(0), reached.inner)
+        scatter(builder, value, base, offsets, dtype, mask)
+
+
 def whole_or_masked(
-    builder: Builder, remaining: IrValue, access: Callable[[IrValue | None], list[IrValue]]
+    builder: Builder,
+    remaining: IrValue | None,
+    access: Callable[[IrValue | None], list[IrValue]],
 ) -> list[IrValue]:
     """An access without a mask where all lanes exist, else with one."""
+    if remaining is None:
+        return access(None)
     return either(
         builder,
         builder.icmp_signed(">=", remaining, index(LANES)),
         lambda: access(None),
         lambda: access(first_lanes(builder, remaining)),
     )
+
+
+def evaluate(
+    code: LaneCode,
+    expressions: Sequence[tuple[str, Expression]],
+    locals: Mapping[str, DType],
+    targets: Sequence[Reached],
+) -> list[tuple[Reached, IrValue]]:
+    """Compute expressions in order; the outputs' values as they lie in memory. An output counts as
+    it is rounded when it is stored."""
+    by_name = {target.lying.name: target for target in targets}
+    found = []
+    for name, expression in expressions:
+        if name in locals:
+            code.define(name, locals[name], expression)
+        else:
+            target = by_name[name]
+            found.append((target, code.define(name, target.lying.dtype, expression)))
+    return found

@@ -208,16 +208,13 @@ def store(
 
 
 def gather(
-    builder: Builder, base: IrValue, step: IrValue, dtype: DType, mask: IrValue | None = None
+    builder: Builder, base: IrValue, offsets: IrValue, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:
-    """`LANES` elements that are `step` apart; lanes outside the mask are 0."""
+    """`LANES` elements at these offsets; lanes outside the mask are 0."""
     type, pointers = vector(MEMORY[dtype]), vector(POINTER)
-    offsets = lane_numbers(builder, index(0), step)
-    places = builder.gep(base, [offsets], source_etype=MEMORY[dtype])
-    places.type = pointers
     name = f"llvm.masked.gather.v{LANES}{_suffix(dtype)}.v{LANES}p0"
     function = declared(builder, name, type, [pointers, WORD, vector(BIT), type])
-    chosen = ir.Constant(vector(BIT), [1] * LANES) if mask is None else mask
+    places, chosen = _scattered(builder, base, offsets, dtype, mask)
     given = [places, ir.Constant(WORD, dtype.itemsize), chosen, ir.Constant(type, None)]
     return builder.call(function, given)
 
@@ -226,19 +223,25 @@ def scatter(
     builder: Builder,
     stored: IrValue,
     base: IrValue,
-    step: IrValue,
+    offsets: IrValue,
     dtype: DType,
     mask: IrValue | None = None,
 ) -> None:
-    """Write `LANES` elements that are `step` apart, or those in the mask."""
+    """Write `LANES` elements at these offsets, or those in the mask."""
     type, pointers = vector(MEMORY[dtype]), vector(POINTER)
-    offsets = lane_numbers(builder, index(0), step)
-    places = builder.gep(base, [offsets], source_etype=MEMORY[dtype])
-    places.type = pointers
     name = f"llvm.masked.scatter.v{LANES}{_suffix(dtype)}.v{LANES}p0"
     function = declared(builder, name, ir.VoidType(), [type, pointers, WORD, vector(BIT)])
-    chosen = ir.Constant(vector(BIT), [1] * LANES) if mask is None else mask
+    places, chosen = _scattered(builder, base, offsets, dtype, mask)
     builder.call(function, [stored, places, ir.Constant(WORD, dtype.itemsize), chosen])
+
+
+def _scattered(
+    builder: Builder, base: IrValue, offsets: IrValue, dtype: DType, mask: IrValue | None
+) -> tuple[IrValue, IrValue]:
+    """The addresses of elements at offsets, and the mask, of all lanes where there is none."""
+    places = builder.gep(base, [offsets], source_etype=MEMORY[dtype])
+    places.type = vector(POINTER)  # llvmlite takes it for one address
+    return places, ir.Constant(vector(BIT), [1] * LANES) if mask is None else mask
 
 
 def _suffix(dtype: DType) -> str:

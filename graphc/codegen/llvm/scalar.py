@@ -5,7 +5,7 @@ What is computed in which dtype, and rounded where, is that of codegen/text/scal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from graphc.codegen.llvm.lanes import (
     widen,
 )
 from graphc.codegen.text.scalar import arithmetic_dtype, common_dtype
-from graphc.ir.expression import LOGIC, PREDICATES, Expression, Operand, Result
+from graphc.ir.expression import LOGIC, PREDICATES, Expression, Instruction, Operand, Result
 from graphc.ir.types import DType, bool_, float32, float64
 
 BY_LIBRARY = {
@@ -48,25 +48,43 @@ OF_BOOLS = (*LOGIC, *_ORDERED, "not_equal", "where", "maximum", "minimum", "mult
 """Functions that bools have without becoming numbers first."""
 
 
-def supports(expression: Expression, dtypes: dict[str, DType]) -> bool:
+def supports(expression: Expression, dtypes: Mapping[str, DType]) -> bool:
     """Whether `LaneCode` can compute it over names of these dtypes: all but powers and functions of
     floats of integers, and arithmetic on nothing but bools."""
-    done: list[DType | None] = []
-    for instruction in expression.instructions:
-        of: list[DType | None] = []
-        for operand in instruction.operands:
-            if isinstance(operand, Result):
-                of.append(done[operand.index])
-            else:
-                given = dtypes.get(operand) if isinstance(operand, str) else None
-                of.append(None if given is None else arithmetic_dtype(given))
-        found = common_dtype(of)
-        if found is not None and found.kind != "float":
-            able = OF_BOOLS if found == bool_ else OF_INTEGERS
-            if instruction.function not in able:
-                return False
-        done.append(bool_ if instruction.function in PREDICATES else found)
+    computed_in, _ = _dtypes(expression, dtypes)
+    for instruction, dtype in zip(expression.instructions, computed_in, strict=True):
+        if dtype is None or dtype.kind == "float":
+            continue
+        if instruction.function not in (OF_BOOLS if dtype == bool_ else OF_INTEGERS):
+            return False
     return True
+
+
+def dtype_of(expression: Expression, dtypes: Mapping[str, DType], beside_none: DType) -> DType:
+    """The arithmetic dtype of the value that `LaneCode` gives an expression."""
+    return _dtypes(expression, dtypes, beside_none)[1] or beside_none
+
+
+def _dtypes(
+    expression: Expression, dtypes: Mapping[str, DType], beside_none: DType | None = None
+) -> tuple[list[DType | None], DType | None]:
+    """What each instruction computes in, and the dtype of the value; `beside_none` where nothing
+    but literals and bools would choose."""
+    found: list[DType | None] = []
+    done: list[DType | None] = []
+
+    def of(operands: Sequence[Operand]) -> DType | None:
+        known: list[DType | None] = []
+        for operand in operands:
+            given = dtypes.get(operand) if isinstance(operand, str) else None
+            named = None if given is None else arithmetic_dtype(given)
+            known.append(done[operand.index] if isinstance(operand, Result) else named)
+        return common_dtype(known) or beside_none
+
+    for instruction in expression.instructions:
+        found.append(of(instruction.operands))
+        done.append(bool_ if instruction.function in PREDICATES else found[-1])
+    return found, of((expression.value,))
 
 
 class LaneCode:
@@ -82,6 +100,8 @@ class LaneCode:
         self.variables: dict[str, Lanes] = {}
         self.constants: dict[str, IrValue] = {}
         """Numbers that are read like literals, but known only when the kernel runs: float64."""
+        self.results: dict[str, Lanes] = {}
+        """What instructions gave, by how they are written: none is computed twice."""
 
     def declare(self, name: str, dtype: DType, stored: IrValue) -> None:
         """A variable for an operand whose elements lie so in memory."""
@@ -89,12 +109,15 @@ class LaneCode:
 
     def hold(self, name: str, dtype: DType, value: IrValue) -> None:
         """A variable for a vector of that arithmetic dtype."""
+        if name in self.variables:
+            self.results = {}  # they may be of what it stood for
         self.variables[name] = (value, dtype)
 
     def nested(self) -> LaneCode:
         """Code inside a loop that sees all variables declared so far."""
         inner = LaneCode(self.builder, self.floating)
         inner.variables, inner.constants = dict(self.variables), self.constants
+        inner.results = dict(self.results)
         return inner
 
     def define(self, name: str, dtype: DType, expression: Expression) -> IrValue:
@@ -107,28 +130,53 @@ class LaneCode:
     def compute(self, expression: Expression) -> Lanes:
         """The expression's value and its dtype."""
         done: list[Lanes] = []
-        for instruction in expression.instructions:
-            dtype = self._dtype(instruction.operands, done)
-            operands = [self._operand(operand, done, dtype) for operand in instruction.operands]
-            function = instruction.function
-            if function == "where":
-                operands[0] = self._condition(instruction.operands[0], done, operands[0], dtype)
-            kind = bool_ if function in PREDICATES else dtype
-            done.append((_apply(self.builder, function, operands, dtype), kind))
+        written = _written(expression)
+        for instruction, text in zip(expression.instructions, written, strict=True):
+            if text not in self.results:
+                self.results[text] = self._result(instruction, done)
+            done.append(self.results[text])
         dtype = self._dtype((expression.value,), done)
         return self._operand(expression.value, done, dtype), dtype
 
-    def _known(self, operand: Operand, done: list[Lanes]) -> Lanes | None:
+    def prepare(self, expressions: Iterable[Expression]) -> None:
+        """Compute what is the same for all that a loop is going to declare."""
+        for expression in expressions:
+            done: dict[int, Lanes] = {}
+            written = _written(expression)
+            for number, instruction in enumerate(expression.instructions):
+                operands = instruction.operands
+                if all(self._is_known(operand, done) for operand in operands):
+                    known = [done.get(i, _NOTHING) for i in range(number)]
+                    text = written[number]
+                    if text not in self.results:
+                        self.results[text] = self._result(instruction, known)
+                    done[number] = self.results[text]
+
+    def _is_known(self, operand: Operand, done: Mapping[int, Lanes]) -> bool:
+        if isinstance(operand, Result):
+            return operand.index in done
+        return isinstance(operand, float) or operand in self.variables or operand in self.constants
+
+    def _result(self, instruction: Instruction, done: Sequence[Lanes]) -> Lanes:
+        dtype = self._dtype(instruction.operands, done)
+        operands = [self._operand(operand, done, dtype) for operand in instruction.operands]
+        function = instruction.function
+        if function == "where":
+            operands[0] = self._condition(instruction.operands[0], done, operands[0], dtype)
+        kind = bool_ if function in PREDICATES else dtype
+        return _apply(self.builder, function, operands, dtype), kind
+
+    def _known(self, operand: Operand, done: Sequence[Lanes]) -> Lanes | None:
         if isinstance(operand, Result):
             return done[operand.index]
         return self.variables.get(operand) if isinstance(operand, str) else None
 
-    def _dtype(self, operands: Sequence[Operand], done: list[Lanes]) -> DType:
+    def _dtype(self, operands: Sequence[Operand], done: Sequence[Lanes]) -> DType:
         known = [self._known(operand, done) for operand in operands]
         found = common_dtype([None if each is None else each[1] for each in known])
         return found or self.floating or next(iter(self.variables.values()))[1]
 
-    def _operand(self, operand: Operand, done: list[Lanes], dtype: DType) -> IrValue:
+    def _operand(self, operand: Operand, done: Sequence[Lanes], dtype: DType) -> IrValue:
         known = self._known(operand, done)
         if known:
             return converted(self.builder, known[0], known[1], dtype)
@@ -145,12 +193,27 @@ class LaneCode:
         return splat(self.builder, number if same else self.builder.fptrunc(number, to))
 
     def _condition(
-        self, operand: Operand, done: list[Lanes], value: IrValue, dtype: DType
+        self, operand: Operand, done: Sequence[Lanes], value: IrValue, dtype: DType
     ) -> IrValue:
         """What decides in a `where`: not what it became beside the two values."""
         known = self._known(operand, done)
         given, source = known or (value, dtype)
         return converted(self.builder, given, source, bool_)
+
+
+_NOTHING: Lanes = (None, bool_)
+"""Stands for a result that nothing reads."""
+
+
+def _written(expression: Expression) -> list[str]:
+    """Each instruction as text that tells it from all others, whichever expression it is of."""
+    texts: list[str] = []
+    for instruction in expression.instructions:
+        operands = [
+            texts[o.index] if isinstance(o, Result) else repr(o) for o in instruction.operands
+        ]
+        texts.append(f"{instruction.function}({', '.join(operands)})")
+    return texts
 
 
 def literal(number: float, dtype: DType) -> IrValue:

@@ -15,9 +15,14 @@ from graphc.ir.types import TensorType
 
 
 @cache
-def _machine():
+def _begin():
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+
+
+def _machine():
+    """A machine for one engine, which takes it over."""
+    _begin()
     features = llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(
@@ -34,10 +39,6 @@ def compiled(kernel: NativeKernel):
         module = llvm.parse_assembly(kernel.text)
         machine = _machine()
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-        builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
         module.verify()
         engine = llvm.create_mcjit_compiler(module, machine)
         engine.finalize_object()

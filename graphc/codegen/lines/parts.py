@@ -1,0 +1,152 @@
+"""Line programs whose lines are cut into parts: each reduction becomes two programs.
+
+Problem: the sum of one long line by one worker leaves the others idle, and workers that add to one
+sum as they come would add in another order each time.
+
+So a line is cut into parts. The first program of a reduction takes each part for a line of its own
+and stores its result in scratch, one number a part. The second takes those numbers for the elements
+of a line and combines them in their order; it also computes the numbers that follow in the program,
+and stores in scratch those that a later stage reads. What is left over, outputs with an element
+each, is an elementwise program that reads these numbers.
+
+How lines are cut depends on the shape alone, so the order of a sum does too, on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphc.codegen.elementwise.program import Each
+from graphc.codegen.lines.program import Lines, Numbers, Reduce
+from graphc.codegen.node_calls import Scratch
+from graphc.codegen.text.operands import Operand, row_major
+from graphc.codegen.text.scalar import arithmetic_dtype
+from graphc.ir.types import TensorType
+
+Stages = Sequence[Reduce | Numbers]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A line program of which each line is cut into so many parts that are lines of their own.
+
+    An output then has one number a part, stored one after another, those of a line together.
+    """
+
+    lines: Lines
+    chunks: int = 1
+
+
+def in_parts(
+    op: str, program: Lines, chunks: int, rooms: int
+) -> tuple[list[Part | Each], list[TensorType]]:
+    """What computes a line program with its lines cut into parts, and the scratch for that, whose
+    tensors are numbered from `rooms` on."""
+    splitter = _Splitter(op, program, chunks, rooms)
+    splitter.split()
+    return splitter.programs, splitter.scratch
+
+
+class _Splitter:
+    """Collects the programs and the scratch of a program whose lines are cut."""
+
+    def __init__(self, op: str, program: Lines, chunks: int, rooms: int) -> None:
+        self.op, self.program, self.chunks, self.rooms = op, program, chunks, rooms
+        self.dtype = arithmetic_dtype(program.dtype)
+        self.kept_shape = tuple(program.shape[axis] for axis in program.kept)
+        self.programs: list[Part | Each] = []
+        self.scratch: list[TensorType] = []
+        self.numbers: dict[str, Scratch] = {}
+
+    def split(self) -> None:
+        """Collect everything."""
+        program = self.program
+        stages = list(program.stages)
+        for position, stage in enumerate(stages):
+            if not isinstance(stage, Reduce):
+                continue
+            # The numbers up to the next reduction are computed in the program that ends this one.
+            following = stages[position + 1 :]
+            end = next((i for i, s in enumerate(following) if isinstance(s, Reduce)), None)
+            own = [s for s in following[:end] if isinstance(s, Numbers)]
+            rest = following[len(own) :]
+            self.reduction(stage, own, rest)
+        if program.per_element:
+            self.programs.append(self.elements())
+
+    def reduction(self, stage: Reduce, own: list[Numbers], rest: Stages) -> None:
+        """Add the two programs of a reduction; then what `rest` reads of it is in scratch."""
+        partials = {name: self.room(self.program.lines * self.chunks) for name in stage.of}
+        program = self.program
+        parts = Lines(
+            program.shape,
+            program.reduced,
+            (*program.inputs, *self.known(program.shape, program.kept)),
+            tuple(Operand(f"{n}_parts", self.dtype, (0,) * len(program.shape), room)
+                  for n, room in partials.items()),
+            (stage,),
+            {f"{name}_parts": name for name in stage.of},
+            constants=program.constants,
+            computed=program.computed,
+        )  # fmt: skip
+        self.programs.append(Part(parts, self.chunks))
+        self.programs.append(Part(self.finish(stage, own, partials, rest)))
+
+    def finish(
+        self, stage: Reduce, own: list[Numbers], partials: Mapping[str, Scratch], rest: Stages
+    ) -> Lines:
+        """The program that combines the parts of each line."""
+        shape, kept = (*self.kept_shape, self.chunks), range(len(self.kept_shape))
+        strides = row_major(shape)
+        inputs = [Operand(f"{n}_parts", self.dtype, strides, room) for n, room in partials.items()]
+        earlier = self.known(shape, kept)
+        names = [*stage.of, *(name for numbers in own for name in numbers.of)]
+        later = self.read_by(rest)
+        stored = {f"{name}_line": name for name in names if name in later}
+        self.numbers |= {name: self.room(self.program.lines) for name in stored.values()}
+        numbers = (*row_major(self.kept_shape), 0)
+        outputs = [
+            Operand(target, self.dtype, numbers, self.numbers[name])
+            for target, name in stored.items()
+        ]
+        per_line = {} if rest else dict(self.program.per_line)
+        outputs += [self.of_line(o) for o in self.program.outputs if o.name in per_line]
+        reduce = Reduce(stage.combine, {name: f"{name}_parts" for name in stage.of})
+        return Lines(
+            shape, (len(shape) - 1,), (*inputs, *earlier), tuple(outputs), (reduce, *own),
+            {**stored, **per_line}, constants=self.program.constants,
+            finish={} if rest else self.program.finish,
+        )  # fmt: skip
+
+    def elements(self) -> Each:
+        """The program that computes the outputs with an element each."""
+        program = self.program
+        known = self.known(program.shape, program.kept)
+        expressions = {o: program.expression(source) for o, source in program.per_element.items()}
+        read = frozenset().union(*(e.names for e in expressions.values()))
+        inputs = [o for o in (*program.inputs, *known) if o.name in read]
+        outputs = [o for o in program.outputs if o.name in expressions]
+        return Each(self.op, program.shape, tuple(inputs), tuple(outputs), expressions)
+
+    def known(self, shape: tuple[int, ...], kept: Iterable[int]) -> list[Operand]:
+        """The numbers computed so far as operands over a shape whose axes `kept` number lines."""
+        strides = dict(zip(kept, row_major(self.kept_shape), strict=True))
+        spread = tuple(strides.get(axis, 0) for axis in range(len(shape)))
+        return [Operand(n, self.dtype, spread, room) for n, room in self.numbers.items()]
+
+    def read_by(self, rest: Stages) -> frozenset[str]:
+        """Names that the stages still to come read, or outputs stored after them."""
+        program = self.program
+        sources = [source for stage in rest for source in stage.of.values()]
+        sources += [*program.per_element.values(), *(program.per_line.values() if rest else ())]
+        return frozenset().union(*(program.expression(source).names for source in sources))
+
+    def of_line(self, output: Operand) -> Operand:
+        """An output of the program over the shape of parts."""
+        return output.on((*(output.strides[axis] for axis in self.program.kept), 0))
+
+    def room(self, elements: int) -> Scratch:
+        """A further scratch tensor of so many elements."""
+        self.scratch.append(TensorType((elements,), self.dtype))
+        return Scratch(self.rooms + len(self.scratch) - 1)

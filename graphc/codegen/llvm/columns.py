@@ -1,0 +1,273 @@
+"""Kernels of line programs by columns: the innermost axis is kept, each lane is a line of its own.
+
+A piece is a strip of up to `COLUMNS` lines that lie beside one another. Their numbers lie on the
+stack, and elements are taken by blocks of `ROWS` rows: a block is added up in registers, some
+vectors beside one another, and its sum is added to the totals on the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from graphc.codegen.llvm.elements import Reached, evaluate, load_lanes, load_row, store_lanes
+from graphc.codegen.llvm.lanes import (
+    HELD,
+    IrValue,
+    index,
+    loop,
+    stack,
+    vector,
+)
+from graphc.codegen.llvm.line_structure import Named, Stage
+from graphc.codegen.llvm.line_writer import LineOperand, LineWriter, Take
+from graphc.codegen.llvm.places import advanced, least, split
+from graphc.codegen.llvm.scalar import LaneCode
+from graphc.ir.types import DType, bool_
+
+COLUMNS = 512
+"""Most lines of a piece."""
+ROWS = 16
+"""Rows of a block."""
+
+RowBody = Callable[[list[Reached], list[IrValue]], Sequence[IrValue]]
+
+
+class ColumnWriter(LineWriter):
+    """Writes the kernel of one structure; the first kept axis numbers the parts of lines."""
+
+    def read_shares(self) -> None:
+        self.strip, self.strips, self.rows, self.row_step, self.row_share = self.given.some(5)
+        self.rooms: dict[str, tuple[IrValue, DType]] = {}
+
+    def write(self) -> None:
+        """Write the loop over pieces."""
+        b = self.builder
+
+        def piece(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
+            *outer, inner = self.kept
+            left = b.mul(b.urem(number, self.strips), self.strip)
+            self.width = b.sub(least(b, b.add(left, self.strip), inner), left)
+            indices = split(b, b.udiv(number, self.strips), outer)
+            self.strip_of_lines([*indices, left])
+            return ()
+
+        loop(b, self.first, self.last, 1, (), piece)
+
+    def strip_of_lines(self, indices: Sequence[IrValue]) -> None:
+        """Write what is done for the lines of a piece."""
+        b, structure = self.builder, self.structure
+        self.first_row = b.mul(indices[0], self.row_step)
+        self.last_row = least(b, b.add(self.first_row, self.row_share), self.rows)
+        self.at_line = {n: o.at_line(b, indices) for n, o in self.operands.items()}
+        for stage in structure.stages:
+            if stage.combined:
+                self.reduce(stage)
+            else:
+                self.numbers(stage)
+        if structure.per_element:
+            self.store_elements()
+        if structure.per_line:
+            self.store_lines()
+
+    def over_strip(self, together: int, take: Take) -> None:
+        """A loop over the vectors of a row of the piece."""
+        self.over_vectors(index(0), self.width, together, (), take)
+
+    def room(self, name: str, dtype: DType) -> IrValue:
+        """Memory for a number of each line."""
+        lane = HELD[dtype]
+        if name not in self.rooms:
+            self.rooms[name] = stack(self.builder, lane, COLUMNS), dtype
+        return self.rooms[name][0]
+
+    def lane_code(
+        self, names: frozenset[str], place: IrValue, remaining: IrValue | None
+    ) -> LaneCode:
+        """Code that knows numbers of lines, and operands of theirs, that have these names."""
+        b, code = self.builder, self.code()
+        reached = [
+            self.at_line[own.name]
+            for own in self.structure.inputs
+            if own.name in names and own.name in self.structure.per_row
+        ]
+        for each in reached:
+            if each.lying.step == "one":
+                load_row(b, code, each)
+        load_lanes(b, code, reached, place, remaining)
+        for name in sorted(names & self.rooms.keys()):
+            room, dtype = self.rooms[name]
+            code.hold(name, dtype, self.loaded(room, dtype, place))
+        return code
+
+    def loaded(self, room: IrValue, dtype: DType, place: IrValue) -> IrValue:
+        """`LANES` numbers on the stack."""
+        b, type = self.builder, vector(HELD[dtype])
+        return b.load(b.gep(room, [place], source_etype=HELD[dtype]), typ=type, align=4)
+
+    def hold(self, name: str, dtype: DType, place: IrValue, value: IrValue) -> None:
+        """Lay `LANES` numbers on the stack."""
+        assert dtype != bool_, "numbers of lines are no bools"
+        b, room = self.builder, self.room(name, dtype)
+        b.store(value, b.gep(room, [place], source_etype=HELD[dtype]), align=4)
+
+    def over_rows(
+        self,
+        operands: Sequence[LineOperand],
+        first: IrValue,
+        last: IrValue,
+        carried: Sequence[IrValue],
+        body: RowBody,
+    ) -> list[IrValue]:
+        """A loop over rows; `body` gets the operands at the beginning of a row of the piece."""
+        b, axes = self.builder, len(self.runs)
+
+        def row(number: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
+            indices, rest = held[:axes], held[axes:]
+            reached = [o.at_run(b, self.at_line[o.lying.name], indices) for o in operands]
+            return [*advanced(b, indices, self.runs), *body(reached, rest)]
+
+        start = [*split(b, first, self.runs), *carried]
+        return loop(b, first, last, 1, start, row)[axes:]
+
+    def over_blocks(self, body: Callable[[IrValue, IrValue], None]) -> None:
+        """A loop over blocks of rows; `body` gets the first row and the one behind the last."""
+        b = self.builder
+
+        def block(first: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
+            body(first, least(b, b.add(first, index(ROWS)), self.last_row))
+            return ()
+
+        loop(b, self.first_row, self.last_row, ROWS, (), block)
+
+    def load_rows(
+        self, code: LaneCode, reached: Sequence[Reached], place: IrValue, remaining: IrValue | None
+    ) -> LaneCode:
+        """Code that knows operands at some lanes of a row."""
+        inner = code.nested()
+        for each in reached:
+            if each.lying.step == "one":
+                load_row(self.builder, inner, each)
+        load_lanes(self.builder, inner, reached, place, remaining)
+        return inner
+
+    def reduce(self, stage: Stage) -> None:
+        """Write a reduction; its results are then on the stack."""
+        b, combined = self.builder, stage.combined
+        names, made = self.structure.needed(stage.expressions)
+        operands = self.varying(names, self.structure.inputs)
+        for each in combined:
+            self.room(f"total of {each.name}", each.total)
+
+        def begin(
+            places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+        ) -> Sequence[IrValue]:
+            for each in combined:
+                self.hold(f"total of {each.name}", each.total, places[0], each.identity(each.total))
+            return ()
+
+        def block(first: IrValue, last: IrValue) -> None:
+            def take(
+                places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+            ) -> Sequence[IrValue]:
+                codes = [self.lane_code(names, place, remaining) for place in places]
+                for code in codes:
+                    code.prepare([e for _, e in stage.expressions])
+
+                def row(reached: list[Reached], sums: list[IrValue]) -> Sequence[IrValue]:
+                    found: list[IrValue] = []
+                    for code, place in zip(codes, places, strict=True):
+                        inner = self.load_rows(code, reached, place, remaining)
+                        self.define_computed(inner, made)
+                        for each, (_, expression) in zip(combined, stage.expressions, strict=True):
+                            value, _ = inner.compute(expression)
+                            found.append(each.take(b, sums[len(found)], value))
+                    return found
+
+                start = [each.identity(each.dtype) for _ in places for each in combined]
+                sums = self.over_rows(operands, first, last, start, row)
+                for number, place in enumerate(places):
+                    for i, each in enumerate(combined):
+                        name = f"total of {each.name}"
+                        total = self.loaded(self.rooms[name][0], each.total, place)
+                        value = each.fold(b, total, sums[number * len(combined) + i])
+                        self.hold(name, each.total, place, value)
+                return ()
+
+            self.over_strip(self.structure.together(stage.expressions), take)
+
+        def end(
+            places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+        ) -> Sequence[IrValue]:
+            for each in combined:
+                room = self.rooms[f"total of {each.name}"][0]
+                value = each.rounded(b, self.loaded(room, each.total, places[0]))
+                self.hold(each.name, each.dtype, places[0], value)
+            return ()
+
+        self.over_strip(1, begin)
+        self.over_blocks(block)
+        self.over_strip(1, end)
+
+    def numbers(self, stage: Stage) -> None:
+        """Write the numbers of lines that expressions make of earlier ones."""
+        names = frozenset[str]().union(*(e.names for _, e in stage.expressions))
+
+        def take(
+            places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+        ) -> Sequence[IrValue]:
+            code = self.lane_code(names, places[0], remaining)
+            for name, expression in stage.expressions:
+                value, dtype = code.compute(expression)
+                code.hold(name, dtype, value)
+                self.hold(name, dtype, places[0], value)
+            return ()
+
+        self.over_strip(1, take)
+
+    def store_elements(self) -> None:
+        """Write the outputs with an element each."""
+        b, structure = self.builder, self.structure
+        names = structure.needed(structure.per_element)[0]
+        sources = self.varying(names, structure.inputs)
+        targets = [self.operands[name] for name, _ in structure.per_element]
+
+        def block(first: IrValue, last: IrValue) -> None:
+            def take(
+                places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+            ) -> Sequence[IrValue]:
+                code = self.lane_code(names, places[0], remaining)
+                code.prepare([e for _, e in structure.per_element])
+
+                def row(reached: list[Reached], carried: list[IrValue]) -> Sequence[IrValue]:
+                    reads, writes = reached[: len(sources)], reached[len(sources) :]
+                    inner = self.load_rows(code, reads, places[0], remaining)
+                    found = evaluate(inner, structure.per_element, {}, writes)
+                    store_lanes(b, found, places[0], remaining)
+                    return ()
+
+                self.over_rows([*sources, *targets], first, last, (), row)
+                return ()
+
+            self.over_strip(1, take)
+
+        self.over_blocks(block)
+
+    def store_lines(self) -> None:
+        """Write the outputs with one element a line."""
+        structure = self.structure
+        every: Named = (*structure.finish, *structure.per_line)
+        names = frozenset[str]().union(*(e.names for _, e in every))
+        dtypes = dict(structure.finish_dtypes)
+        targets = [self.at_line[name] for name, _ in structure.per_line]
+
+        def take(
+            places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+        ) -> Sequence[IrValue]:
+            code = self.lane_code(names, places[0], remaining)
+            for name, expression in structure.finish:
+                code.define(name, dtypes[name], expression)
+            found = evaluate(code, structure.per_line, {}, targets)
+            store_lanes(self.builder, found, places[0], remaining)
+            return ()
+
+        self.over_strip(1, take)

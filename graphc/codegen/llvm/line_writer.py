@@ -1,0 +1,130 @@
+"""What kernels of line programs have in common, whichever way they go through a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from graphc.codegen.llvm.elements import Lying, NumberReader, Reached
+from graphc.codegen.llvm.lanes import (
+    DOUBLE,
+    LANES,
+    Builder,
+    IrValue,
+    at,
+    index,
+    loop,
+)
+from graphc.codegen.llvm.line_structure import Named, Structure
+from graphc.codegen.llvm.places import offset_of
+from graphc.codegen.llvm.scalar import LaneCode
+
+Take = Callable[[list[IrValue], IrValue | None, list[IrValue]], Sequence[IrValue]]
+"""From the places of some vectors, how many lanes of them exist if not all may, and what is carried
+so far, what is carried on."""
+
+
+@dataclass(slots=True)
+class LineOperand:
+    """An operand with the numbers that a kernel is given of it."""
+
+    lying: Lying
+    pointer: IrValue | None
+    start: IrValue
+    kept: list[IrValue]
+    runs: list[IrValue]
+    inner: IrValue
+    axes: list[tuple[IrValue, IrValue]]
+
+    def at_line(self, builder: Builder, indices: Sequence[IrValue]) -> Reached:
+        """Its first element of the line with these indices."""
+        offset = offset_of(builder, self.start, indices, self.kept)
+        base = (
+            offset if self.pointer is None else at(builder, self.pointer, offset, self.lying.dtype)
+        )
+        return Reached(self.lying, base, self.inner, self.axes)
+
+    def at_run(self, builder: Builder, line: Reached, indices: Sequence[IrValue]) -> Reached:
+        """Its first element of the run with these indices."""
+        offset = offset_of(builder, index(0), indices, self.runs)
+        base = (
+            builder.add(line.base, offset)
+            if self.pointer is None
+            else at(builder, line.base, offset, self.lying.dtype)
+        )
+        return Reached(self.lying, base, self.inner, self.axes)
+
+
+class LineWriter:
+    """Reads a kernel's numbers, and writes loops over vectors of a row."""
+
+    def __init__(self, builder: Builder, structure: Structure) -> None:
+        self.builder, self.structure = builder, structure
+        self.given = NumberReader(builder)
+        self.first, self.last = self.given.first, self.given.last
+        self.kept = self.given.some(structure.kept)
+        self.runs = self.given.some(structure.runs)
+        self.read_shares()
+        self.operands = {
+            each.name: self._operand(each) for each in (*structure.inputs, *structure.outputs)
+        }
+        self.constants = {name: self._constant() for name in structure.constants}
+
+    def read_shares(self) -> None:
+        """Read the numbers that say what a piece is."""
+        raise NotImplementedError
+
+    def _operand(self, own: Lying) -> LineOperand:
+        pointer = None if own.counts else self.given.pointer()
+        start, *strides = self.given.some(self.structure.kept + self.structure.runs + 2)
+        count = own.axes if own.step == "broken" else 0
+        axes = [(self.given.number(), self.given.number()) for _ in range(count)]
+        kept = self.structure.kept
+        return LineOperand(own, pointer, start, strides[:kept], strides[kept:-1], strides[-1], axes)
+
+    def _constant(self) -> IrValue:
+        bits = self.given.number()
+        return self.builder.bitcast(bits, DOUBLE)
+
+    def code(self) -> LaneCode:
+        """Code that knows the constants."""
+        code = LaneCode(self.builder, self.structure.beside_none)
+        code.constants = self.constants
+        return code
+
+    def varying(self, names: frozenset[str], operands: Sequence[Lying]) -> list[LineOperand]:
+        """Those of some operands that have these names and more than one element a line."""
+        return [
+            self.operands[each.name]
+            for each in operands
+            if each.name in names and each.name not in self.structure.per_row
+        ]
+
+    def define_computed(self, code: LaneCode, made: Named) -> None:
+        """Compute what the frame has in no memory."""
+        dtypes = dict(self.structure.locals)
+        for name, expression in made:
+            code.define(name, dtypes[name], expression)
+
+    def over_vectors(
+        self,
+        first: IrValue,
+        last: IrValue,
+        together: int,
+        carried: Sequence[IrValue],
+        take: Take,
+    ) -> list[IrValue]:
+        """A loop over the vectors of a row: `together` at a time, then over the rest one by one."""
+        b, step, whole = self.builder, together * LANES, first
+        if together > 1:
+            whole = b.sub(last, b.and_(b.sub(last, first), index(step - 1)))
+
+            def several(place: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
+                return take([b.add(place, index(LANES * i)) for i in range(together)], None, held)
+
+            carried = loop(b, first, whole, step, carried, several)
+
+        def one(place: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
+            return take([place], b.sub(last, place), held)
+
+        return loop(b, whole, last, LANES, carried, one)
