@@ -18,6 +18,7 @@ from graphc.codegen.lines.program import Along
 from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.families import FAMILIES
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls
+from graphc.codegen.llvm.lines import lines_calls
 from graphc.codegen.llvm.rules import native_rule_of, native_strides_rule_of
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Scratch
@@ -151,13 +152,20 @@ def _lowered(node: Node, places: Places) -> NativeCalls | None:
     scratch = list(rooms)
     calls: list[NativeCall] = []
     for program in programs:
-        if not isinstance(program, Each):
+        found = _written(program, len(scratch))
+        if found is None:
             return None
-        call = each_call(program)
-        if call is None:
-            return None
-        calls.append(call)
+        calls += found.calls
+        scratch += found.scratch
     return NativeCalls(tuple(calls), tuple(scratch))
+
+
+def _written(program: Each | Along, rooms: int) -> NativeCalls | None:
+    """The calls of a program, whose own scratch is numbered from `rooms` on."""
+    if isinstance(program, Along):
+        return lines_calls(program, rooms)
+    call = each_call(program)
+    return None if call is None else NativeCalls((call,))
 
 
 def straightening(value: Value, places: Places, copy: Scratch, address: int) -> NativeCall:

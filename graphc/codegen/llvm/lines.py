@@ -14,7 +14,7 @@ from graphc.codegen.lines.parts import Part, in_parts
 from graphc.codegen.lines.program import Along, Lines
 from graphc.codegen.llvm.columns import COLUMNS, ColumnWriter
 from graphc.codegen.llvm.each import each_call
-from graphc.codegen.llvm.kernel import NativeCall, kernel_of
+from graphc.codegen.llvm.kernel import NativeCall, NativeCalls, kernel_of
 from graphc.codegen.llvm.lanes import LANES
 from graphc.codegen.llvm.line_structure import (
     View,
@@ -39,9 +39,7 @@ SMALL = 65536
 """Elements below which a program is not worth a second call."""
 
 
-def lines_calls(
-    program: Along, rooms: int = 0
-) -> tuple[tuple[NativeCall, ...], tuple[TensorType, ...]] | None:
+def lines_calls(program: Along, rooms: int = 0) -> NativeCalls | None:
     """The calls of a line program and their scratch, numbered from `rooms` on; None for a program
     with functions left to NumPy."""
     lines = program.lines.in_memory_order()
@@ -55,7 +53,7 @@ def lines_calls(
         for each in programs
     ]
     found = tuple(call for call in calls if call is not None)
-    return (found, tuple(scratch)) if len(found) == len(calls) else None
+    return NativeCalls(found, tuple(scratch)) if len(found) == len(calls) else None
 
 
 def _by_rows(program: Lines) -> bool:

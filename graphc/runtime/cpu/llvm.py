@@ -20,7 +20,8 @@ from graphc.errors import GraphcError
 from graphc.runtime.kernel_files import machine_code
 
 OPTIMISATION = 2
-"""Kernels are written in vectors, so there are no loops for LLVM to vectorise."""
+"""Of the code generator. Kernels are written in vectors, in single assignment form and with what is
+invariant outside loops: passes over them take as long as all else, and make no kernel faster."""
 
 _LOCK = threading.Lock()
 _LOADED: dict[str, tuple[int, Any]] = {}
@@ -85,10 +86,6 @@ def _compiled(text: str) -> bytes:
         raise GraphcError(f"a kernel does not compile: {error}") from None
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
-    tuning = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION)
-    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
-    passes = llvm.create_pass_builder(machine, tuning)
-    passes.getModulePassManager().run(module, passes)
     code: bytes = machine.emit_object(module)
     return code
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from codegen.cases import LAST, LONG, SCALAR, all_cases
 from codegen.checks import check
-from codegen.llvm.native import run
+from codegen.llvm.native import Native
 from codegen.on_cpu import apart, places_of
 
 import graphc as g
-from graphc.codegen.llvm.programs import native_calls
-from graphc.codegen.rules import ProductOptions, gives_programs, rule_of
+from graphc.codegen.native import native_calls
+from graphc.codegen.rules import gives_programs
 from graphc.ops.reduce import square_sum
 
 CASES = [c for c in all_cases() if gives_programs(c.node.op)]
@@ -26,15 +26,7 @@ def is_first(case):
 
 
 def written(node, arrays):
-    return native_calls(rule_of(node.op)(node, places_of(arrays), ProductOptions()))
-
-
-class Native:
-    """Runs native kernels where generated ones of another kind are run."""
-
-    def run(self, found, arrays, descending=False, cublas=None):
-        calls, scratch = found
-        run(calls, arrays, scratch, backwards=descending)
+    return native_calls(node, places_of(arrays))
 
 
 @pytest.mark.parametrize(
@@ -50,8 +42,7 @@ def test_native_kernel_equals_numpy(case):
 
 
 def results(node, arrays):
-    calls, scratch = written(node, arrays)
-    run(calls, arrays, scratch)
+    Native().run(written(node, arrays), arrays)
     return [arrays[value] for value in node.outputs]
 
 
@@ -151,7 +142,7 @@ def test_one_text_serves_all_sizes():
         made = g.layer_norm(g.input("x", shape))
         node = made.node
         arrays = {v: np.zeros(v.shape, np.float32) for v in (*node.inputs, *node.outputs)}
-        found.append(written(node, arrays)[0])
+        found.append(written(node, arrays).calls)
     (one,), (other,) = found
     assert one.kernel is other.kernel
     assert one.numbers != other.numbers
@@ -161,6 +152,6 @@ def test_how_lines_are_cut_is_the_same_on_every_machine():
     x = g.input("x", (1_000_000,))
     node = square_sum(x).node
     arrays = {v: np.zeros(v.shape, np.float32) for v in (x, *node.outputs)}
-    calls, scratch = written(node, arrays)
-    assert [call.pieces for call in calls] == [32, 1]
-    assert [type.shape for type in scratch] == [(32,)]
+    found = written(node, arrays)
+    assert [call.pieces for call in found.calls] == [32, 1]
+    assert [type.shape for type in found.scratch] == [(32,)]
