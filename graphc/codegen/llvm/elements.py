@@ -17,10 +17,12 @@ from graphc.codegen.llvm.lanes import (
     either,
     first_lanes,
     gather,
+    gather_at,
     index,
     lane_numbers,
     load,
     scatter,
+    scatter_at,
     splat,
     store,
 )
@@ -155,9 +157,9 @@ def _stored_lanes(builder: Builder, each: Reached, place: IrValue, mask: IrValue
         case "turned":  # a row of its tile, which has all lanes
             return load(builder, each.base, dtype)
         case "broken":
-            return gather(builder, each.base, _broken(builder, each, place), dtype, mask)
+            return gather_at(builder, each.base, _broken(builder, each, place), dtype, mask)
     base = at(builder, each.base, builder.mul(place, each.inner), dtype)
-    return gather(builder, base, lane_numbers(builder, index(0), each.inner), dtype, mask)
+    return gather(builder, base, each.inner, dtype, mask)
 
 
 Results = Sequence[tuple[Reached, IrValue]]
@@ -184,11 +186,10 @@ def _store(
     if reached.lying.step == "unit":
         store(builder, value, at(builder, reached.base, place, dtype), dtype, mask)
     elif reached.lying.step == "broken":
-        scatter(builder, value, reached.base, _broken(builder, reached, place), dtype, mask)
+        scatter_at(builder, value, reached.base, _broken(builder, reached, place), dtype, mask)
     else:
         base = at(builder, reached.base, builder.mul(place, reached.inner), dtype)
-        offsets = lane_numbers(builder, index(0), reached.inner)
-        scatter(builder, value, base, offsets, dtype, mask)
+        scatter(builder, value, base, reached.inner, dtype, mask)
 
 
 def whole_or_masked(

@@ -208,6 +208,13 @@ def store(
 
 
 def gather(
+    builder: Builder, base: IrValue, step: IrValue, dtype: DType, mask: IrValue | None = None
+) -> IrValue:
+    """`LANES` elements that are `step` apart; lanes outside the mask are 0."""
+    return gather_at(builder, base, lane_numbers(builder, index(0), step), dtype, mask)
+
+
+def gather_at(
     builder: Builder, base: IrValue, offsets: IrValue, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:
     """`LANES` elements at these offsets; lanes outside the mask are 0."""
@@ -220,6 +227,18 @@ def gather(
 
 
 def scatter(
+    builder: Builder,
+    stored: IrValue,
+    base: IrValue,
+    step: IrValue,
+    dtype: DType,
+    mask: IrValue | None = None,
+) -> None:
+    """Write `LANES` elements that are `step` apart, or those in the mask."""
+    scatter_at(builder, stored, base, lane_numbers(builder, index(0), step), dtype, mask)
+
+
+def scatter_at(
     builder: Builder,
     stored: IrValue,
     base: IrValue,
