@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 from graphc.codegen import lowering
+from graphc.codegen.convolution import native as convolutions
 from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.program import Each
 from graphc.codegen.lines.program import Along
@@ -30,6 +32,7 @@ from graphc.codegen.text.operands import Place, Places, in_one_piece
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import TensorType, pieces, uint8
+from graphc.ops.conv import Convolution
 from graphc.target import Target
 
 FAMILIES_WITH_KERNELS = FAMILIES
@@ -53,8 +56,9 @@ class NativeTarget(Target, kind="native"):
         rule = native_strides_rule_of(node.op)
         if rule is not None:
             return rule(node, name, type, strides)
-        if node.op.name in PRODUCTS:
-            return products.takes_strides(node, name, type, strides)
+        library = _library_of(node)
+        if library is not None:
+            return bool(library.takes_strides(node, name, type, strides))
         if is_native(node):
             return takes_strides(node, name, type, strides)
         return super().takes_strides(node, name, type, strides)
@@ -63,7 +67,7 @@ class NativeTarget(Target, kind="native"):
         return pieces(type, strides) <= MOST_PIECES
 
     def copies(self, node: Node, strided: Strided) -> tuple[Value, ...]:
-        if not (is_native(node) or _may_use_library(node)):
+        if not is_native(node) and _library_of(node) is None:
             return ()
         found = {
             value: None
@@ -86,19 +90,17 @@ class NativeTarget(Target, kind="native"):
                 v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values
             }
             return native_calls(node, places).scratch
-        own = super().workspace(node, strided)
-        missing = _library_bytes(node) - sum(type.bytes for type in own)
+        own, library = super().workspace(node, strided), _library_of(node)
+        wanted = 0 if library is None else library.native_bytes(node)
+        missing = wanted - sum(type.bytes for type in own)
         return (*own, TensorType((missing,), uint8)) if missing > 0 else own
 
 
-def _may_use_library(node: Node) -> bool:
-    """Whether oneDNN may have kernels for a node."""
-    return node.op.name in PRODUCTS
-
-
-def _library_bytes(node: Node) -> int:
-    """The bytes that oneDNN's kernels for a node may need."""
-    return products.native_bytes(node) if node.op.name in PRODUCTS else 0
+def _library_of(node: Node) -> ModuleType | None:
+    """What says how oneDNN computes a node; None where it does not."""
+    if node.op.name in PRODUCTS:
+        return products
+    return convolutions if isinstance(node.op, Convolution) else None
 
 
 def is_native(node: Node) -> bool:
