@@ -37,13 +37,13 @@ def transposed(builder: Builder, rows: list[IrValue]) -> list[IrValue]:
     half = LANES // 2
     for _ in range(LANES.bit_length() - 1):
         rows = [
-            _interleaved(builder, rows[row // 2], rows[row // 2 + half], row % 2 * half)
+            interleaved(builder, rows[row // 2], rows[row // 2 + half], row % 2 * half)
             for row in range(LANES)
         ]
     return rows
 
 
-def _interleaved(builder: Builder, a: IrValue, b: IrValue, first: int) -> IrValue:
+def interleaved(builder: Builder, a: IrValue, b: IrValue, first: int) -> IrValue:
     """Elements of a and b in turns, from element `first` of both on."""
     chosen = [first + lane // 2 + lane % 2 * LANES for lane in range(LANES)]
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(WORD, LANES), chosen))

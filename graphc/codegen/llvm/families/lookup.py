@@ -16,6 +16,7 @@ from llvmlite import ir
 from graphc.codegen.elementwise.ops import copied
 from graphc.codegen.llvm.each import each_call
 from graphc.codegen.llvm.elements import NumberReader, whole_or_masked
+from graphc.codegen.llvm.families.numbers import load_integer
 from graphc.codegen.llvm.kernel import INDEX, NativeCall, NativeCalls, kernel_of
 from graphc.codegen.llvm.lanes import (
     LANES,
@@ -86,7 +87,7 @@ def _write_gather(builder: Builder, element: DType, number: DType, rank: int) ->
     last = b.sub(rows, index(1))
 
     def row(lookup: IrValue, indices: list[IrValue]) -> None:
-        found = _number(b, numbers, offset_of(b, index(0), indices, strides), number)
+        found = load_integer(b, numbers, offset_of(b, index(0), indices, strides), number)
         found = b.select(b.icmp_signed("<", found, index(0)), index(0), least(b, found, last))
         source = at(b, table, b.mul(found, columns), element)
         target = at(b, y, b.mul(lookup, columns), element)
@@ -126,15 +127,6 @@ def _each_vector(
         return []
 
     whole_or_masked(builder, remaining, one)
-
-
-def _number(builder: Builder, numbers: IrValue, place: IrValue, dtype: DType) -> IrValue:
-    """An integer of memory, in 64 bits."""
-    address = at(builder, numbers, place, dtype)
-    found = builder.load(address, align=dtype.itemsize, typ=MEMORY[dtype])
-    if dtype == int64:
-        return found
-    return builder.zext(found, INDEX) if dtype == uint8 else builder.sext(found, INDEX)
 
 
 @native_rule("gather_gradient")
@@ -195,7 +187,7 @@ def _write_chains(builder: Builder, number: DType) -> None:
     def enter(step: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
         """The last lookup goes first, so each comes before those that were there."""
         lookup = b.sub(last, step)
-        row = _number(b, numbers, lookup, number)
+        row = load_integer(b, numbers, lookup, number)
         with b.if_then(b.icmp_unsigned("<", row, rows)):
             head = at(b, heads, row, int64)
             b.store(b.load(head, align=8, typ=INDEX), at(b, following, lookup, int64), align=8)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from graphc.codegen.families.maps import own_operands
 from graphc.codegen.llvm.elements import Lying, NumberReader, whole_or_masked
-from graphc.codegen.llvm.families.window_columns import ColumnReader, interleaved
+from graphc.codegen.llvm.families.window_columns import ColumnReader
 from graphc.codegen.llvm.families.windows import Taps, Windows, over_taps, window_numbers
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls, kernel_of
 from graphc.codegen.llvm.lanes import (
@@ -39,6 +39,7 @@ from graphc.codegen.llvm.lanes import (
 )
 from graphc.codegen.llvm.pieces import over_rows, over_vectors, rows_of_piece
 from graphc.codegen.llvm.rules import NativeRule, native_rule
+from graphc.codegen.llvm.tile import interleaved
 from graphc.codegen.text.operands import Operand, Places
 from graphc.codegen.text.scalar import arithmetic_dtype
 from graphc.ir.graph import Node
@@ -396,8 +397,9 @@ class _Pool:
                 )[0]
                 for r in (0, 1)
             )  # fmt: skip
-            for half, stored in enumerate(interleaved(b, even, odd)):
+            for half in (0, 1):
                 first = b.add(w, index(half * LANES))
+                stored = interleaved(b, even, odd, half * (LANES // 2))
                 self._write_row(
                     [t.moved(b, w=first) for t in targets], [stored], b.sub(width, first)
                 )

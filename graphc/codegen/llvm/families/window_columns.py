@@ -101,13 +101,3 @@ class ColumnReader:
         lanes = [2 * lane for lane in range(LANES // 2)]
         chosen = [*lanes, *(LANES + 1 + lane for lane in lanes)]
         return b.shuffle_vector(*halves, ir.Constant(ir.VectorType(WORD, LANES), chosen))
-
-
-def interleaved(builder: Builder, even: IrValue, odd: IrValue) -> list[IrValue]:
-    """Elements of two vectors in turns, as two vectors."""
-    found = []
-    for first in (0, LANES // 2):
-        chosen = [first + lane // 2 + lane % 2 * LANES for lane in range(LANES)]
-        order = ir.Constant(ir.VectorType(WORD, LANES), chosen)
-        found.append(builder.shuffle_vector(even, odd, order))
-    return found

@@ -3,22 +3,19 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen.llvm.native import run
-from codegen.on_cpu import aligned, places_of
+from codegen.llvm.families.natives import run_native
+from codegen.on_cpu import aligned
 
 import graphc as g
 from graphc.codegen.llvm.families import lookup
-from graphc.codegen.llvm.rules import native_rule_of
 from graphc.ir.builder import apply
 from graphc.ops.embedding import Gather, GatherGradient, RowsAttributes
 
 
-def run_native(node, feeds, result):
-    """The native kernels of a node that writes one array."""
+def written(node, feeds, result):
+    """What the native kernels write into an array."""
     arrays = dict(zip((*node.inputs, node.output), (*feeds, result), strict=True))
-    found = native_rule_of(node.op)(node, places_of(arrays))
-    run(found.calls, arrays, found.scratch)
-    return result
+    return run_native(node, arrays)[0]
 
 
 def sums(rows, numbers, dy, begun=None):
@@ -29,7 +26,7 @@ def sums(rows, numbers, dy, begun=None):
     more = [] if begun is None else [g.input("begun", shape, dy.dtype.name)]
     node = apply(GatherGradient, *given, *more, attributes=attributes)
     target = np.full(shape, 77, dy.dtype) if begun is None else begun
-    return run_native(node, (dy, numbers, *([target] if more else [])), target)
+    return written(node, (dy, numbers, *([target] if more else [])), target)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(3, 300), (200, 67), (70, 1)])
@@ -61,7 +58,7 @@ def test_zeros_that_go_around_caches(dtype, columns, monkeypatch):
     numbers, dy = np.array([5, 90, 5]), np.ones((3, columns), dtype)
     given = [g.input("dy", dy.shape, dtype), g.input("numbers", (3,), "int64")]
     node = apply(GatherGradient, *given, attributes=RowsAttributes(100))
-    found = run_native(node, (dy, numbers), aligned(np.full((100, columns), 77, dtype)))
+    found = written(node, (dy, numbers), aligned(np.full((100, columns), 77, dtype)))
     expected = np.zeros((100, columns), dtype)
     expected[5], expected[90] = 2, 1
     np.testing.assert_array_equal(found, expected)
@@ -71,7 +68,7 @@ def test_numbers_out_of_range_read_the_nearest_row_and_are_added_to_none():
     table = np.arange(6, dtype=np.float32).reshape(3, 2)
     numbers = np.array([-7, 3, 1, 2**40])
     given = [g.input("table", table.shape), g.input("numbers", (4,), "int64")]
-    y = run_native(apply(Gather, *given), (table, numbers), np.zeros((4, 2), np.float32))
+    y = written(apply(Gather, *given), (table, numbers), np.zeros((4, 2), np.float32))
     np.testing.assert_array_equal(y, table[[0, 2, 1, 2]])
     dy = np.ones((4, 2), np.float32)
     np.testing.assert_array_equal(sums(3, numbers, dy), [[0, 0], [1, 1], [0, 0]])

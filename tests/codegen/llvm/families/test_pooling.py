@@ -3,12 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen.llvm.native import run
-from codegen.on_cpu import channels_last, places_of
+from codegen.llvm.families.natives import run_native
+from codegen.on_cpu import channels_last
 from ops.test_strides import run as run_numpy
 
 import graphc as g
-from graphc.codegen.llvm.rules import native_rule_of
 from graphc.ir.builder import apply
 from graphc.ops.pool import (
     AveragePool2d,
@@ -65,12 +64,11 @@ def check(node, feeds, like):
     """The native kernels of a node against NumPy's, to the bit."""
     fresh = {v: np.full(v.shape, 77, v.type.dtype.numpy) for v in node.outputs}
     arrays = feeds | {v: like(a) for v, a in fresh.items()}
-    found = native_rule_of(node.op)(node, places_of(arrays))
-    run(found.calls, arrays, found.scratch)
+    results = run_native(node, arrays)
     wanted = run_numpy(node, {v: a.copy() for v, a in (feeds | fresh).items()})
-    for value, expected in zip(node.outputs, wanted, strict=True):
-        np.testing.assert_array_equal(arrays[value].astype(float), expected.astype(float))
-    return [arrays[value] for value in node.outputs]
+    for result, expected in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(result.astype(float), expected.astype(float))
+    return results
 
 
 @pytest.mark.parametrize("like", [np.ascontiguousarray, channels_last])

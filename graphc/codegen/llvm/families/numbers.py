@@ -1,0 +1,40 @@
+"""Floats among a kernel's numbers, and single numbers in memory."""
+
+from __future__ import annotations
+
+import struct
+
+from graphc.codegen.llvm.elements import NumberReader
+from graphc.codegen.llvm.kernel import INDEX
+from graphc.codegen.llvm.lanes import DOUBLE, MEMORY, WORD, Builder, IrValue, at, narrow, splat
+from graphc.ir.types import DType, int64, uint8
+
+
+def bits_of(number: float) -> int:
+    """A float64 as a number of 64 bits."""
+    (found,) = struct.unpack("<q", struct.pack("<d", number))
+    return int(found)
+
+
+def read_float(builder: Builder, given: NumberReader) -> IrValue:
+    """The float64 whose bits are the next number."""
+    return builder.bitcast(given.number(), DOUBLE)
+
+
+def load_integer(builder: Builder, address: IrValue, place: IrValue, dtype: DType) -> IrValue:
+    """An integer of memory, in 64 bits."""
+    found = builder.load(
+        at(builder, address, place, dtype), align=dtype.itemsize, typ=MEMORY[dtype]
+    )
+    if dtype == int64:
+        return found
+    return builder.zext(found, INDEX) if dtype == uint8 else builder.sext(found, INDEX)
+
+
+def store_rounded(
+    builder: Builder, value: IrValue, kind: DType, address: IrValue, dtype: DType
+) -> None:
+    """Write one number, which is held as `kind`, rounded once."""
+    stored = narrow(builder, splat(builder, value), kind, dtype)
+    one = builder.extract_element(stored, WORD(0))
+    builder.store(one, address, align=dtype.itemsize)
