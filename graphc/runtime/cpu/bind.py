@@ -172,7 +172,8 @@ def numpy_calls(
     operands = {**arrays, **dict(zip(copies, workspace, strict=False))}
     rest = {value: strides for value, strides in plan.strided.items() if value not in copies}
     calls = [functools.partial(np.copyto, operands[value], arrays[value]) for value in copies]
-    return [*calls, *bind_node(node, operands, workspace[len(copies) :], rest)]
+    own = len(node.op.workspace(node, plan.device, rest))  # a library's room is behind it
+    return [*calls, *bind_node(node, operands, workspace[len(copies) :][:own], rest)]
 
 
 def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:
