@@ -164,6 +164,12 @@ def channels_last_strides(type: TensorType) -> tuple[int, ...]:
     return batch, channels, height, width
 
 
+def is_channels_last(type: TensorType, strides: tuple[int, ...]) -> bool:
+    """Whether (batch, channels, height, width) lies in one piece with channels innermost."""
+    wanted = zip(type.shape, strides, channels_last_strides(type), strict=True)
+    return all(n == 1 or given == last for n, given, last in wanted)
+
+
 def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The axes with more than one element, from the outermost in memory to the innermost."""
     axes = (axis for axis, extent in enumerate(shape) if extent > 1)

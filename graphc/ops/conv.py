@@ -15,8 +15,8 @@ from graphc.errors import OptionError, ShapeError, whole_number
 from graphc.ir.builder import apply, as_value, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Cost, Op, Recorder
-from graphc.ir.types import TensorType, compute_dtype
+from graphc.ir.op import Array, Cost, Op, Recorder, Strided
+from graphc.ir.types import TensorType, compute_dtype, is_channels_last
 from graphc.ops.accumulation import check_sum, start_sum
 from graphc.ops.choice import cast
 from graphc.ops.cpu.convolution import columns_shape, convolve, convolve_back, correlate
@@ -61,6 +61,16 @@ class Convolution(Op):
         if geometry.is_pointwise:
             return ()
         return (TensorType(columns_shape(geometry, device), node.output.type.dtype),)
+
+    def straightened(self, node: Node, strided: Strided) -> tuple[Value, ...]:
+        """Inputs in one piece are copied only if they are filters: channels-last maps are read."""
+        named = ((self.input_name(i), value) for i, value in enumerate(node.inputs))
+        maps = {value for name, value in named if name in ("x", "dy")}
+        return tuple(
+            value
+            for value in super().straightened(node, strided)
+            if value not in maps or not is_channels_last(value.type, strided[value])
+        )
 
 
 class Conv2d(Convolution):

@@ -14,8 +14,8 @@ from graphc.ir.types import (
     TensorType,
     align,
     bfloat16,
-    channels_last_strides,
     float32,
+    is_channels_last,
     memory_order,
     pieces,
 )
@@ -48,16 +48,10 @@ def is_native(node: Node) -> bool:
     return all(value.type.dtype in NATIVE for value in (*node.inputs, node.output))
 
 
-def is_channels_last(type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Whether maps lie in one piece with their channels innermost."""
-    wanted = zip(type.shape, strides, channels_last_strides(type), strict=True)
-    return all(n == 1 or given == last for n, given, last in wanted)
-
-
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
     """Whether the library reads or writes an operand where it lies so: maps in one piece,
-    channels-last or row-major, filters anyhow."""
-    if not is_native(node) or name not in ("x", "y", "dx", "dy"):
+    channels-last or row-major, filters anyhow. NumPy's kernels do, too."""
+    if name not in ("x", "y", "dx", "dy"):
         return True
     if is_channels_last(type, strides):
         return True

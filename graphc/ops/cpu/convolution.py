@@ -1,7 +1,8 @@
 """Convolution on the CPU: products with the unfolded input (im2col).
 
 The input is unfolded tile by tile into scratch from the plan, within the device's workspace limit,
-and each tile is multiplied at once. 1x1 windows need no unfolding.
+and each tile is multiplied at once. 1x1 windows need no unfolding. Maps lie row-major or
+channels-last: a product then reads or writes matrices by columns, which NumPy leaves to its BLAS.
 """
 
 from __future__ import annotations
@@ -154,7 +155,9 @@ def correlate(
 ) -> None:
     """dw += what dy and x give."""
     groups, product = geometry.attributes.groups, scratch[-1]
-    total = dw.reshape(product.shape)
+    k, *filter = geometry.w
+    total = dw.reshape(groups, k // groups, *filter)  # a view, wherever filters lie
+    addend = product.reshape(total.shape)
     source = _grouped(dy, groups)
     if geometry.is_pointwise:
         whole = range(geometry.y[2])
@@ -164,7 +167,7 @@ def correlate(
     for part, rows, columns in tiles:
         for out, inner in zip(_flat_rows(source[part], rows), columns, strict=True):
             np.matmul(out, inner.swapaxes(-1, -2), out=product)
-            np.add(total, product, out=total)
+            np.add(total, addend, out=total)
 
 
 def _unfolded(geometry: Geometry, x: Array, buffer: Array) -> Iterator[tuple[slice, range, Array]]:

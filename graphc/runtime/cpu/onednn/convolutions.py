@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from graphc.codegen.convolution.native import copied_images, is_channels_last
+from graphc.codegen.convolution.native import copied_images
 from graphc.codegen.text.operands import Place, Places
 from graphc.ir.graph import Node, Value
-from graphc.ir.types import align, channels_last_strides, float32
+from graphc.ir.types import align, channels_last_strides, float32, is_channels_last
 from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Geometry
 from graphc.runtime.cpu.onednn.copies import moved, reordered, repeats, strides_of
