@@ -1,8 +1,7 @@
 """Kernels of line programs by columns: the innermost axis is kept, each lane is a line of its own.
 
 A piece is a strip of up to `COLUMNS` lines that lie beside one another. Their numbers lie on the
-stack, and elements are taken by blocks of `ROWS` rows: a block is added up in registers, some
-vectors beside one another, and its sum is added to the totals on the stack.
+stack. Elements are taken `GROUP` rows at a time, from one end of the strip to the other.
 """
 
 from __future__ import annotations
@@ -13,22 +12,28 @@ from graphc.codegen.llvm.elements import Reached, evaluate, load_lanes, load_row
 from graphc.codegen.llvm.lanes import (
     HELD,
     IrValue,
+    at,
     index,
     loop,
+    prefetch,
     stack,
     vector,
 )
 from graphc.codegen.llvm.line_structure import Named, Stage
 from graphc.codegen.llvm.line_writer import LineOperand, LineWriter, Take
 from graphc.codegen.llvm.places import advanced, least, split
+from graphc.codegen.llvm.reduction import Combined
 from graphc.codegen.llvm.scalar import LaneCode
 from graphc.ir.types import DType, bool_
 
-COLUMNS = 512
+COLUMNS = 1024
 """Most lines of a piece."""
-ROWS = 16
-"""Rows of a block."""
+ROWS = 64
+"""Rows of a block: added up before float64 takes their sum."""
+GROUP = 4
+"""Rows that are read beside one another: as many streams as a processor fetches ahead."""
 
+RangeBody = Callable[[IrValue, IrValue], None]
 RowBody = Callable[[list[Reached], list[IrValue]], Sequence[IrValue]]
 
 
@@ -95,14 +100,14 @@ class ColumnWriter(LineWriter):
                 load_row(b, code, each)
         load_lanes(b, code, reached, place, remaining)
         for name in sorted(names & self.rooms.keys()):
-            room, dtype = self.rooms[name]
-            code.hold(name, dtype, self.loaded(room, dtype, place))
+            code.hold(name, self.rooms[name][1], self.held(name, place))
         return code
 
-    def loaded(self, room: IrValue, dtype: DType, place: IrValue) -> IrValue:
+    def held(self, name: str, place: IrValue) -> IrValue:
         """`LANES` numbers on the stack."""
-        b, type = self.builder, vector(HELD[dtype])
-        return b.load(b.gep(room, [place], source_etype=HELD[dtype]), typ=type, align=4)
+        room, dtype = self.rooms[name]
+        address = self.builder.gep(room, [place], source_etype=HELD[dtype])
+        return self.builder.load(address, typ=vector(HELD[dtype]), align=4)
 
     def hold(self, name: str, dtype: DType, place: IrValue, value: IrValue) -> None:
         """Lay `LANES` numbers on the stack."""
@@ -129,15 +134,22 @@ class ColumnWriter(LineWriter):
         start = [*split(b, first, self.runs), *carried]
         return loop(b, first, last, 1, start, row)[axes:]
 
-    def over_blocks(self, body: Callable[[IrValue, IrValue], None]) -> None:
+    def over_blocks(self, body: RangeBody) -> None:
         """A loop over blocks of rows; `body` gets the first row and the one behind the last."""
+        self._over_ranges(self.first_row, self.last_row, ROWS, body)
+
+    def over_groups(self, first: IrValue, last: IrValue, body: RangeBody) -> None:
+        """A loop over the groups of rows of a block."""
+        self._over_ranges(first, last, GROUP, body)
+
+    def _over_ranges(self, first: IrValue, last: IrValue, step: int, body: RangeBody) -> None:
         b = self.builder
 
-        def block(first: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-            body(first, least(b, b.add(first, index(ROWS)), self.last_row))
+        def part(top: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
+            body(top, least(b, b.add(top, index(step)), last))
             return ()
 
-        loop(b, self.first_row, self.last_row, ROWS, (), block)
+        loop(b, first, last, step, (), part)
 
     def load_rows(
         self, code: LaneCode, reached: Sequence[Reached], place: IrValue, remaining: IrValue | None
@@ -153,60 +165,88 @@ class ColumnWriter(LineWriter):
     def reduce(self, stage: Stage) -> None:
         """Write a reduction; its results are then on the stack."""
         b, combined = self.builder, stage.combined
-        names, made = self.structure.needed(stage.expressions)
-        operands = self.varying(names, self.structure.inputs)
-        for each in combined:
-            self.room(f"total of {each.name}", each.total)
 
-        def begin(
-            places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
-        ) -> Sequence[IrValue]:
-            for each in combined:
-                self.hold(f"total of {each.name}", each.total, places[0], each.identity(each.total))
-            return ()
-
-        def block(first: IrValue, last: IrValue) -> None:
+        def begin(first: bool) -> Take:
             def take(
                 places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
             ) -> Sequence[IrValue]:
-                codes = [self.lane_code(names, place, remaining) for place in places]
-                for code in codes:
-                    code.prepare([e for _, e in stage.expressions])
-
-                def row(reached: list[Reached], sums: list[IrValue]) -> Sequence[IrValue]:
-                    found: list[IrValue] = []
-                    for code, place in zip(codes, places, strict=True):
-                        inner = self.load_rows(code, reached, place, remaining)
-                        self.define_computed(inner, made)
-                        for each, (_, expression) in zip(combined, stage.expressions, strict=True):
-                            value, _ = inner.compute(expression)
-                            found.append(each.take(b, sums[len(found)], value))
-                    return found
-
-                start = [each.identity(each.dtype) for _ in places for each in combined]
-                sums = self.over_rows(operands, first, last, start, row)
-                for number, place in enumerate(places):
-                    for i, each in enumerate(combined):
-                        name = f"total of {each.name}"
-                        total = self.loaded(self.rooms[name][0], each.total, place)
-                        value = each.fold(b, total, sums[number * len(combined) + i])
-                        self.hold(name, each.total, place, value)
+                for c in combined:
+                    name, dtype = (_total(c), c.total) if first else (_block(c), c.dtype)
+                    self.hold(name, dtype, places[0], c.identity(dtype))
                 return ()
 
-            self.over_strip(self.structure.together(stage.expressions), take)
+            return take
+
+        def fold(
+            places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+        ) -> Sequence[IrValue]:
+            for c in combined:
+                total = self.held(_total(c), places[0])
+                value = c.fold(b, total, self.held(_block(c), places[0]))
+                self.hold(_total(c), c.total, places[0], value)
+            return ()
 
         def end(
             places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
         ) -> Sequence[IrValue]:
-            for each in combined:
-                room = self.rooms[f"total of {each.name}"][0]
-                value = each.rounded(b, self.loaded(room, each.total, places[0]))
-                self.hold(each.name, each.dtype, places[0], value)
+            for c in combined:
+                value = c.rounded(b, self.held(_total(c), places[0]))
+                self.hold(c.name, c.dtype, places[0], value)
             return ()
 
-        self.over_strip(1, begin)
+        def block(first: IrValue, last: IrValue) -> None:
+            self.over_strip(1, begin(False))
+            self.over_groups(first, last, lambda top, bottom: self.add_rows(stage, top, bottom))
+            self.over_strip(1, fold)
+
+        self.over_strip(1, begin(True))
         self.over_blocks(block)
         self.over_strip(1, end)
+
+    def add_rows(self, stage: Stage, first: IrValue, last: IrValue) -> None:
+        """Write how some rows are added to a block's sums."""
+        combined = stage.combined
+        names, made = self.structure.needed(stage.expressions)
+        operands = self.varying(names, self.structure.inputs)
+
+        def take(
+            places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
+        ) -> Sequence[IrValue]:
+            codes = [self.lane_code(names, place, remaining) for place in places]
+            for code in codes:
+                code.prepare([e for _, e in stage.expressions])
+
+            def row(reached: list[Reached], sums: list[IrValue]) -> Sequence[IrValue]:
+                found: list[IrValue] = []
+                for operand, each in zip(operands, reached, strict=True):
+                    self.fetch_ahead(operand, each, places)
+                for code, place in zip(codes, places, strict=True):
+                    inner = self.load_rows(code, reached, place, remaining)
+                    self.define_computed(inner, made)
+                    for c, (_, expression) in zip(combined, stage.expressions, strict=True):
+                        value, _ = inner.compute(expression)
+                        found.append(c.take(self.builder, sums[len(found)], value))
+                return found
+
+            start = [self.held(_block(c), place) for place in places for c in combined]
+            sums = iter(self.over_rows(operands, first, last, start, row))
+            for place in places:
+                for c in combined:
+                    self.hold(_block(c), c.dtype, place, next(sums))
+            return ()
+
+        self.over_strip(self.structure.together(stage.expressions), take)
+
+    def fetch_ahead(self, operand: LineOperand, row: Reached, places: Sequence[IrValue]) -> None:
+        """Have the same columns of a row of the next group brought into the cache: rows that are
+        read in turns are no stream that a processor knows. An address beyond the tensor does no
+        harm."""
+        b, own = self.builder, operand.lying
+        if own.step != "unit" or own.counts or not operand.runs:
+            return
+        ahead = b.mul(operand.runs[-1], index(GROUP))
+        for place in places:
+            prefetch(b, at(b, row.base, b.add(place, ahead), own.dtype))
 
     def numbers(self, stage: Stage) -> None:
         """Write the numbers of lines that expressions make of earlier ones."""
@@ -231,7 +271,7 @@ class ColumnWriter(LineWriter):
         sources = self.varying(names, structure.inputs)
         targets = [self.operands[name] for name, _ in structure.per_element]
 
-        def block(first: IrValue, last: IrValue) -> None:
+        def group(first: IrValue, last: IrValue) -> None:
             def take(
                 places: list[IrValue], remaining: IrValue | None, held: list[IrValue]
             ) -> Sequence[IrValue]:
@@ -250,7 +290,7 @@ class ColumnWriter(LineWriter):
 
             self.over_strip(1, take)
 
-        self.over_blocks(block)
+        self.over_groups(self.first_row, self.last_row, group)
 
     def store_lines(self) -> None:
         """Write the outputs with one element a line."""
@@ -271,3 +311,11 @@ class ColumnWriter(LineWriter):
             return ()
 
         self.over_strip(1, take)
+
+
+def _block(combined: Combined) -> str:
+    return f"block of {combined.name}"
+
+
+def _total(combined: Combined) -> str:
+    return f"total of {combined.name}"

@@ -45,15 +45,30 @@ def polynomial(builder: Builder, x: IrValue, coefficients: Sequence[float]) -> I
 
 
 def exponential(builder: Builder, x: IrValue) -> IrValue:
-    """exp(x) = 2^n · exp(r) with |r| <= log(2) / 2."""
-    single = x.type == F32
-    low, high = (-104.0, 89.0) if single else (-746.0, 710.0)
+    """exp(x) of any x, also where it is infinite, 0 or no normal number."""
+    low, high = (-104.0, 89.0) if x.type == F32 else (-746.0, 710.0)
     x = builder.select(
         builder.fcmp_ordered("<", x, constant(x.type, low)), constant(x.type, low), x
     )
     x = builder.select(
         builder.fcmp_ordered(">", x, constant(x.type, high)), constant(x.type, high), x
     )
+    result, power = _exponential_parts(builder, x)
+    half = builder.ashr(power, constant(power.type, 1))
+    # By two factors: 2^n alone may be no normal number, and only the second product rounds.
+    result = builder.fmul(result, _power_of_two(builder, half))
+    return builder.fmul(result, _power_of_two(builder, builder.sub(power, half)))
+
+
+def bounded_exponential(builder: Builder, x: IrValue) -> IrValue:
+    """exp(x) of float32 between -87 and 88, where it is a normal number."""
+    result, power = _exponential_parts(builder, x)
+    return builder.fmul(result, _power_of_two(builder, power))
+
+
+def _exponential_parts(builder: Builder, x: IrValue) -> tuple[IrValue, IrValue]:
+    """exp(r) and n of exp(x) = 2^n · exp(r), with |r| <= log(2) / 2."""
+    single = x.type == F32
     # Adding 1.5 · 2^23 leaves the nearest integer in the lowest bits, also of NaN some integer.
     magic = constant(x.type, 1.5 * 2.0 ** (23 if single else 52))
     raised = intrinsic(builder, "fma", x, constant(x.type, 1 / math.log(2)), magic)
@@ -61,18 +76,12 @@ def exponential(builder: Builder, x: IrValue) -> IrValue:
     upper, lower = (0.693359375, -2.12194440e-4) if single else _LOG2
     r = intrinsic(builder, "fma", n, constant(x.type, -upper), x)
     r = intrinsic(builder, "fma", n, constant(x.type, -lower), r)
-    if single:
-        square = builder.fmul(r, r)
-        rest = intrinsic(builder, "fma", polynomial(builder, r, _EXP32), square, r)
-        result = builder.fadd(rest, constant(x.type, 1.0))
-    else:
-        result = polynomial(builder, r, [1 / math.factorial(k) for k in range(13, -1, -1)])
     integer = vector(WORD if single else INDEX)
     power = builder.sub(builder.bitcast(raised, integer), builder.bitcast(magic, integer))
-    half = builder.ashr(power, constant(integer, 1))
-    # By two factors: 2^n alone may be no normal number, and only the second product rounds.
-    result = builder.fmul(result, _power_of_two(builder, half))
-    return builder.fmul(result, _power_of_two(builder, builder.sub(power, half)))
+    if not single:
+        return polynomial(builder, r, [1 / math.factorial(k) for k in range(13, -1, -1)]), power
+    rest = intrinsic(builder, "fma", polynomial(builder, r, _EXP32), builder.fmul(r, r), r)
+    return builder.fadd(rest, constant(x.type, 1.0)), power
 
 
 _LOG2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
@@ -166,7 +175,11 @@ def hyperbolic_tangent(builder: Builder, x: IrValue) -> IrValue:
     square = builder.fmul(x, x)
     rest = builder.fmul(polynomial(builder, square, _TANH32), square)
     near = intrinsic(builder, "fma", rest, x, x)
-    grown = exponential(builder, builder.fadd(size, size))
+    # From 10 on it is 1.
+    within = builder.select(
+        builder.fcmp_ordered(">", size, constant(F32, 10.0)), constant(F32, 10.0), size
+    )
+    grown = bounded_exponential(builder, builder.fadd(within, within))
     part = builder.fdiv(constant(F32, 2.0), builder.fadd(grown, constant(F32, 1.0)))
     far = builder.fsub(constant(F32, 1.0), part)
     far = intrinsic(builder, "copysign", far, x)
@@ -191,7 +204,7 @@ def error_function(builder: Builder, x: IrValue) -> IrValue:
     power = intrinsic(
         builder, "fma", polynomial(builder, within, _ERF32_FAR), within, builder.fneg(within)
     )
-    far = builder.fsub(constant(F32, 1.0), exponential(builder, power))
+    far = builder.fsub(constant(F32, 1.0), bounded_exponential(builder, power))
     far = intrinsic(builder, "copysign", far, x)
     is_far = builder.fcmp_ordered(">", size, constant(F32, 0.921875))
     return builder.select(is_far, far, near)

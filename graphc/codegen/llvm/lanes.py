@@ -207,6 +207,13 @@ def store(
     builder.call(function, [stored, address, ir.Constant(WORD, size), mask])
 
 
+def prefetch(builder: Builder, address: IrValue) -> None:
+    """Have a cache line brought into the cache, if there is one at that address."""
+    function = declared(builder, "llvm.prefetch.p0", ir.VoidType(), [POINTER, WORD, WORD, WORD])
+    to_read, keep, of_data = (ir.Constant(WORD, number) for number in (0, 3, 1))
+    builder.call(function, [address, to_read, keep, of_data])
+
+
 def gather(
     builder: Builder, base: IrValue, step: IrValue, dtype: DType, mask: IrValue | None = None
 ) -> IrValue:
