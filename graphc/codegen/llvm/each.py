@@ -36,6 +36,7 @@ from graphc.codegen.llvm.lanes import (
     loop,
     stack,
 )
+from graphc.codegen.llvm.pieces import PIECE, rows_of_piece
 from graphc.codegen.llvm.places import advanced, least, offset_of, split
 from graphc.codegen.llvm.scalar import LaneCode, supports
 from graphc.codegen.llvm.tile import fill_tile
@@ -44,8 +45,6 @@ from graphc.codegen.text.scalar import arithmetic_dtype, floating
 from graphc.ir.expression import Expression
 from graphc.ir.types import DType
 
-PIECE = 16384
-"""About how many places a piece has: more than starting it costs, less than a cache holds."""
 TILE_ROWS, TILE_COLUMNS = 64, 256
 """The places of a piece where some input is turned."""
 SHORTEST_TURNED = 8
@@ -124,7 +123,7 @@ def _call(
         pieces = math.prod(outer[:-1]) * parts * -(-row // columns)
     else:
         columns = min(PIECE, row)
-        rows = max(1, PIECE // row)
+        rows = rows_of_piece(row)
         parts = -(-math.prod(outer) // rows)
         pieces = parts * -(-row // columns)
     numbers = [*outer, row, rows, columns, parts]

@@ -23,12 +23,11 @@ from graphc.codegen.llvm.line_structure import (
     seen,
     structure_of,
 )
+from graphc.codegen.llvm.pieces import rows_of_piece
 from graphc.codegen.llvm.rows import BLOCK, RowWriter
 from graphc.codegen.text.operands import Operand, collapse, row_major
 from graphc.ir.types import TensorType, float32
 
-PIECE = 16384
-"""About how many elements a piece of several short lines has."""
 ENOUGH_PIECES = 16
 """Pieces from which on whole lines keep a machine busy."""
 PARTS = 32
@@ -120,7 +119,7 @@ def _rows_call(op: str, program: Lines, chunks: int) -> NativeCall | None:
         for (o, _, part), own, run in zip(operands, kept_strides, run_strides, strict=True)
     ]
     length, run_count = math.prod(program.shape[axis] for axis in row), math.prod(runs)
-    lines, block = program.lines * chunks, max(1, PIECE // (program.length // chunks))
+    lines, block = program.lines * chunks, rows_of_piece(program.length // chunks)
     shares = [0, run_count, 0, length]
     if chunks > 1 and run_count > 1:
         shares[:2] = [-(-run_count // chunks)] * 2
