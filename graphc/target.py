@@ -16,7 +16,7 @@ from typing import ClassVar
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.types import TensorType, outer_axes
+from graphc.ir.types import TensorType, contiguous_strides, outer_axes
 
 MOST_PIECES = 4096
 """The most pieces of memory that a part of a concatenation may lie in, where each takes a call."""
@@ -65,6 +65,10 @@ class Target:
         They are the first tensors of its workspace; a kernel that copies by itself has none here.
         """
         return ()
+
+    def copied_strides(self, node: Node, value: Value, strided: Strided) -> tuple[int, ...]:
+        """The byte strides of such a copy, which lies in one piece."""
+        return contiguous_strides(value.type)
 
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         """The tensors that the node's kernel needs while it runs, in their order.

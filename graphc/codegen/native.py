@@ -77,6 +77,11 @@ class NativeTarget(Target, kind="native"):
         }
         return tuple(found)
 
+    def copied_strides(self, node: Node, value: Value, strided: Strided) -> tuple[int, ...]:
+        if isinstance(node.op, Convolution):
+            return convolutions.copied_strides(value.type, strided[value])
+        return super().copied_strides(node, value, strided)
+
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         copies = self.copies(node, strided)
         rest = {value: strides for value, strides in strided.items() if value not in copies}
@@ -170,8 +175,8 @@ def _written(program: Each | Along, rooms: int) -> NativeCalls | None:
     return None if call is None else NativeCalls((call,))
 
 
-def straightening(value: Value, places: Places, copy: Scratch, address: int) -> NativeCall:
-    """The call that copies a value into one piece at that address."""
-    call = each_call(straightened(value, places, copy, address))
+def straightening(value: Value, places: Places, copy: Scratch, piece: Place) -> NativeCall:
+    """The call that copies a value into one piece at that place."""
+    call = each_call(straightened(value, places, copy, piece))
     assert call is not None, "elements of every dtype can be copied"
     return call

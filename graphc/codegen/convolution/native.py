@@ -14,10 +14,13 @@ from graphc.ir.types import (
     TensorType,
     align,
     bfloat16,
+    channels_last_strides,
+    contiguous_strides,
     float32,
     is_channels_last,
     memory_order,
     pieces,
+    same_order,
 )
 from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Geometry
@@ -57,6 +60,13 @@ def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, .
         return True
     order = memory_order(type.shape, strides)
     return pieces(type, strides) == 1 and order == tuple(sorted(order))
+
+
+def copied_strides(type: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a copy into one piece: maps keep the order of their axes, so that they are
+    summed as those that lie in one piece."""
+    last = channels_last_strides(type) if type.rank == 4 else strides
+    return last if same_order(type, strides, last) else contiguous_strides(type)
 
 
 def copied_images(copied: Sequence[Value]) -> int:

@@ -51,11 +51,10 @@ def copied(x: Value, y: Value, places: Places) -> Each:
     return Each("copy", y.shape, (source,), (target,), {"y": IDENTITY})
 
 
-def straightened(x: Value, places: Places, target: Scratch, address: int) -> Each:
-    """A program that copies x into one piece at that address."""
+def straightened(x: Value, places: Places, target: Scratch, piece: Place) -> Each:
+    """A program that copies x into a scratch tensor, which lies at that place."""
     source = operand("x", x, places[x], x.shape)
-    piece = operand("y", x, in_one_piece(x.type, address), x.shape)
-    alike = replace(piece, buffer=target)
+    alike = replace(operand("y", x, piece, x.shape), buffer=target)
     return Each("copy", x.shape, (source,), (alike,), {"y": IDENTITY})
 
 

@@ -169,7 +169,13 @@ def numpy_calls(
     if all(plan.placements[value].how == "view" for value in node.outputs):
         return []
     workspace, copies = _workspace(plan, arena, node), plan.target.copies(node, plan.strided)
-    operands = {**arrays, **dict(zip(copies, workspace, strict=False))}
+    pieces = {
+        value: np.lib.stride_tricks.as_strided(
+            room, strides=plan.target.copied_strides(node, value, plan.strided)
+        )
+        for value, room in zip(copies, workspace, strict=False)
+    }
+    operands = {**arrays, **pieces}
     rest = {value: strides for value, strides in plan.strided.items() if value not in copies}
     calls = [functools.partial(np.copyto, operands[value], arrays[value]) for value in copies]
     own = len(node.op.workspace(node, plan.device, rest))  # a library's room is behind it

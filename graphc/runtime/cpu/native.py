@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphc.codegen.llvm.kernel import NativeCall
 from graphc.codegen.native import is_native, native_calls, straightening
 from graphc.codegen.node_calls import Buffer, Scratch
-from graphc.codegen.text.operands import Place, in_one_piece
+from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import align, contiguous_strides
 from graphc.plans.memory_plan import MemoryPlan
@@ -75,9 +75,10 @@ def _calls(
     calls: list[_Kernel | Execution] = []
     for number, value in enumerate(plan.target.copies(node, plan.strided)):
         copy = Scratch(number)
-        call = straightening(value, places, copy, start)
+        piece = Place(start, plan.target.copied_strides(node, value, plan.strided))
+        call = straightening(value, places, copy, piece)
         calls.append(_with_addresses(call, {value: places[value].address, copy: start}))
-        own[value] = in_one_piece(value.type, start)
+        own[value] = piece
         start += align(value.type.bytes, plan.alignment)
     if not is_native(node):
         found = executions(node, own, start, max(0, end - start), threads)

@@ -118,7 +118,7 @@ def _bound(
     own = {value: places[value] for value in (*node.inputs, *node.outputs)}
     for number, (value, start) in enumerate(zip(room.copies, starts, strict=False)):
         copy = Scratch(number)
-        launch = elementwise(straightened(value, places, copy, start))
+        launch = elementwise(straightened(value, places, copy, in_one_piece(value.type, start)))
         yield _launched(launch, {value: places[value].address, copy: start})
         own[value] = in_one_piece(value.type, start)
     if cudnn is not None:

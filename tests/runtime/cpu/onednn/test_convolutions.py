@@ -8,7 +8,8 @@ from runtime.cpu.onednn.calls import assert_close, drawn, has_avx512, moved, nee
 from runtime.cpu.onednn.convolutions import LAST, by_definition, lying, nodes
 
 from graphc.codegen.convolution import native
-from graphc.codegen.convolution.native import native_bytes, takes_strides
+from graphc.codegen.convolution.native import copied_strides, native_bytes, takes_strides
+from graphc.ir.types import channels_last_strides, contiguous_strides
 
 pytestmark = needs_library
 
@@ -50,7 +51,8 @@ CASES = {
 @pytest.mark.parametrize("which", [FORWARD, INPUT, WEIGHT])
 @pytest.mark.parametrize("case", CASES)
 def test_a_convolution_on_channels_last_maps(case, which):
-    assert check(nodes(**CASES[case])[which]) is not None
+    found = check(nodes(**CASES[case])[which])
+    assert found is not None or not has_avx512()
 
 
 @pytest.mark.parametrize("which", [FORWARD, INPUT, WEIGHT])
@@ -157,6 +159,9 @@ def test_what_the_planner_may_count_on():
         assert takes_strides(node, "x", x.type, lying(drawn(x), order).strides) is taken
     part = np.zeros((3, 9, 11, 17), np.float32).transpose(0, 3, 1, 2)[:, :16]
     assert not takes_strides(node, "x", x.type, part.strides)
+    assert copied_strides(x.type, part.strides) == channels_last_strides(x.type)
+    turned = np.zeros((3, 16, 11, 9), np.float32).swapaxes(2, 3)
+    assert copied_strides(x.type, turned.strides) == contiguous_strides(x.type)
     assert takes_strides(node, "w", w.type, lying(drawn(w), (3, 1, 0, 2)).strides)
 
 
