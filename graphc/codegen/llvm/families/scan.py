@@ -1,5 +1,8 @@
 """Running sums: a vector has one element of each of `LANES` lines, and goes along them.
 
+Where a line's elements are neighbours, squares of `LANES` lines and places are read and written by
+rows, and transposed in registers.
+
 So a line's elements are added one after another, as NumPy adds them. An element is read before the
 same one is written, so y may lie over x.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from graphc.codegen.llvm.elements import NumberReader, whole_or_masked
 from graphc.codegen.llvm.kernel import NativeCall, NativeCalls, kernel_of
@@ -18,6 +22,7 @@ from graphc.codegen.llvm.lanes import (
     IrValue,
     at,
     constant,
+    first_lanes,
     gather,
     held,
     index,
@@ -31,6 +36,7 @@ from graphc.codegen.llvm.lanes import (
 from graphc.codegen.llvm.pieces import PIECE, over_rows
 from graphc.codegen.llvm.places import least, offset_of
 from graphc.codegen.llvm.rules import native_rule
+from graphc.codegen.llvm.tile import transposed
 from graphc.codegen.text.operands import Operand, Places, collapse, operand, order_of
 from graphc.codegen.text.scalar import arithmetic_dtype
 from graphc.ir.graph import Node
@@ -47,6 +53,8 @@ class _Structure:
     """Axes of lines beside that of a vector's lanes."""
     units: tuple[bool, bool]
     """Whether the lines of a vector are neighbours in x, and in y."""
+    squares: Literal["none", "ascending", "descending"]
+    """In which order squares are gone through, where lines are read by them."""
 
 
 @native_rule("cumsum")
@@ -57,15 +65,18 @@ def _cumsum(node: Node, places: Places) -> NativeCalls:
     extents, operands = _lines(x.shape, a.axis, both)
     *outer, lines = extents
     units = (operands[0].strides[-1] in (0, 1), operands[1].strides[-1] in (0, 1))
-    structure = _Structure(x.type.dtype, a.exclusive, len(outer), units)
+    in_rows = lines > 1 and all(own.strides[a.axis] == 1 for own in both)
+    squares = ("descending" if a.reverse else "ascending") if in_rows else "none"
+    structure = _Structure(x.type.dtype, a.exclusive, len(outer), units, squares)
     wide = max(LANES, PIECE // length // LANES * LANES)
     chunks = -(-lines // wide)
     total = chunks * math.prod(outer)
     numbers = [chunks, *outer, lines, wide, length]
     for own, lying in zip(both, operands, strict=True):
         along = own.strides[a.axis]
-        first = along * (length - 1) if a.reverse else 0
-        numbers += [first, -along if a.reverse else along, *lying.strides]
+        turns = a.reverse and not in_rows
+        first = along * (length - 1) if turns else 0
+        numbers += [first, -along if turns else along, *lying.strides]
     kernel = kernel_of("cumsum", structure, lambda builder: _write(builder, structure))
     call = NativeCall(kernel, (x, y), (*numbers, total, 1), total, 2 * elements)
     return NativeCalls((call,))
@@ -98,6 +109,10 @@ def _write(builder: Builder, structure: _Structure) -> None:
         here = [side.moved(outer) for side in sides]
 
         def some(place: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
+            if structure.squares != "none":
+                _sum_squares(b, structure, here, place, lines, length)
+                return ()
+
             def access(mask: IrValue | None) -> list[IrValue]:
                 _sum(b, structure, here, place, length, mask)
                 return []
@@ -170,3 +185,63 @@ def _sum(
         return (total,)
 
     loop(b, index(0), length, 1, (constant(held(structure.dtype), 0),), step)
+
+
+def _sum_squares(
+    builder: Builder,
+    structure: _Structure,
+    sides: Sequence[_Side],
+    line: IrValue,
+    lines: IrValue,
+    length: IrValue,
+) -> None:
+    """Write the loop along `LANES` lines by squares. Lines that do not exist repeat the last one,
+    places that do not are 0, and neither is written."""
+    b, (source, target), dtype = builder, sides, structure.dtype
+    count = b.sdiv(b.add(length, index(LANES - 1)), index(LANES))
+    numbers = [b.add(line, index(lane)) for lane in range(LANES)]
+    last = b.sub(lines, index(1))
+
+    def square(number: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
+        if structure.squares == "descending":
+            number = b.sub(b.sub(count, index(1)), number)
+        first = b.mul(number, index(LANES))
+        remaining = b.sub(length, first)
+        places = [source.address(least(b, each, last), first) for each in numbers]
+        rows = whole_or_masked(
+            b, remaining, lambda mask: [load(b, place, dtype, mask) for place in places]
+        )
+        columns, total = _sums(b, structure, transposed(b, rows), carried[0])
+        results = transposed(b, columns)
+        everything = b.and_(
+            b.icmp_signed(">=", remaining, index(LANES)), b.icmp_signed("<=", numbers[-1], last)
+        )
+
+        def writes(number: int, mask: IrValue | None) -> None:
+            store(b, results[number], target.address(numbers[number], first), dtype, mask)
+
+        with b.if_else(everything) as (then, otherwise):
+            with then:
+                for lane in range(LANES):
+                    writes(lane, None)
+            with otherwise:
+                for lane, each in enumerate(numbers):
+                    exists = b.icmp_signed("<=", each, last)
+                    writes(lane, first_lanes(b, b.select(exists, remaining, index(0))))
+        return (total,)
+
+    loop(b, index(0), count, 1, (constant(held(dtype), 0),), square)
+
+
+def _sums(
+    builder: Builder, structure: _Structure, columns: list[IrValue], total: IrValue
+) -> tuple[list[IrValue], IrValue]:
+    """What is written of each column of a square, and the total after it."""
+    b, dtype = builder, structure.dtype
+    kind, descends = arithmetic_dtype(dtype), structure.squares == "descending"
+    plus = b.fadd if kind.kind == "float" else b.add
+    found = []
+    for column in reversed(columns) if descends else columns:
+        before, total = total, plus(total, widen(b, column, dtype))
+        found.append(narrow(b, before if structure.exclusive else total, kind, dtype))
+    return found[::-1] if descends else found, total

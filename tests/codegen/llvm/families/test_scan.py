@@ -23,7 +23,8 @@ def summed(x, axis, exclusive, reverse):
 
 @pytest.mark.parametrize(("exclusive", "reverse"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((5, 700), 1), ((40, 33), 0), ((3, 50, 7, 19), 1), ((2000,), 0)]
+    ("shape", "axis"),
+    [((37, 701), 1), ((40, 33), 0), ((3, 50, 7, 19), 1), ((2, 16, 48), 2), ((2000,), 0)],
 )
 def test_order_of_additions(shape, axis, exclusive, reverse):
     rng = np.random.default_rng(0)
