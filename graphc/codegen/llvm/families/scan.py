@@ -43,6 +43,9 @@ from graphc.ir.graph import Node
 from graphc.ir.types import DType
 
 
+Squares = Literal["none", "ascending", "descending"]
+
+
 @dataclass(frozen=True, slots=True)
 class _Structure:
     """What the text of a kernel depends on."""
@@ -53,7 +56,7 @@ class _Structure:
     """Axes of lines beside that of a vector's lanes."""
     units: tuple[bool, bool]
     """Whether the lines of a vector are neighbours in x, and in y."""
-    squares: Literal["none", "ascending", "descending"]
+    squares: Squares
     """In which order squares are gone through, where lines are read by them."""
 
 
@@ -66,8 +69,10 @@ def _cumsum(node: Node, places: Places) -> NativeCalls:
     *outer, lines = extents
     units = (operands[0].strides[-1] in (0, 1), operands[1].strides[-1] in (0, 1))
     in_rows = lines > 1 and all(own.strides[a.axis] == 1 for own in both)
-    squares = ("descending" if a.reverse else "ascending") if in_rows else "none"
-    structure = _Structure(x.type.dtype, a.exclusive, len(outer), units, squares)
+    order: Squares = "descending" if a.reverse else "ascending"
+    structure = _Structure(
+        x.type.dtype, a.exclusive, len(outer), units, order if in_rows else "none"
+    )
     wide = max(LANES, PIECE // length // LANES * LANES)
     chunks = -(-lines // wide)
     total = chunks * math.prod(outer)
