@@ -42,7 +42,6 @@ from graphc.codegen.text.scalar import arithmetic_dtype
 from graphc.ir.graph import Node
 from graphc.ir.types import DType
 
-
 Squares = Literal["none", "ascending", "descending"]
 
 
