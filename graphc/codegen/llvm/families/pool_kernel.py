@@ -50,6 +50,8 @@ class Structure:
     axis: int
     stride: int
     """Of windows along a row, if vectors lie there and it is 1 or 2; else 0."""
+    plain: int
+    """The stride of windows along both axes if it is 1 or 2 and they have no dilation; else 0."""
     sources: tuple[Lying, ...]
     targets: tuple[Lying, ...]
 
@@ -87,7 +89,8 @@ class Pool:
         maps = [_Map(o, p, given.some(4)) for o, p in zip(lying, pointers, strict=True)]
         self.sources, self.targets = maps[: len(structure.sources)], maps[len(structure.sources) :]
         self.down, self.across = (
-            Windows.given(builder, given, structure.back) for _ in ("rows", "columns")
+            Windows.given(builder, given, structure.back, structure.plain)
+            for _ in ("rows", "columns")
         )
         self.area, self.extents = given.number(), given.some(4)
         self.kind = arithmetic_dtype(structure.sources[0].dtype)

@@ -34,12 +34,19 @@ def _rule(back: bool, largest: bool, chosen: bool, mean: bool) -> NativeRule:
         stride = node.attributes.stride[1] if axis == COLUMNS else 0
         structure = Structure(
             back, largest, chosen, mean, axis,
-            stride if stride in (1, 2) else 0,
+            stride if stride in (1, 2) else 0, _plain(node),
             tuple(_lying(o, axis) for o in inputs), tuple(_lying(o, axis) for o in outputs),
         )  # fmt: skip
         return NativeCalls((_call(node, structure, [*inputs, *outputs]),))
 
     return rule
+
+
+def _plain(node: Node) -> int:
+    """The stride of windows along both axes if a kernel's text knows it."""
+    stride: int = node.attributes.stride[0]
+    is_known = stride in (1, 2) and node.attributes.stride[1] == stride
+    return stride if is_known and node.attributes.dilation == (1, 1) else 0
 
 
 def _axis(node: Node, output: Operand) -> int:

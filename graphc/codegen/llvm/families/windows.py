@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphc.codegen.llvm.elements import NumberReader
 from graphc.codegen.llvm.lanes import Builder, IrValue, index, loop
@@ -56,9 +56,14 @@ class Windows:
     step: IrValue
 
     @classmethod
-    def given(cls, builder: Builder, given: NumberReader, back: bool) -> Windows:
-        """The windows that the next numbers describe."""
-        return cls(builder, back, *given.some(NUMBERS))
+    def given(cls, builder: Builder, given: NumberReader, back: bool, stride: int) -> Windows:
+        """The windows that the next numbers describe; a stride other than 0 is known, and so is
+        that they have no dilation, which spares divisions."""
+        found = cls(builder, back, *given.some(NUMBERS))
+        if not stride:
+            return found
+        apart, one = index(stride), index(1)
+        return replace(found, stride=apart, dilation=one, period=apart, step=one)
 
     def taps(self, place: IrValue) -> Taps:
         """The taps that meet a place of the output."""
