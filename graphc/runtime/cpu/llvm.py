@@ -74,7 +74,7 @@ def _machine() -> Any:
 
 @functools.cache
 def _linker() -> Any:
-    return llvm.create_lljit_compiler(_machine(), use_jit_link=False)
+    return llvm.create_lljit_compiler(_machine(), use_jit_link=True)
 
 
 def _compiled(text: str) -> bytes:
