@@ -114,6 +114,14 @@ def step_times(content: dict[str, Any]) -> str:
     return "Seconds of a training step over those of torch eager:\n\n" + table(*lines)
 
 
+def planned_times(content: dict[str, Any]) -> str:
+    lines = [("network", "planned ms", "measured ms", "planned over measured")]
+    for row in content["rows"]:
+        times = (f"{row[key] * 1e3:,.0f}" for key in ("planned_seconds", "measured_seconds"))
+        lines.append((row["network"], *times, f"{row['planned_over_measured']:.2f}"))
+    return table(*lines)
+
+
 def planning_times(content: dict[str, Any]) -> str:
     (row,) = (row for row in content["rows"] if row["layers"] == 10_000)
     return (
@@ -219,6 +227,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "gaps of budgets": ("budgets.json", gaps_of_budgets),
     "budgets": ("budgets.json", budgets),
     "step times": ("step_time.json", step_times),
+    "planned times": ("planned_time.json", planned_times),
     "planning times": ("planning_time.json", planning_times),
     "light models": ("light_models.json", light_models),
     "ResNet from ONNX": ("light_models.json", resnet_from_onnx),

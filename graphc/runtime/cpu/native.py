@@ -19,6 +19,10 @@ from graphc.runtime.cpu.step_table import StepTable, pool_of
 from graphc.runtime.kernel_files import cache_folder
 
 
+FLOPS_A_THREAD = 1 << 21
+"""Flops of a product below which a further thread costs more than it saves: some 10 µs of one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Calls of a step: some rows of its table, one after another."""
@@ -81,7 +85,8 @@ def _calls(
         own[value] = piece
         start += align(value.type.bytes, plan.alignment)
     if not is_native(node):
-        found = executions(node, own, start, max(0, end - start), threads)
+        enough = max(1, node.op.cost(node).flops // FLOPS_A_THREAD)
+        found = executions(node, own, start, max(0, end - start), min(threads, enough))
         return None if found is None else [*calls, *found]
     addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
     kernels = native_calls(node, own)
