@@ -1,6 +1,6 @@
 """Seconds of a step by its nodes' measured times, against those that whole steps take.
 
-Each network of step_cases.py is profiled as `graphc profile` does it, and the sum over its nodes is set
+Each network of step_cases.py is profiled as `graphc profile` does it; the sum over its nodes is set
 beside the median of whole steps in the same process. Run: python benchmarks/planned_time.py
 """
 

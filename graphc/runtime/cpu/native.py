@@ -18,7 +18,6 @@ from graphc.runtime.cpu.onednn.primitive import Execution
 from graphc.runtime.cpu.step_table import StepTable, pool_of
 from graphc.runtime.kernel_files import cache_folder
 
-
 FLOPS_A_THREAD = 1 << 21
 """Flops of a product below which a further thread costs more than it saves: some 10 µs of one."""
 
