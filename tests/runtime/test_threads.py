@@ -199,6 +199,16 @@ def test_batches_may_use_the_program_they_are_for(device, folder):
     assert between == [expected[0]] * len(given)
 
 
+def test_a_forked_child_has_threads_of_its_own():
+    """Those of the parent's pool are not in it: a step that waited for them would never end."""
+    x = g.input("x", (512, 512))
+    program = g.compile(outputs=[g.matmul(x, x), g.tanh(x)], threads=2)
+    fed = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32) * 0.1
+    expected = program.step(x=fed)
+    for found in (in_child(lambda: program.step(x=fed)), program.step(x=fed)):
+        assert all((found[name] == expected[name]).all() for name in expected)
+
+
 def test_a_forked_child_has_a_copy_of_its_own():
     plain, program = made("cpu", None), made("cpu", None)
     program.step(feeds(0))

@@ -13,7 +13,8 @@ import ctypes
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -249,9 +250,39 @@ class StepTable:
         if len(self._table) != len(self._rows):
             self._table = np.array(self._rows, ROW)
         table, pool = self._table.ctypes.data, ctypes.addressof(self.pool)
-        reached = _loop()(table, first, end, pool, self._execute)
+        reached = _called(_loop(), table, first, end, pool, self._execute)
         if reached != end:
             raise GraphcError(f"oneDNN refused to run call {reached} of the step")
+
+
+class _Forked:
+    """The thread that makes calls in a forked child.
+
+    libgomp's pool belongs to a thread, and the parent's other threads are not in the child: there,
+    a thread of its own makes the calls, and gets a pool of its own.
+    """
+
+    caller: ClassVar[ThreadPoolExecutor | None] = None
+
+    @classmethod
+    def begin(cls) -> None:
+        cls.caller = ThreadPoolExecutor(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Forked.begin)
+
+
+def _called(loop: Any, *arguments: int) -> int:
+    """What the loop returns, which has ended however this is left."""
+    if _Forked.caller is None:
+        return int(loop(*arguments))
+    call = _Forked.caller.submit(loop, *arguments)
+    try:
+        return int(call.result())
+    except BaseException:
+        wait([call])
+        raise
 
 
 @functools.cache
