@@ -69,8 +69,8 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
-    """Add the options that let nodes run in another order, and in groups."""
-    add_options(parser, PlanOptions, ("reorder", "fuse"))
+    """Add the options that say in which order, in which groups and by what nodes run."""
+    add_options(parser, PlanOptions, ("reorder", "fuse", "kernels"))
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:

@@ -80,10 +80,8 @@ def plan_options(options: argparse.Namespace) -> dict[str, Any]:
     chosen = recipe(options)
     steps = planned_steps(options, chosen)
     trains = options.optimizer != "none"
-    return {
-        **(chosen.compile_options(steps) if trains else chosen.plan_options()),
-        "dump": options.dump,
-    }
+    optimizer = {"optimizer": chosen.make_optimizer(steps)} if trains else {}
+    return {**optimizer, **chosen.plan_options(), "dump": options.dump}
 
 
 def written(options: argparse.Namespace) -> None:

@@ -113,7 +113,7 @@ def with_task(arguments: Sequence[str]) -> list[str]:
 def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str) -> None:
     parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
     add_strategy(parser)
-    add_options(parser, CompileOptions, ("device",))
+    add_options(parser, CompileOptions, ("device", "threads"))
     add_recipe(parser, default)
     add_options(parser, CompileOptions, ("seed",))
     parser.add_argument("--save", metavar="FILE", help="write a checkpoint here as the run goes")

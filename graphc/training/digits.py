@@ -110,10 +110,8 @@ class DigitsTraining(TrainingRun):
         self.steps_per_epoch = len(self.data.train_x) // self.step_images
         steps = epochs * self.steps_per_epoch
         options = recipe.compile_options(steps)
-        training = compile(classified(logits), seed=recipe.seed, dump=dump, **options)
-        self.inference = compile(
-            outputs={"logits": logits}, precision=recipe.precision, device=recipe.device
-        )
+        training = compile(classified(logits), dump=dump, **options)
+        self.inference = compile(outputs={"logits": logits}, **recipe.inference_options())
         sizes = {"layers": layers, "hidden": hidden, "batch": batch}
         super().__init__(recipe, training, steps, task="digits", model=model, **sizes)
 

@@ -49,7 +49,7 @@ class OnnxTraining(TrainingRun):
         dump: str | None = None,
         task: str = "onnx",
     ) -> None:
-        training = compile(loss, seed=recipe.seed, dump=dump, **recipe.compile_options(steps))
+        training = compile(loss, dump=dump, **recipe.compile_options(steps))
         network.initialize(training)
         text = format_graph(builder.trace({"loss": loss}))
         digest = hashlib.sha256(text.encode()).hexdigest()

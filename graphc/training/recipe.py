@@ -66,19 +66,22 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
         flag=Flag("default: the optimizer's", metavar="D", parse=float),
     )
     device: str = same(CompileOptions, "device")
+    threads: int | None = same(RunOptions, "threads")
     seed: int = same(RunOptions, "seed")
 
     def plan_options(self) -> dict[str, Any]:
-        """Keyword arguments for `graphc.compile` and `graphc.plan`, all but the optimizer."""
+        """Keyword arguments for `graphc.plan`, all but the optimizer."""
         return {name: getattr(self, name) for name in (*declared(StepOptions), *PLANNING, "device")}
 
     def compile_options(self, steps: int) -> dict[str, Any]:
-        """The same with the optimizer of a run of that many steps."""
-        return {"optimizer": self.make_optimizer(steps), **self.plan_options()}
+        """Keyword arguments for `graphc.compile` of a run of that many steps."""
+        own = {"optimizer": self.make_optimizer(steps), "threads": self.threads, "seed": self.seed}
+        return {**own, **self.plan_options()}
 
     def inference_options(self) -> dict[str, Any]:
         """Keyword arguments for `graphc.compile` of a program that tests what was trained."""
-        return {"precision": self.precision, "device": self.device}
+        names = ("precision", "device", "kernels", "threads")
+        return {name: getattr(self, name) for name in names}
 
     def make_optimizer(self, steps: int) -> Optimizer:
         """The optimizer with its schedule over `steps` steps; raises `OptionError`."""
@@ -107,8 +110,11 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
     def notes(self, steps: int, done: int, **sizes: Any) -> dict[str, str]:
         """What a checkpoint says of its run: all that decides how it goes on."""
-        settings = {name: getattr(self, name) for name in declared(Recipe) if name not in PLANNING}
+        same_numbers = {*PLANNING, "threads"}
+        settings = {n: getattr(self, n) for n in declared(Recipe) if n not in same_numbers}
         settings |= sizes
+        if self.kernels != "native":
+            settings["kernels"] = self.kernels
         if self.device == "cpu":
             del settings["device"]  # what a GPU computes differs in the last bits
         if self.is_scheduled:
@@ -117,4 +123,4 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
 
 PLANNING = (*declared(RecomputeOptions), *declared(PlacementOptions))
-"""Options that change no number that a step computes."""
+"""Options of the plan, which change no number that a step computes, but for ``kernels``."""

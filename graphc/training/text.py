@@ -90,12 +90,10 @@ class TextTraining(TrainingRun):
         figures: dict[str, Any] = {**network, "vocab": BYTES, "positions": seq_len}
         loss = gpt2("small", batch=batch, drop=drop, **figures)
         options = recipe.compile_options(steps)
-        training = compile(loss, seed=recipe.seed, dump=dump, **options)
+        training = compile(loss, dump=dump, **options)
         self.testing = compile(loss, **recipe.inference_options())
         logits = gpt2_logits("small", batch=1, drop=0.0, dtype="float32", **figures)
-        self.continuing = compile(
-            outputs={"logits": logits}, precision=recipe.precision, device=recipe.device
-        )
+        self.continuing = compile(outputs={"logits": logits}, **recipe.inference_options())
         sizes = {
             "text": hashlib.sha256(text.tobytes()).hexdigest(),
             "batch": batch,

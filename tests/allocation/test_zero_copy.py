@@ -32,7 +32,7 @@ def two_branches(axis=1):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_parts_lie_inside_and_nothing_is_copied(axis):
     _, _, joined, loss = two_branches(axis)
-    program = g.compile(loss, optimizer=g.optim.SGD(0.1))
+    program = g.compile(loss, optimizer=g.optim.SGD(0.1), kernels="numpy")
     plan = program.plan
     node = next(n for n in plan.graph.nodes if n.op.name == "concat" and n.phase == "forward")
     start = plan.address(node.output)
@@ -44,14 +44,14 @@ def test_parts_lie_inside_and_nothing_is_copied(axis):
     assert joined.shape == node.output.shape
 
 
-def test_the_bits_are_those_of_copies():
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+def test_the_bits_are_those_of_copies(kernels):
     feeds = {"x": np.random.default_rng(0).standard_normal(X).astype(np.float32)}
     runs = []
     for allocate in ("none", "inplace", "sharing", "packed"):
         *_, loss = two_branches()
-        program = g.compile(
-            loss, optimizer=g.optim.SGD(0.1), allocate=allocate, poison=True, seed=2
-        )
+        options = {"optimizer": g.optim.SGD(0.1), "allocate": allocate, "kernels": kernels}
+        program = g.compile(loss, **options, poison=True, seed=2)
         losses = [program.step(feeds)["loss"] for _ in range(2)]
         runs.append((losses, dict(program.parameters)))
     for losses, parameters in runs[1:]:
@@ -101,8 +101,8 @@ def test_networks_with_concatenations_need_less(model, monkeypatch):
     assert packed.arena_bytes < 0.97 * copied.arena_bytes
 
 
-def hows(outputs):
-    plan = g.plan(outputs=outputs, training=True)
+def hows(outputs, kernels="native"):
+    plan = g.plan(outputs=outputs, training=True, kernels=kernels)
     node = next(n for n in plan.graph.nodes if n.op.name == "concat")
     return [plan.placements[value].how for value in node.inputs]
 
@@ -130,8 +130,9 @@ def test_a_value_beside_parts_of_itself(reorder, allocate):
     program = g.compile(outputs=outputs, reorder=reorder, allocate=allocate, poison=True)
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     found = program.step(x=x)["z"]
-    np.testing.assert_array_equal(found[:, 2:-2], np.tanh(x))
-    np.testing.assert_array_equal(found, np.pad(np.tanh(x), ((0, 0), (2, 2)), mode="wrap"))
+    whole = found[:, 2:-2]
+    np.testing.assert_array_max_ulp(whole, np.tanh(x.astype(np.float64)).astype(np.float32), 2)
+    np.testing.assert_array_equal(found, np.pad(whole, ((0, 0), (2, 2)), mode="wrap"))
 
 
 def test_a_view_of_all_of_a_value_takes_it_along():
@@ -143,13 +144,14 @@ def test_a_view_of_all_of_a_value_takes_it_along():
 
 
 def test_a_part_that_a_reader_needs_in_one_piece_is_copied():
-    """A softmax writes in one piece; layer norm reads so."""
+    """NumPy's softmax writes in one piece; its layer norm reads so."""
     x = g.input("x", (4, 8))
-    assert "part" not in hows([g.concat([g.softmax(x), g.softmax(g.tanh(x))], axis=1)])
+    both = [g.concat([g.softmax(x), g.softmax(g.tanh(x))], axis=1)]
+    assert "part" not in hows(both, "numpy")
     y = g.tanh(x)
     with g.scope("norm"):
         read = g.layer_norm(y)
-    assert hows([g.concat([y, g.exp(x)], axis=1), read])[0] != "part"
+    assert hows([g.concat([y, g.exp(x)], axis=1), read], "numpy")[0] != "part"
 
 
 def test_what_does_not_pay_is_copied():
@@ -187,7 +189,7 @@ def test_the_peak_is_never_above_that_of_copies():
 @pytest.mark.parametrize("change", ["offset", "strides", "neighbour"])
 def test_the_checker_finds_a_part_that_is_misplaced(change):
     _, _, _, loss = two_branches()
-    plan = g.plan(loss, optimizer=g.optim.SGD(0.1))
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), kernels="numpy")
     check_plan(plan)
     node = next(n for n in plan.graph.nodes if n.op.name == "concat" and n.phase == "forward")
     first, second = node.inputs

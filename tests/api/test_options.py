@@ -84,11 +84,13 @@ def test_the_public_keywords():
         "costs": None,
         "roofline": None,
         "reorder": True,
+        "kernels": "native",
         "fuse": None,
         "device": "cpu",
         "cuda_graph": True,
         "streams": 1,
         "cudnn": False,
+        "threads": None,
         "seed": 0,
         "poison": False,
         "check_finite": False,
@@ -204,7 +206,7 @@ def test_every_option_of_a_plan_with_a_flag_is_on_the_command_line(capsys):
     text = capsys.readouterr().out
     for kind in (PlanOptions, Recipe):
         for name, told in declared(kind).items():
-            if told.flag is not None and name != "seed":
+            if told.flag is not None and name not in declared(RunOptions):
                 assert (told.flag.name or f"--{name.replace('_', '-')}") in text
 
 
@@ -251,9 +253,10 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
         return [path.stem[3:] for path in sorted((tmp_path / name).glob("[0-9]*"))]
 
     forward = ["number-streams", "simplify", "common-subexpressions", "dead-code"]
-    counted = [*forward, "count-steps", "order", "plan"]
-    assert files("plain") == ["forward", "inference", *counted]
-    assert files("training", training=True) == ["forward", *counted]
+    counted, fused = [*forward, "count-steps"], ["fuse", "inline-constants"]
+    assert files("numpy", kernels="numpy") == ["forward", "inference", *counted, "order", "plan"]
+    assert files("plain") == ["forward", "inference", *counted, *fused, "order", "plan"]
+    assert files("training", training=True) == ["forward", *counted, *fused, "order", "plan"]
     assert files("gpu", device="cuda", precision="bf16", optimizer=g.optim.SGD(),
                  recompute="optimal") == [
         "forward", "mixed-precision", *forward, "training-step", "common-subexpressions",
