@@ -15,6 +15,7 @@ import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.errors import PlanError
 from graphc.ir.builder import trace
+from graphc.ir.device import KERNELS
 from graphc.ir.types import contiguous_strides
 from graphc.passes.modes import number_streams
 from graphc.passes.recompute.apply import with_sequence
@@ -26,10 +27,19 @@ def bits(array):
     return np.ascontiguousarray(array).view(np.uint8).tolist() if array.shape else array.tobytes()
 
 
+def run_steps(program, feeds):
+    """Outputs of each step and the states after them, from the states as they were before."""
+    results = [program.step(feed) for feed in feeds]
+    states = dict(program.states)
+    program.reset()
+    return results, states
+
+
 @examples(150)
-@given(networks(), st.sampled_from(OPTIMIZERS), st.sampled_from(RECOMPUTE))
-def test_every_strategy_equals_the_unplanned_run_bit_for_bit(network, optimizer, recompute):
-    expected = None
+@given(networks(), st.sampled_from(OPTIMIZERS), st.sampled_from(RECOMPUTE), st.booleans())
+def test_every_strategy_equals_the_unplanned_run_bit_for_bit(network, optimizer, recompute, native):
+    """Native kernels round in other places than NumPy's: their strategies equal one another."""
+    expected, kernels = None, "native" if native else "numpy"
     for strategy in ALLOCATE:
         program = g.compile(
             network.loss,
@@ -37,10 +47,12 @@ def test_every_strategy_equals_the_unplanned_run_bit_for_bit(network, optimizer,
             optimizer=optimizer,
             recompute=recompute,
             allocate=strategy,
+            kernels=kernels,
             poison=True,
         )
         if expected is None:
-            expected = run_plain(program.graph, network.feeds)
+            feeds = network.feeds
+            expected = run_steps(program, feeds) if native else run_plain(program.graph, feeds)
         for feed, wanted in zip(network.feeds, expected[0], strict=True):
             found = program.step(feed)
             assert {k: bits(v) for k, v in found.items()} == {k: bits(v) for k, v in wanted.items()}
@@ -61,10 +73,11 @@ def test_recomputation_changes_no_bit(network, optimizer):
 
 
 @examples(60)
-@given(networks(), st.randoms(use_true_random=False))
-def test_any_legal_schedule_trains_the_same(network, random):
+@given(networks(), st.randoms(use_true_random=False), st.sampled_from(KERNELS))
+def test_any_legal_schedule_trains_the_same(network, random, kernels):
     """Steps in any order that their operands allow, any of them again and again."""
-    plain = g.plan(network.loss, outputs=network.outputs, optimizer=g.optim.Momentum())
+    options = {"optimizer": g.optim.Momentum(), "kernels": kernels}
+    plain = g.plan(network.loss, outputs=network.outputs, **options)
     graph = plain.graph
     schedule, made = [], set()
     left = list(range(len(graph.nodes)))
@@ -76,7 +89,7 @@ def test_any_legal_schedule_trains_the_same(network, random):
         made.update(graph.nodes[step].outputs)
         again = [s for s in schedule if not graph.nodes[s].op.has_effect]
         schedule += random.choices(again, k=random.randrange(3)) if again else []
-    found = Allocation(with_sequence(graph, schedule)).plan("packed")
+    found = Allocation(with_sequence(graph, schedule), plain.target).plan("packed")
     check_plan(found)
     programs = [g.Program(chosen, poison=True) for chosen in (plain, found)]
     for feed in network.feeds:
@@ -175,7 +188,7 @@ def test_shifted_offset_is_rejected_with_both_culprits(network, data):
 def test_a_buffer_or_workspace_anywhere_is_accepted_only_if_every_read_finds_its_bytes(
     network, data
 ):
-    options = {"recompute": "mirror", "alignment": 16}
+    options = {"recompute": "mirror", "alignment": 16, "kernels": "numpy"}
     plan = g.plan(network.loss, optimizer=g.optim.Momentum(), **options)
     thief = data.draw(st.sampled_from(sorted(plan.buffers, key=lambda b: b.kind != "workspace")))
     victim = data.draw(st.sampled_from(plan.buffers))

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import graphc as g
+from graphc.allocation.allocate import Allocation
 from graphc.errors import TornError
+from graphc.ir.device import planned_device
+from graphc.target import target_of
 
 CLASSES = {"first": 5, "second": 3}
 
@@ -32,10 +35,14 @@ def plan_of(computed=False, **options):
     return g.plan(towers(computed), optimizer=g.optim.Adam(0.01), **options)
 
 
-def interleaved(computed=False):
-    """A plan in which a loss stands behind updates of the other tower."""
-    plan = plan_of(computed)
-    graph = plan.graph
+def interleaved(computed=False, kernels="native"):
+    """A plan in which a loss stands behind updates of the other tower.
+
+    The order is that for NumPy's kernels: a native product's workspace is larger than all values,
+    so no order would take fewer bytes than another.
+    """
+    graph = plan_of(computed, kernels="numpy").graph
+    plan = Allocation(graph, target_of(planned_device("cpu", None, kernels))).plan("packed")
     losses = [n for n in graph.nodes if n.op.name == "softmax_cross_entropy"]
     updates = [n for n in graph.effects if n.op.name == "adam_update"]
     assert graph.position[updates[0]] < graph.position[losses[-1]]
