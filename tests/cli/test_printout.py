@@ -40,7 +40,7 @@ def planned(**options):
     "arguments",
     [
         ["mlp", *SMALL, "--optimizer", "adam", "--clip-norm", "1", "--schedule", "cosine"],
-        ["mlp", "--budget", "2.6MiB"],
+        ["mlp", "--budget", "4MiB"],
         pytest.param(
             ["mlp", *SMALL, "--recompute", "cheap", "--device", "rtx-4090", "--accumulate", "3"],
             marks=pytest.mark.slow,

@@ -214,7 +214,7 @@ def test_only_what_was_tried_is_told(capsys):
     found, _ = lowering(capsys, *wide, "--recompute", "recursive", "--allocate", "inplace")
     assert "--allocate packed" in found
     assert "--recompute recursive" not in found
-    _, out = lowering(capsys, "mlp", *SMALL)
+    _, out = lowering(capsys, "mlp", *SMALL, "--kernels", "numpy")
     assert "The arena is not lowered by batch=2, half of it, --recompute sublinear, " in out
     _, out = lowering(capsys, "mlp", "layers=1", "batch=1", "--optimizer", "none")
     assert "lower" not in out

@@ -3,7 +3,7 @@
 import pytest
 
 from graphc.errors import OptionError
-from graphc.ir.device import CPU, DEVICES, Device, find_device
+from graphc.ir.device import DEVICES, NATIVE_CPU, Device, find_device
 
 
 def test_the_roofline_is_the_larger_of_computing_and_moving():
@@ -14,7 +14,7 @@ def test_the_roofline_is_the_larger_of_computing_and_moving():
 
 
 def test_profiles_have_their_names_and_grow_with_the_generations():
-    assert find_device("cpu") is CPU
+    assert find_device("cpu") is NATIVE_CPU
     assert all(device.name == name for name, device in DEVICES.items())
     generations = [find_device(name) for name in ("cpu", "v100", "a100", "h100", "h200")]
     for rate in ("flops_per_second", "bytes_per_second"):
