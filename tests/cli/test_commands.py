@@ -264,7 +264,7 @@ def test_mistakes_with_plan_files(capsys, tmp_path):
     [
         ([], True, ""),
         (["--no-fuse"], False, "fuse=False"),
-        (["--kernels", "numpy"], False, "kernels='numpy'"),
+        (["--kernels", "numpy"], False, "kernels=numpy"),
         (["--kernels", "numpy", "--fuse"], True, "fuse=True"),
     ],
 )

@@ -154,12 +154,12 @@ def two_branches():
 
 def test_the_order_can_be_kept():
     traced = [n.op.name for n in trace({"y": two_branches()}).nodes]
-    kept = g.plan(outputs={"y": two_branches()}, reorder=False)
+    kept = g.plan(outputs={"y": two_branches()}, reorder=False, kernels="numpy")
     assert [n.op.name for n in kept.graph.nodes] == traced
     assert kept.settings["reorder"] is False
-    moved = g.plan(outputs={"y": two_branches()})
+    moved = g.plan(outputs={"y": two_branches()}, kernels="numpy")
     assert moved.live_bytes < kept.live_bytes
-    paper = g.plan(outputs={"y": two_branches()}, allocate="sharing")
+    paper = g.plan(outputs={"y": two_branches()}, allocate="sharing", kernels="numpy")
     assert [n.op.name for n in paper.graph.nodes] == traced
 
 
@@ -171,10 +171,11 @@ def test_what_gains_nothing_stays():
 def test_budgets_are_met_with_less_recomputation():
     """Where an order alone fits, nothing is computed again."""
     loss = SMALL["gpt2"]()
-    kept = g.plan(loss, optimizer=g.optim.SGD(), reorder=False)
-    moved = g.plan(loss, optimizer=g.optim.SGD())
+    asked = {"optimizer": g.optim.SGD(), "kernels": "numpy"}
+    kept = g.plan(loss, reorder=False, **asked)
+    moved = g.plan(loss, **asked)
     assert moved.arena_bytes < kept.arena_bytes
-    found = g.plan(loss, optimizer=g.optim.SGD(), budget=moved.arena_bytes)
+    found = g.plan(loss, budget=moved.arena_bytes, **asked)
     assert found.recomputation.nodes == 0
 
 

@@ -78,9 +78,11 @@ def test_dumps_and_verification_between_passes(tmp_path):
         "07-widen-products.txt",
         "08-running-sums.txt",
         "09-place-updates.txt",
-        "10-recompute.txt",
-        "11-order.txt",
-        "12-plan.txt",
+        "10-fuse.txt",
+        "11-inline-constants.txt",
+        "12-recompute.txt",
+        "13-order.txt",
+        "14-plan.txt",
         "times.txt",
     ]
     times = (tmp_path / "dump" / "times.txt").read_text().splitlines()

@@ -60,7 +60,7 @@ NETWORKS = [parts_in_place, a_part_and_a_copy, rows_of_an_update, moments, views
 def planned(network):
     outputs, optimizer = network()
     loss = outputs.pop("loss") if optimizer else None
-    found = g.plan(loss, outputs=outputs, optimizer=optimizer, alignment=16)
+    found = g.plan(loss, outputs=outputs, optimizer=optimizer, alignment=16, kernels="numpy")
     return replace(found, alignment=GRID, arena_bytes=found.arena_bytes + GRID)
 
 

@@ -14,7 +14,8 @@ from graphc.plans.memory_plan import Lifetime
 def plan():
     x = g.input("x", (4, 64))
     h = g.tanh(g.linear(x, 64, name="a"))
-    return g.plan(g.mean(g.sigmoid(g.linear(h, 64, name="b"))), optimizer=g.optim.Adam())
+    loss = g.mean(g.sigmoid(g.linear(h, 64, name="b")))
+    return g.plan(loss, optimizer=g.optim.Adam(), kernels="numpy")
 
 
 def broken(plan, index, **changes):
@@ -88,7 +89,8 @@ def test_a_workspace_anywhere_inside_a_value_that_lives_across_its_node():
     """Behind its first bytes too, where no edge of a value is; operand or not."""
     x = g.input("x", (16, 64))
     h = g.tanh(g.softmax(g.tanh(g.linear(x, 64, name="a"))))
-    plan = g.plan(g.mean(g.linear(h, 64, name="b")), optimizer=g.optim.Adam())
+    loss = g.mean(g.linear(h, 64, name="b"))
+    plan = g.plan(loss, optimizer=g.optim.Adam(), kernels="numpy")
     kinds, inside, apart = set(), 0, 0
     for node, room in plan.workspaces.items():
         for buffer, offset in inner_places(plan, node, room):
@@ -156,7 +158,7 @@ def test_a_value_without_a_place(plan):
 def test_overlapping_outputs():
     a, b = g.split(g.input("x", (4, 8)), 2)
     loss = g.softmax_cross_entropy(g.tanh(a) + b, g.input("t", (2,), "int32"))
-    plan = g.plan(loss, allocate="none")
+    plan = g.plan(loss, allocate="none", kernels="numpy")
     node = loss.producer
     loss_buffer = plan.placements[node.outputs[0]].buffer
     target = plan.address(node.outputs[1])

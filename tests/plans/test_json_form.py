@@ -13,6 +13,7 @@ from properties.test_plans import bits
 
 import graphc as g
 from graphc.errors import GraphcError
+from graphc.ir.device import KERNELS
 from graphc.models import MODELS
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, check_alignment
 from graphc.plans.plan_file import checked_plan
@@ -126,10 +127,15 @@ def test_the_same_network_gives_the_same_bytes_but_for_the_last_line(text):
     assert again.splitlines()[-2].startswith('"planning_seconds": ')
 
 
-def test_a_loaded_program_steps_to_the_same_bits(plan, tmp_path):
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_loaded_program_steps_to_the_same_bits(kernels, tmp_path):
+    plan = planned(kernels=kernels)
     g.save_plan(plan, tmp_path / "plan.json")
     programs = [g.Program(p, seed=5) for p in (plan, g.load_plan(tmp_path / "plan.json"))]
     wanted, states = run_plain(plan.graph, FEEDS, seed=5)
+    if kernels == "native":
+        made = programs.pop(0)
+        wanted, states = [made.step(feed) for feed in FEEDS], made.states
     for program in programs:
         for feed, outputs in zip(FEEDS, wanted, strict=True):
             found = program.step(feed)

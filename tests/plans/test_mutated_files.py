@@ -5,9 +5,10 @@ import json
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans.changed_files import sealed
+from plans.changed_files import Text, planned, sealed
 from properties.oracle import run_plain
 from properties.strategies import examples
 from properties.test_plans import bits
@@ -16,6 +17,12 @@ from robustness.mutations import mutate
 import graphc as g
 from graphc.errors import GraphcError
 from graphc.plans.plan_file import checked_plan
+
+
+@pytest.fixture(scope="module")
+def text():
+    """Of a plan for NumPy's kernels, which a run without a plan uses, too."""
+    return Text(planned(kernels="numpy").to_json())
 
 
 def trains_right(found):

@@ -83,7 +83,8 @@ def test_sizes_that_round_alike_are_told_in_bytes_with_separators():
 @pytest.mark.parametrize("network", ["lstm", "gpt2", "unet"])
 @pytest.mark.parametrize("policy", ["cheap", "recursive"])
 def test_stages_are_compared_by_nodes_seconds_and_live_bytes(network, policy):
-    before, after = planned(network), planned(network, recompute=policy)
+    before = planned(network, fuse=False)
+    after = planned(network, fuse=False, recompute=policy)
     told, seen = differences(before, after), 0
     for phase in ("forward", "gradient", "mirror", "update"):
         facts = []
@@ -110,7 +111,8 @@ def test_stages_are_compared_by_nodes_seconds_and_live_bytes(network, policy):
 @pytest.mark.parametrize("policy", ["cheap", "sublinear", "recursive"])
 def test_last_reads(network, policy):
     """Counted anew, by every value's own nodes; views and parts go with what has their bytes."""
-    before, after = planned(network), planned(network, recompute=policy)
+    before = planned(network, fuse=False)
+    after = planned(network, fuse=False, recompute=policy)
     match = {a: b for a, b in pairs(before.graph, after.graph) if a is not None}
     told, counted = differences(before, after), {"an earlier": [], "a later": []}
     for a, b in match.items():

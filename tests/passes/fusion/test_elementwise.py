@@ -207,17 +207,21 @@ def test_for_recomputation_forward_groups_have_one_output():
 # --- the option ---
 
 
-def test_groups_are_for_gpus_unless_asked_for():
+def test_groups_are_for_all_but_numpys_kernels_unless_asked_for():
     def made(**options):
         return g.plan(SMALL["lstm"](), optimizer=g.optim.SGD(), **options)
 
-    assert not fused_nodes(made().graph)
+    assert not fused_nodes(made(kernels="numpy").graph)
+    assert fused_nodes(made(kernels="numpy", fuse=True).graph)
+    assert fused_nodes(made().graph)
+    assert not fused_nodes(made(fuse=False).graph)
     assert fused_nodes(made(device="cuda").graph)
-    assert fused_nodes(made(fuse=True).graph)
     assert not fused_nodes(made(device="cuda", fuse=False).graph)
     assert "fuse" not in made().settings
     assert "fuse" not in made(device="cuda", fuse=True).settings
-    assert made(fuse=True).settings["fuse"] is True
+    assert "fuse" not in made(kernels="numpy").settings
+    assert made(kernels="numpy", fuse=True).settings["fuse"] is True
+    assert made(fuse=False).settings["fuse"] is False
     assert made(device="cuda", fuse=False).settings["fuse"] is False
 
 

@@ -155,7 +155,7 @@ def test_an_infeasible_budget_says_what_would_do():
 
 
 @pytest.mark.parametrize("name", ["preact_resnet", "unet"])
-@pytest.mark.parametrize("options", [{"device": "cuda"}, {"alignment": 8192}])
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"alignment": 8192, "kernels": "numpy"}])
 def test_an_infeasible_budget_names_values_of_the_device_and_alignment_asked_for(name, options):
     """Those at the peak of that very plan, where the CPU's own would name others."""
     with pytest.raises(BudgetError) as caught:
@@ -174,7 +174,7 @@ def test_the_bound_is_the_widest_steps_bytes():
     """By hand: one linear layer's update has weight, gradient and nothing else to hold."""
     x = g.input("x", (64, 64))
     loss = g.mean(g.linear(x, 64, bias=False))
-    found = g.plan(loss, optimizer=g.optim.SGD(), recompute="optimal")
+    found = g.plan(loss, optimizer=g.optim.SGD(), recompute="optimal", kernels="numpy")
     size = 64 * 64 * 4
     # the forward product: weight, input and result
     assert 3 * size <= found.bound_bytes <= found.arena_bytes <= 3 * size + 2048
@@ -225,7 +225,8 @@ def test_kept_values_are_never_made_again():
                     g.keep(h)
         return g.mean(h)
 
-    found = g.plan(network(), optimizer=g.optim.SGD(), max_extra_flops=0.33)
+    options = {"max_extra_flops": 0.33, "kernels": "numpy"}
+    found = g.plan(network(), optimizer=g.optim.SGD(), **options)
     again = {n.copy_of.label for n in found.graph.nodes if n.phase == "mirror"}
     assert again
     assert "layer5/tanh" not in again
