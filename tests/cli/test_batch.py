@@ -102,9 +102,7 @@ def test_few_plans_are_made_where_the_answer_is_huge(policy):
 
 @pytest.mark.parametrize("start", [2, 50, 10**6])
 def test_the_answer_is_the_same_wherever_the_search_begins(start):
-    first, other = (
-        g.largest_batch(make, 60_000, start=begin, **SMALL) for begin in (1, start)
-    )
+    first, other = (g.largest_batch(make, 60_000, start=begin, **SMALL) for begin in (1, start))
     assert first.batch == other.batch
     assert first.plan.arena_bytes == other.plan.arena_bytes
 
