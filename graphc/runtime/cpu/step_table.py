@@ -4,7 +4,8 @@ A row of the table is a kernel with its arguments, or a primitive of oneDNN; see
 a function in LLVM's language, compiled as kernels are. Where a kernel has pieces enough for
 several threads, these come from libgomp's pool, which oneDNN uses too: there is one pool. Threads
 take some pieces at a time as they become free, so one that shares its core with another process
-does not keep the others waiting; what a piece computes does not depend on who computes it.
+does not keep the others waiting; what a piece computes does not depend on who does. Where one
+is waited for long all the same, the next kernels run without it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ROW = np.dtype(
         ("arguments", np.uint64),  # of a primitive
         ("next", np.int64),  # the first piece that no thread has taken yet
         ("share", np.int64),  # how many pieces a thread takes at a time
+        ("ended", np.uint64),  # when the first thread found no piece left
     ]
 )
 """What the loop reads; each field has eight bytes."""
@@ -44,11 +46,20 @@ WORK_A_THREAD = 1 << 15
 SHARES = 4
 """How often each thread takes pieces, where there are enough."""
 
-_LOOP = """
-%row = type { ptr, ptr, ptr, i64, i64, ptr, i64, i64 }
-%pool = type { ptr, ptr, ptr, i64 }
+LONG_WAIT = 1 << 19
+"""Ticks, some 0.2 ms, for which nobody waits for a thread unless a neighbour has taken its core."""
 
-define internal void @worker(ptr %row) {
+LEAST_TURNS, MOST_TURNS = 16, 1024
+"""How many kernels run on one thread after such a wait; more if the next wait is long, too."""
+
+_LOOP = f"""
+%row = type {{ ptr, ptr, ptr, i64, i64, ptr, i64, i64, i64 }}
+%pool = type {{ ptr, ptr, ptr, i64, i64, i64 }}
+
+declare i64 @llvm.readcyclecounter()
+declare i64 @llvm.umin.i64(i64, i64)
+
+define internal void @worker(ptr %row) {{
 entry:
   %function.at = getelementptr %row, ptr %row, i32 0, i32 0
   %function = load ptr, ptr %function.at
@@ -76,10 +87,13 @@ run:
   br label %take
 
 done:
+  %now = call i64 @llvm.readcyclecounter()
+  %ended.at = getelementptr %row, ptr %row, i32 0, i32 8
+  %earlier = atomicrmw umin ptr %ended.at, i64 %now seq_cst
   ret void
-}
+}}
 
-define i64 @graphc_step(ptr %table, i64 %from, i64 %to, ptr %pool, ptr %execute) {
+define i64 @graphc_step(ptr %table, i64 %from, i64 %to, ptr %pool, ptr %execute) {{
 entry:
   %parallel = load ptr, ptr %pool
   %get.at = getelementptr %pool, ptr %pool, i32 0, i32 1
@@ -129,8 +143,19 @@ primitive:
 kernel:
   %threads.at = getelementptr %row, ptr %row, i32 0, i32 4
   %threads = load i64, ptr %threads.at
-  %alone = icmp sle i64 %threads, 1
-  br i1 %alone, label %here, label %shared
+  %small = icmp sle i64 %threads, 1
+  br i1 %small, label %here, label %ask
+
+ask:
+  %alone.at = getelementptr %pool, ptr %pool, i32 0, i32 4
+  %alone = load i64, ptr %alone.at
+  %is.alone = icmp sgt i64 %alone, 0
+  br i1 %is.alone, label %skip, label %shared
+
+skip:
+  %fewer = sub i64 %alone, 1
+  store i64 %fewer, ptr %alone.at
+  br label %here
 
 here:
   call void %function(ptr %first, ptr %second, i64 0, i64 %pieces)
@@ -139,8 +164,26 @@ here:
 shared:
   %next.at = getelementptr %row, ptr %row, i32 0, i32 6
   store i64 0, ptr %next.at
+  %ended.at = getelementptr %row, ptr %row, i32 0, i32 8
+  store i64 -1, ptr %ended.at
   %wanted = trunc i64 %threads to i32
   call void %parallel(ptr @worker, ptr %row, i32 %wanted, i32 0)
+  %now = call i64 @llvm.readcyclecounter()
+  %ended = load i64, ptr %ended.at
+  %waited = sub i64 %now, %ended
+  %is.long = icmp sgt i64 %waited, {LONG_WAIT}
+  %turns.at = getelementptr %pool, ptr %pool, i32 0, i32 5
+  %turns = load i64, ptr %turns.at
+  %twice = shl i64 %turns, 1
+  %half = lshr i64 %turns, 1
+  %more.turns = call i64 @llvm.umin.i64(i64 %twice, i64 {MOST_TURNS})
+  %changed = select i1 %is.long, i64 %more.turns, i64 %half
+  %kept.turns = or i64 %changed, {LEAST_TURNS}
+  store i64 %kept.turns, ptr %turns.at
+  br i1 %is.long, label %go.alone, label %next
+
+go.alone:
+  store i64 %kept.turns, ptr %alone.at
   br label %next
 
 next:
@@ -156,7 +199,7 @@ give.back:
 
 end:
   ret i64 %index
-}
+}}
 """
 """Runs rows `from` to `to` - 1 and returns `to`, or the number of the row that failed.
 
@@ -172,6 +215,8 @@ class Pool(ctypes.Structure):
         ("get", ctypes.c_void_p),
         ("set", ctypes.c_void_p),
         ("threads", ctypes.c_int64),
+        ("alone", ctypes.c_int64),  # kernels that are still to run on one thread
+        ("turns", ctypes.c_int64),  # how many will after the next long wait
     )
 
 
@@ -236,14 +281,14 @@ class StepTable:
         threads = max(1, min(self.pool.threads, pieces, work // WORK_A_THREAD))
         share = max(1, pieces // (threads * SHARES))
         first, second = (array.ctypes.data for array in given)
-        self._rows.append((function, first, second, pieces, threads, 0, 0, share))
+        self._rows.append((function, first, second, pieces, threads, 0, 0, share, 0))
 
     def add_primitive(self, call: Execution) -> None:
         """Add a primitive of oneDNN on its arguments."""
         self._execute = call.function
         self._kept.append(call)
         arguments = ctypes.addressof(call.arguments)
-        self._rows.append((0, call.primitive, call.stream, call.count, 1, arguments, 0, 0))
+        self._rows.append((0, call.primitive, call.stream, call.count, 1, arguments, 0, 0, 0))
 
     def run(self, first: int, end: int) -> None:
         """Run rows `first` to `end` - 1. Raises `GraphcError` where a primitive fails."""
