@@ -96,7 +96,7 @@ class NativeTarget(Target, kind="native"):
             }
             return native_calls(node, places).scratch
         own, library = super().workspace(node, strided), _library_of(node)
-        wanted = 0 if library is None else library.native_bytes(node)
+        wanted = 0 if library is None else library.native_bytes(node, strided)
         missing = wanted - sum(type.bytes for type in own)
         return (*own, TensorType((missing,), uint8)) if missing > 0 else own
 

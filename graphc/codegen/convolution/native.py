@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from graphc.ir.graph import Node, Value
+from graphc.ir.op import Strided
 from graphc.ir.types import (
     TensorType,
     align,
@@ -75,7 +76,7 @@ def copied_images(copied: Sequence[Value]) -> int:
     return max(1, min(copied[0].shape[0], COPIED_BYTES // image))
 
 
-def native_bytes(node: Node) -> int:
+def native_bytes(node: Node, strided: Strided) -> int:
     """The bytes of workspace for a convolution beside what its NumPy kernel needs: filters in
     blocks, and what threads need for themselves."""
     op = node.op

@@ -7,19 +7,29 @@ one another decides no bit.
 
 from __future__ import annotations
 
-from graphc.ir.graph import Node
-from graphc.ir.types import TensorType, align, bfloat16, float32, memory_order, pieces
+import functools
+import math
+from dataclasses import dataclass
+
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Strided
+from graphc.ir.types import DType, TensorType, align, bfloat16, float32, memory_order, pieces
 
 NATIVE = (float32, bfloat16)
 
-BLOCK = 64
-"""Rows and columns are worked on in blocks of at most so many."""
+THREADS = 2
+"""How many threads there is room for: the profile of the CPU has two cores."""
 
-LEAST_BYTES = 64 * 2**10
+ROWS, COLUMNS, CHUNKS = (32, 256), 64, 16
+"""A thread works on a block of so many rows, at least and at most, and columns; where it brings
+the rows together, on at most so many blocks of columns beside one another."""
+
 MOST_BYTES = 4 * 2**20
-"""Bounds of the bytes in which blocks of the operands are brought together and summed. Of oneDNN
-3.2, on two threads, with AVX-512, no product of 4000 was seen that needs more than `native_bytes`
-says; it is at most this, whatever the size of the operands."""
+"""More is asked for by products with tens of thousands of rows and few columns alone, whose sum is
+shared among threads; these run on one thread."""
+
+PADDING = 128
+"""Bytes by which a part of the workspace is shifted at most, to begin at a multiple of as many."""
 
 
 def is_native(node: Node) -> bool:
@@ -27,13 +37,119 @@ def is_native(node: Node) -> bool:
     return all(value.type.dtype in NATIVE for value in (*node.inputs, node.output))
 
 
-def native_bytes(node: Node) -> int:
-    """The bytes of workspace for a product beside what its NumPy kernel needs."""
+def native_bytes(node: Node, strided: Strided) -> int:
+    """The bytes of workspace for a product beside what its NumPy kernel needs.
+
+    `strided` has the strides of values that do not lie row-major in one piece.
+    """
     if not is_native(node):
         return 0
-    matrices = (value.shape[-2:] for value in (*node.inputs[:2], node.output))
-    padded = sum(align(rows, BLOCK) * align(columns, BLOCK) for rows, columns in matrices)
-    return LEAST_BYTES + min(MOST_BYTES, padded * float32.itemsize)
+    flags = node.attributes
+    is_linear = node.op.name == "linear"
+    transposes = (
+        not is_linear and flags.transpose_a,
+        is_linear or flags.transpose_b,
+    )
+    (a, b), y = node.inputs[:2], node.output
+    product = _Product(
+        rows=y.shape[-2],
+        inner=a.shape[-2] if transposes[0] else a.shape[-1],
+        columns=y.shape[-1],
+        batch=math.prod(y.shape[:-2]),
+        by_columns=y.shape[-2] > 1 and transposes[0] != _lies_by_columns(a, strided),
+        is_in_one_piece=a not in strided or _lies_by_columns(a, strided),
+        row=strided[a][-2] // a.type.dtype.itemsize if a in strided else a.shape[-1],
+        is_weight_in_rows=b not in strided and (not transposes[1] or y.shape[-1] == 1),
+        dtype=a.type.dtype,
+        sums=y.type.dtype != float32 or (not is_linear and flags.accumulate),
+    )
+    return PADDING + min(MOST_BYTES, _scratch_bytes(product))
+
+
+def _lies_by_columns(value: Value, strided: Strided) -> bool:
+    strides = strided.get(value)
+    return strides is not None and strides[-2] < strides[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A batch of products as the library sees it.
+
+    Matrices of the first operand are each in one piece, or rows of all heads take turns; `row` is
+    how far these lie from one another. `sums` says whether blocks of the result cannot
+    be summed in their place, as they are narrow or hold a running sum.
+    """
+
+    rows: int
+    inner: int
+    columns: int
+    batch: int
+    by_columns: bool
+    is_in_one_piece: bool
+    row: int
+    is_weight_in_rows: bool
+    dtype: DType
+    sums: bool
+
+
+@functools.lru_cache(maxsize=8192)
+def _scratch_bytes(p: _Product) -> int:
+    """What the product asks of oneDNN 3.2 on two threads, with AVX-512, or a little more.
+
+    Each thread brings together a block of the first operand where that lies by columns, a block of
+    the second where that does not lie row after row, has a power of 2 of columns or is narrow, and
+    sums a block of the result where that cannot be summed in its place. See init_scratchpad and
+    compute_blocking_heuristic in brgemm_matmul_utils.cpp.
+    """
+    size, is_narrow = p.dtype.itemsize, p.dtype == bfloat16
+    is_far = p.rows >= 1024 and any(n >= 4096 and _is_power(n) for n in (p.inner, p.row))
+    # A single row or column may be taken for either.
+    brings_rows = p.by_columns or 1 in (p.rows, p.inner) or (is_narrow and is_far)
+    is_long = p.inner > 1024 and not (p.by_columns and p.is_in_one_piece)
+    inner = min(p.inner, 1024 if is_long else 512)
+    rows, chunks = _block(p.rows, -(-p.columns // COLUMNS), p.batch, brings_rows)
+    parts = []
+    if brings_rows:
+        line = 64 // size
+        reach = align(inner, line)
+        parts.append(rows * (reach + line * (reach >= 512 and _is_power(reach))) * size)
+    elif is_narrow and p.inner % 2:
+        parts.append(rows * 32 * size)
+    is_wide = p.columns > 256 and _is_power(p.columns)
+    if is_narrow or is_wide or not p.is_weight_in_rows:
+        parts.append(COLUMNS * align(inner, 64 // size) * size)
+    sums = 0
+    if p.sums and p.inner > inner:
+        sums = rows * chunks * min(p.columns, COLUMNS)
+    is_deep = p.inner >= 2048 and (not is_narrow or _is_power(p.inner))
+    if p.by_columns and p.batch == 1 and is_deep and p.columns <= COLUMNS:
+        sums = max(sums, p.rows * p.columns)
+    if sums:
+        parts.append(sums * float32.itemsize)
+    return 9 * PADDING + sum(THREADS * part + PADDING for part in parts)
+
+
+def _block(rows: int, blocks: int, batch: int, brings_rows: bool) -> tuple[int, int]:
+    """The rows of a block, and how many blocks of columns stand beside one another.
+
+    The library takes the largest by which all threads have as much to do; where none is like that,
+    it takes smaller ones than are counted here.
+    """
+    least, most = min(rows, ROWS[0]), min(rows, ROWS[1])
+    beside = min(blocks, CHUNKS) if brings_rows else 1
+    if batch * blocks >= THREADS:
+        for chunk in range(beside, 0, -1):
+            for part in range(most, least - 1, -1):
+                if rows % part or blocks % chunk:
+                    continue
+                if rows // part * (blocks // chunk) * batch % THREADS == 0:
+                    return part, chunk
+    return most, beside
+
+
+def _is_power(extent: int) -> bool:
+    """Whether an extent is a power of 2."""
+    return extent & (extent - 1) == 0
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:

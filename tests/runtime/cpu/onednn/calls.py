@@ -8,7 +8,7 @@ import pytest
 
 from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
-from graphc.ir.types import bfloat16
+from graphc.ir.types import bfloat16, outer_axes
 from graphc.runtime.cpu.onednn.library import load_onednn
 from graphc.runtime.cpu.onednn.nodes import executions
 from graphc.runtime.cpu.onednn.primitive import Execution
@@ -54,6 +54,11 @@ def drawn(value: Value, seed: int = 0) -> np.ndarray:
     """Normal numbers of the value's type."""
     rng = np.random.default_rng([seed, *value.shape])
     return rng.standard_normal(value.shape).astype(value.type.dtype.numpy)
+
+
+def strided_of(arrays: Mapping[Value, np.ndarray]) -> dict[Value, tuple[int, ...]]:
+    """The strides of values that do not lie row-major in one piece."""
+    return {v: a.strides for v, a in arrays.items() if outer_axes(v.type, a.strides)}
 
 
 def moved(array: np.ndarray, offset: int) -> np.ndarray:

@@ -29,7 +29,7 @@ def check(node, last=True, room=0, threads=2):
     """Run a node, if the library has a primitive for it, and compare."""
     arrays = arrays_of(node, last)
     expected, scale, terms = by_definition(node, arrays)
-    found = run(node, arrays, native_bytes(node) + room, threads)
+    found = run(node, arrays, native_bytes(node, {}) + room, threads)
     if found is not None:
         assert_close(arrays[node.output], expected, terms, scale)
     return found
@@ -69,7 +69,7 @@ def test_a_feed_of_few_channels_is_copied_in_the_room_of_its_own(which):
     (x,) = (v for v in node.inputs if v.shape == (2, 3, 20, 21))
     arrays[x] = np.ascontiguousarray(arrays[x])
     expected, scale, terms = by_definition(node, arrays)
-    assert run(node, arrays, native_bytes(node)) is not None
+    assert run(node, arrays, native_bytes(node, {})) is not None
     assert_close(arrays[node.output], expected, terms, scale)
 
 
@@ -89,7 +89,7 @@ def test_a_running_sum_in_its_place_is_not_copied():
     arrays = arrays_of(node)
     expected, scale, terms = by_definition(node, arrays)
     arrays[node.output] = arrays[node.inputs[2]]
-    assert len(run(node, arrays, native_bytes(node))) == 2
+    assert len(run(node, arrays, native_bytes(node, {}))) == 2
     assert_close(arrays[node.output], expected, terms, scale)
 
 
@@ -136,7 +136,7 @@ def test_addresses_decide_no_bit(case, which):
     given, bits = arrays_of(node), set()
     for offset in (0, 4, 64, 256, 2052):
         arrays = {value: moved(array, offset) for value, array in given.items()}
-        assert run(node, arrays, native_bytes(node) + offset) is not None
+        assert run(node, arrays, native_bytes(node, {}) + offset) is not None
         bits.add(arrays[node.output].tobytes())
     assert len(bits) == 1
 
@@ -147,7 +147,7 @@ def test_filters_may_lie_anyhow():
         (w,) = (v for v in arrays if v.shape == (32, 16, 3, 3))
         for order in (LAST, (0, 1, 2, 3), (3, 1, 0, 2)):
             arrays[w] = lying(arrays[w], order)
-            assert run(node, arrays, native_bytes(node)) is not None
+            assert run(node, arrays, native_bytes(node, {})) is not None
             bits.add(arrays[node.output].tobytes("C"))
         assert len(bits) == 1
 
@@ -167,7 +167,7 @@ def test_what_the_planner_may_count_on():
 
 def test_float64_is_left_to_numpy():
     for node in nodes(**CASES["3x3"], dtype="float64"):
-        assert native_bytes(node) == 0
+        assert native_bytes(node, {}) == 0
         assert run(node, arrays_of(node), TILE) is None
 
 

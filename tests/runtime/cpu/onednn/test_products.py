@@ -4,12 +4,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.cpu.onednn.calls import assert_close, drawn, has_avx512, moved, needs_library, run
+from runtime.cpu.onednn.calls import (
+    assert_close,
+    drawn,
+    has_avx512,
+    moved,
+    needs_library,
+    run,
+    strided_of,
+)
 
 import graphc as g
-from graphc.codegen.products.native import native_bytes, takes_strides
+from graphc.codegen.products.native import MOST_BYTES, native_bytes, takes_strides
+from graphc.codegen.text.operands import Place
 from graphc.ir.builder import apply
+from graphc.ir.types import contiguous_strides, outer_axes
 from graphc.ops.matmul import Linear, LinearAttributes, Matmul, MatmulAttributes
+from graphc.runtime.cpu.onednn.nodes import executions
 
 pytestmark = [
     needs_library,
@@ -51,7 +62,7 @@ def check(node, arrays, threads=2):
     for value in node.inputs[2:]:
         expected = expected + arrays[value].astype(np.float64)
         scale += np.abs(arrays[value]).max()
-    found = run(node, arrays, native_bytes(node), threads)
+    found = run(node, arrays, native_bytes(node, strided_of(arrays)), threads)
     assert found is not None
     assert_close(arrays[node.output], expected, terms, scale)
     return found
@@ -112,13 +123,13 @@ def test_rows_that_lie_apart_are_left_to_numpy():
     arrays[node.inputs[0]] = np.zeros((5, 8), np.float32)[:, :7]
     strides = arrays[node.inputs[0]].strides
     assert not takes_strides(node, "a", node.inputs[0].type, strides)
-    assert run(node, arrays, native_bytes(node)) is None
+    assert run(node, arrays, native_bytes(node, {})) is None
 
 
 def test_float64_and_float16_are_left_to_numpy():
     for dtype in ("float64", "float16"):
         node = product((5, 7), (7, 9), dtype=dtype)
-        assert native_bytes(node) == 0
+        assert native_bytes(node, {}) == 0
         assert takes_strides(node, "a", node.inputs[0].type, (64, 2))
         assert run(node, arrays_of(node), 2**20) is None
 
@@ -136,8 +147,68 @@ def test_a_sum_that_lies_in_its_place_is_not_copied():
     expected, scale, terms = by_float64(node, arrays)
     total = arrays[node.inputs[2]].astype(np.float64)
     y = arrays[node.output] = arrays[node.inputs[2]]
-    assert len(run(node, arrays, native_bytes(node))) == 1
+    assert len(run(node, arrays, native_bytes(node, {}))) == 1
     assert_close(y, expected + total, terms, scale + np.abs(total).max())
+
+
+def asked(node, strided):
+    """The bytes that the library asks of its caller for a node on two threads; None where it has no
+    primitive."""
+    values = (*node.inputs, node.output)
+    places = {v: Place(0, strided.get(v, contiguous_strides(v.type))) for v in values}
+    calls = executions(node, places, 0, 2**31, 2)
+    return calls and max(call.kept[0].scratch_bytes for call in calls)
+
+
+long_extents = st.integers(1, 9000) | st.sampled_from((256, 512, 768, 1024, 4096, 8192, 50257))
+
+
+lies = st.sampled_from(("rows", "columns", "heads"))
+
+
+def lying(value, how):
+    """Byte strides of matrices that lie by rows, by columns, or with rows of all heads in turn."""
+    axes = list(range(len(value.shape)))
+    if how == "columns":
+        axes[-2:] = axes[:-3:-1]
+    elif how == "heads":
+        axes[-3:] = axes[-2], axes[-3], axes[-1]
+    inside = contiguous_strides(value.type.with_shape(tuple(value.shape[axis] for axis in axes)))
+    return tuple(inside[axes.index(axis)] for axis in range(len(axes)))
+
+
+@given(
+    extents | long_extents, extents | long_extents, extents | long_extents, st.integers(0, 15),
+    st.sampled_from(((), (2,), (3, 5))), st.tuples(lies, lies),
+)  # fmt: skip
+def test_the_workspace_has_room_for_what_the_library_asks(
+    rows, inner, columns, flags, batch, places
+):
+    turns_a, turns_b, accumulate, is_narrow = ((flags >> bit) & 1 == 1 for bit in range(4))
+    a = (*batch, *((inner, rows) if turns_a else (rows, inner)))
+    b = (*batch, *((columns, inner) if turns_b else (inner, columns)))
+    dtype = "bfloat16" if is_narrow and has_avx512("avx512_bf16") else "float32"
+    node = product(a, b, turns_a, turns_b, dtype, accumulate=accumulate and not batch)
+    found = {
+        value: lying(value, how)
+        for value, how in zip(node.inputs, places, strict=False)
+        if batch or how == "columns"
+    }
+    strided = {v: strides for v, strides in found.items() if outer_axes(v.type, strides)}
+    asks = asked(node, strided)
+    assert asks is None or min(asks, MOST_BYTES) <= native_bytes(node, strided)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"),
+    [(20, 784, 64), (64, 1024, 4096), (1024, 768, 3072), (768, 1024, 2304), (512, 50257, 768)],
+)
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+def test_the_workspace_has_little_more_room_than_that(rows, inner, columns, turned):
+    a = (inner, rows) if turned[0] else (rows, inner)
+    b = (columns, inner) if turned[1] else (inner, columns)
+    node = product(a, b, *turned)
+    assert native_bytes(node, {}) <= 1.3 * asked(node, {})
 
 
 def linear(activation, rows=9, inner=33, columns=20, dtype="float32"):
@@ -154,7 +225,7 @@ def linear(activation, rows=9, inner=33, columns=20, dtype="float32"):
 def test_linear_adds_its_bias_and_applies_its_activation(activation, columns):
     node = linear(activation, columns=columns)
     arrays = arrays_of(node)
-    assert run(node, arrays, native_bytes(node)) is not None
+    assert run(node, arrays, native_bytes(node, {})) is not None
     x, w, b = (arrays[value].astype(np.float64) for value in node.inputs)
     sums = x @ w.T + b
     if activation == "gelu":
@@ -168,14 +239,14 @@ def test_nan_passes_through_what_is_computed():
     for node in (linear("none"), linear("gelu")):
         arrays = arrays_of(node)
         arrays[node.inputs[0]][0, 0] = np.nan
-        run(node, arrays, native_bytes(node))
+        run(node, arrays, native_bytes(node, {}))
         assert np.isnan(arrays[node.output][0]).all()
         assert not np.isnan(arrays[node.output][1:]).any()
 
 
 def test_a_relu_that_would_hide_nan_is_left_to_numpy():
     node = linear("relu")
-    assert run(node, arrays_of(node), native_bytes(node)) is None
+    assert run(node, arrays_of(node), native_bytes(node, {})) is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +257,7 @@ def test_addresses_decide_no_bit(a, b):
     given, bits = arrays_of(node), set()
     for offset in (0, 4, 64, 256, 2052):
         arrays = {value: moved(array, offset) for value, array in given.items()}
-        assert run(node, arrays, native_bytes(node) + offset) is not None
+        assert run(node, arrays, native_bytes(node, {}) + offset) is not None
         bits.add(arrays[node.output].tobytes())
     assert len(bits) == 1
 
