@@ -32,6 +32,7 @@ loss = graphc.mean(graphc.tanh(graphc.linear(x, 8)))
 """
 PREPARED = {
     "docs/costs.md": NETWORK,
+    "docs/cpu.md": NETWORK,
     "docs/onnx.md": "__import__('onnx_files').write_model('model.onnx')",
     "docs/gpu.md": NETWORK + "batches = [{'x': __import__('numpy').ones((16, 32), 'float32')}] * 3",
 }
