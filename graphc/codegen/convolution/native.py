@@ -41,8 +41,8 @@ instead."""
 COPIED_BYTES = 4 * 2**20
 """About how many bytes of images are copied at a time, but one image at least."""
 
-FEW_CHANNELS = 4
-"""Maps of so few channels are taken for a feed, which lies as it is given: row-major."""
+MAPS = ("x", "y", "dx", "dy")
+"""The operands that are maps; the others are filters and biases."""
 
 LEAST_BYTES = 64 * 2**10
 
@@ -55,7 +55,7 @@ def is_native(node: Node) -> bool:
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
     """Whether the library reads or writes an operand where it lies so: maps in one piece,
     channels-last or row-major, filters anyhow. NumPy's kernels do, too."""
-    if name not in ("x", "y", "dx", "dy"):
+    if name not in MAPS:
         return True
     if is_channels_last(type, strides):
         return True
@@ -78,7 +78,10 @@ def copied_images(copied: Sequence[Value]) -> int:
 
 def native_bytes(node: Node, strided: Strided) -> int:
     """The bytes of workspace for a convolution beside what its NumPy kernel needs: filters in
-    blocks, and what threads need for themselves."""
+    blocks, what threads need for themselves, and copies of maps that do not lie channels-last.
+
+    `strided` has the strides of values that do not lie row-major in one piece.
+    """
     op = node.op
     assert isinstance(op, Convolution)
     if not is_native(node):
@@ -88,10 +91,21 @@ def native_bytes(node: Node, strided: Strided) -> int:
     total = LEAST_BYTES + filters + THREADS * _image_bytes(geometry)
     if node.op.name == "conv2d_weight_gradient":
         total += min(THREADS * filters, PARTIAL_BYTES) + _transposed_bytes(node, geometry)
-    x = next((v for v in node.inputs if v.shape == geometry.x), None)
-    if x is not None and geometry.x[1] <= FEW_CHANNELS:
-        total += x.type.bytes // x.shape[0] * copied_images([x])
-    return total
+    copied = _copied_maps(node, strided)
+    images = copied_images(copied) if copied else 0
+    return total + images * sum(value.type.bytes // value.shape[0] for value in copied)
+
+
+def _copied_maps(node: Node, strided: Strided) -> list[Value]:
+    """The maps that the library does not take where they lie."""
+    names = {value: node.op.input_name(index) for index, value in enumerate(node.inputs)}
+    names[node.output] = node.op.output_name(0)
+    return [
+        value
+        for value, name in names.items()
+        if name in MAPS
+        and not is_channels_last(value.type, strided.get(value, contiguous_strides(value.type)))
+    ]
 
 
 def _filters_bytes(geometry: Geometry) -> int:
