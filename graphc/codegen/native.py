@@ -31,7 +31,7 @@ from graphc.codegen.strides import takes_strides
 from graphc.codegen.text.operands import Place, Places, in_one_piece
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.types import TensorType, pieces, uint8
+from graphc.ir.types import TensorType, outer_axes, pieces, uint8
 from graphc.ops.conv import Convolution
 from graphc.target import Target
 
@@ -85,10 +85,11 @@ class NativeTarget(Target, kind="native"):
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         copies = self.copies(node, strided)
         rest = {value: strides for value, strides in strided.items() if value not in copies}
-        return (*(value.type for value in copies), *self._scratch(node, rest))
+        copied = {value: self.copied_strides(node, value, strided) for value in copies}
+        return (*(value.type for value in copies), *self._scratch(node, rest, copied))
 
-    def _scratch(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
-        """What the node's kernels need beside copies of inputs."""
+    def _scratch(self, node: Node, strided: Strided, copied: Strided) -> tuple[TensorType, ...]:
+        """What the node's kernels need beside copies of inputs, which lie as `copied` says."""
         if is_native(node):
             values = (*node.inputs, *node.outputs)
             places = {
@@ -96,7 +97,8 @@ class NativeTarget(Target, kind="native"):
             }
             return native_calls(node, places).scratch
         own, library = super().workspace(node, strided), _library_of(node)
-        wanted = 0 if library is None else library.native_bytes(node, strided)
+        turned = {v: strides for v, strides in copied.items() if outer_axes(v.type, strides)}
+        wanted = 0 if library is None else library.native_bytes(node, {**strided, **turned})
         missing = wanted - sum(type.bytes for type in own)
         return (*own, TensorType((missing,), uint8)) if missing > 0 else own
 
