@@ -34,7 +34,9 @@ class Target:
     least_alignment: ClassVar[int] = 1
     """The bytes that the alignment of a plan must be a multiple of."""
     prefers_channels_last: ClassVar[bool] = False
-    """Whether maps and weights of convolutions had better lie with their channels innermost."""
+    """Whether maps of convolutions had better lie with their channels innermost."""
+    prefers_filters_last: ClassVar[bool] = False
+    """Whether their weights had better, too, with the gradients and moments of these."""
     fuses: ClassVar[bool] = False
     """Whether elementwise nodes run in groups where nothing else was asked for."""
     has_epilogues: ClassVar[bool] = False

@@ -1,8 +1,9 @@
 """Layout: which values lie channels-last in memory.
 
 Shapes and axes mean the same everywhere, (batch, channels, height, width); how a value lies is said
-by its strides alone. For a GPU the feature maps of convolutional networks lie with the channels
-innermost, and so do the weights of convolutions, their gradients and their moments.
+by its strides alone. For a GPU and for native kernels the feature maps of convolutional networks
+lie with the channels innermost, and for a GPU so do the weights of convolutions, their gradients
+and their moments.
 
 What a value's layout follows from is the same for a node and its copies, and under every strategy:
 its type, its op, and whether an operand lies so. So a copy lies as its original, and bits agree.
@@ -32,8 +33,9 @@ def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
     """
     if not target.prefers_channels_last or not has_convolutions(graph):
         return {}
+    filters = graph.states if target.prefers_filters_last else ()
     chosen: dict[Value, Strides] = {
-        s: channels_last_strides(s.type) for s in graph.states if _differs(s.type)
+        s: channels_last_strides(s.type) for s in filters if _differs(s.type)
     }
     views: dict[Value, Strides] = {}
 

@@ -1,8 +1,10 @@
 """What native kernels ask of planners."""
 
 import numpy as np
+import pytest
 from runtime.cpu.onednn.convolutions import lying, nodes
 
+import graphc as g
 from graphc.codegen.native import NativeTarget
 
 
@@ -20,3 +22,15 @@ def test_a_copied_map_is_in_the_workspace_once():
         for strides in (strided[x], part.strides)
     ]
     assert rooms[1] == rooms[0] + x.type.bytes
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_filters_and_what_belongs_to_them_lie_row_major(wide):
+    x = g.input("x", (2, 8, 9, 9), "float32" if wide else "bfloat16")
+    h = g.conv2d(g.conv2d(x, 8, 3, name="first"), 8, 3, name="second")
+    plan = g.plan(g.mean(h), optimizer=g.optim.Adam(1e-3), kernels="native")
+    assert any(value.shape == h.shape for value in plan.strided)
+    filters = [v for v in plan.placements if v.shape == (8, 8, 3, 3)]
+    assert len(filters) >= 2 * 4
+    for value in filters:
+        assert value not in plan.strided

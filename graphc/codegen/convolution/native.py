@@ -20,6 +20,7 @@ from graphc.ir.types import (
     float32,
     is_channels_last,
     memory_order,
+    outer_axes,
     pieces,
     same_order,
 )
@@ -54,7 +55,11 @@ def is_native(node: Node) -> bool:
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
     """Whether the library reads or writes an operand where it lies so: maps in one piece,
-    channels-last or row-major, filters anyhow. NumPy's kernels do, too."""
+    channels-last or row-major, filters anyhow. NumPy's kernels do, too.
+
+    Gradients of filters are left row-major, as filters are: NumPy's kernels would need a copy."""
+    if name == "dw":
+        return outer_axes(type, strides) == 0
     if name not in MAPS:
         return True
     if is_channels_last(type, strides):
