@@ -287,6 +287,8 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
                 f"on a GPU alignment is a multiple of {least}, as cuBLAS asks of its workspaces, "
                 f"got {self.alignment}"
             )
+        if self.planned_for.kind == "cuda" and self.kernels == "numpy":
+            raise OptionError("NumPy's kernels are for the CPU; leave out kernels='numpy'")
         if self.planned_for.kind == "cpu" and self.precision == "tf32":
             raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
         _ = self.cost_model  # reads its file
@@ -330,6 +332,13 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     def cost_model(self) -> CostModel:
         """What nodes cost in seconds; raises `OptionError` for costs that cannot be read."""
         measured = None if self.costs is None else load_costs(self.costs)
+        kernels = self.planned_for.kernels
+        of = kernels if measured is None else measured.device.get("kernels", kernels)
+        if of != kernels:
+            raise OptionError(
+                f"the costs are of {of} kernels, and the plan is for {kernels} ones; measure them "
+                f"anew, or choose kernels={of!r}"
+            )
         peaks = find_device(self.roofline) if self.roofline else self.planned_for
         return CostModel(peaks, measured)
 

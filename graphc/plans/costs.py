@@ -1,7 +1,8 @@
 """Measured times of kernels, and the JSON file that keeps them.
 
     {"format": 1,
-     "device": {"name": "cpu", "machine": "x86_64, 2 x ...", "numpy": "2.4.6"},
+     "device": {"name": "cpu", "machine": "x86_64, 2 x ...", "numpy": "2.4.6",
+                "kernels": "native"},
      "measured": [{"key": "tanh(f32[64,10]) -> f32[64,10]", "op": "tanh", "seconds": 1.2e-05,
                    "count": 3, "flops": 6400, "bytes": 5120}, ...]}
 

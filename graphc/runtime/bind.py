@@ -50,9 +50,13 @@ def bind(options: BindOptions) -> Program:
             f"device={device!r}"
         )
     if gpu is not None:
+        if options.threads is not None:
+            raise OptionError("threads are for native kernels on the CPU; leave them out on a GPU")
         return _on_gpu(gpu, options)
     if options.cudnn or options.streams != 1:
         raise OptionError("streams and cudnn are for GPUs; leave them out on the CPU")
+    if options.threads is not None and plan.device.kernels == "numpy":
+        raise OptionError("threads run native kernels; leave them out with kernels='numpy'")
     return Program(
         plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite,
         threads=options.threads,

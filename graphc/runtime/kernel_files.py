@@ -19,10 +19,17 @@ from graphc.files import write_atomically
 DIGEST_BYTES = 32
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: in the user's cache, as XDG's base directories say."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "graphc" / "kernels"
+def cache_folder() -> Path | None:
+    """Where compiled kernels are kept: in the user's cache, as XDG's base directories say.
+
+    None for a user who has no home.
+    """
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        home = given if given.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return home / "graphc" / "kernels"
 
 
 def machine_code(
@@ -35,7 +42,7 @@ def machine_code(
     """The machine code of each text by name; what is not in `folder` is compiled, and kept there.
 
     `compiler` is all that code depends on beside a text; its `repr` is part of a file's name.
-    `compile` runs on several threads. None as the folder keeps nothing.
+    `compile` is called on several threads. None as the folder keeps nothing.
     """
     paths = {
         name: folder / f"{_digest(text, compiler)}.{suffix}" if folder else None

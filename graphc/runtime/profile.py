@@ -25,7 +25,12 @@ REPEAT = 5
 def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCosts:
     """The mean time of the nodes of each key, by `node_seconds`, which says what may be raised."""
     best = node_seconds(plan, repeat, seed)
-    device = {"name": plan.device.name, "machine": machine(), "numpy": np.__version__}
+    device = {
+        "name": plan.device.name,
+        "machine": machine(),
+        "numpy": np.__version__,
+        "kernels": plan.device.kernels,
+    }
     return MeasuredCosts(device, _by_key(plan.graph.nodes, best))
 
 

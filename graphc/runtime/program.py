@@ -17,6 +17,7 @@ from graphc.errors import (
     check_seed,
     did_you_mean,
     quoted,
+    whole_number,
 )
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
@@ -58,6 +59,8 @@ class Program:
         self.plan = plan
         self.graph = plan.graph
         self._seed = check_seed(seed)
+        if threads is not None:
+            whole_number("threads", threads)
         on_gpu = plan.device.kind == "cuda"
         if on_gpu and backend is None:
             raise OptionError(

@@ -7,7 +7,6 @@ later processes. It stays loaded as long as the process lives: programs share ke
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ import llvmlite.binding as llvm
 
 from graphc.codegen.llvm.kernel import NativeKernel
 from graphc.errors import GraphcError
+from graphc.runtime.forks import lock_across_forks
 from graphc.runtime.kernel_files import machine_code
 
 OPTIMISATION = 2
 """Of the code generator. Kernels are written in vectors, in single assignment form and with what is
 invariant outside loops: passes over them take as long as all else, and make no kernel faster."""
 
-_LOCK = threading.Lock()
+_LOCK = lock_across_forks()
 _LOADED: dict[str, tuple[int, Any]] = {}
 """Name → the address of a kernel, and what keeps its code in memory."""
 

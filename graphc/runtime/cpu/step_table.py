@@ -47,7 +47,8 @@ SHARES = 4
 """How often each thread takes pieces, where there are enough."""
 
 LONG_WAIT = 1 << 19
-"""Ticks, some 0.2 ms, for which nobody waits for a thread unless a neighbour has taken its core."""
+"""Ticks for which nobody waits for a thread unless a neighbour has taken its core: some 0.2 ms on
+x86-64, more where they are longer."""
 
 LEAST_TURNS, MOST_TURNS = 16, 1024
 """How many kernels run on one thread after such a wait; more if the next wait is long, too."""

@@ -13,8 +13,8 @@ from graphc.errors import ArenaError
 from graphc.runtime import bind as bind_module
 from graphc.runtime.gpu import cuda
 from graphc.runtime.gpu.bind import bind, kernels_of
-from graphc.runtime.gpu.cubins import cache_folder
 from graphc.runtime.gpu.device import find_gpu, profile_of
+from graphc.runtime.kernel_files import cache_folder
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ class _Form:
             return None  # each sum of some images would be rounded
         key = (
             self.node.op.name, *tensors, self.geometry.attributes, threads, self.workspace.size,
-            len(self._copied),
+            *(value in self._copied for value in (self.x, self.y)),
         )  # fmt: skip
         return PRIMITIVES.get(key, partial(self._made, tensors, images))
 

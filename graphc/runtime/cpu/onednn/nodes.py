@@ -10,6 +10,7 @@ from graphc.runtime.cpu.onednn.convolutions import convolution_executions
 from graphc.runtime.cpu.onednn.library import load_onednn
 from graphc.runtime.cpu.onednn.primitive import Execution, Workspace
 from graphc.runtime.cpu.onednn.products import product_executions
+from graphc.runtime.forks import lock_across_forks
 
 
 def executions(
@@ -20,6 +21,17 @@ def executions(
     The workspace is the caller's, and holds nothing between nodes. The calls are to be made with as
     many threads of libgomp as `threads` says, or more. Without the library, every node is left.
     """
+    with _LOCK:
+        return _executions(node, places, workspace_address, workspace_bytes, threads)
+
+
+_LOCK = lock_across_forks()
+"""Primitives are shared by all programs, and made when they are first asked for."""
+
+
+def _executions(
+    node: Node, places: Places, workspace_address: int, workspace_bytes: int, threads: int
+) -> list[Execution] | None:
     library = load_onednn()
     if library is None:
         return None
