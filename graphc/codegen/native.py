@@ -85,20 +85,35 @@ class NativeTarget(Target, kind="native"):
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         copies = self.copies(node, strided)
         rest = {value: strides for value, strides in strided.items() if value not in copies}
-        copied = {value: self.copied_strides(node, value, strided) for value in copies}
-        return (*(value.type for value in copies), *self._scratch(node, rest, copied))
+        wanted = self.library_bytes(node, strided)
+        return (*(value.type for value in copies), *self._scratch(node, rest, wanted))
 
-    def _scratch(self, node: Node, strided: Strided, copied: Strided) -> tuple[TensorType, ...]:
-        """What the node's kernels need beside copies of inputs, which lie as `copied` says."""
+    def library_bytes(self, node: Node, strided: Strided) -> int:
+        """The bytes behind copies of inputs that oneDNN may use for a node; 0 for none.
+
+        What it is given beside copies of maps follows from the node alone, so what it chooses does,
+        too, wherever values lie.
+        """
+        library = _library_of(node)
+        if library is None:
+            return 0
+        copies = self.copies(node, strided)
+        lying = {value: strides for value, strides in strided.items() if value not in copies}
+        for value in copies:
+            strides = self.copied_strides(node, value, strided)
+            if outer_axes(value.type, strides):
+                lying[value] = strides
+        return int(library.native_bytes(node, lying))
+
+    def _scratch(self, node: Node, strided: Strided, wanted: int) -> tuple[TensorType, ...]:
+        """What the node's kernels need beside copies of inputs: NumPy's, or bytes for a library."""
         if is_native(node):
             values = (*node.inputs, *node.outputs)
             places = {
                 v: Place(0, strided[v]) if v in strided else in_one_piece(v.type) for v in values
             }
             return native_calls(node, places).scratch
-        own, library = super().workspace(node, strided), _library_of(node)
-        turned = {v: strides for v, strides in copied.items() if outer_axes(v.type, strides)}
-        wanted = 0 if library is None else library.native_bytes(node, {**strided, **turned})
+        own = super().workspace(node, strided)
         missing = wanted - sum(type.bytes for type in own)
         return (*own, TensorType((missing,), uint8)) if missing > 0 else own
 

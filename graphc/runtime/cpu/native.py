@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphc.codegen.llvm.kernel import NativeCall
-from graphc.codegen.native import is_native, native_calls, straightening
+from graphc.codegen.native import NativeTarget, is_native, native_calls, straightening
 from graphc.codegen.node_calls import Buffer, Scratch
 from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
@@ -85,7 +85,9 @@ def _calls(
         start += align(value.type.bytes, plan.alignment)
     if not is_native(node):
         enough = max(1, node.op.cost(node).flops // FLOPS_A_THREAD)
-        found = executions(node, own, start, max(0, end - start), min(threads, enough))
+        assert isinstance(plan.target, NativeTarget)
+        size = min(end - start, plan.target.library_bytes(node, plan.strided))
+        found = executions(node, own, start, max(0, size), min(threads, enough))
         return None if found is None else [*calls, *found]
     addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
     kernels = native_calls(node, own)

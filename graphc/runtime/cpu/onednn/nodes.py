@@ -5,10 +5,11 @@ from __future__ import annotations
 from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.text.operands import Places
 from graphc.ir.graph import Node
+from graphc.ir.types import align
 from graphc.ops.conv import Convolution
 from graphc.runtime.cpu.onednn.convolutions import convolution_executions
 from graphc.runtime.cpu.onednn.library import load_onednn
-from graphc.runtime.cpu.onednn.primitive import Execution, Workspace
+from graphc.runtime.cpu.onednn.primitive import ALIGNMENT, Execution, Workspace
 from graphc.runtime.cpu.onednn.products import product_executions
 from graphc.runtime.forks import lock_across_forks
 
@@ -35,9 +36,10 @@ def _executions(
     library = load_onednn()
     if library is None:
         return None
-    workspace = Workspace(workspace_address, workspace_bytes).behind(0)
-    if workspace.size < 0:
-        workspace = Workspace(workspace_address, 0)
+    # Bytes before an aligned address are left out of account wherever the workspace lies, so that
+    # what fits does not depend on that.
+    room = max(0, workspace_bytes - ALIGNMENT)
+    workspace = Workspace(align(workspace_address, ALIGNMENT), room)
     if node.op.name in PRODUCTS:
         return product_executions(library, node, places, workspace, threads)
     if isinstance(node.op, Convolution):

@@ -61,12 +61,8 @@ class Workspace:
     """The bytes of the plan's workspace that calls of a node may use."""
 
     address: int
+    """A multiple of `ALIGNMENT`."""
     size: int
-
-    def behind(self, size: int) -> Workspace:
-        """What is left behind a part of so many bytes."""
-        taken = align(self.address + size, ALIGNMENT) - self.address
-        return Workspace(self.address + taken, self.size - taken)
 
 
 @dataclass
