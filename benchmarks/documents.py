@@ -25,6 +25,7 @@ from report import RESULTS
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     "README.md",
+    "docs/costs.md",
     "docs/onnx.md",
     "docs/recomputation.md",
     "docs/torch.md",

@@ -29,7 +29,7 @@ def test_the_file_covers_the_plan_and_the_table_its_ops(costs):
     found = json.loads(path.read_text())
     assert list(found) == ["format", "device", "measured"]
     assert found["format"] == 1
-    assert list(found["device"]) == ["name", "machine", "numpy"]
+    assert list(found["device"]) == ["name", "machine", "numpy", "kernels"]
     loss = gpt2(layers=2, width=16, heads=2, seq_len=8, batch=2, vocab=11)
     nodes = plan(loss, optimizer=AdamW()).graph.nodes
     assert {entry["key"] for entry in found["measured"]} == {node_key(node) for node in nodes}
