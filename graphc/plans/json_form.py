@@ -91,7 +91,7 @@ def plan_object(plan: MemoryPlan) -> dict[str, Any]:
         "recompute": plan.recompute,
         "allocate": plan.allocate,
         "alignment": plan.alignment,
-        "device": asdict(plan.device),
+        "device": _device_object(plan.device),
         "settings": dict(plan.settings),
         "certificate": None if plan.certificate is None else asdict(plan.certificate),
         "recomputation": asdict(plan.recomputation),
@@ -205,9 +205,22 @@ def _alignment(given: object) -> int:
         raise PlanFileError(f"alignment: {error}; {CURE}") from None
 
 
+def _device_object(device: Device) -> dict[str, Any]:
+    """The profile without kernels that go without saying, as versions wrote it that had no others:
+    so their files have the same checksum."""
+    content = asdict(device)
+    if device.kernels == _unsaid_kernels(device.kind):
+        del content["kernels"]
+    return content
+
+
+def _unsaid_kernels(kind: object) -> Kernels:
+    return "numpy" if kind == "cpu" else "native"
+
+
 def _device(given: object) -> Device:
-    if isinstance(given, dict):  # a plan of a version that had no other kernels does not name them
-        given = {"kernels": "numpy" if given.get("kind") == "cpu" else "native", **given}
+    if isinstance(given, dict):
+        given = {"kernels": _unsaid_kernels(given.get("kind")), **given}
     found = READER.record(given, [field.name for field in fields(Device)], "device")
     device = Device(
         READER.text_of(found["name"], "device.name"),

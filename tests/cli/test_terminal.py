@@ -28,7 +28,7 @@ def test_escapes_keep_what_is_printed_and_lines():
 @pytest.fixture(scope="module")
 def evil_plan(tmp_path_factory):
     """A plan whose strings are hostile: of the device, the settings, the goal of a budget."""
-    content = json.loads(planned(budget="19200B", recompute="optimal").to_json())
+    content = json.loads(planned(budget="19200B", recompute="optimal", kernels="numpy").to_json())
     content["device"]["name"] = content["certificate"]["goal"] = EVIL
     content["settings"] = {**content["settings"], EVIL: EVIL, "costs": EVIL}
     path = tmp_path_factory.mktemp("evil") / "plan.json"

@@ -49,7 +49,6 @@ def _is_written(program, optimizer, feeds, path):
     network = g.onnx.load(path)
     rest = {name: value for name, value in network.outputs.items() if name != "loss"}
     again = g.compile(network.outputs["loss"], outputs=rest, optimizer=optimizer)
-    assert str(again.plan) == str(program.plan)
     network.initialize(again)
     if "counter/step" in again.states:
         again.states["counter/step"] = program.states["counter/step"]
