@@ -148,7 +148,7 @@ def weight_feeds(graph):
     }
 
 
-def check_gradient(loss, wrt: list[Input], feeds, step=1e-6, tolerance=2e-8):
+def check_gradient(loss, wrt: list[Input], feeds, step=4e-6, tolerance=2e-8):
     """Central differences in float64 against the symbolic gradient."""
     gradients = g.gradient(loss, wrt)
     named = {x.name: gradient for x, gradient in zip(wrt, gradients, strict=True)}
