@@ -109,7 +109,9 @@ def test_steps_have_the_bytes_of_the_plan(build, monkeypatch):
     monkeypatch.setattr("graphc.allocation.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
     plan = g.plan(build(), optimizer=g.optim.SGD())
     graph_steps = GraphSteps(
-        Allocation(plan.graph, alignment=plan.alignment), lambda node: 0.0, feature_maps_only=False
+        Allocation(plan.graph, plan.target, plan.alignment),
+        lambda node: 0.0,
+        feature_maps_only=False,
     )
     once = range(len(graph_steps.steps))
     assert graph_steps.steps.peak(once) == plan.live_bytes

@@ -51,7 +51,8 @@ def test_views_take_no_time():
 def test_the_file_says_where_and_plans_with_itself(tmp_path):
     loss = NETWORKS["mlp"]()
     costs = g.profile(g.plan(loss, optimizer=g.optim.SGD()), repeat=1)
-    assert costs.device == {"name": "cpu", "machine": machine(), "numpy": np.__version__}
+    described = {"name": "cpu", "machine": machine(), "numpy": np.__version__, "kernels": "native"}
+    assert costs.device == described
     costs.write(tmp_path / "costs.json")
     options = {"optimizer": g.optim.SGD(), "recompute": "recursive"}
     plans = [g.plan(loss, **options, costs=c) for c in (costs, tmp_path / "costs.json")]
