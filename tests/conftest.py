@@ -1,13 +1,19 @@
 """Shared settings: property tests are reproducible, have no deadline, and run longer at night."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from graphc.runtime.cpu import step_table
+
 settings.register_profile("nightly", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("graphc", settings.get_profile("nightly"), max_examples=40)
 settings.load_profile("graphc")
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the processors
+    step_table.processors = lambda: 1
 
 
 def pytest_addoption(parser):

@@ -83,6 +83,15 @@ class NativeTarget(Target, kind="native"):
         return super().copied_strides(node, value, strided)
 
     def workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
+        values, slots = (*node.inputs, *node.outputs), dict[Value, int]()
+        lying = tuple(
+            (slots.setdefault(v, i), v.type, strided.get(v)) for i, v in enumerate(values)
+        )
+        key = (node.op.name, repr(node.attributes), lying, self.device)
+        own = {value: strided[value] for value in slots if value in strided}
+        return _WORKSPACES.get(key, lambda: self._workspace(node, own))
+
+    def _workspace(self, node: Node, strided: Strided) -> tuple[TensorType, ...]:
         copies = self.copies(node, strided)
         rest = {value: strides for value, strides in strided.items() if value not in copies}
         wanted = self.library_bytes(node, strided)
@@ -116,6 +125,9 @@ class NativeTarget(Target, kind="native"):
         own = super().workspace(node, strided)
         missing = wanted - sum(type.bytes for type in own)
         return (*own, TensorType((missing,), uint8)) if missing > 0 else own
+
+
+_WORKSPACES: Memo[tuple[TensorType, ...]] = Memo()
 
 
 def _library_of(node: Node) -> ModuleType | None:
