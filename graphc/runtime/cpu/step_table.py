@@ -14,7 +14,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import numpy as np
@@ -312,7 +312,10 @@ class _Forked:
 
     @classmethod
     def begin(cls) -> None:
-        cls.caller = ThreadPoolExecutor(1)
+        """Start the thread, if the parent may have a pool; no interrupt can stop that half way."""
+        if _loop.cache_info().currsize:
+            cls.caller = ThreadPoolExecutor(1)
+            cls.caller.submit(int).result()
 
 
 if hasattr(os, "register_at_fork"):
@@ -323,11 +326,10 @@ def _called(loop: Any, *arguments: int) -> int:
     """What the loop returns, which has ended however this is left."""
     if _Forked.caller is None:
         return int(loop(*arguments))
-    call = _Forked.caller.submit(loop, *arguments)
     try:
-        return int(call.result())
+        return int(_Forked.caller.submit(loop, *arguments).result())
     except BaseException:
-        wait([call])
+        _Forked.caller.submit(int).result()  # there is one thread: what it had before has ended
         raise
 
 
