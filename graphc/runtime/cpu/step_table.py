@@ -13,8 +13,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -312,10 +314,11 @@ class _Forked:
 
     @classmethod
     def begin(cls) -> None:
-        """Start the thread, if the parent may have a pool; no interrupt can stop that half way."""
+        """Start the thread, if the parent may have a pool."""
         if _loop.cache_info().currsize:
-            cls.caller = ThreadPoolExecutor(1)
-            cls.caller.submit(int).result()
+            with _uninterrupted():  # which the thread inherits
+                cls.caller = ThreadPoolExecutor(1)
+                cls.caller.submit(int).result()
 
 
 if hasattr(os, "register_at_fork"):
@@ -326,11 +329,18 @@ def _called(loop: Any, *arguments: int) -> int:
     """What the loop returns, which has ended however this is left."""
     if _Forked.caller is None:
         return int(loop(*arguments))
-    try:
+    with _uninterrupted():
         return int(_Forked.caller.submit(loop, *arguments).result())
-    except BaseException:
-        _Forked.caller.submit(int).result()  # there is one thread: what it had before has ended
-        raise
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C back until the end: locks between threads do not stand it half way."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @functools.cache
