@@ -95,7 +95,21 @@ NETWORKS = [
                                  pooled, masked, scaled, root_in_parts) for dtype in FLOATS),
     *((make, dtype) for make in (widened, narrowed, bias) for dtype in ("float16", "bfloat16")),
 ]  # fmt: skip
-IDS = [f"{make.__name__} {dtype}" for make, dtype in NETWORKS]
+
+
+def parameters_of(networks):
+    """Those of two dtypes with every change, those of the others at night."""
+    return [
+        pytest.param(
+            make,
+            dtype,
+            id=f"{make.__name__} {dtype}",
+            marks=[] if dtype in ("float32", "bfloat16") else pytest.mark.slow,
+        )
+        for make, dtype in networks
+    ]
+
+
 MAPS = [(make, dtype) for make, dtype in NETWORKS if make in (maps, pooled)]
 BEHIND = [(make, dtype) for make, dtype in NETWORKS if make in (scaled, root_in_parts, bias)]
 
@@ -138,7 +152,7 @@ def run(nodes, feeds, folder, last=False, edit=lambda text: text):
     return arrays[nodes[-1].output]
 
 
-@pytest.mark.parametrize(("make", "dtype"), NETWORKS, ids=IDS)
+@pytest.mark.parametrize(("make", "dtype"), parameters_of(NETWORKS))
 def test_the_bits_are_those_of_separate_kernels(make, dtype, tmp_path):
     graph = trace({"y": make(dtype)})
     feeds = feeds_of(graph)
@@ -146,7 +160,7 @@ def test_the_bits_are_those_of_separate_kernels(make, dtype, tmp_path):
     assert run([fused(graph)], feeds, tmp_path).tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize(("make", "dtype"), MAPS)
+@pytest.mark.parametrize(("make", "dtype"), parameters_of(MAPS))
 def test_sums_follow_the_memory_of_maps(make, dtype, tmp_path):
     graph = trace({"y": make(dtype)})
     feeds = feeds_of(graph)
@@ -159,7 +173,7 @@ def test_sums_follow_the_memory_of_maps(make, dtype, tmp_path):
         assert run([fused(graph)], feeds, tmp_path, last=True).tobytes() != wanted
 
 
-@pytest.mark.parametrize(("make", "dtype"), BEHIND)
+@pytest.mark.parametrize(("make", "dtype"), parameters_of(BEHIND))
 def test_what_follows_is_computed_of_the_rounded_result(make, dtype, tmp_path):
     graph = trace({"y": make(dtype)})
     feeds, node = feeds_of(graph), fused(graph)

@@ -91,7 +91,13 @@ def check_equal(results):
 
 @pytest.mark.parametrize(
     ("dtype", "skip"),
-    [("float64", 0), ("float32", 0), ("float32", 1), ("float16", 0), ("bfloat16", 1)],
+    [
+        ("float32", 0),
+        ("float32", 1),
+        ("bfloat16", 1),
+        pytest.param("float16", 0, marks=pytest.mark.slow),
+        pytest.param("float64", 0, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("sample", ROWS, ids=lambda sample: sample.name)
 def test_one_launch_gives_the_same_bits(sample, dtype, skip, tmp_path):

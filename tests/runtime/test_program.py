@@ -118,8 +118,8 @@ NETWORKS = {
     ("precision", "kernels"),
     [
         ("fp32", "native"),
-        ("fp16", "native"),
         ("fp16", "numpy"),
+        pytest.param("fp16", "native", marks=pytest.mark.slow),
         pytest.param("fp32", "numpy", marks=pytest.mark.slow),
     ],
 )

@@ -6,8 +6,8 @@ from view.networks import STRATEGIES, planned
 
 import graphc as g
 
-NAMES = ("none", "sharing", "packed", "cheap", "sublinear")
-PLANS = {name: planned(**options) for name, options in zip(NAMES, STRATEGIES, strict=True)}
+NAMES = tuple(STRATEGIES)
+PLANS = {name: planned(**options) for name, options in STRATEGIES.items()}
 SIZE = {"width": 1440, "height": 900}
 
 

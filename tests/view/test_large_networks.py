@@ -33,7 +33,7 @@ def planned(network):
     _, make = NETWORKS[network]
     return {
         name: g.plan(make(), optimizer=g.optim.SGD(), **options)
-        for name, options in zip(NAMES, STRATEGIES, strict=True)
+        for name, options in STRATEGIES.items()
     }
 
 

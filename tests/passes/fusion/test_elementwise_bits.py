@@ -84,8 +84,8 @@ OPTIONS = {
     "fp16": {"precision": "fp16", "recompute": "recursive"},
 }
 ZOO = [
-    *(("lstm", option) for option in OPTIONS),
-    ("gpt2", "budget"), ("mlp", "bf16"), ("resnet", "bf16"),
+    *(("lstm", option) for option in OPTIONS), ("gpt2", "budget"), ("mlp", "bf16"),
+    pytest.param("resnet", "bf16", marks=pytest.mark.slow),
     pytest.param("resnet", "sublinear", marks=pytest.mark.slow),
     ("unet", "plain"),
 ]  # fmt: skip

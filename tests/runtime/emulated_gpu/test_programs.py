@@ -83,7 +83,7 @@ CASES = {
 }  # fmt: skip
 
 
-SLOW = ("resnet, accumulated", "mobilenet, momentum")
+SLOW = ("resnet, accumulated", "resnet, recomputed", "mobilenet, momentum")
 
 
 @pytest.mark.parametrize(
