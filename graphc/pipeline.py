@@ -77,6 +77,10 @@ class Compilation:
     dump: Path | None = None
     certificate: Certificate | None = None
     seconds: list[tuple[str, float]] = field(default_factory=list)
+    recomputes: bool | None = None
+    """Whether values are made again, which decides what is fused; None: as the options say."""
+    unfused: Graph | None = None
+    """What the steps that fuse began with."""
     _allocation: Allocation | None = None
     _verified: Graph | None = None
 
@@ -224,21 +228,28 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     )
 
 
+def _recomputes(compilation: Compilation) -> bool:
+    given = compilation.recomputes
+    return compilation.options.recomputes if given is None else given
+
+
 def _fused(graph: Graph, compilation: Compilation) -> Graph:
-    return compilation.keep(fuse(compilation.allocation(graph), compilation.options.recomputes))
+    compilation.unfused = graph
+    return compilation.keep(fuse(compilation.allocation(graph), _recomputes(compilation)))
 
 
 def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
-    return fuse_reductions(compilation.allocation(graph), compilation.options.recomputes)
+    return fuse_reductions(compilation.allocation(graph), _recomputes(compilation))
 
 
 def planner(graph: Graph, compilation: Compilation) -> OptimalPlanner:
     """The planner for budgets of bytes or flops, of a training graph without copies."""
-    options = compilation.options
+    options, plain = compilation.options, graph
     order = with_least_peak if options.reorders else None
-    return OptimalPlanner(
-        compilation.allocation(graph), options.cost_model, options.allocate, order
-    )
+    if compilation.unfused is not None:
+        plain = run(compilation.unfused, FUSING, Compilation(options, recomputes=False))
+    allocation = compilation.allocation(graph)
+    return OptimalPlanner(allocation, options.cost_model, options.allocate, order, plain)
 
 
 def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
@@ -294,6 +305,17 @@ def _trains(options: PlanningOptions) -> bool:
     return options.trains
 
 
+FUSING: tuple[Step, ...] = (
+    Step("fuse", _fused, lambda options: options.fuses),
+    Step(
+        "fuse-reductions",
+        _reductions_fused,
+        lambda options: options.fuses and options.target.has_epilogues,
+    ),
+    plain("inline-constants", inline_constants, lambda options: options.fuses),
+)
+"""The steps that make one node of several, by whether values are made again."""
+
 STEPS: tuple[Step, ...] = (
     Step("forward", _with_states_copied),
     Step("inference", _for_inference, lambda options: options.mode is not True),
@@ -309,13 +331,7 @@ STEPS: tuple[Step, ...] = (
     plain("running-sums", use_running_sums, _trains),
     plain("place-updates", place_updates, _trains),
     plain("fuse-epilogues", fuse_epilogues, lambda options: options.target.has_epilogues),
-    Step("fuse", _fused, lambda options: options.fuses),
-    Step(
-        "fuse-reductions",
-        _reductions_fused,
-        lambda options: options.fuses and options.target.has_epilogues,
-    ),
-    plain("inline-constants", inline_constants, lambda options: options.fuses),
+    *FUSING,
     Step("recompute", _recomputed, _trains),
     Step("order", _in_order, lambda options: options.reorders and options.policy != "optimal"),
     Step(

@@ -1,5 +1,7 @@
 """Generated kernels, run on the CPU, against graphc's NumPy kernels in float64."""
 
+import functools
+
 import numpy as np
 import pytest
 from codegen.cases import H200, all_cases
@@ -13,21 +15,37 @@ from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.types import memory_order, outer_axes
 
 CASES = all_cases()
+BY_DAY = [n for n, case in enumerate(CASES) if not {"float64", "float16"} & {*case.name.split()}]
+BY_NIGHT = sorted({*range(len(CASES))} - {*BY_DAY})
+"""float64 and float16 have the kernels of float32 and bfloat16 but for the types."""
+
+
+def parameters(numbers):
+    """Numbers of cases as parameters, with the names of the cases."""
+    slow = dict.fromkeys(BY_NIGHT, pytest.mark.slow)
+    return [pytest.param(n, id=CASES[n].name, marks=slow.get(n, ())) for n in numbers]
+
+
+@functools.cache
+def prepared(number):
+    """Of a case its arrays and its kernels."""
+    arrays = CASES[number].arrays()
+    return arrays, generated(CASES[number].node, arrays)
 
 
 @pytest.fixture(scope="module")
-def prepared():
-    """Of each case its arrays and its kernels."""
-    arrays = [case.arrays() for case in CASES]
-    return [(a, generated(case.node, a)) for case, a in zip(CASES, arrays, strict=True)]
-
-
-@pytest.fixture(scope="module")
-def library(prepared, tmp_path_factory, request):
-    kernels = kernels_in([found for _, found in prepared])
+def libraries(tmp_path_factory, request):
+    """The library with the kernels of a case: those of the day are in one, of the night in one."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if hasattr(request.config, "workerinput") else own  # by all workers
-    return Library(kernels, shared)
+
+    @functools.cache
+    def built(by_day):
+        kernels = kernels_in([prepared(n)[1] for n in (BY_DAY if by_day else BY_NIGHT)])
+        return Library(kernels, shared)
+
+    by_day = frozenset(BY_DAY)
+    return lambda number: built(number in by_day)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +55,9 @@ def cublas(tmp_path_factory):
     handle.close()
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)
-def test_kernel_equals_numpy(number, prepared, library, cublas):
-    check(CASES[number], *prepared[number], library, cublas)
+@pytest.mark.parametrize("number", parameters(range(len(CASES))))
+def test_kernel_equals_numpy(number, libraries, cublas):
+    check(CASES[number], *prepared(number), libraries(number), cublas)
 
 
 BREAKS = {
@@ -116,31 +134,34 @@ def test_broken_resampling_is_found(op, right, wrong, tmp_path):
         check(case, arrays, found, broken)
 
 
+NUMBERS = {case.name: number for number, case in enumerate(CASES)}
 STRIDED = [
-    c for c in CASES if c.layout.startswith("axis") and {"float32", "bfloat16"} & {*c.name.split()}
-]
+    n for n, c in enumerate(CASES)
+    if c.layout.startswith("axis") and {"float32", "bfloat16"} & {*c.name.split()}
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", STRIDED, ids=lambda case: case.name)
-def test_strides_change_no_bit(case, prepared, library, cublas):
-    dense = next(
-        i for i, c in enumerate(CASES) if c.name == case.name.replace(case.layout, "dense")
-    )
-    cut = CASES.index(case)
+@pytest.mark.parametrize("cut", parameters(STRIDED))
+def test_strides_change_no_bit(cut, libraries, cublas):
+    dense = NUMBERS[CASES[cut].name.replace(CASES[cut].layout, "dense")]
     results = []
     for number in (dense, cut):
-        case, (_, found) = CASES[number], prepared[number]
+        case, (_, found) = CASES[number], prepared(number)
         arrays = case.arrays()
-        library.run(found, arrays, cublas=cublas)
+        libraries(number).run(found, arrays, cublas=cublas)
         results.append([arrays[value].copy() for value in case.node.outputs])
     for expected, result in zip(*results, strict=True):
         np.testing.assert_array_equal(result, expected, strict=True)
 
 
-def test_scratch_depends_on_shapes_and_the_order_of_axes_alone(prepared):
+@pytest.mark.parametrize(
+    "numbers", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.slow)], ids=["day", "night"]
+)
+def test_scratch_depends_on_shapes_and_the_order_of_axes_alone(numbers):
     """A plan gives scratch its bytes before anything has a place."""
     by_order = {}
-    for case, (arrays, found) in zip(CASES, prepared, strict=True):
+    for number in numbers:
+        case, (arrays, found) = CASES[number], prepared(number)
         orders = tuple(memory_order(a.shape, a.strides) for a in arrays.values())
         assert by_order.setdefault((case.node, orders), found.scratch) == found.scratch
         strided = {v: a.strides for v, a in arrays.items() if outer_axes(v.type, a.strides)}
@@ -169,6 +190,7 @@ def test_threads_follow_the_memory_of_maps():
     assert "const Index c = o3;" in kernel.text
 
 
-def test_texts_are_deterministic(prepared):
-    for case, (arrays, found) in zip(CASES[::7], prepared[::7], strict=True):
-        assert generated(case.node, arrays) == found
+def test_texts_are_deterministic():
+    for number in BY_DAY[::7]:
+        arrays, found = prepared(number)
+        assert generated(CASES[number].node, arrays) == found

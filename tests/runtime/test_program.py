@@ -33,10 +33,8 @@ def test_the_bytes_printed_are_the_bytes_used():
         assert np.shares_memory(array, arena), value
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Momentum", "Adam", "AdamW"])
-@pytest.mark.parametrize(
-    ("recompute", "kernels"), [("none", "native"), ("mirror", "native"), ("mirror", "numpy")]
-)
+@pytest.mark.parametrize("optimizer", ["SGD", "Momentum", "AdamW"])
+@pytest.mark.parametrize(("recompute", "kernels"), [("mirror", "native"), ("mirror", "numpy")])
 def test_nothing_is_allocated_in_a_step(optimizer, recompute, kernels):
     """Less than 16 KiB at any moment of ten steps: argument tuples and views, never an array."""
     batch, wide = 256, 300

@@ -74,7 +74,7 @@ def test_budgets_hold_and_more_bytes_cost_less(name):
 
 
 @pytest.mark.parametrize(
-    "name", parameters(("gpt2", "lstm"), ("resnet", "deeper gpt2", "longer lstm"))
+    "name", parameters(("gpt2",), ("lstm", "resnet", "deeper gpt2", "longer lstm"))
 )
 def test_feature_map_budgets_hold(name):
     most = plan(name).feature_map_bytes
@@ -84,7 +84,7 @@ def test_feature_map_budgets_hold(name):
         assert 0 < found.certificate.extra_time_bound <= found.recomputation.extra_time_fraction
 
 
-@pytest.mark.parametrize("name", parameters(("gpt2", "unet"), ("resnet", "deeper gpt2")))
+@pytest.mark.parametrize("name", parameters(("gpt2",), ("unet", "resnet", "deeper gpt2")))
 def test_more_work_allows_fewer_bytes(name):
     sizes = []
     for part in (0.0, 0.02, 0.1, 0.33):
