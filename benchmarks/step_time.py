@@ -2,8 +2,9 @@
 
 All run on all cores, with the same optimizer, batch and dtype. A row's frameworks run alone first,
 each in a process of its own with empty caches: that gives the seconds of compiling and of graphc's
-first step, and the most bytes resident. Then all run in one process, in alternating blocks of one
-step after a warm-up, so that none has the quieter machine; a row has the medians.
+first step, and the most bytes resident. Then all run in one process, in alternating blocks of two
+steps, the second of which is timed, so that none has the quieter machine and each follows itself;
+a row has the medians.
 
 Rows that the file has from the same commit, machine and versions are kept.
 Run: python benchmarks/step_time.py [--rows PATTERN] [--neighbour] | --nodes ROW
@@ -32,7 +33,7 @@ from step_frameworks import MODULES, Measured, missing
 Row = dict[str, Any]
 FEWEST_STEPS, MOST_STEPS = 5, 9
 ROW_SECONDS = 30.0
-"""About what the timed steps of a row may take, which decides their number."""
+"""About what the steps of a row may take, which decides their number."""
 
 SPIN = """
 import os
@@ -63,7 +64,7 @@ def run(case: Case, frameworks: Sequence[str], steps: int, caches: Path) -> Meas
 def steps_within(seconds: float, alone: dict[str, Measured]) -> int:
     """How many steps of each take about so long, between the fewest and the most."""
     one_of_each = sum(sum(found.seconds.values()) for found in alone.values())
-    return min(MOST_STEPS, max(FEWEST_STEPS, int(seconds / max(one_of_each, 1e-9))))
+    return min(MOST_STEPS, max(FEWEST_STEPS, int(seconds / max(2 * one_of_each, 1e-9))))
 
 
 def measured_row(case: Case, frameworks: Sequence[str], steps: int | None) -> Row:

@@ -1,4 +1,8 @@
-"""Seconds of steps that are taken in turn, so that none has the quieter machine."""
+"""Seconds of steps that are taken in turn, so that none has the quieter machine.
+
+Each step is timed behind one of its own that is not: what a framework leaves behind, such as memory
+that is still being freed, or another's data in the caches, slows the next one's by up to a half.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,11 @@ Step = Callable[[], Any]
 
 
 def step_seconds(steps: Mapping[str, Step], count: int) -> dict[str, list[float]]:
-    """Seconds by name of `count` steps, in alternating blocks of one step after a warm-up."""
+    """Seconds by name of `count` steps, in alternating blocks of two, the second of which is timed."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        step()
     for _ in range(count):
         for name, step in steps.items():
+            step()
             seconds[name].append(timed(step)[1])
     return seconds
 
