@@ -15,7 +15,7 @@ Step = Callable[[], Any]
 
 
 def step_seconds(steps: Mapping[str, Step], count: int) -> dict[str, list[float]]:
-    """Seconds by name of `count` steps, in alternating blocks of two, the second of which is timed."""
+    """Seconds by name of `count` steps, in alternating blocks of two whose second is timed."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(count):
         for name, step in steps.items():
