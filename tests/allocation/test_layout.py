@@ -59,7 +59,7 @@ def is_channels_last(plan, value):
     [
         pytest.param(
             network, options, id=f"{name}-{label}",
-            marks=[pytest.mark.slow] if name == "mobilenet" and label != "optimal" else [],
+            marks=[pytest.mark.slow] if name == "mobilenet" else [],
         )
         for name, network in NETWORKS.items()
         for label, options in OPTIONS.items()

@@ -24,7 +24,7 @@ def tiny_figure(number):
     return figures.figure7(SOME, depths=(11, 20), image=8, batch=2, steps=2)
 
 
-@pytest.mark.parametrize("number", [5, 6, 7])
+@pytest.mark.parametrize("number", [5, pytest.param(6, marks=pytest.mark.slow), 7])
 def test_numbers_are_those_of_plans_and_are_drawn(number, tmp_path, capsys):
     figures.publish(tiny_figure(number), tmp_path)
     numbers, picture = figures.paths(number, tmp_path)

@@ -82,7 +82,7 @@ MXNET = [
     (lambda: resnet(50), (9460, 6777, 3563)),
     (lambda: resnet(101), (14042, 10109, 5229)),
     (lambda: lstm(16), (5333, 2872, 573)),
-    (lambda: lstm(32), (10815, 5745, 868)),
+    pytest.param(lambda: lstm(32), (10815, 5745, 868), marks=pytest.mark.slow),
     pytest.param(lambda: lstm(64), (21781, 11491, 1460), marks=pytest.mark.slow),
     pytest.param(lambda: lstm(128), (43713, 22983, 2642), marks=pytest.mark.slow),
 ]
@@ -172,7 +172,7 @@ SMALL = {
 }
 
 
-DEEP = ("densenet121", "mobilenet_v2", "preact_resnet", "resnet common")
+DEEP = ("densenet121", "mobilenet_v2", "preact_resnet", "resnet", "resnet common")
 """Convolutional networks beside resnet, whose passes take longest."""
 
 

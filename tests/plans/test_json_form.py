@@ -96,7 +96,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("recompute", ["none", "sublinear"])
+@pytest.mark.parametrize("recompute", ["none", pytest.param("sublinear", marks=pytest.mark.slow)])
 def test_round_trip_of_networks(name, recompute):
     loss = MODELS[name](batch=2, **SMALL[name])
     assert_round_trip(g.plan(loss, optimizer=g.optim.Momentum(), recompute=recompute))

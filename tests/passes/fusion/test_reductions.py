@@ -248,7 +248,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if "mlp," in n else []) for n in RUNS]
+)
 def test_steps_on_a_gpu_keep_their_bits(name, folder):
     make, options = RUNS[name]
     plans = [

@@ -322,7 +322,7 @@ def test_values_that_stay_beside_a_chain(where):
 
 
 @pytest.mark.parametrize("allocate", ["none", "inplace", "packed"])
-@pytest.mark.parametrize("budget", [0, 1])
+@pytest.mark.parametrize("budget", parameters([0], [1]))
 def test_no_bytes_at_all_end_in_an_error(allocate, budget):
     for option in ("budget", "feature_map_budget"):
         with pytest.raises(BudgetError):

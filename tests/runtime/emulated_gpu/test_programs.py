@@ -83,7 +83,10 @@ CASES = {
 }  # fmt: skip
 
 
-SLOW = ("resnet, accumulated", "resnet, recomputed", "mobilenet, momentum")
+SLOW = (
+    "resnet, accumulated", "resnet, recomputed", "mobilenet, momentum", "unet, adam",
+    "mlp, accumulated", "gpt2, bf16", "gpt2, clipped, recomputed",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
