@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -256,10 +257,15 @@ def given_twice(first: object, second: object) -> str:
     return f"is given twice, as {quoted(first)} and {quoted(second)}; give one"
 
 
-def whole_number(name: str, given: object, least: int = 1) -> int:
-    """Return `given` as an int if it is a whole number from `least` up, else `OptionError`."""
-    if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < least:
-        raise OptionError(f"{name} is a whole number from {least} up, got {quoted(given)}")
+def whole_number(name: str, given: object, least: int = 1, most: float = math.inf) -> int:
+    """Return `given` as an int if it is a whole number within these bounds, else `OptionError`."""
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, Integral)
+        or not least <= int(given) <= most
+    ):
+        reach = "up" if most == math.inf else f"to {most}"
+        raise OptionError(f"{name} is a whole number from {least} {reach}, got {quoted(given)}")
     return int(given)
 
 

@@ -18,6 +18,7 @@ from graphc.ir.device import (
     ALIGNMENT,
     DEVICES,
     KERNELS,
+    MOST_THREADS,
     Device,
     Kernels,
     find_device,
@@ -415,7 +416,7 @@ class RunOptions(Options):
     threads: int | None = option(
         None,
         "On a CPU, how many threads run native kernels; None takes one for each processor.",
-        check=whole_number,
+        check=partial(whole_number, most=MOST_THREADS),
         flag=Flag("threads of native kernels (default: {default})", unset="all", parse=int),
     )
     seed: int = option(

@@ -11,6 +11,7 @@ import numpy as np
 from graphc.cli.terminal import say
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.types import format_bytes
+from graphc.runtime.cpu.onednn.library import VERSION, WHEEL, load_onednn
 from graphc.runtime.gpu import cublas, nvrtc
 from graphc.runtime.gpu.device import cuda_versions, find_gpus
 from graphc.runtime.memory import machine_memory
@@ -59,7 +60,7 @@ def describe() -> dict[str, Any]:
         },
         "gpus": [],
         "gpu_unavailable": None,
-        "libraries": {"nvrtc": _nvrtc(), "cublas": _cublas()},
+        "libraries": {"onednn": _onednn(), "nvrtc": _nvrtc(), "cublas": _cublas()},
     }
     try:
         found["gpus"] = [
@@ -69,6 +70,12 @@ def describe() -> dict[str, Any]:
     except GpuUnavailable as error:
         found["gpu_unavailable"] = str(error)
     return found
+
+
+def _onednn() -> str:
+    if load_onednn() is None:
+        return f"missing; products and convolutions run slower, as NumPy's: pip install {WHEEL}"
+    return ".".join(map(str, VERSION))
 
 
 def _nvrtc() -> str:

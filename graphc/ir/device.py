@@ -17,6 +17,7 @@ Kernels = Literal["native", "numpy"]
 """What runs nodes on a CPU: machine code that is made for them, or NumPy's functions alone."""
 
 KERNELS: tuple[Kernels, ...] = ("native", "numpy")
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,14 @@ DIGEST_BYTES = 32
 def cache_folder() -> Path | None:
     """Where compiled kernels are kept: in the user's cache, as XDG's base directories say.
 
-    None for a user who has no home.
+    None for a user who has no home, or one that is no absolute path.
     """
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         home = given if given.is_absolute() else Path.home() / ".cache"
     except RuntimeError:
         return None
-    return home / "graphc" / "kernels"
+    return home / "graphc" / "kernels" if home.is_absolute() else None
 
 
 def machine_code(

@@ -19,6 +19,7 @@ from graphc.errors import (
     quoted,
     whole_number,
 )
+from graphc.ir.device import MOST_THREADS
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import check_outputs
@@ -60,7 +61,7 @@ class Program:
         self.graph = plan.graph
         self._seed = check_seed(seed)
         if threads is not None:
-            whole_number("threads", threads)
+            whole_number("threads", threads, most=MOST_THREADS)
         on_gpu = plan.device.kind == "cuda"
         if on_gpu and backend is None:
             raise OptionError(

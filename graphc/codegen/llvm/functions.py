@@ -182,10 +182,10 @@ def hyperbolic_tangent(builder: Builder, x: IrValue) -> IrValue:
     grown = bounded_exponential(builder, builder.fadd(within, within))
     part = builder.fdiv(constant(F32, 2.0), builder.fadd(grown, constant(F32, 1.0)))
     far = builder.fsub(constant(F32, 1.0), part)
-    far = intrinsic(builder, "copysign", far, x)
     # Not "below": NaN goes the near way.
     is_far = builder.fcmp_ordered(">", size, constant(F32, 0.625))
-    return builder.select(is_far, far, near)
+    # The sign of -0.0 is that of x, too.
+    return intrinsic(builder, "copysign", builder.select(is_far, far, near), x)
 
 
 _TANH32 = (

@@ -127,7 +127,8 @@ def widen(builder: Builder, stored: IrValue, dtype: DType) -> IrValue:
 
 
 def narrow(builder: Builder, value: IrValue, source: DType, dtype: DType) -> IrValue:
-    """Values as they lie in memory, rounded once, of values that are held as `source`."""
+    """Values as they lie in memory, of values that are held as `source`: rounded once, but that
+    float64 comes to 16 bits by way of float32."""
     value = converted(builder, value, source, arithmetic_dtype(dtype), to_byte=dtype == uint8)
     to = vector(MEMORY[dtype])
     if dtype == float16:

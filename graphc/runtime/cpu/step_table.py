@@ -253,7 +253,15 @@ def pool_of(threads: int | None) -> Pool:
     if library is None:
         return Pool(threads=1)
     functions = library.GOMP_parallel, library.omp_get_max_threads, library.omp_set_num_threads
-    return Pool(*map(_address, functions), threads or processors())
+    most = _most_threads(library)
+    return Pool(*map(_address, functions), min(threads or processors(), most))
+
+
+def _most_threads(library: Any) -> int:
+    """How many threads libgomp surely gives: oneDNN waits for as many as it asked for."""
+    if library.omp_get_dynamic() or library.omp_get_max_active_levels() < 1:
+        return 1
+    return int(library.omp_get_thread_limit())
 
 
 def processors() -> int:

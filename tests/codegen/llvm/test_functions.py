@@ -62,6 +62,7 @@ def check_singles(name, bits):
         expected = (SINGLE | LIBRARY)[name](x.astype(np.float64)).astype(np.float32)
     found = evaluated(f"{name}(x)", x=x)
     assert (np.isnan(found) == np.isnan(expected)).all()
+    assert (np.signbit(found) == np.signbit(expected))[expected == 0].all()
     far = distance(found, expected)
     assert far.max() <= 2, (x[far.argmax()], found[far.argmax()], expected[far.argmax()])
 

@@ -12,6 +12,7 @@ from models.test_zoo import SMALL
 from plans.changed_files import sealed
 
 import graphc as g
+from graphc.cli import main
 from graphc.errors import OptionError
 from graphc.models import gpt2, mlp
 from graphc.runtime.cpu.native import Rows
@@ -85,6 +86,18 @@ def test_without_onednn_numpy_computes_products_and_convolutions(monkeypatch):
             largest = np.abs(wanted).max()
             given = found[name][1][parameter]
             np.testing.assert_allclose(given, wanted, rtol=0, atol=1e-4 * largest)
+
+
+def test_the_devices_tell_that_onednn_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr("graphc.cli.devices.load_onednn", lambda: None)
+    assert main(["devices"]) == 0
+    assert "onednn: missing; products and convolutions run slower" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("threads", [0, 1025, 2**63, True, "2"])
+def test_threads_that_cannot_be(threads):
+    with pytest.raises(OptionError, match=r"threads is a whole number from 1 to 1024, got "):
+        g.compile(tokens(), threads=threads)
 
 
 def test_a_plan_file_says_which_kernels_it_is_for(tmp_path):

@@ -1,6 +1,9 @@
 """Tables of C calls: what rows compute, in which order, and on how many threads."""
 
 import ctypes
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -124,6 +127,20 @@ def test_a_primitive_that_fails_is_told_and_ends_the_run(scaled):
         table.run(0, len(table))
     assert calls == [(primitive, 5, 2, ctypes.addressof(arguments)) for primitive in (1, 4)]
     np.testing.assert_array_equal(y, 2.0 + np.arange(3))
+
+
+@pytest.mark.parametrize(
+    "setting", ["OMP_THREAD_LIMIT=1", "OMP_DYNAMIC=true", "OMP_MAX_ACTIVE_LEVELS=0"]
+)
+def test_no_more_threads_are_asked_for_than_libgomp_gives(setting):
+    """oneDNN's kernels wait for those that are missing, without an end."""
+    name, value = setting.split("=")
+    command = "from graphc.runtime.cpu.step_table import pool_of; print(pool_of(3).threads)"
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=os.environ | {name: value}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "1\n"
 
 
 def test_without_libgomp_there_is_one_thread(scaled, monkeypatch):

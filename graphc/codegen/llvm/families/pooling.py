@@ -57,7 +57,7 @@ def _axis(node: Node, output: Operand) -> int:
 
 
 def _lying(operand: Operand, axis: int) -> Lying:
-    is_unit = operand.strides[axis] in (0, 1)
+    is_unit = operand.strides[axis] == 1  # an operand that is repeated has stride 0
     return Lying(operand.name, operand.dtype, "unit" if is_unit else "apart", False)
 
 

@@ -66,7 +66,7 @@ def _cumsum(node: Node, places: Places) -> NativeCalls:
     both = [operand(n, v, places[v], x.shape) for n, v in (("x", x), ("y", y))]
     extents, operands = _lines(x.shape, a.axis, both)
     *outer, lines = extents
-    units = (operands[0].strides[-1] in (0, 1), operands[1].strides[-1] in (0, 1))
+    units = (_is_unit(operands[0], lines), _is_unit(operands[1], lines))
     in_rows = lines > 1 and all(own.strides[a.axis] == 1 for own in both)
     order: Squares = "descending" if a.reverse else "ascending"
     structure = _Structure(
@@ -84,6 +84,11 @@ def _cumsum(node: Node, places: Places) -> NativeCalls:
     kernel = kernel_of("cumsum", structure, lambda builder: _write(builder, structure))
     call = NativeCall(kernel, (x, y), (*numbers, total, 1), total, 2 * elements)
     return NativeCalls((call,))
+
+
+def _is_unit(lying: Operand, lines: int) -> bool:
+    """Whether lines are neighbours; those of an operand that is repeated are one and the same."""
+    return lying.strides[-1] == 1 or lines == 1
 
 
 def _lines(
@@ -188,7 +193,7 @@ def _sum(
         target.write(written, target.address(line, place), mask)
         return (total,)
 
-    loop(b, index(0), length, 1, (constant(held(structure.dtype), 0),), step)
+    loop(b, index(0), length, 1, (_nothing(structure),), step)
 
 
 def _sum_squares(
@@ -234,7 +239,13 @@ def _sum_squares(
                     writes(lane, first_lanes(b, b.select(exists, remaining, index(0))))
         return (total,)
 
-    loop(b, index(0), count, 1, (constant(held(dtype), 0),), square)
+    loop(b, index(0), count, 1, (_nothing(structure),), square)
+
+
+def _nothing(structure: _Structure) -> IrValue:
+    """What a first element is added to: -0.0, which changes none, unless it is written."""
+    is_float = arithmetic_dtype(structure.dtype).kind == "float"
+    return constant(held(structure.dtype), -0.0 if is_float and not structure.exclusive else 0)
 
 
 def _sums(

@@ -62,6 +62,8 @@ def convolution_executions(
     if any(repeats(v, places[v]) for v in (*node.inputs, node.output)):
         return None
     form = _form(library, node, places, workspace)
+    if form.reads_foreign_bytes:
+        return None
     bias = form.bias
     if (
         bias is not None
@@ -123,6 +125,14 @@ class _Form:
     def roles(self) -> tuple[int, int, int]:
         """Which arguments of the primitive x, w and y are."""
         return ROLES[self.node.op.name]
+
+    @property
+    def reads_foreign_bytes(self) -> bool:
+        """Whether oneDNN 3.2's gradient of bfloat16 filters would read scratch that nobody wrote:
+        found where maps are less wide than a window's step, by runs on scratch full of NaN."""
+        width, step = self.geometry.x[3], self.geometry.attributes.stride[1]
+        is_narrow = self.x.type.dtype != float32 or self.y.type.dtype != float32
+        return self.roles[1] == WEIGHTS_GRADIENT and is_narrow and width < step
 
     @property
     def _is_forward(self) -> bool:

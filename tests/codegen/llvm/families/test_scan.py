@@ -21,6 +21,15 @@ def summed(x, axis, exclusive, reverse):
     return np.flip(y, axis) if reverse else y
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_sign_of_zero_stays(axis):
+    x = np.full((18, 20), -0.0, np.float32)
+    given = g.input("x", x.shape)
+    node = apply(Cumsum, given, attributes=CumsumAttributes(axis, False, False))
+    (y,) = run_native(node, {given: x, node.output: np.full(x.shape, 77, np.float32)})
+    assert np.signbit(y).all()
+
+
 @pytest.mark.parametrize(("exclusive", "reverse"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(
     ("shape", "axis"),

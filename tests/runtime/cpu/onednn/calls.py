@@ -18,7 +18,7 @@ needs_library = pytest.mark.skipif(load_onednn() is None, reason="onednn-cpu-gom
 EXECUTE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 )
-GUARD, MARK = 4096, 0xA5
+GUARD, MARK = 4096, 0xFF  # NaN, where it is read as floats
 
 
 def has_avx512(feature: str = "avx512bw") -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from runtime.cpu.onednn.calls import (
     assert_close,
@@ -22,6 +22,9 @@ from graphc.ir.types import channels_last_strides, contiguous_strides
 pytestmark = needs_library
 
 FORWARD, INPUT, WEIGHT = range(3)
+needs_bfloat16 = pytest.mark.skipif(
+    not has_avx512("avx512_bf16"), reason="the processor has no bfloat16"
+)
 
 
 def arrays_of(node, last=True):
@@ -101,14 +104,14 @@ def test_a_running_sum_in_its_place_is_not_copied():
     assert_close(arrays[node.output], expected, terms, scale)
 
 
-@pytest.mark.skipif(not has_avx512("avx512_bf16"), reason="the processor has no bfloat16")
+@needs_bfloat16
 @pytest.mark.parametrize("which", [FORWARD, INPUT, WEIGHT])
 def test_bfloat16_is_summed_in_float32(which):
     node = nodes(**CASES["3x3"], dtype="bfloat16", wide=True)[which]
     assert check(node) is not None
 
 
-@pytest.mark.skipif(not has_avx512("avx512_bf16"), reason="the processor has no bfloat16")
+@needs_bfloat16
 def test_a_narrow_gradient_is_not_rounded_for_some_images(monkeypatch):
     monkeypatch.setattr(native, "COPIED_BYTES", 1)
     node = nodes(**CASES["3x3"], dtype="bfloat16")[WEIGHT]
@@ -125,6 +128,31 @@ geometries = st.fixed_dictionaries(
         "groups": st.sampled_from((1, 1, 2, 4)),
     }
 )
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("width", [1, 2])
+def test_gradients_of_narrow_filters_read_nothing_unwritten(width):
+    """oneDNN's own primitive does on maps that are less wide than the windows' step."""
+    for stride in ((2, 2), (3, 3), (2, 1)):
+        node = nodes((3, 32, 2, width), (8, 32, 3, 3), stride, (1, 1), dtype="bfloat16")[WEIGHT]
+        found = check(node)
+        assert (found is None) == (width < stride[1])
+
+
+@needs_bfloat16
+@given(
+    geometries, extents, st.integers(1, 3), st.integers(1, 9), st.integers(1, 9),
+    st.integers(1, 20), st.integers(1, 20),
+)  # fmt: skip
+def test_any_narrow_convolution_is_right_or_left_to_numpy(geometry, window, n, h, w, c, k):
+    groups = geometry["groups"]
+    reach = [d * (r - 1) + 1 for d, r in zip(geometry["dilation"], window, strict=True)]
+    top, left, bottom, right = geometry["padding"]
+    assume(h + top + bottom >= reach[0] and w + left + right >= reach[1])
+    shapes = (n, c * groups, h, w), (k * groups, c, *window)
+    for node in nodes(*shapes, **geometry, dtype="bfloat16"):
+        check(node)
 
 
 @given(

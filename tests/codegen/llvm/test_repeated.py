@@ -1,0 +1,92 @@
+"""Operands that are repeated, with strides of 0, are read as their copies are."""
+
+import numpy as np
+import pytest
+from codegen.cases import all_cases
+from codegen.llvm.native import Native
+from codegen.on_cpu import aligned, places_of
+
+import graphc as g
+from graphc.codegen.native import NativeTarget, is_native, native_calls
+from graphc.ir.device import NATIVE_CPU
+
+TARGET = NativeTarget(NATIVE_CPU)
+
+
+def distinct_cases():
+    """One case of each native node, in float32 where it has floats."""
+    found = {}
+    for case in all_cases():
+        node, words = case.node, case.name.split()
+        if is_native(node) and "dense" in words and not {"float16", "bfloat16"} & {*words}:
+            types = tuple(str(value.type) for value in node.inputs)
+            found.setdefault((node.op.name, repr(node.attributes), types), case)
+    wide = {(op, attributes) for op, attributes, types in found if "f32" in str(types)}
+    return [
+        case for (op, attributes, types), case in found.items()
+        if "f64" not in str(types) or (op, attributes) not in wide
+    ]  # fmt: skip
+
+
+def repeated(array, axes):
+    """A view that repeats what lies first along these axes."""
+    first = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(array.ndim))
+    return np.broadcast_to(aligned(array[first]), array.shape)
+
+
+def outputs(node, arrays):
+    """What the node's kernels write, over nothing that they read."""
+    arrays = arrays | {v: np.full(v.shape, 77, v.type.dtype.numpy) for v in node.outputs}
+    Native().run(native_calls(node, places_of(arrays)), arrays)
+    return [arrays[value] for value in node.outputs]
+
+
+def check(case, axes_of):
+    node = case.node
+    if node.op.must_overwrite:
+        return
+    for index, value in enumerate(node.inputs):
+        for axes in axes_of(value.shape):
+            view = repeated(case.feeds[value], axes)
+            name = node.op.input_name(index)
+            if not TARGET.takes_strides(node, name, value.type, view.strides):
+                continue
+            expected = outputs(node, case.feeds | {value: aligned(view)})
+            found = outputs(node, case.feeds | {value: view})
+            for wanted, each in zip(expected, found, strict=True):
+                # sums go in the order of axes in memory, which differs
+                np.testing.assert_allclose(each, wanted, 2e-5, 2e-5, err_msg=f"{name}, {axes}")
+
+
+CASES = distinct_cases()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_is_one_element(case):
+    check(case, lambda shape: [range(len(shape))] if shape else [])
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if "pool" in case.name else pytest.mark.slow)
+        for case in CASES
+    ],
+)
+def test_what_is_repeated_along_one_axis(case):
+    check(case, lambda shape: [{axis} for axis in range(len(shape)) if shape[axis] > 1])
+
+
+@pytest.mark.parametrize("pool", [g.max_pool2d, g.average_pool2d])
+def test_the_gradient_of_a_mean_of_pooled_maps(pool):
+    """Its every element is the same, so a view of one is what the pool's gradient reads."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 8, 12, 12)).astype(np.float32)
+    moved = {}
+    for kernels in ("native", "numpy"):
+        w = g.parameter("w", (8, 1, 1), initial=g.Initial("constant", 1.0))
+        loss = g.mean(pool(g.relu(g.input("x", x.shape) * w), 2))
+        program = g.compile(loss, optimizer=g.optim.SGD(1.0), kernels=kernels)
+        program.step(x=x)
+        moved[kernels] = program.parameters["w"]
+    np.testing.assert_allclose(moved["native"], moved["numpy"], rtol=1e-6)
