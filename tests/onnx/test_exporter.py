@@ -10,6 +10,7 @@ from onnx_files import Erf, array_of, recorded_in
 import graphc as g
 from graphc.errors import GraphcError, OnnxError, OptionError
 from graphc.ir import builder
+from graphc.ir.device import KERNELS
 from graphc.onnx.written import written
 from graphc.runtime.feeds import random_feeds
 
@@ -86,15 +87,17 @@ def test_a_norm_of_a_training_step_is_by_the_batch_for_every_reader(dtype, tmp_p
 QUICK = ("gpt2", "mobilenet_v2", "vit")
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", quick_and_slow(SMALL, set(SMALL) - set(QUICK)))
-def test_what_is_read_again_steps_to_the_same_bits(name, tmp_path):
-    program, feeds = saved(tmp_path / "step.onnx", name, True, "float32")
+def test_what_is_read_again_steps_to_the_same_bits(name, kernels, tmp_path):
+    program, feeds = saved(tmp_path / "step.onnx", name, True, "float32", kernels)
     g.onnx.save(program, tmp_path / "net.onnx")
     network = g.onnx.load(tmp_path / "net.onnx")
     assert {**network.inputs} == {x.name: x for x in network.inputs.values()}
-    again = g.compile(network.outputs["loss"], optimizer=g.optim.SGD(1e-3))
+    again = g.compile(network.outputs["loss"], optimizer=g.optim.SGD(1e-3), kernels=kernels)
     network.initialize(again)
-    assert str(again.plan) == str(program.plan)
+    # the members of a group are saved where the group stood, so others may join it
+    assert kernels == "native" or str(again.plan) == str(program.plan)
     for _ in range(2):
         np.testing.assert_array_equal(again.step(feeds)["loss"], program.step(feeds)["loss"])
     for state, array in program.states.items():

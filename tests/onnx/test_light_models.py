@@ -21,22 +21,28 @@ COMPARED = [name for name in BATCHES if name != "vgg19"]
 """Both libraries' vgg19 are within a millionth of float64, and 1.04 millionths from one another."""
 
 
+NEAR = {"numpy": 1e-6, "native": 3e-6}
+"""Kernels → how far results may be, as a part of the largest: oneDNN adds the 25,088 products of a
+result of vgg19 in longer runs than a BLAS, which rounds more often at large totals."""
+
+
 @pytest.mark.peers
 @pytest.mark.slow
+@pytest.mark.parametrize("kernels", NEAR)
 @pytest.mark.parametrize("name", COMPARED)
-def test_results_are_those_of_onnxruntime(name):
+def test_results_are_those_of_onnxruntime(name, kernels):
     runtime = pytest.importorskip("onnxruntime")
     model = light_model(name)
     network = graphc.onnx.load(model)
     source, x = fed(network)
-    program = graphc.compile(outputs={"y": network.output})
+    program = graphc.compile(outputs={"y": network.output}, kernels=kernels)
     network.initialize(program)
     found = program.step({source: x})["y"]
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = runtime.InferenceSession(model.SerializeToString(), options)
     (expected,) = session.run(None, {model.graph.input[0].name: x})
-    assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+    assert np.abs(found - expected).max() <= NEAR[kernels] * np.abs(expected).max()
 
 
 def in_float64(model):
@@ -54,17 +60,18 @@ def in_float64(model):
 
 
 @pytest.mark.slow
-def test_results_of_vgg19_are_within_a_millionth_of_float64():
+@pytest.mark.parametrize("kernels", NEAR)
+def test_results_of_vgg19_are_near_those_in_float64(kernels):
     results = []
     for model in (light_model("vgg19"), in_float64(light_model("vgg19"))):
         network = graphc.onnx.load(model)
         source, x = fed(network)
-        program = graphc.compile(outputs={"y": network.output})
+        program = graphc.compile(outputs={"y": network.output}, kernels=kernels)
         network.initialize(program)
         results.append(program.step({source: x.astype(network.output.type.dtype.numpy)})["y"])
     found, expected = results
     assert (found.dtype, expected.dtype) == (np.float32, np.float64)
-    assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+    assert np.abs(found - expected).max() <= NEAR[kernels] * np.abs(expected).max()
 
 
 def trained(network, plan):
