@@ -9,7 +9,7 @@ from hypothesis import settings
 from graphc.runtime.cpu import step_table
 
 settings.register_profile("nightly", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("graphc", settings.get_profile("nightly"), max_examples=25)
+settings.register_profile("graphc", settings.get_profile("nightly"), max_examples=20)
 settings.load_profile("graphc")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the processors

@@ -13,8 +13,8 @@ from graphc.ir.types import format_bytes, parse_bytes
 from graphc.models import mlp
 from graphc.runtime.memory import machine_memory
 
-DEEP = ("layers=20", "hidden=64", "inputs=64", "batch=512")
-SIZES = {"layers": 20, "hidden": 64, "inputs": 64, "batch": 512}
+DEEP = ("layers=12", "hidden=64", "inputs=64", "batch=512")
+SIZES = {"layers": 12, "hidden": 64, "inputs": 64, "batch": 512}
 
 
 def planned(**options):

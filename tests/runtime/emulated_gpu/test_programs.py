@@ -135,7 +135,7 @@ def trained(plan, folder, steps=3, seed=0, **options):
     "network",
     [
         small_mlp,
-        small_gpt2,
+        pytest.param(small_gpt2, marks=pytest.mark.slow),
         pytest.param(fused_gpt2, marks=pytest.mark.slow),
         branches,
         small_convolutions,

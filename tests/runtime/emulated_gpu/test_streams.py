@@ -44,7 +44,9 @@ def plan_of(network, **options):
 
 @pytest.mark.parametrize("options", [{}, {"allocate": "sharing"}, {"recompute": "sublinear"}],
                          ids=str)  # fmt: skip
-@pytest.mark.parametrize("network", [small_mlp, branches, small_gpt2])
+@pytest.mark.parametrize(
+    "network", [small_mlp, branches, pytest.param(small_gpt2, marks=pytest.mark.slow)]
+)
 def test_hazards_order_all_that_touches_the_same_bytes(network, options):
     plan = plan_of(network, **options)
     works = bind(plan, ADDRESS)
