@@ -4,6 +4,7 @@ import tracemalloc
 import ml_dtypes
 import numpy as np
 import pytest
+from models.test_zoo import quick_and_slow
 
 import graphc as g
 from graphc.errors import FeedError, NonFiniteError, OptionError
@@ -121,7 +122,7 @@ NETWORKS = {
         pytest.param("fp32", "numpy", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", quick_and_slow(NETWORKS, ["mobilenet_v2"]))
 def test_no_kernel_of_a_network_allocates(name, precision, kernels):
     """Attention, embeddings, dropout, convolutions, clipping, schedules, guarded updates."""
     schedule = g.optim.Schedule(0.1, steps=9, warmup=2)

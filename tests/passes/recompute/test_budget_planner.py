@@ -98,7 +98,7 @@ def test_more_work_allows_fewer_bytes(name):
 
 LIMITS = [
     # network, MiB of feature maps within one more forward pass, within 3 % more flops
-    (lambda: resnet(50), 700, 1500),
+    pytest.param(lambda: resnet(50), 700, 1500, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(200), 1050, 4300, marks=pytest.mark.slow),
     pytest.param(lambda: resnet(1001), 2200, 20000, marks=pytest.mark.slow),
     pytest.param(lambda: lstm(64), 90, 520, marks=pytest.mark.slow),
@@ -239,7 +239,8 @@ def test_kept_values_are_never_made_again():
     assert graph_steps.steps.peak(range(len(graph_steps.steps))) == found.live_bytes
 
 
-@pytest.mark.parametrize("name", parameters(["lstm"], ["resnet"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "resnet"])
 def test_the_knee_and_the_frontier(name):
     knee = plan(name, recompute="optimal", reorder=False)
     assert knee.certificate.goal == "knee of the curve"
