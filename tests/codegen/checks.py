@@ -2,6 +2,7 @@
 
 import ml_dtypes
 import numpy as np
+import pytest
 from codegen.on_cpu import surroundings
 from ops.test_strides import run as run_numpy
 
@@ -25,6 +26,16 @@ def in_float64(case):
     arrays |= {v: np.empty(v.shape, v.type.dtype.numpy) for v in wide.outputs}
     return [result.astype(np.float64) for result in run_numpy(wide, arrays)]
 
+
+DTYPES = ("float32", "bfloat16", "float64", "float16")
+
+
+def by_night(dtype):
+    """The marks of a case that is left to the nightly run if another dtype shows the same."""
+    return [] if dtype in ("float32", "bfloat16") else [pytest.mark.slow]
+
+
+FLOATS = [pytest.param(dtype, marks=by_night(dtype)) for dtype in DTYPES]
 
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 6e-4, "bfloat16": 4.5e-3}
 

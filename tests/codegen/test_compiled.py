@@ -4,6 +4,7 @@ import re
 
 import pytest
 from codegen.cases import all_cases
+from codegen.checks import DTYPES, FLOATS
 from codegen.on_cpu import generated, kernels_in
 
 import graphc as g
@@ -53,15 +54,8 @@ def test_every_op_compiles(architecture):
     check_cubin(text_of(chosen), architecture)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param("float32", marks=pytest.mark.slow),
-        pytest.param("bfloat16", marks=pytest.mark.slow),
-        pytest.param("float64", marks=pytest.mark.slow),
-        pytest.param("float16", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kernel_is_accepted(dtype):
     """All rows and layouts, as far as PTX for the oldest architecture."""
     texts = texts_of([case for case in CASES if dtype in case.name.split()])
@@ -80,15 +74,7 @@ def test_every_kernel_compiles(architecture):
 
 
 @pytest.mark.parametrize("width", [64, 256])
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "float32",
-        "bfloat16",
-        pytest.param("float64", marks=pytest.mark.slow),
-        pytest.param("float16", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_attention_of_wide_heads_compiles(dtype, width):
     """Tiles fit the shared memory that every device has; wide heads cost registers."""
     x = g.parameter("x", (2, 3, 100, width), dtype)

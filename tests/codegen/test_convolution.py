@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from codegen.checks import FLOATS
 from codegen.convolution_cases import (
     GEOMETRIES,
     LIMITS,
@@ -67,15 +68,7 @@ def test_layouts_and_tiles(name, layout, cases, library, cublas):
         check(case, library, cublas)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "float32",
-        "bfloat16",
-        pytest.param("float64", marks=pytest.mark.slow),
-        pytest.param("float16", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("size", SIZES_OF_DTYPES)
 def test_dtypes_and_running_sums(size, dtype, cases, library, cublas):
     chosen = [c for c in cases if f" {size}, {dtype}, wide" in c.name]

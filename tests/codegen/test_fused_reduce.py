@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from codegen.checks import DTYPES, by_night
 from codegen.on_cpu import Library, aligned, channels_last, generated, kernels_in
 from passes.fusion.graphs import fuse, fuse_reductions
 
@@ -14,7 +15,6 @@ from graphc.ops.fused_reduce import FusedReduce
 from graphc.ops.reduce import square_sum
 from graphc.runtime.gpu.nvrtc import compile_cubin
 
-FLOATS = ("float64", "float32", "float16", "bfloat16")
 LAST = (0, 2, 3, 1)
 
 
@@ -92,20 +92,14 @@ def bias(dtype):
 
 NETWORKS = [
     *((make, dtype) for make in (rows, rows_in_parts, columns, columns_in_parts, everything, maps,
-                                 pooled, masked, scaled, root_in_parts) for dtype in FLOATS),
+                                 pooled, masked, scaled, root_in_parts) for dtype in DTYPES),
     *((make, dtype) for make in (widened, narrowed, bias) for dtype in ("float16", "bfloat16")),
 ]  # fmt: skip
 
 
 def parameters_of(networks):
-    """Those of two dtypes with every change, those of the others at night."""
     return [
-        pytest.param(
-            make,
-            dtype,
-            id=f"{make.__name__} {dtype}",
-            marks=[] if dtype in ("float32", "bfloat16") else pytest.mark.slow,
-        )
+        pytest.param(make, dtype, id=f"{make.__name__} {dtype}", marks=by_night(dtype))
         for make, dtype in networks
     ]
 

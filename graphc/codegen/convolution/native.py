@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from graphc.codegen.onednn import THREADS, is_native
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import (
@@ -27,11 +28,6 @@ from graphc.ir.types import (
 from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Geometry
 
-NATIVE = (float32, bfloat16)
-
-THREADS = 2
-"""How many threads there is room for: the profile of the CPU has two cores."""
-
 CHANNELS, FILTERS = 16, (48, 64)
 """The library holds filters in blocks of at most so many channels and filters."""
 
@@ -46,11 +42,6 @@ MAPS = ("x", "y", "dx", "dy")
 """The operands that are maps; the others are filters and biases."""
 
 LEAST_BYTES = 64 * 2**10
-
-
-def is_native(node: Node) -> bool:
-    """Whether the types of a convolution are those of the library."""
-    return all(value.type.dtype in NATIVE for value in (*node.inputs, node.output))
 
 
 def takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:

@@ -20,7 +20,8 @@ from graphc.codegen.llvm.lanes import (
     vector,
 )
 from graphc.codegen.llvm.line_structure import Named, Stage
-from graphc.codegen.llvm.line_writer import LineOperand, LineWriter, Take
+from graphc.codegen.llvm.line_writer import LineOperand, LineWriter
+from graphc.codegen.llvm.pieces import Take, fold_vectors
 from graphc.codegen.llvm.places import advanced, least, split
 from graphc.codegen.llvm.reduction import Combined
 from graphc.codegen.llvm.scalar import LaneCode
@@ -76,7 +77,7 @@ class ColumnWriter(LineWriter):
 
     def over_strip(self, together: int, take: Take) -> None:
         """A loop over the vectors of a row of the piece."""
-        self.over_vectors(index(0), self.width, together, (), take)
+        fold_vectors(self.builder, index(0), self.width, together, (), take)
 
     def room(self, name: str, dtype: DType) -> IrValue:
         """Memory for a number of each line."""

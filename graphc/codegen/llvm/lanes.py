@@ -129,7 +129,7 @@ def widen(builder: Builder, stored: IrValue, dtype: DType) -> IrValue:
 def narrow(builder: Builder, value: IrValue, source: DType, dtype: DType) -> IrValue:
     """Values as they lie in memory, of values that are held as `source`: rounded once, but that
     float64 comes to 16 bits by way of float32."""
-    value = converted(builder, value, source, arithmetic_dtype(dtype), to_byte=dtype == uint8)
+    value = converted(builder, value, source, arithmetic_dtype(dtype))
     to = vector(MEMORY[dtype])
     if dtype == float16:
         return builder.fptrunc(value, to)
@@ -153,9 +153,7 @@ def _rounded_to_bfloat16(builder: Builder, value: IrValue) -> IrValue:
     return builder.trunc(builder.lshr(chosen, sixteen), vector(SHORT))
 
 
-def converted(
-    builder: Builder, value: IrValue, source: DType, to: DType, to_byte: bool = False
-) -> IrValue:
+def converted(builder: Builder, value: IrValue, source: DType, to: DType) -> IrValue:
     """Values of one arithmetic dtype as another, as C converts them."""
     if source == to:
         return value

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphc.codegen.llvm.elements import Lying, NumberReader, Reached
 from graphc.codegen.llvm.lanes import (
     DOUBLE,
-    LANES,
     Builder,
     IrValue,
     at,
     index,
-    loop,
 )
 from graphc.codegen.llvm.line_structure import Named, Structure
 from graphc.codegen.llvm.places import offset_of
 from graphc.codegen.llvm.scalar import LaneCode
-
-Take = Callable[[list[IrValue], IrValue | None, list[IrValue]], Sequence[IrValue]]
-"""From the places of some vectors, how many lanes of them exist if not all may, and what is carried
-so far, what is carried on."""
 
 
 @dataclass(slots=True)
@@ -105,26 +99,3 @@ class LineWriter:
         dtypes = dict(self.structure.locals)
         for name, expression in made:
             code.define(name, dtypes[name], expression)
-
-    def over_vectors(
-        self,
-        first: IrValue,
-        last: IrValue,
-        together: int,
-        carried: Sequence[IrValue],
-        take: Take,
-    ) -> list[IrValue]:
-        """A loop over the vectors of a row: `together` at a time, then over the rest one by one."""
-        b, step, whole = self.builder, together * LANES, first
-        if together > 1:
-            whole = b.sub(last, b.and_(b.sub(last, first), index(step - 1)))
-
-            def several(place: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
-                return take([b.add(place, index(LANES * i)) for i in range(together)], None, held)
-
-            carried = loop(b, first, whole, step, carried, several)
-
-        def one(place: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
-            return take([place], b.sub(last, place), held)
-
-        return loop(b, whole, last, LANES, carried, one)

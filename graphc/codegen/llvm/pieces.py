@@ -14,6 +14,10 @@ PIECE = 16384
 Part = Callable[[IrValue, IrValue], None]
 """Writes what is done from a first number to before a last one."""
 
+Take = Callable[[list[IrValue], IrValue | None, list[IrValue]], Sequence[IrValue]]
+"""From the places of some vectors, how many elements are left where they may not fill them, and
+what is carried so far, what is carried on."""
+
 
 def rows_of_piece(elements: int) -> int:
     """The rows of a piece, where a row has that many elements."""
@@ -55,21 +59,41 @@ def over_vectors(
     first: IrValue,
     last: IrValue,
     body: Callable[[IrValue, IrValue, int], None],
-    most: int = 4,
+    together: int = 4,
 ) -> None:
-    """Write a loop over elements by `most` vectors at a time, then by one: `body` gets the first
-    element, how many are left, and how many vectors to do."""
-    width = index(most * LANES)
-    whole = builder.mul(builder.sdiv(builder.sub(last, first), width), width)
-    end = builder.add(first, whole)
+    """Write a loop over elements by `together` vectors at a time, then by one: `body` gets the
+    first element, how many are left, and how many vectors to do."""
 
-    def many(place: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-        body(place, width, most)
+    def take(
+        places: list[IrValue], left: IrValue | None, carried: list[IrValue]
+    ) -> Sequence[IrValue]:
+        body(places[0], index(together * LANES) if left is None else left, len(places))
         return ()
 
-    def one(place: IrValue, carried: list[IrValue]) -> Sequence[IrValue]:
-        body(place, builder.sub(last, place), 1)
-        return ()
+    fold_vectors(builder, first, last, together, (), take)
 
-    loop(builder, first, end, most * LANES, (), many)
-    loop(builder, end, last, LANES, (), one)
+
+def fold_vectors(
+    builder: Builder,
+    first: IrValue,
+    last: IrValue,
+    together: int,
+    carried: Sequence[IrValue],
+    take: Take,
+) -> list[IrValue]:
+    """Write a loop over elements by `together` vectors at a time, then by one, that carries
+    values."""
+    step, whole = together * LANES, first
+    if together > 1:
+        whole = builder.sub(last, builder.and_(builder.sub(last, first), index(step - 1)))
+
+        def several(place: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
+            places = [builder.add(place, index(LANES * i)) for i in range(together)]
+            return take(places, None, held)
+
+        carried = loop(builder, first, whole, step, carried, several)
+
+    def one(place: IrValue, held: list[IrValue]) -> Sequence[IrValue]:
+        return take([place], builder.sub(last, place), held)
+
+    return loop(builder, whole, last, LANES, carried, one)

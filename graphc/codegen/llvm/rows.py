@@ -15,6 +15,7 @@ from graphc.codegen.llvm.elements import Reached, evaluate, load_lanes, load_row
 from graphc.codegen.llvm.lanes import WORD, IrValue, first_lanes, index, loop
 from graphc.codegen.llvm.line_structure import Named, Stage
 from graphc.codegen.llvm.line_writer import LineOperand, LineWriter
+from graphc.codegen.llvm.pieces import fold_vectors
 from graphc.codegen.llvm.places import advanced, least, split
 from graphc.codegen.llvm.reduction import Combined
 from graphc.codegen.llvm.scalar import LaneCode
@@ -156,7 +157,7 @@ class RowWriter(LineWriter):
 
         def write(first: IrValue, last: IrValue) -> list[IrValue]:
             start = [c.identity(c.dtype) for _ in range(together) for c in combined]
-            parts = self.over_vectors(first, last, together, start, take)
+            parts = fold_vectors(b, first, last, together, start, take)
             return [c.merge(b, parts[i::count]) for i, c in enumerate(combined)]
 
         return write
@@ -185,7 +186,7 @@ class RowWriter(LineWriter):
                 store_lanes(b, found, places[0], remaining)
                 return ()
 
-            return self.over_vectors(self.left, self.right, 1, (), take)
+            return fold_vectors(b, self.left, self.right, 1, (), take)
 
         self.over_runs([*sources, *targets], (), run)
 

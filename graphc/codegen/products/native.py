@@ -11,14 +11,10 @@ import functools
 import math
 from dataclasses import dataclass
 
+from graphc.codegen.onednn import THREADS, is_native
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
 from graphc.ir.types import DType, TensorType, align, bfloat16, float32, memory_order, pieces
-
-NATIVE = (float32, bfloat16)
-
-THREADS = 2
-"""How many threads there is room for: the profile of the CPU has two cores."""
 
 ROWS, COLUMNS, CHUNKS = (32, 256), 64, 16
 """A thread works on a block of so many rows, at least and at most, and columns; where it brings
@@ -30,11 +26,6 @@ shared among threads; these run on one thread."""
 
 PADDING = 128
 """Bytes by which a part of the workspace is shifted at most, to begin at a multiple of as many."""
-
-
-def is_native(node: Node) -> bool:
-    """Whether the types of a product are those of the library."""
-    return all(value.type.dtype in NATIVE for value in (*node.inputs, node.output))
 
 
 def native_bytes(node: Node, strided: Strided) -> int:
