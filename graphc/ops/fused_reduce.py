@@ -226,12 +226,15 @@ def _wide(type: TensorType) -> TensorType:
     return type.with_dtype(compute_dtype(type.dtype))
 
 
+def reduction_of(attributes: FusedReduceAttributes) -> tuple[Op, Any]:
+    """The op of the reduction, and the attributes that it has alone."""
+    op = REGISTRY[attributes.reduction]
+    if op.attributes is ReduceAttributes:
+        return op, ReduceAttributes(attributes.axes, attributes.keepdims)
+    return op, op.attributes()
+
+
 def _reduction(attributes: FusedReduceAttributes, operand: TensorType) -> Node:
     """The reduction as a node of its own, on an operand of that type."""
-    op = REGISTRY[attributes.reduction]
-    given: Any = op.attributes
-    if given is ReduceAttributes:
-        given = ReduceAttributes(attributes.axes, attributes.keepdims)
-    else:
-        given = given()
+    op, given = reduction_of(attributes)
     return Node(op, (Value(operand),), given, op.infer_types(given, (operand,)), serial=0)

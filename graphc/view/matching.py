@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from typing import Any
 
 from graphc.errors import OptionError
 from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.op import Op
+from graphc.ops.fused import Fused, FusedAttributes, members_of
+from graphc.ops.fused_reduce import FusedReduce, reduction_of
+from graphc.ops.matmul import Linear, activation_of
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import called, listed, origin
 from graphc.view.page_model import Table
@@ -23,9 +29,9 @@ LISTED = 8
 def identities(graphs: Sequence[Graph]) -> list[dict[Value, int]]:
     """The numbers of the values of each graph: equal in two graphs for the same value.
 
-    A value is the same where the same op with the same attributes, in the same scope and phase,
-    computes it from the same operands; those alike are told apart by their order. A copy is an
-    operand as good as what it copies, and a value of its own by its level.
+    A value is the same where the same ops with the same attributes compute it from the same
+    sources, whatever groups these ops are members of; those alike are told apart by their order. A
+    copy is an operand as good as what it copies, and a value of its own by its level.
     """
     table = Table[Hashable]()
     return [_numbers(graph, table) for graph in graphs]
@@ -38,25 +44,45 @@ def _numbers(graph: Graph, table: Table[Hashable]) -> dict[Value, int]:
     for value in graph.values:
         node = value.node
         if node is None:
-            contents[value] = numbers[value] = table.number(graph.names[value])
+            contents[value] = table.number((graph.names[value], value.type))
+            numbers[value] = table.number(graph.names[value])
             continue
-        copied = node.copy_of.outputs[value.index] if node.copy_of is not None else None
-        if copied is not None and copied in contents:
-            contents[value] = contents[copied]
-        else:
-            operands = tuple(contents[operand] for operand in node.inputs)
-            key: Hashable = (*_computation(node), value.index, value.type, operands)
-            contents[value] = table.number((key, seen[key]))
-            seen[key] += 1
-        is_copy = copied is not None
-        numbers[value] = table.number((contents[value], node.level)) if is_copy else contents[value]
+        if value not in contents:
+            found = _contents(node, [contents[operand] for operand in node.inputs], table)
+            contents.update(zip(node.outputs, found, strict=True))
+        key = (contents[value], node.level if node.phase == "mirror" else None)
+        numbers[value] = table.number((*key, seen[key]))
+        seen[key] += 1
     return numbers
 
 
-def _computation(node: Node) -> tuple[Hashable, ...]:
-    """What a node does; a copy does what the node does that it copies."""
-    phase = node.copy_of.phase if node.copy_of is not None else node.phase
-    return (node.label, phase, repr(node.attributes))
+def _contents(node: Node, operands: Sequence[int], table: Table[Hashable]) -> list[int]:
+    """The numbers of what a node computes of operands with these numbers."""
+
+    def computed(op: Op, attributes: Any, *given: Hashable, output: int = 0) -> int:
+        return table.number((op.name, repr(attributes), given, output))
+
+    def replayed(group: FusedAttributes, given: Sequence[int]) -> list[int]:
+        known: dict[str, Hashable] = {f"x{i}": number for i, number in enumerate(given)}
+        members = []
+        for number, member in enumerate(members_of(group)):
+            read = [known.get(name, name) for name in member.operands]  # a constant is its text
+            members.append(computed(member.op, member.attributes, *read))
+            known[f"m{number}"] = members[-1]
+        return [members[number] for number in group.results]
+
+    op, attributes = node.op, node.attributes
+    if isinstance(op, Fused):
+        return replayed(attributes, operands)
+    if isinstance(op, FusedReduce):
+        reduced = replayed(attributes.group, operands) if attributes.members else operands
+        result = [computed(*reduction_of(attributes), *reduced)]
+        return replayed(attributes.behind, result) if attributes.after else result
+    if isinstance(op, Linear) and attributes.activation != "none":
+        after = activation_of(node)
+        sums = computed(op, replace(attributes, activation="none"), *operands)
+        return [computed(after, after.attributes(), sums)]
+    return [computed(op, attributes, *operands, output=i) for i in range(len(node.outputs))]
 
 
 def pairs(before: Graph, after: Graph) -> Iterator[tuple[Value | None, Value | None]]:

@@ -3,7 +3,9 @@
 from itertools import pairwise
 
 import pytest
-from view.screen import NAMES, PLANS, called, large, variants, written_last
+from view.screen import NAMES, PLANS, VARIANTS, branches, called, large, written_last
+
+import graphc as g
 
 pytestmark = pytest.mark.browser
 
@@ -43,8 +45,8 @@ def test_the_tooltip_tells_what_is_there_after_the_view_has_changed(screen):
     x, y = screen.place(time, address)
     screen.page.mouse.move(x, y)
     seen = set()
-    keys = ("+", "+", "ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowUp", "ArrowDown")
-    for turn, key in enumerate((*keys, "-", "+", "+", "+", "ArrowLeft", "ArrowLeft", "0", "f")):
+    keys = ("+", "ArrowDown", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowLeft", "-")
+    for turn, key in enumerate((*keys, "ArrowDown", "-", "+", "ArrowRight", "+", "-", "0", "f")):
         screen.press(key)
         assert screen.tooltip() is None
         screen.page.mouse.move(x + 1, y)
@@ -171,8 +173,11 @@ def test_n_and_p_turn_to_the_next_and_the_previous_match(screen):
 
 
 def test_a_tab_keeps_what_is_selected_by_what_computes_it(show):
-    plans = {name: variants()[name] for name in ("sharing", "recursive")}
-    screen, (first, second) = show(plans), plans.values()
+    first, second = (
+        g.plan(branches(), optimizer=g.optim.Momentum(), fuse=False, **VARIANTS[name])
+        for name in ("sharing", "recursive")
+    )
+    screen = show({"sharing": first, "recursive": second})
 
     def computation(plan, value):
         """What computes a value of the forward pass, from the sources on."""
@@ -228,7 +233,9 @@ def test_names_of_one_value_differ_between_tabs(show):
 
 def test_a_window_of_1024_pixels(screen):
     screen.page.set_viewport_size({"width": 1024, "height": 700})
-    screen.press("5", "m")
+    screen.press("5")
+    plan = PLANS["sublinear"]
+    screen.choose(plan, max(plan.graph.states, key=lambda state: state.type.bytes))
     screen.measure()
     assert screen.page.locator("header").bounding_box()["height"] < 50
     root = "document.documentElement"

@@ -116,7 +116,7 @@ def test_keys_move_zoom_and_reset(screen):
     up = screen.press("ArrowUp")
     assert up[2] - near[2] == pytest.approx(0.2 * (near[3] - near[2]))
     assert screen.press("ArrowDown") == pytest.approx(near)
-    assert screen.press("-", "-") == pytest.approx(whole)
+    assert screen.press("-", "-") == pytest.approx(whole, abs=1e-6)
     assert screen.press("+", "0") == whole
     plan = PLANS["cheap"]
     assert screen.press("4", "f") == [0, len(plan.graph.nodes), 0, plan.arena_bytes]

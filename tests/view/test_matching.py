@@ -1,6 +1,8 @@
 """Values of two plans that are the same, and values by what people call them."""
 
+import numpy as np
 import pytest
+from ops.test_strides import run
 from view.networks import planned
 
 import graphc as g
@@ -80,3 +82,54 @@ def test_plans_of_two_batches_are_matched_by_place():
     weights = [(a, b) for a, b in found if a.node is not None and a.node.op.has_effect]
     assert len(weights) == len(small.states)
     assert all(a.node.label == b.node.label for a, b in weights)
+
+
+def contents(graph):
+    """What each value holds that is computed from some numbers, by the kernels of NumPy."""
+    arrays = {}
+    for value in (*graph.inputs, *graph.states):
+        shape, dtype = value.shape, value.type.dtype.numpy
+        rng = np.random.default_rng(list(graph.names[value].encode()))
+        if value.type.dtype.kind == "float":
+            arrays[value] = rng.uniform(0.1, 1, shape).astype(dtype)
+        else:
+            arrays[value] = rng.integers(0, 2, shape).astype(dtype)
+    for node in graph.nodes:
+        if node.op.views:
+            viewed = arrays[node.named_inputs()[node.op.views]]
+            found = node.op.numpy_views(node, viewed)
+        else:
+            arrays |= {v: np.empty(v.shape, v.type.dtype.numpy) for v in node.outputs}
+            found = run(node, arrays)
+        arrays |= dict(zip(node.outputs, found, strict=True))
+    return arrays
+
+
+GROUPED = {
+    "lstm": {},
+    "resnet": {},
+    "unet": {},
+    "lstm, recursive": {"recompute": "recursive"},
+    "mlp, cuda": {"device": "cuda", "roofline": "h100"},
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_what_a_group_writes_is_matched_with_what_its_ops_compute_apart(name):
+    """By the numbers: the kernels of groups give the bits of their ops."""
+    network = name.split(",")[0]
+    graphs = (planned(network, **GROUPED[name]).graph, planned(network, fuse=False).graph)
+    grouped = [n for n in graphs[0].nodes if "fused" in n.op.name or activation(n) != "none"]
+    assert len(grouped) >= 4
+    fused, apart = identities(graphs)
+    same = {number: value for value, number in apart.items()}
+    first, second = (contents(graph) for graph in graphs)
+    for value, number in fused.items():
+        if number in same:
+            np.testing.assert_array_equal(first[value], second[same[number]], strict=True)
+        else:
+            assert value.node.phase == "mirror"
+
+
+def activation(node):
+    return getattr(node.attributes, "activation", "none")

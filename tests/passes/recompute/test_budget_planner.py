@@ -20,7 +20,7 @@ MIB = 2**20
 MODELS = {
     "preact_resnet": lambda: preact_resnet(20, batch=4, image=16),
     "resnet": lambda: resnet(50, batch=1, image=64, classes=10),
-    "densenet121": lambda: densenet121(batch=2, image=32, growth=8, blocks=(3, 4, 3)),
+    "densenet121": lambda: densenet121(batch=8, image=32, growth=8, blocks=(3, 4, 3)),
     "unet": lambda: unet(batch=1, image=64, width=8),
     "gpt2": lambda: gpt2(layers=2, width=32, heads=2, seq_len=64, batch=4, vocab=50),
     "bert": lambda: bert(layers=3, width=32, heads=2, seq_len=48, batch=4, vocab=50, masked=7),
