@@ -18,7 +18,7 @@ from graphc.files import PREFIX
 from graphc.models import mlp
 
 ORIGIN = """
-import os, signal, sys
+import os, signal, sys, traceback
 import runtime.test_kills as kills
 
 kills.program()  # imports the rest; a run compiles its own
@@ -36,6 +36,9 @@ for line in sys.stdin:
             kills.train(argument, lambda: os.write(writer, b"."))
         except KeyboardInterrupt:
             os._exit(130)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(1)  # it trains for longer than the test waits, so this end is a fault
     os.close(writer)

@@ -37,7 +37,7 @@ def test_the_bytes_printed_are_the_bytes_used():
 @pytest.mark.parametrize("optimizer", ["SGD", "Momentum", "AdamW"])
 @pytest.mark.parametrize(("recompute", "kernels"), [("mirror", "native"), ("mirror", "numpy")])
 def test_nothing_is_allocated_in_a_step(optimizer, recompute, kernels):
-    """Less than 16 KiB at any moment of ten steps: argument tuples and views, never an array."""
+    """Less than 8 KiB at any moment of ten steps: argument tuples and views, never an array."""
     batch, wide = 256, 300
     loss = mlp(layers=4, hidden=wide, inputs=wide, batch=batch)
     options = {"recompute": recompute, "kernels": kernels}
@@ -47,6 +47,8 @@ def test_nothing_is_allocated_in_a_step(optimizer, recompute, kernels):
     gc.collect()
     tracemalloc.start()
     try:
+        for _ in range(2):
+            program.step(feeds)  # what Python keeps for its next objects is counted before
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(10):
@@ -54,7 +56,7 @@ def test_nothing_is_allocated_in_a_step(optimizer, recompute, kernels):
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
-    assert peak < 16 * 2**10
+    assert peak < 8 * 2**10
 
 
 def every_op_network():
