@@ -22,6 +22,7 @@ import os, signal, sys, traceback
 import runtime.test_kills as kills
 
 kills.program()  # imports the rest; a run compiles its own
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until a run can tell of it
 for line in sys.stdin:
     command, argument = line.rstrip("\\n").split(" ", 1)
