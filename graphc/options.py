@@ -413,6 +413,11 @@ class RunOptions(Options):
         "which engines it chose, so that a later run has the same ones.",
         check=_check_cudnn,
     )
+    tuning: str | os.PathLike[str] | None = option(
+        None,
+        "On a GPU, a file that keeps which algorithms cuBLASLt chose for products, so that a later "
+        "run has the same ones, and their bits.",
+    )
     threads: int | None = option(
         None,
         "On a CPU, how many threads run native kernels; None takes one for each processor.",

@@ -12,7 +12,7 @@ from graphc.cli.terminal import say
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.types import format_bytes
 from graphc.runtime.cpu.onednn.library import VERSION, WHEEL, load_onednn
-from graphc.runtime.gpu import cublas, nvrtc
+from graphc.runtime.gpu import cublaslt, nvrtc
 from graphc.runtime.gpu.device import cuda_versions, find_gpus
 from graphc.runtime.memory import machine_memory
 from graphc.runtime.profile import machine
@@ -88,6 +88,6 @@ def _nvrtc() -> str:
 
 def _cublas() -> str:
     try:
-        return cublas.version(cublas.load_cublas())
+        return cublaslt.version(cublaslt.load_cublaslt())
     except GraphcError as error:
         return str(error)

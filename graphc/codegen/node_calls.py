@@ -76,8 +76,8 @@ Epilogue = Literal["none", "bias", "relu", "bias_relu", "gelu", "bias_gelu"]
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """c = epilogue(op(first) · op(second) + beta · c), column-major, with op(first) (m, k) and
-    op(second) (k, n)."""
+    """c = epilogue(alpha · op(first) · op(second) + beta · c), column-major, with op(first) (m, k)
+    and op(second) (k, n)."""
 
     transpose_first: bool
     transpose_second: bool
@@ -91,9 +91,17 @@ class Gemm:
     batch: int
     compute: int
     epilogue: Epilogue = "none"
-    """What follows the product; only cuBLASLt can do anything but `none`."""
+    """What follows the product."""
     bias: Buffer | None = None
     """The bias of an epilogue: m numbers in one piece, of c's dtype, one a row."""
+    alpha: float = 1.0
+    of: int | None = None
+    """Of how many products of the node these `batch` are some; None where they are all."""
+
+    @property
+    def all_batches(self) -> int:
+        """How many such products the node has, however they are cut into calls."""
+        return self.batch if self.of is None else self.of
 
     def on(self, buffers: Mapping[Buffer, Buffer]) -> Gemm:
         """This call on other buffers."""

@@ -12,9 +12,11 @@ from graphc.keywords import option, required, takes
 from graphc.options import AUTO, RunOptions
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.backend import GpuBackend
+from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.cuda import CudaDevice
-from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn, read_record, write_record
+from graphc.runtime.gpu.cudnn import Cudnn, CudnnError, load_cudnn
 from graphc.runtime.gpu.device import Gpu, find_gpu
+from graphc.runtime.gpu.records import read_record, write_record
 from graphc.runtime.kernel_files import cache_folder
 from graphc.runtime.program import Program
 
@@ -53,8 +55,8 @@ def bind(options: BindOptions) -> Program:
         if options.threads is not None:
             raise OptionError("threads are for native kernels on the CPU; leave them out on a GPU")
         return _on_gpu(gpu, options)
-    if options.cudnn or options.streams != 1:
-        raise OptionError("streams and cudnn are for GPUs; leave them out on the CPU")
+    if options.cudnn or options.tuning is not None or options.streams != 1:
+        raise OptionError("streams, cudnn and tuning are for GPUs; leave them out on the CPU")
     if options.threads is not None and plan.device.kernels == "numpy":
         raise OptionError("threads run native kernels; leave them out with kernels='numpy'")
     return Program(
@@ -69,7 +71,9 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
         )
-    accelerator = CudaDevice(gpu, cache_folder())
+    tuning = options.tuning
+    chosen = None if tuning is None else read_record(tuning, "algorithms", CublasError)
+    accelerator = CudaDevice(gpu, cache_folder(), chosen)
     library = _cudnn(accelerator, cudnn) if cudnn else None
     debugging = {"poison": options.poison, "check_finite": options.check_finite}
     backend = GpuBackend(
@@ -77,7 +81,9 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
         **debugging,
     )  # fmt: skip
     if library is not None and not isinstance(cudnn, bool):
-        write_record(cudnn, library.record)
+        write_record(cudnn, library.record, CudnnError)
+    if tuning is not None:
+        write_record(tuning, accelerator.products.record, CublasError)
     return Program(plan, seed=options.seed, backend=backend, **debugging)
 
 
@@ -87,7 +93,7 @@ def _uses_bfloat16(plan: MemoryPlan) -> bool:
 
 def _cudnn(accelerator: CudaDevice, record: bool | str | os.PathLike[str]) -> Cudnn:
     """cuDNN, with the engines of an earlier run if their file is there."""
-    known = None if isinstance(record, bool) else read_record(record)
+    known = None if isinstance(record, bool) else read_record(record, "engines", CudnnError)
     with accelerator.active():
         return Cudnn(load_cudnn(), known)
 

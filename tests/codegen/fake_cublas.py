@@ -1,4 +1,4 @@
-"""The cuBLAS bindings on a library that does on the CPU what cuBLAS documents."""
+"""The binding of cuBLASLt on a library that does on the CPU what cuBLASLt documents."""
 
 import ctypes
 import fcntl
@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 from codegen.on_cpu import aligned
 
-from graphc.runtime.gpu.cublas import Cublas, version
 from graphc.runtime.gpu.cublaslt import CublasLt
 
 SOURCE = Path(__file__).with_name("fake_cublas.cc")
-WORKSPACE = 256
 
 
 def library_in(folder: Path) -> ctypes.CDLL:
@@ -37,12 +35,12 @@ def library_in(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-class LtStandIn(CublasLt):
-    """A handle of the library's part with epilogues, and a workspace."""
+class StandIn(CublasLt):
+    """A handle of the library, and a workspace."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, record=None) -> None:
         self.library = library_in(folder)
-        super().__init__(self.library)
+        super().__init__(self.library, record)
         self.workspace = aligned(np.full(1024, 7, np.uint8))
 
     @property
@@ -55,25 +53,3 @@ class LtStandIn(CublasLt):
         space = self.workspace.ctypes.data
         with self.bind(call, addresses, space, workspace_bytes) as product:
             product.run(0)
-
-
-class StandIn(Cublas):
-    """A handle of the library that also runs products with an epilogue, by the other binding."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(library_in(folder))
-        self.lt = LtStandIn(folder)
-
-    def run(self, call, addresses) -> None:
-        if call.epilogue == "none":
-            super().run(call, addresses)
-        else:
-            self.lt.run(call, addresses)
-
-
-def stand_in(folder: Path) -> StandIn:
-    """A handle of the library."""
-    assert version(library_in(folder)) == "13.14.15"
-    handle = StandIn(folder)
-    handle.use(0, WORKSPACE, 1024)
-    return handle

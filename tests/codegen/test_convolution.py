@@ -15,7 +15,7 @@ from codegen.convolution_cases import (
     laid,
     node_of,
 )
-from codegen.fake_cublas import stand_in
+from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library, aligned, apart, kernels_in, places_of, surroundings
 
 from graphc.codegen.lowering import calls_of
@@ -29,7 +29,7 @@ from graphc.ops.conv import (
 
 @pytest.fixture(scope="module")
 def cublas(tmp_path_factory):
-    handle = stand_in(tmp_path_factory.mktemp("cublas"))
+    handle = StandIn(tmp_path_factory.mktemp("cublas"))
     yield handle
     handle.close()
 

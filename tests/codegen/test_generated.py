@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from codegen.cases import H200, all_cases
 from codegen.checks import check
-from codegen.fake_cublas import stand_in
+from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library, channels_last, generated, kernels_in
 
 import graphc as g
@@ -50,7 +50,7 @@ def libraries(tmp_path_factory, request):
 
 @pytest.fixture(scope="module")
 def cublas(tmp_path_factory):
-    handle = stand_in(tmp_path_factory.mktemp("cublas"))
+    handle = StandIn(tmp_path_factory.mktemp("cublas"))
     yield handle
     handle.close()
 

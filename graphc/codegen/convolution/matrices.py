@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -127,6 +128,7 @@ def multiply(
             beta,
             max(batch),
             compute,
+            of=math.prod(batch),
         )
         for step in range(min(batch))
     ]

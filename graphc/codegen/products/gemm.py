@@ -8,6 +8,7 @@ dimensions, strides and offsets count elements.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,6 +67,7 @@ def gemms(
             compute_type(a.type.dtype, tf32),
             EPILOGUES[node.attributes.activation] if fused else "none",
             node.inputs[2] if fused else None,
+            of=math.prod(c.shape[:-2]),
         )
         for batch, matrices in _batches(c.shape[:-2], (first, second, result), places)
     )

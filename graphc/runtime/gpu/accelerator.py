@@ -13,18 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from graphc.errors import GraphcError
-from graphc.runtime.gpu.bind import BoundCall
+from graphc.runtime.gpu.bind import BoundCall, BoundGemm
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 """An array in memory of the host."""
 
 Stream = Any
 Event = Any
-
-
-class NoEpilogue(GraphcError):  # noqa: N818 - a limit of a library, no mistake
-    """A library has no epilogue for a product: its bias and activation have to be kernels."""
 
 
 class Accelerator(Protocol):
@@ -39,11 +34,11 @@ class Accelerator(Protocol):
     def pinned(self, size: int) -> Bytes:
         """Memory of the host that copies need not wait for."""
 
-    def load(self, calls: Iterable[BoundCall]) -> None:
-        """Get ready for calls: compile their kernels, choose algorithms of their products.
+    def serves(self, call: BoundGemm) -> bool:
+        """Whether the library has an algorithm for a product; if so, get ready for it."""
 
-        Raises `NoEpilogue` where the library does not serve a product's epilogue.
-        """
+    def load(self, calls: Iterable[BoundCall]) -> None:
+        """Get ready for calls: compile and load their kernels."""
 
     def stream(self) -> Stream:
         """A new stream of this GPU."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from graphc.codegen.text.operands import Place
-from graphc.errors import NonFiniteError
+from graphc.errors import NonFiniteError, level_of_caller
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.backend import Outputs, Staged
-from graphc.runtime.gpu.accelerator import Accelerator, Event, NoEpilogue, Stream
-from graphc.runtime.gpu.bind import Work, bind
+from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
+from graphc.runtime.gpu.bind import BoundGemm, Work, bind
+from graphc.runtime.gpu.cublaslt import shown
 from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.places import places_of_plan
 from graphc.runtime.gpu.staging import Feed, Staging, arranged
@@ -35,7 +37,8 @@ class GpuBackend:
     `streams` above 1, what does not touch the same bytes may run at the same time. `poison` and
     `check_finite` are for debugging: steps then run call by call on one stream.
 
-    With `cudnn`, convolutions and attention run by it where it can.
+    With `cudnn`, convolutions and attention run by it where it can. A warning tells of products
+    that the library does not serve.
 
     Raises `ArenaError` where the arena does not fit.
     """
@@ -58,12 +61,7 @@ class GpuBackend:
         with accelerator.active():
             self._base = accelerator.allocate(plan.arena_bytes)
             self._places = places_of_plan(plan, self._base)
-            tf32 = plan.settings.get("precision") == "tf32"
-            options = {"tf32": tf32, "cudnn": cudnn, "together": not debugging}
-            try:
-                self._works = self._ready(options)
-            except NoEpilogue:
-                self._works = self._ready({**options, "epilogues": False})
+            self._works = self._ready(cudnn, together=not debugging)
             count = 1 if debugging else min(streams, max(1, len(self._works)))
             self._streams = [accelerator.stream() for _ in range(count)]
             self._copies = accelerator.stream()
@@ -76,9 +74,25 @@ class GpuBackend:
         self._replay: Callable[[], None] | None = None
         self._is_warm = False
 
-    def _ready(self, options: Mapping[str, Any]) -> list[Work]:
+    def _ready(self, cudnn: Cudnn | None, together: bool) -> list[Work]:
         """The works of a plan, with all that they call compiled and loaded."""
-        works = bind(self.plan, self._base, **options)
+        declined: list[BoundGemm] = []
+
+        def serves(product: BoundGemm) -> bool:
+            is_served = self._accelerator.serves(product)
+            if not is_served:
+                declined.append(product)
+            return is_served
+
+        tf32 = self.plan.settings.get("precision") == "tf32"
+        works = bind(self.plan, self._base, tf32, cudnn, together, serves)
+        if declined:
+            warnings.warn(
+                f"cuBLASLt has no algorithm for {shown(declined[0].gemm)}"
+                + (f" and {len(declined) - 1} more" if len(declined) > 1 else "")
+                + "; kernels of graphc's own, which are slower, do that work",
+                stacklevel=level_of_caller(),
+            )
         self._accelerator.load(call for work in works for call in work.calls)
         return works
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.updates import grouped, groups
 from graphc.codegen.lowering import calls_of
 from graphc.codegen.node_calls import Buffer, Call, Gemm, Launch, Scratch
+from graphc.codegen.products.kernel import product_kernel
 from graphc.codegen.text.kernel import Kernel
 from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.codegen.workspace import gpu_workspace
@@ -73,14 +74,15 @@ def bind(
     tf32: bool = False,
     cudnn: Cudnn | None = None,
     together: bool = True,
-    epilogues: bool = True,
+    serves: Callable[[BoundGemm], bool] = lambda product: True,
 ) -> list[Work]:
     """The work of every node that is no view, in order, in an arena at that address.
 
     With `cudnn`, it does what it has an engine for within the node's workspace. Small updates that
-    are neighbours share a launch, unless `together` is false; biases and activations are part of
-    products, unless `epilogues` is. Raises `PlanError` where a node's
-    workspace is smaller than what its calls need.
+    are neighbours share a launch, unless `together` is false. What follows a product is part of it,
+    and products are calls of a library, if that `serves` them: where not, kernels do that node's
+    work, and no other's. Raises `PlanError` where a node's workspace is smaller than what its calls
+    need.
     """
     places = places_of_plan(plan, address)
     nodes = [
@@ -93,7 +95,7 @@ def bind(
         if len(group) > 1:
             calls: list[BoundCall] = [_launched(grouped(group, places), _addresses(places, group))]
         else:
-            calls = list(_bound(group[0], plan, places, address, tf32, cudnn, epilogues))
+            calls = list(_bound(group[0], plan, places, address, tf32, cudnn, serves))
         works.append(Work(plan.graph.position[group[0]], group, tuple(calls)))
     return works
 
@@ -111,7 +113,7 @@ def _bound(
     address: int,
     tf32: bool,
     cudnn: Cudnn | None,
-    epilogues: bool,
+    serves: Callable[[BoundGemm], bool],
 ) -> Iterator[BoundCall]:
     room = gpu_workspace(node, plan.device, plan.strided)
     starts, end = _starts(plan, node, address, [type.bytes for type in room.types])
@@ -131,12 +133,22 @@ def _bound(
     addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
     scratch = starts[len(room.copies) : len(room.copies) + len(room.scratch)]
     addresses |= {Scratch(index): start for index, start in enumerate(scratch)}
-    found = calls_of(node, own, tf32, epilogues)
-    if found.scratch != room.scratch:
-        raise PlanError(f"{node.label}: its kernels need other scratch than was planned")
-    library = end - room.library_bytes
-    for call in found.calls:
-        yield _with_addresses(call, addresses, library, room.library_bytes)
+    library = end - room.library_bytes, room.library_bytes
+    for epilogues in (True, False):
+        found = calls_of(node, own, tf32, epilogues)
+        if found.scratch != room.scratch:
+            raise PlanError(f"{node.label}: its kernels need other scratch than was planned")
+        bound = [_with_addresses(call, addresses, *library) for call in found.calls]
+        declined = [c for c in bound if isinstance(c, BoundGemm) and not serves(c)]
+        if not any(call.gemm.epilogue != "none" for call in declined):
+            break
+    for call in bound:
+        yield _by_kernel(call) if call in declined else call
+
+
+def _by_kernel(product: BoundGemm) -> BoundLaunch:
+    """The kernel that computes a product which the library does not serve."""
+    return _launched(product_kernel(product.gemm), product.addresses)
 
 
 def _addresses(places: Mapping[Value, Place], nodes: Sequence[Node]) -> dict[Buffer, int]:

@@ -1,22 +1,27 @@
-"""cuBLASLt by ctypes: products with an epilogue, which adds a bias and applies an activation.
+"""cuBLASLt by ctypes: all matrix products of a step, and what is done to them as they are written.
 
 Numbers of attributes are those of cublasLt.h (cublasLtMatmulDescAttributes_t,
 cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t, cublasLtEpilogue_t), the same
 since CUDA 11. A product is described once, when a program is bound; a step makes one call for it,
 with the workspace and the stream as arguments, so it can be captured into a CUDA graph.
+
+Which algorithm computes a product decides the bits of the result. So it is chosen for the product
+as it would lie in one piece, whatever the plan does with its operands, and once: a record of the
+choices makes the same ones again in a later run.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from graphc.codegen.node_calls import Buffer, Epilogue, Gemm, Matrix
 from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
-from graphc.ir.types import DType, float32, float64
-from graphc.runtime.gpu.cublas import NOT_SUPPORTED, CublasError, check, located, status_name
+from graphc.errors import DependencyError, GraphcError, to_install
+from graphc.ir.types import float32, float64
 
 EPILOGUES: Mapping[Epilogue, int] = {
     "none": 1, "relu": 2, "bias": 4, "bias_relu": 6, "gelu": 32, "bias_gelu": 36,
@@ -34,10 +39,25 @@ REDUCTION_IN_COMPUTE_TYPE = 2
 step of its own: the other schemes round, or leave the order of the parts to a counter."""
 
 PROMISED_ALIGNMENT = 16
-"""What is promised of operands at most: the widest access. Which algorithm is chosen, and so the
-bits of the result, then do not depend on where in its arena a plan puts them."""
+"""What is promised of operands at most: the widest access."""
 
 WORKSPACE_ALIGNMENT = 256
+
+NOT_SUPPORTED = 15
+
+STATUS = {
+    1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH",
+    11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR",
+    NOT_SUPPORTED: "NOT_SUPPORTED",
+}  # fmt: skip
+
+
+class CublasError(GraphcError):
+    """cuBLASLt refused a call, or a record of its algorithms does not belong to it."""
+
+
+class NoAlgorithm(CublasError):  # noqa: N818 - a limit of the library, no mistake
+    """cuBLASLt does not serve a product as it is asked for."""
 
 
 class Algorithm(ctypes.Structure):
@@ -58,30 +78,124 @@ class Heuristic(ctypes.Structure):
     )
 
 
-class NoAlgorithm(CublasError):  # noqa: N818 - a limit of the library, no mistake
-    """cuBLASLt does not serve a product as it is asked for."""
+def load_cublaslt() -> ctypes.CDLL:
+    """The library of the wheel or the toolkit; raises `DependencyError` where there is none."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return ctypes.CDLL(str(load_nvidia_dynamic_lib("cublasLt").abs_path))
+    except (ImportError, RuntimeError, OSError):
+        cure = to_install("nvidia-cublas cuda-pathfinder", "gpu")
+        raise DependencyError(f"cuBLASLt was not found; {cure}") from None
+
+
+def version(library: ctypes.CDLL) -> str:
+    """The major, minor and patch version of the library."""
+    found = []
+    for kind in range(3):
+        number = ctypes.c_int()
+        check(library, "cublasLtGetProperty", kind, ctypes.byref(number))
+        found.append(str(number.value))
+    return ".".join(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """How an operand of a product lies: its leading dimension and the elements from one matrix of
+    the batch to the next, and the bytes by which it is aligned."""
+
+    leading: int
+    stride: int
+    alignment: int
 
 
 class CublasLt:
-    """A handle of cuBLASLt; `library` has the C functions of version 12 or later."""
+    """A handle of cuBLASLt; `library` has the C functions of version 12 or later.
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    `record` is what `record` gave in an earlier run; raises `CublasError` for one of another
+    version.
+    """
+
+    def __init__(self, library: ctypes.CDLL, record: Mapping[str, Any] | None = None) -> None:
         self._library = library
         _declare(library)
+        self._version = version(library)
+        self._algorithms: dict[str, str | None] = {}
+        if record is not None:
+            if record.get("cublaslt") != self._version:
+                raise CublasError(
+                    f"the record of algorithms is of cuBLASLt {record.get('cublaslt')}, this is "
+                    f"{self._version}; install that version, or drop the record"
+                )
+            self._algorithms.update(record["algorithms"])
         self._handle = ctypes.c_void_p()
         check(library, "cublasLtCreate", ctypes.byref(self._handle))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The algorithm of each product so far, None where there was none: JSON."""
+        return {"cublaslt": self._version, "algorithms": dict(self._algorithms)}
 
     def bind(
         self, call: Gemm, addresses: Mapping[Buffer, int], workspace: int, workspace_bytes: int
     ) -> LtProduct:
         """A product on buffers at these device addresses, with a workspace of its own.
 
-        The library's first choice of an algorithm that needs no more than the workspace is kept.
-        Raises `NoAlgorithm` where there is none.
+        Its algorithm is the library's first choice, among those that need no more than the
+        workspace, for the product in one piece; a product that lies less aligned than that, so that
+        no such algorithm can read it, gets one of its own. Raises `NoAlgorithm` where there is
+        none.
         """
         if workspace % WORKSPACE_ALIGNMENT:
             raise CublasError(f"a workspace must be aligned to 256 bytes, got {workspace:#x}")
-        return LtProduct(self._library, self._handle, call, addresses, (workspace, workspace_bytes))
+        places = [located(matrix, addresses) for matrix in (call.first, call.second, call.c)]
+        bias = None if call.bias is None else addresses[call.bias]
+        lies = tuple(
+            Lying(matrix.leading, matrix.stride, _aligned(place))
+            for matrix, place in zip((call.first, call.second, call.c), places, strict=True)
+        )
+        product = LtProduct(self._library, self._handle, call, lies, bias)
+        try:
+            usual = _usual(call)
+            algorithm = None
+            if _is_as_aligned(call, lies, usual) and (bias or 0) % PROMISED_ALIGNMENT == 0:
+                algorithm = self._algorithm(call, usual, PROMISED_ALIGNMENT, workspace_bytes)
+            if algorithm is None or not product.takes(algorithm, workspace_bytes):
+                algorithm = self._algorithm(call, lies, _aligned(bias or 0), workspace_bytes)
+            if algorithm is None:
+                raise NoAlgorithm(
+                    f"cuBLASLt has no algorithm for {shown(call)} within a workspace of "
+                    f"{workspace_bytes} bytes"
+                )
+            product.complete(algorithm, places, workspace, workspace_bytes)
+        except BaseException:
+            product.close()
+            raise
+        return product
+
+    def _algorithm(
+        self, call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int
+    ) -> Algorithm | None:
+        """The recorded choice for a product that lies so, or the library's first, which is
+        recorded."""
+        key = signature(call, lies, bias_alignment, workspace_bytes)
+        if key not in self._algorithms:
+            found = self._choose(call, lies, bias_alignment, workspace_bytes)
+            self._algorithms[key] = None if found is None else bytes(found).hex()
+        kept = self._algorithms[key]
+        return None if kept is None else Algorithm.from_buffer_copy(bytes.fromhex(kept))
+
+    def _choose(
+        self, call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int
+    ) -> Algorithm | None:
+        """The library's first choice for all products of a node at once.
+
+        While it chooses, the library reads the alignment of the bias, and nothing else, from its
+        address: a number that is so aligned stands for it.
+        """
+        bias = None if call.bias is None else bias_alignment
+        with LtProduct(self._library, self._handle, call, lies, bias, call.all_batches) as asked:
+            return asked.first_choice([each.alignment for each in lies], workspace_bytes)
 
     def close(self) -> None:
         """Give the handle back."""
@@ -91,35 +205,70 @@ class CublasLt:
 
 
 class LtProduct:
-    """A product that is ready to run; `close` it, or leave its ``with`` block."""
+    """Descriptors of a product, and, once `complete`, what runs it.
+
+    `close` it, or leave its ``with`` block.
+    """
 
     def __init__(
         self,
         library: ctypes.CDLL,
         handle: ctypes.c_void_p,
         call: Gemm,
-        addresses: Mapping[Buffer, int],
-        workspace: tuple[int, int],
+        lies: Sequence[Lying],
+        bias: int | None,
+        batch: int | None = None,
     ) -> None:
-        self._library = library
+        self._library, self._handle, self._call = library, handle, call
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         try:
-            operation = self._operation(call)
-            a, b, c = self._layouts(call)
-            places = [located(m, addresses)[0] for m in (call.first, call.second, call.c)]
-            algorithm = self._algorithm(
-                handle, operation, (a, b, c), places, call, addresses, workspace[1]
-            )
+            operation = self._operation(bias)
+            layouts = [
+                self._layout(matrix, shape, each, call.batch if batch is None else batch)
+                for matrix, shape, each in zip(
+                    (call.first, call.second, call.c), _shapes(call), lies, strict=True
+                )
+            ]
         except BaseException:
             self.close()
             raise
+        self._described = (operation, *layouts, layouts[-1])  # D lies as C does
+
+    def first_choice(self, alignments: Sequence[int], workspace_bytes: int) -> Algorithm | None:
+        """The library's first algorithm for operands that are so aligned; None without any."""
+        preference = self._preference(alignments, workspace_bytes)
+        found, count = Heuristic(), ctypes.c_int()
+        status = self._library.cublasLtMatmulAlgoGetHeuristic(
+            self._handle, *self._described, preference, 1, ctypes.byref(found), ctypes.byref(count)
+        )
+        if status and status != NOT_SUPPORTED:
+            raise CublasError(f"cublasLtMatmulAlgoGetHeuristic: {status_name(status)}")
+        if status or count.value < 1 or found.state:
+            return None
+        algorithm: Algorithm = found.algorithm
+        return algorithm
+
+    def takes(self, algorithm: Algorithm, workspace_bytes: int) -> bool:
+        """Whether the product can be computed so within such a workspace."""
+        result = Heuristic()
+        status = self._library.cublasLtMatmulAlgoCheck(
+            self._handle, *self._described, ctypes.byref(algorithm), ctypes.byref(result)
+        )
+        return not status and not result.state and result.workspace_bytes <= workspace_bytes
+
+    def complete(
+        self, algorithm: Algorithm, places: Sequence[int], workspace: int, workspace_bytes: int
+    ) -> None:
+        """Get ready to run on operands at these addresses."""
+        call = self._call
         scalar = ctypes.c_double if call.compute == COMPUTE_64F else ctypes.c_float
-        self._kept = (scalar(1.0), scalar(call.beta), algorithm)  # the call holds their addresses
-        alpha, beta, chosen = (ctypes.addressof(each) for each in self._kept)
+        self._kept = (scalar(call.alpha), scalar(call.beta), algorithm)
+        alpha, beta, chosen = (ctypes.addressof(each) for each in self._kept)  # held by `_kept`
+        operation, a, b, c, d = self._described
         first, second, target = places
         self._arguments = (
-            handle, operation, alpha, first, a, second, b, beta, target, c, target, c,
-            chosen, *workspace,
+            self._handle, operation, alpha, first, a, second, b, beta, target, c, target, d,
+            chosen, workspace, workspace_bytes,
         )  # fmt: skip
 
     def run(self, stream: int) -> None:
@@ -143,82 +292,39 @@ class LtProduct:
     ) -> None:
         self.close()
 
-    def _operation(self, call: Gemm) -> ctypes.c_void_p:
-        """A descriptor of what to compute, all but the place of the bias."""
-        is_double = call.compute == COMPUTE_64F
-        scale = DATA_TYPES[float64 if is_double else float32]
+    def _operation(self, bias: int | None) -> ctypes.c_void_p:
+        call = self._call
+        scale = DATA_TYPES[float64 if call.compute == COMPUTE_64F else float32]
         operation = self._make("MatmulDesc", call.compute, scale)
         self._set("MatmulDesc", operation, DESC_TRANSA, ctypes.c_int32(call.transpose_first))
         self._set("MatmulDesc", operation, DESC_TRANSB, ctypes.c_int32(call.transpose_second))
         epilogue = ctypes.c_uint32(EPILOGUES[call.epilogue])
         self._set("MatmulDesc", operation, DESC_EPILOGUE, epilogue)
+        if bias is not None:
+            self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(bias))
         return operation
 
-    def _layouts(self, call: Gemm) -> list[ctypes.c_void_p]:
-        """Descriptors of how A, B and C lie; D lies as C does."""
-        first = (call.k, call.m) if call.transpose_first else (call.m, call.k)
-        second = (call.n, call.k) if call.transpose_second else (call.k, call.n)
-        shapes = (first, second, (call.m, call.n))
-        matrices = (call.first, call.second, call.c)
-        return [
-            self._layout(matrix, shape, call.batch)
-            for matrix, shape in zip(matrices, shapes, strict=True)
-        ]
-
-    def _layout(self, matrix: Matrix, shape: tuple[int, int], batch: int) -> ctypes.c_void_p:
-        layout = self._make("MatrixLayout", DATA_TYPES[matrix.dtype], *shape, matrix.leading)
+    def _layout(
+        self, matrix: Matrix, shape: tuple[int, int], lies: Lying, batch: int
+    ) -> ctypes.c_void_p:
+        layout = self._make("MatrixLayout", DATA_TYPES[matrix.dtype], *shape, lies.leading)
         if batch > 1:
-            count, stride = ctypes.c_int32(batch), ctypes.c_int64(matrix.stride)
+            count, stride = ctypes.c_int32(batch), ctypes.c_int64(lies.stride)
             self._set("MatrixLayout", layout, LAYOUT_BATCH_COUNT, count)
             self._set("MatrixLayout", layout, LAYOUT_STRIDED_BATCH_OFFSET, stride)
         return layout
 
-    def _algorithm(
-        self,
-        handle: ctypes.c_void_p,
-        operation: ctypes.c_void_p,
-        layouts: tuple[ctypes.c_void_p, ...],
-        places: list[int],
-        call: Gemm,
-        addresses: Mapping[Buffer, int],
-        workspace_bytes: int,
-    ) -> Algorithm:
-        """The library's first choice; the bias gets its place behind that.
-
-        While it chooses, the library reads the alignment of the bias, and nothing else, from its
-        address: an address that is no more aligned than is promised stands for it.
-        """
-        a, b, c = layouts
-        if call.bias is not None:
-            bias = addresses[call.bias]
-            self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(_aligned(bias)))
-        preference = self._preference(places, workspace_bytes)
-        found, count = Heuristic(), ctypes.c_int()
-        status = self._library.cublasLtMatmulAlgoGetHeuristic(
-            handle, operation, a, b, c, c, preference, 1, ctypes.byref(found), ctypes.byref(count)
-        )
-        if status and status != NOT_SUPPORTED:
-            raise CublasError(f"cublasLtMatmulAlgoGetHeuristic: {status_name(status)}")
-        if status or count.value < 1 or found.state:
-            raise NoAlgorithm(
-                f"cuBLASLt has no algorithm for {_shown(call)} within a workspace of "
-                f"{workspace_bytes} bytes"
-            )
-        if call.bias is not None:
-            self._set("MatmulDesc", operation, DESC_BIAS_POINTER, ctypes.c_void_p(bias))
-        algorithm: Algorithm = found.algorithm
-        return algorithm
-
-    def _preference(self, places: list[int], workspace_bytes: int) -> ctypes.c_void_p:
-        """A descriptor of what an algorithm may use and rely on, for A, B and C at these places."""
+    def _preference(self, alignments: Sequence[int], workspace_bytes: int) -> ctypes.c_void_p:
+        """A descriptor of what an algorithm may use and rely on, for A, B and C aligned so."""
         preference = self._make("MatmulPreference")
         limit = ctypes.c_uint64(workspace_bytes)
         self._set("MatmulPreference", preference, PREF_MAX_WORKSPACE_BYTES, limit)
         scheme = ctypes.c_uint32(REDUCTION_IN_COMPUTE_TYPE)
         self._set("MatmulPreference", preference, PREF_REDUCTION_SCHEME_MASK, scheme)
-        for attribute, place in zip(PREF_MIN_ALIGNMENT_BYTES, (*places, places[-1]), strict=True):
-            alignment = ctypes.c_uint32(_aligned(place))
-            self._set("MatmulPreference", preference, attribute, alignment)
+        for attribute, alignment in zip(
+            PREF_MIN_ALIGNMENT_BYTES, (*alignments, alignments[-1]), strict=True
+        ):
+            self._set("MatmulPreference", preference, attribute, ctypes.c_uint32(alignment))
         return preference
 
     def _make(self, kind: str, *arguments: int) -> ctypes.c_void_p:
@@ -232,14 +338,86 @@ class LtProduct:
         check(self._library, function, made, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
+def signature(call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int) -> str:
+    """A text for a product, how it lies and the room for it, equal for equal ones only."""
+    matrices = (call.first, call.second, call.c)
+    operands = " ".join(
+        f"{matrix.dtype}:{each.leading}:{each.stride}:{each.alignment}"
+        for matrix, each in zip(matrices, lies, strict=True)
+    )
+    letters = "".join("NT"[flag] for flag in (call.transpose_first, call.transpose_second))
+    return (
+        f"{letters} {call.m}x{call.n}x{call.k} batch={call.all_batches} {operands} "
+        f"compute={call.compute} {call.epilogue}"
+        + (f":{bias_alignment}" if call.bias is not None else "")
+        + f" room={workspace_bytes}"
+    )
+
+
+def shown(call: Gemm) -> str:
+    """A product as a message names it."""
+    return (
+        f"a {call.first.dtype} product (m {call.m}, n {call.n}, k {call.k}, epilogue "
+        f"{call.epilogue})"
+    )
+
+
+def _shapes(call: Gemm) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of A, B and C as they are stored."""
+    first = (call.k, call.m) if call.transpose_first else (call.m, call.k)
+    second = (call.n, call.k) if call.transpose_second else (call.k, call.n)
+    return first, second, (call.m, call.n)
+
+
+def _usual(call: Gemm) -> tuple[Lying, ...]:
+    """How the operands lie in one piece, from addresses that all strategies have."""
+    found = []
+    for matrix, (rows, columns) in zip(
+        (call.first, call.second, call.c), _shapes(call), strict=True
+    ):
+        stride = rows * columns if matrix.stride else 0
+        alignment = PROMISED_ALIGNMENT
+        if call.all_batches > 1:  # each matrix of the batch may be the first of a call
+            alignment = _aligned(rows * columns * matrix.dtype.itemsize)
+        found.append(Lying(rows, stride, alignment))
+    return tuple(found)
+
+
+def _is_as_aligned(call: Gemm, lies: Sequence[Lying], usual: Sequence[Lying]) -> bool:
+    """Whether every row and matrix begins at least as aligned as it would in one piece."""
+    matrices = (call.first, call.second, call.c)
+    for matrix, own, other in zip(matrices, lies, usual, strict=True):
+        size = matrix.dtype.itemsize
+        distances = [(own.leading, other.leading)]
+        if call.batch > 1:
+            distances.append((own.stride, other.stride))
+        if own.alignment < other.alignment or any(
+            _aligned(here * size) < _aligned(there * size) for here, there in distances
+        ):
+            return False
+    return True
+
+
 def _aligned(address: int) -> int:
     """The power of two that divides an address, at most `PROMISED_ALIGNMENT`."""
     return min(PROMISED_ALIGNMENT, address & -address) or PROMISED_ALIGNMENT
 
 
-def _shown(call: Gemm) -> str:
-    dtype: DType = call.first.dtype
-    return f"a {dtype.name} product (m {call.m}, n {call.n}, k {call.k}, epilogue {call.epilogue})"
+def located(matrix: Matrix, addresses: Mapping[Buffer, int]) -> int:
+    """The address of an operand of a call."""
+    return addresses[matrix.buffer] + matrix.offset * matrix.dtype.itemsize
+
+
+def check(library: ctypes.CDLL, function: str, *arguments: object) -> None:
+    """Call a function of the library; raises `CublasError` for any status but success."""
+    status = getattr(library, function)(*arguments)
+    if status:
+        raise CublasError(f"{function}: {status_name(status)}")
+
+
+def status_name(status: int) -> str:
+    """The name that the library has for a status."""
+    return STATUS.get(status, f"status {status}")
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -255,6 +433,8 @@ def _declare(library: ctypes.CDLL) -> None:
         getattr(library, f"cublasLt{kind}SetAttribute").argtypes = [pointer, number, pointer, size]
     library.cublasLtCreate.argtypes = [pointer]
     library.cublasLtDestroy.argtypes = [pointer]
+    library.cublasLtGetProperty.argtypes = [number, pointer]
     objects: list[Any] = [pointer] * 7
     library.cublasLtMatmulAlgoGetHeuristic.argtypes = [*objects, number, pointer, pointer]
+    library.cublasLtMatmulAlgoCheck.argtypes = [pointer] * 8
     library.cublasLtMatmul.argtypes = [*objects, *objects, size, pointer]

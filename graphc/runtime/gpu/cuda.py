@@ -1,4 +1,4 @@
-"""A GPU through CuPy: memory, streams, events, graphs and code; products through cuBLAS."""
+"""A GPU through CuPy: memory, streams, events, graphs and code; products through cuBLASLt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import importlib.metadata
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ import numpy as np
 
 from graphc.errors import ArenaError
 from graphc.ir.types import format_bytes
-from graphc.runtime.gpu.accelerator import Bytes, Event, NoEpilogue, Stream
+from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
 from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundPlan, kernels_of
 from graphc.runtime.gpu.cubins import cubins
-from graphc.runtime.gpu.cublas import Cublas, load_cublas
-from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct, NoAlgorithm
+from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct, NoAlgorithm, load_cublaslt
 from graphc.runtime.gpu.device import Gpu, load_cupy
 
 LIBRARY_BYTES = 512 * 2**20
@@ -29,9 +28,12 @@ refused."""
 
 class CudaDevice:
     """One GPU. Raises `GpuUnavailable` without CuPy or a device, and `DependencyError` without
-    cuBLAS or NVRTC. Machine code of kernels is kept in `cache`, if a folder is given."""
+    cuBLASLt or NVRTC. Machine code of kernels is kept in `cache`, if a folder is given;
+    `algorithms` is the record of an earlier run (`graphc.runtime.gpu.cublaslt`)."""
 
-    def __init__(self, gpu: Gpu, cache: Path | None = None) -> None:
+    def __init__(
+        self, gpu: Gpu, cache: Path | None = None, algorithms: Mapping[str, Any] | None = None
+    ) -> None:
         self.gpu, self._cache = gpu, cache
         self._cupy = load_cupy()
         self._runtime = self._cupy.cuda.runtime
@@ -40,10 +42,9 @@ class CudaDevice:
         self._modules: list[Any] = []
         self._memory: list[Any] = []
         with self._device:
-            self._blas = Cublas(load_cublas())
-            self._lt = CublasLt(load_cublas("cublasLt"))
-        self._products: dict[int, tuple[BoundGemm, LtProduct]] = {}
-        owned = os.getpid(), self._products, self._lt, self._blas
+            self.products = CublasLt(load_cublaslt(), algorithms)
+        self._bound: dict[int, tuple[BoundGemm, LtProduct]] = {}
+        owned = os.getpid(), self._bound, self.products
         weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
 
     def active(self) -> AbstractContextManager[Any]:
@@ -79,14 +80,18 @@ class CudaDevice:
         self._memory.append(memory)
         return np.frombuffer(memory, np.uint8, size)
 
-    def load(self, calls: Iterable[BoundCall]) -> None:
-        calls = list(calls)
+    def serves(self, call: BoundGemm) -> bool:
         try:
-            for call in calls:
-                if isinstance(call, BoundGemm) and call.gemm.epilogue != "none":
-                    self._product(call)
-        except NoAlgorithm as error:
-            raise NoEpilogue(str(error)) from None
+            with self._device:
+                product = self.products.bind(
+                    call.gemm, call.addresses, call.workspace, call.workspace_bytes
+                )
+        except NoAlgorithm:
+            return False
+        self._bound[id(call)] = call, product  # it holds the call, whose id is its key
+        return True
+
+    def load(self, calls: Iterable[BoundCall]) -> None:
         wanted = [kernel for kernel in kernels_of(calls) if kernel.name not in self._functions]
         for name, code in cubins(wanted, self.gpu.architecture, self._cache).items():
             module = self._cupy.cuda.function.Module()
@@ -99,25 +104,13 @@ class CudaDevice:
 
     def run(self, call: BoundCall, stream: Stream) -> None:
         if isinstance(call, BoundGemm):
-            if call.gemm.epilogue != "none":
-                self._product(call).run(stream.ptr)
-                return
-            self._blas.use(stream.ptr, call.workspace, call.workspace_bytes)
-            self._blas.run(call.gemm, call.addresses)
+            self._bound[id(call)][1].run(stream.ptr)
             return
         if isinstance(call, BoundPlan):
             call.library.run(call.plan, call.addresses, call.workspace, stream.ptr)
             return
         function = self._functions[call.kernel.name]
         function((call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream=stream)
-
-    def _product(self, call: BoundGemm) -> LtProduct:
-        """The call's description, made at its first run; it holds the call, whose id is its key."""
-        if id(call) not in self._products:
-            place = call.workspace, call.workspace_bytes
-            product = self._lt.bind(call.gemm, call.addresses, *place)
-            self._products[id(call)] = call, product
-        return self._products[id(call)][1]
 
     def fill(self, address: int, size: int, byte: int, stream: Stream) -> None:
         self._runtime.memsetAsync(address, byte, size, stream.ptr)
@@ -181,7 +174,7 @@ def _collection_paused() -> Iterator[None]:
 
 
 def _give_back(
-    process: int, products: dict[int, tuple[BoundGemm, LtProduct]], lt: CublasLt, blas: Cublas
+    process: int, bound: dict[int, tuple[BoundGemm, LtProduct]], products: CublasLt
 ) -> None:
     """What libraries hold for a device that nobody uses any more.
 
@@ -189,10 +182,9 @@ def _give_back(
     """
     if os.getpid() != process:
         return
-    for _, product in products.values():
+    for _, product in bound.values():
         product.close()
-    lt.close()
-    blas.close()
+    products.close()
 
 
 def _installed(package: str) -> str:

@@ -8,16 +8,15 @@ that was, with its knobs, goes into a record; given back, the record makes the s
 from __future__ import annotations
 
 import importlib
-import json
 import os
+import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from graphc.codegen.cudnn_request import AttentionRequest, ConvolutionRequest, Request
 from graphc.errors import DependencyError, GraphcError, to_install
-from graphc.files import write_atomically
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
 
 DATA_TYPES = {float32: "FLOAT", float64: "DOUBLE", float16: "HALF", bfloat16: "BFLOAT16"}
@@ -26,6 +25,12 @@ DATA_TYPES = {float32: "FLOAT", float64: "DOUBLE", float16: "HALF", bfloat16: "B
 BACKEND_ENGINES = range(10_000)
 """Numbers of cuDNN's own engines. Above are kernels that the frontend's optional packages bring
 along; what they allocate, and whether they can be captured, is theirs to say."""
+
+
+REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, IndexError)
+"""What the frontend raises for a graph or an engine that is not to be had: errors of its own, which
+derive from `RuntimeError`, as NotImplementedError does, and what its bindings make of a status or
+knob that they do not know. A device that fails raises one, too; whatever runs next says so."""
 
 
 class CudnnError(GraphcError):
@@ -43,27 +48,6 @@ def load_cudnn() -> Any:
             f"cuDNN cannot be used ({error}); {cure}; or let the generated kernels do its work"
         ) from None
     return library
-
-
-def read_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """A record of engines that `write_record` wrote; None where there is no such file.
-
-    Raises `CudnnError` for a file that holds something else.
-    """
-    try:
-        found = json.loads(Path(path).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise CudnnError(f"{os.fspath(path)!r} is no record of engines: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("engines"), dict):
-        raise CudnnError(f"{os.fspath(path)!r} is no record of engines; give another file")
-    return found
-
-
-def write_record(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
-    """Keep a record for later runs, completely or not at all."""
-    write_atomically(path, json.dumps(record, indent=1, sort_keys=True).encode(), CudnnError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +80,8 @@ class Cudnn:
                 )
             self._engines.update(record["engines"])
         self._handle = library.create_handle()
+        self._end = weakref.finalize(self, _give_back, os.getpid(), library, self._handle)
+        self._end.atexit = False  # CUDA is gone by then
 
     @property
     def record(self) -> dict[str, Any]:
@@ -138,10 +124,8 @@ class Cudnn:
             raise CudnnError(f"engine {plan.engine} does not run {key}: {error}") from None
 
     def close(self) -> None:
-        """Give the handle back."""
-        if self._handle is not None:
-            self._library.destroy_handle(self._handle)
-            self._handle = None
+        """Give the handle back, as happens too when nobody uses this any more."""
+        self._end()
 
     def _choose(self, request: Request, workspace_bytes: int) -> Plan | None:
         """The first engine of cuDNN's order that fits."""
@@ -151,9 +135,9 @@ class Cudnn:
         modes = self._library.heur_mode
         try:
             graph.create_execution_plans([modes.A, modes.FALLBACK])
-        except self._library.cudnnGraphNotSupportedError:
+            self._restrict(graph, request, workspace_bytes)
+        except REFUSALS:
             return None
-        self._restrict(graph, request, workspace_bytes)
         for index in range(graph.get_execution_plan_count()):
             plan = self._at(graph, index, request, workspace_bytes)
             if plan is not None:
@@ -166,11 +150,8 @@ class Cudnn:
         knobs = {members[name]: number for name, number in found["knobs"].items()}
         graph, plan = self._described(request), None
         if graph is not None:
-            try:
+            with suppress(*REFUSALS):
                 graph.create_execution_plan(found["engine"], knobs)
-            except self._library.cudnnGraphNotSupportedError:
-                pass
-            else:
                 self._restrict(graph, request, workspace_bytes)
                 index = graph.get_execution_plan_count() - 1
                 plan = self._at(graph, index, request, workspace_bytes)
@@ -187,9 +168,7 @@ class Cudnn:
         try:
             graph.validate()
             graph.build_operation_graph()
-        except (self._library.cudnnGraphNotSupportedError, RuntimeError):
-            # The frontend gives a refused descriptor as a plain RuntimeError. A device that fails
-            # raises one, too; whatever runs next says so.
+        except REFUSALS:
             return None
         return graph
 
@@ -211,13 +190,19 @@ class Cudnn:
             if engine not in BACKEND_ENGINES:
                 return None
             graph.build_plan_at_index(index)
-        except (self._library.cudnnGraphNotSupportedError, NotImplementedError):
+            needed = int(graph.get_workspace_size_plan_at_index(index))
+        except REFUSALS:
             return None
-        needed = int(graph.get_workspace_size_plan_at_index(index))
         if needed > workspace_bytes:
             return None
         named = {knob.name: int(number) for knob, number in knobs.items()}
         return Plan(request, graph, needed, int(engine), named)
+
+
+def _give_back(process: int, library: Any, handle: Any) -> None:
+    """A forked child has no CUDA: the handle that it has a copy of is its parent's."""
+    if os.getpid() == process:
+        library.destroy_handle(handle)
 
 
 def signature(request: Request, workspace_bytes: int) -> str:

@@ -42,13 +42,21 @@ def load_cupy() -> Any:
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
-        driver = _version(runtime.driverGetVersion())
-        reason = f"CUDA finds no device ({error}; driver {driver})"
-        cure = f"install NVIDIA's driver for CUDA {_version(runtime.runtimeGetVersion())} or later"
-        raise GpuUnavailable(reason, f"{cure}, or {USE_CPU}") from None
+        driver, wanted = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+        reason = f"CUDA finds no device ({error}; driver {_version(driver)})"
+        raise GpuUnavailable(reason, f"{_cure(driver, wanted)}; {USE_CPU}") from None
     if count == 0:
         raise GpuUnavailable("this machine has no CUDA device", USE_CPU)
     return cupy
+
+
+def _cure(driver: int, runtime: int) -> str:
+    """What helps where CUDA finds no device, by CUDA's numbers of the versions; 0 is no driver. A
+    driver serves all minor versions of its major one."""
+    if driver // 1000 >= runtime // 1000:
+        return "the driver is recent enough: see nvidia-smi, and CUDA_VISIBLE_DEVICES"
+    what = "install" if driver == 0 else "replace it by"
+    return f"{what} NVIDIA's driver for CUDA {runtime // 1000} or later"
 
 
 def find_gpus() -> tuple[Gpu, ...]:

@@ -152,15 +152,14 @@ class FakeCupy:
             PinnedMemoryPointer=lambda memory, offset: memory.array, Stream=Stream, Event=Event,
             function=types.SimpleNamespace(Module=Module),
         )  # fmt: skip
-        self.cublas = QueuedLibrary(library_in(folder), streams)
+        self.cublaslt = QueuedLibrary(library_in(folder), streams)
 
 
 class QueuedLibrary:
-    """cuBLAS whose products wait in the stream that was set last, and cuBLASLt whose products wait
-    in the stream that they are given."""
+    """cuBLASLt whose products wait in the stream that they are given."""
 
     def __init__(self, library, streams):
-        self.library, self.streams, self.stream = library, streams, None
+        self.library, self.streams = library, streams
 
     def __getattr__(self, name):
         return QueuedFunction(self, getattr(self.library, name), name)
@@ -176,15 +175,11 @@ class QueuedFunction:
         setattr(self.function, name, types)
 
     def __call__(self, *arguments):
-        if self.name == "cublasSetStream_v2":
-            self.owner.stream = self.owner.streams[arguments[1]]
-        if self.name not in ("cublasGemmStridedBatchedEx_64", "cublasLtMatmul"):
+        if self.name != "cublasLtMatmul":
             return self.function(*arguments)
-        is_given = self.name == "cublasLtMatmul"
-        stream = self.owner.streams[arguments[-1]] if is_given else self.owner.stream
 
         def product():
             assert self.function(*arguments) == 0
 
-        stream.add(product)
+        self.owner.streams[arguments[-1]].add(product)
         return 0

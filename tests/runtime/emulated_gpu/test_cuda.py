@@ -1,6 +1,7 @@
 """The layer above CuPy, on a stand-in with CuPy's signatures."""
 
 import gc
+import json
 import sys
 
 import pytest
@@ -13,6 +14,7 @@ from graphc.errors import ArenaError
 from graphc.runtime import bind as bind_module
 from graphc.runtime.gpu import cuda
 from graphc.runtime.gpu.bind import bind, kernels_of
+from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.device import find_gpu, profile_of
 from graphc.runtime.kernel_files import cache_folder
 
@@ -30,7 +32,7 @@ def cupy(monkeypatch, folder, tmp_path):
     ]
     found = FakeCupy(folder, kernels)
     monkeypatch.setitem(sys.modules, "cupy", found)
-    monkeypatch.setattr(cuda, "load_cublas", lambda name="cublas": found.cublas)
+    monkeypatch.setattr(cuda, "load_cublaslt", lambda: found.cublaslt)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return found
 
@@ -59,7 +61,7 @@ def test_products_with_epilogues_are_described_once(cupy):
         feeds = fed(program.plan, step)
         found = program.step(feeds)["loss"]
         assert found == pytest.approx(expected.step(feeds)["loss"], rel=1e-5)
-        live.append(cupy.cublas.library.live_descriptors())
+        live.append(cupy.cublaslt.library.live_descriptors())
     layers = [node for node in program.plan.graph.nodes if node.op.name == "linear"]
     assert len(layers) == 9
     assert live == [live[0]] * 3
@@ -100,35 +102,54 @@ def test_there_is_no_second_gpu(cupy):
 
 
 def test_a_forked_child_gives_nothing_back(cupy):
-    """The handles are its parent's, and CUDA does not work there."""
+    """The handle is its parent's, and CUDA does not work there."""
     device = compiled(device="cuda")._backend._accelerator
     closed = []
-    for handle in (device._blas, device._lt):
-        handle.close = lambda: closed.append("closed")
+    device.products.close = lambda: closed.append("closed")
 
     def child():
-        nonlocal device, handle
-        del device, handle
+        nonlocal device
+        del device
         gc.collect()
         return closed
 
     assert in_child(child) == []
-    del device, handle
+    del device
     gc.collect()
-    assert closed == ["closed"] * 2
+    assert closed == ["closed"]
 
 
-def test_handles_are_given_back_with_the_program(cupy):
+def test_what_the_library_holds_is_given_back_with_the_program(cupy):
+    before = cupy.cublaslt.library.live_descriptors()
+    program = compiled("float32", device="cuda")
     closed = []
-    program = compiled(device="cuda")
-    device = program._backend._accelerator
-    for name in ("_blas", "_lt"):
-        handle = getattr(device, name)
-        close = handle.close
-        handle.close = lambda name=name, close=close: (closed.append(name), close())
-    del program, device, handle
+    handle = program._backend._accelerator.products
+    close = handle.close
+    handle.close = lambda: (closed.append("closed"), close())
+    assert cupy.cublaslt.library.live_descriptors() > before
+    del program, handle
     gc.collect()
-    assert sorted(closed) == ["_blas", "_lt"]
+    assert closed == ["closed"]
+    assert cupy.cublaslt.library.live_descriptors() == before
+
+
+def test_a_file_keeps_the_algorithms(cupy, tmp_path):
+    path = tmp_path / "algorithms.json"
+    one = compiled("float32", device="cuda", tuning=path)
+    kept = json.loads(path.read_bytes())
+    assert kept["cublaslt"] == "13.14.15"
+    assert len(kept["algorithms"]) >= 8
+    asked = cupy.cublaslt.library.asked_choices()
+    other = compiled("float32", device="cuda", tuning=path)
+    assert cupy.cublaslt.library.asked_choices() == asked > 0
+    assert json.loads(path.read_bytes()) == kept
+    assert bits(one) == bits(other)
+    path.write_text(json.dumps({**kept, "cublaslt": "12.0.0"}))
+    with pytest.raises(CublasError, match=r"of cuBLASLt 12.0.0, this is 13.14.15; .* drop the rec"):
+        compiled("float32", device="cuda", tuning=path)
+    path.write_text('{"engines": {}}')
+    with pytest.raises(CublasError, match="no record of algorithms; give another file"):
+        compiled("float32", device="cuda", tuning=path)
 
 
 def test_a_gpu_that_is_too_old_says_so(cupy, monkeypatch):

@@ -1,5 +1,6 @@
 """Requests to cuDNN and the binding, on a stand-in that computes on the CPU."""
 
+import gc
 import inspect
 import json
 import sys
@@ -14,6 +15,7 @@ from ops.samples import SAMPLES
 from ops.samples.attention import attention_samples as attention_rows
 from ops.test_strides import run as run_numpy
 from runtime.emulated_gpu import fake_cudnn
+from runtime.forked import in_child
 
 import graphc as g
 from graphc.codegen.cudnn_request import library_call
@@ -237,6 +239,43 @@ def test_what_cudnn_declines(cudnn, monkeypatch):
     assert cudnn.build(call.request, ROOM) is None
 
 
+FAULTS = (RuntimeError, ValueError, NotImplementedError, IndexError, KeyError)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "function", ["get_engine_and_knobs_at_index", "get_workspace_size_plan_at_index"]
+)
+def test_an_engine_that_fails_is_passed_over(cudnn, monkeypatch, fault, function):
+    """Whatever it raises; the next one is taken."""
+    own = getattr(fake_cudnn.pygraph, function)
+    engine_of = fake_cudnn.pygraph.get_engine_and_knobs_at_index
+    usual = cudnn.build(simple_call().request, ROOM).engine
+    failed = []
+
+    def failing(graph, index):
+        if engine_of(graph, index)[0] == usual:
+            failed.append(index)
+            raise fault("CUDNN_STATUS_INTERNAL_ERROR")
+        return own(graph, index)
+
+    monkeypatch.setattr(fake_cudnn.pygraph, function, failing)
+    other = Cudnn(fake_cudnn)
+    assert (usual, other.build(simple_call().request, ROOM).engine) == (7, 9)
+    assert failed
+    other.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("function", ["create_execution_plans", "deselect_numeric_notes"])
+def test_a_request_that_fails_is_left_to_kernels(cudnn, monkeypatch, fault, function):
+    def failing(*arguments):
+        raise fault("CUDNN_STATUS_BAD_PARAM")
+
+    monkeypatch.setattr(fake_cudnn.pygraph, function, failing)
+    assert cudnn.build(simple_call().request, ROOM) is None
+
+
 def test_a_record_makes_the_same_plans(cudnn, monkeypatch):
     """Also where cuDNN's own order has changed."""
     call = simple_call()
@@ -302,6 +341,28 @@ def test_signatures_tell_requests_apart():
     texts = {signature(each, ROOM) for each in (request, *others)} | {signature(request, 1)}
     assert len(texts) == len(others) + 2
     assert signature(simple_call().request, ROOM) == signature(request, ROOM)
+
+
+def test_the_handle_is_given_back_once(monkeypatch):
+    """By hand, or with the last one who uses it; a forked child leaves it to its parent."""
+    for ends in (lambda handle: handle.close(), lambda handle: None):
+        handle = Cudnn(fake_cudnn)
+        plan = handle.build(simple_call().request, ROOM)
+        assert len(fake_cudnn.HANDLES) == 1
+        ends(handle)
+        del handle, plan
+        gc.collect()
+        assert not fake_cudnn.HANDLES
+    handle = Cudnn(fake_cudnn)
+
+    def child():
+        nonlocal handle
+        del handle
+        gc.collect()
+        return len(fake_cudnn.HANDLES)
+
+    assert in_child(child) == 1
+    handle.close()
 
 
 def test_each_tensor_needs_an_address(cudnn):

@@ -24,13 +24,29 @@ def test_without_a_driver(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(CudaError("insufficient driver"), 0))
     with pytest.raises(GpuUnavailable, match="insufficient driver; driver none") as caught:
         find_gpus()
-    assert "driver for CUDA 13.2 or later" in str(caught.value)
+    assert "install NVIDIA's driver for CUDA 13 or later" in str(caught.value)
 
 
 def test_without_a_device(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(0))
     with pytest.raises(GpuUnavailable, match="no CUDA device"):
         find_gpus()
+
+
+@pytest.mark.parametrize(
+    ("driver", "cure"),
+    [
+        (12_090, "driver 12.9; replace it by NVIDIA's driver for CUDA 13 or later"),
+        (13_000, "driver 13.0; the driver is recent enough: see nvidia-smi"),
+        (14_010, "driver 14.1; the driver is recent enough: see nvidia-smi"),
+    ],
+)
+def test_a_driver_that_finds_nothing(monkeypatch, driver, cure):
+    """CUDA 13.0's driver serves what is built for 13.2."""
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(CudaError("no device"), driver))
+    with pytest.raises(GpuUnavailable) as caught:
+        find_gpus()
+    assert cure in str(caught.value).replace(")", "")
 
 
 def test_devices_are_listed(monkeypatch):

@@ -35,6 +35,7 @@ from graphc.errors import FeedError, GpuUnavailable, NonFiniteError, OptionError
 from graphc.ir.device import find_device
 from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
+from graphc.runtime.gpu.bind import BoundGemm
 from graphc.runtime.program import Program
 
 GROUPS = g.optim.Groups(
@@ -252,20 +253,54 @@ def test_a_step_that_fails_does_not_warm_up(folder):
     assert device.counts["captures"] == 1
 
 
-def test_without_epilogues_activations_are_kernels(folder):
-    """Where cuBLASLt serves no product of this shape."""
-    loss = small_mlp("float32")
-    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda")
+def has_epilogue(gemm):
+    return gemm.epilogue != "none"
+
+
+def is_wide(gemm):
+    return gemm.m == 8
+
+
+def sizes(gemm):
+    return gemm.m, gemm.n, gemm.k, gemm.batch
+
+
+DECLINED = {
+    "no epilogues": has_epilogue,
+    "one shape with an epilogue": lambda gemm: has_epilogue(gemm) and is_wide(gemm),
+    "one shape": is_wide,
+    "no product": lambda gemm: True,
+}
+
+
+@pytest.mark.parametrize("declined", DECLINED)
+def test_what_the_library_does_not_serve_is_left_to_kernels(folder, declined):
+    """For the nodes of that shape alone, and told once."""
+    plan = g.plan(small_mlp("float32"), optimizer=g.optim.SGD(0.1), device="cuda")
     runs = []
-    for has_epilogues in (True, False):
+    for declines in (None, DECLINED[declined]):
         device = EmulatedDevice(folder)
-        device.has_epilogues = has_epilogues
-        program = Program(plan, SEED, backend=GpuBackend(plan, device))
+        if declines is None:
+            program = Program(plan, SEED, backend=GpuBackend(plan, device))
+        else:
+            device.declines = declines
+            with pytest.warns(UserWarning, match="cuBLASLt has no algorithm for a float32") as told:
+                backend = GpuBackend(plan, device)
+            assert len(told) == 1
+            program = Program(plan, SEED, backend=backend)
+            assert not any(declines(call.gemm) for call, _ in device.bound.values())
         program.step(fed(plan))
-        runs.append((dict(program.states), device.counts["calls"]))
-    (fused, few), (apart, many) = runs
-    assert few < many
-    for name, array in fused.items():
+        works = program._backend._works
+        products = [c.gemm for work in works for c in work.calls if isinstance(c, BoundGemm)]
+        runs.append((dict(program.states), device.counts["calls"], products))
+    (served, few, products), (apart, many, others) = runs
+    assert few < many or len(others) < len(products)
+    kept = {"one shape": lambda gemm: not is_wide(gemm), "no product": lambda gemm: False}
+    is_kept = kept.get(declined, lambda gemm: True)
+    assert [sizes(gemm) for gemm in others] == [sizes(gemm) for gemm in products if is_kept(gemm)]
+    fused = [gemm for gemm in products if has_epilogue(gemm)]
+    assert sum(map(has_epilogue, others)) == sum(not DECLINED[declined](gemm) for gemm in fused)
+    for name, array in served.items():
         np.testing.assert_allclose(apart[name], array, rtol=1e-5, atol=1e-6)
 
 
@@ -276,7 +311,7 @@ def test_options_that_a_gpu_cannot_have():
         g.plan(branches(), precision="tf32")
     with pytest.raises(OptionError, match="another kind"):
         g.plan(branches(), device=find_device("a100"), roofline="cpu")
-    with pytest.raises(OptionError, match="streams and cudnn are for GPUs"):
+    with pytest.raises(OptionError, match="streams, cudnn and tuning are for GPUs"):
         g.compile(branches(), streams=2)
 
 
