@@ -89,7 +89,7 @@ class Dropout(RandomOp):
     name, inputs = "dropout", ("x", "seed", "step")
     attributes = DropoutAttributes
     may_overwrite = {"y": ("x",)}
-    needs_contiguous = ("x",)
+    needs_contiguous = ("x", "seed")
 
     def infer(
         self, attributes: DropoutAttributes, x: TensorType, seed: TensorType, step: TensorType
@@ -186,6 +186,7 @@ class Noise(RandomOp):
     """
 
     inputs = ("seed", "step")
+    needs_contiguous = ("seed",)
     native_16_bit = True
 
     @staticmethod

@@ -66,7 +66,8 @@ def _gather(node: Node, places: Places) -> NodeCalls:
         *writing.close(),
     ]
     packed = lookups * columns // width
-    index_kind = widest_index([((rows, columns), source), ((lookups, columns), target)])
+    spans = [((rows, columns), source), ((lookups, columns), target), (extents, index)]
+    index_kind = widest_index(spans)
     given = parameters([source, index], [target])
     kernel = grid_kernel("gather", packed, index_kind, given, body)
     return NodeCalls((over_grid(kernel, (table, numbers, y), packed),))

@@ -34,15 +34,14 @@ from graphc.codegen.llvm.lanes import (
     widen,
 )
 from graphc.codegen.llvm.pieces import over_pieces, rows_of_piece
-from graphc.codegen.llvm.rules import native_rule, native_strides_of
+from graphc.codegen.llvm.rules import native_rule
 from graphc.codegen.llvm.scalar import LaneCode
 from graphc.codegen.llvm.tile import interleaved
-from graphc.codegen.strides import takes_strides
 from graphc.codegen.text.operands import Places
 from graphc.codegen.text.scalar import arithmetic_dtype
 from graphc.ir.expression import parse
 from graphc.ir.graph import Node
-from graphc.ir.types import DType, TensorType, float32, float64, int64
+from graphc.ir.types import DType, float32, float64, int64
 from graphc.ops.random import LOW, MULTIPLIERS, ROUNDS, WEYL, Noise, Normal
 
 WORDS = 4
@@ -132,12 +131,6 @@ def _cut(elements: int, width: int) -> tuple[tuple[int, int, int], int]:
     """The numbers that `_over_vectors` reads, for groups of `width` elements, and the pieces."""
     groups, rows = -(-elements // width), rows_of_piece(width)
     return (elements, groups, rows), -(-groups // rows)
-
-
-@native_strides_of("dropout", Noise)
-def _takes(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """A seed is read from one piece."""
-    return name not in ("seed", "step") and takes_strides(node, name, type, strides)
 
 
 @native_rule("dropout")
