@@ -37,6 +37,8 @@ class Target:
     """Whether maps of convolutions had better lie with their channels innermost."""
     prefers_filters_last: ClassVar[bool] = False
     """Whether their weights had better, too, with the gradients and moments of these."""
+    pads_rows: ClassVar[bool] = False
+    """Whether rows of 16-bit products had better begin at multiples of 16 bytes."""
     fuses: ClassVar[bool] = False
     """Whether elementwise nodes run in groups where nothing else was asked for."""
     has_epilogues: ClassVar[bool] = False

@@ -34,7 +34,7 @@ from graphc.allocation.liveness import Liveness
 from graphc.allocation.storages import Storage, Storages
 from graphc.allocation.zero_copy import Parts
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.types import Layout, contiguous_strides
+from graphc.ir.types import Layout, contiguous_strides, span_bytes
 from graphc.plans.memory_plan import How, Placement
 
 NO_PARTS = Parts({}, {})
@@ -97,8 +97,13 @@ class _Assignment:
         first, last = self.live.born[value], self.live.dies[value] + 1
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
-        index = self.open_storage(value, value.type.bytes, first, last)
+        index = self.open_storage(value, self.bytes_of(value, value), first, last)
         self.placements[value] = _placement(index, self.own.get(value), how)
+
+    def bytes_of(self, value: Value, lying: Value) -> int:
+        """The bytes from end to end of a value that lies as `lying` does."""
+        layout = self.own.get(lying)
+        return value.type.bytes if layout is None else span_bytes(value.type, layout)
 
     def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
         """Add a storage that is alive on steps [first, last), and return its index."""
@@ -112,7 +117,7 @@ class _Assignment:
         whole = part.whole if part else value
         if whole not in self.wholes:
             lifetime = self.parts.lifetimes[whole]
-            self.wholes[whole] = self.open_storage(value, whole.type.bytes, *lifetime)
+            self.wholes[whole] = self.open_storage(value, self.bytes_of(whole, whole), *lifetime)
         index = self.wholes[whole]
         self.placements[value] = (
             _placement(index, part.layout, "part", part.reader)
@@ -163,7 +168,8 @@ class _Assignment:
         storage = self.storages[placement.buffer]
         return (
             operand.shape == value.shape
-            and operand.type.bytes == value.type.bytes == storage.bytes
+            and operand.type.bytes == value.type.bytes
+            and self.bytes_of(operand, value) == storage.bytes
             and placement.layout == self.own.get(value)
             and storage.last == step + 1  # this node is the last reader: counter 1
             and not isinstance(storage.root, State | Input)

@@ -119,6 +119,8 @@ class Op:
     read: they lie channels-last where a target prefers that."""
     convolves: ClassVar[bool] = False
     """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
+    multiplies: ClassVar[bool] = False
+    """Whether the op is a product of matrices, whose rows are padded where a target prefers it."""
 
     indices: ClassVar[tuple[str, ...]] = ()
     """Inputs that `index_limit` is about; where none is named, all that are integers."""

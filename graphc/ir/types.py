@@ -164,6 +164,29 @@ def channels_last_strides(type: TensorType) -> tuple[int, ...]:
     return batch, channels, height, width
 
 
+ROW_BYTES = 16
+"""Rows of matrices that begin at multiples of this are read by the widest accesses, and by tensor
+cores."""
+
+
+def padded_extent(extent: int, itemsize: int) -> int:
+    """The elements from one row of so many to the next, where each row begins aligned.
+
+    Rows of which padding might be more than an eighth stay as they are.
+    """
+    row = extent * itemsize
+    return extent if row < 8 * ROW_BYTES else align(row, ROW_BYTES) // itemsize
+
+
+def padded_strides(type: TensorType) -> tuple[int, ...]:
+    """Byte strides of a tensor that is row-major but for the padding of its rows."""
+    if type.rank < 2:
+        return contiguous_strides(type)
+    *outer, inner = type.shape
+    padded = padded_extent(inner, type.dtype.itemsize)
+    return contiguous_strides(type.with_shape((*outer, padded)))
+
+
 def is_channels_last(type: TensorType, strides: tuple[int, ...]) -> bool:
     """Whether (batch, channels, height, width) lies in one piece with channels innermost."""
     wanted = zip(type.shape, strides, channels_last_strides(type), strict=True)

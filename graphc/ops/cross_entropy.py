@@ -40,6 +40,7 @@ class SoftmaxCrossEntropy(Op):
     precision = "wide"
     outputs = ("loss", "probabilities")
     may_overwrite = {"probabilities": ("logits",)}
+    any_strides = True
 
     def infer(
         self, attributes: Any, logits: TensorType, labels: TensorType
@@ -123,6 +124,7 @@ class SoftmaxCrossEntropyGradient(Op):
     name, inputs = "softmax_cross_entropy_gradient", ("probabilities", "labels", "dloss")
     outputs = ("dlogits",)
     may_overwrite = {"dlogits": ("probabilities",)}
+    any_strides = True
     flops_per_element = 2
 
     def infer(

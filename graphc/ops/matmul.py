@@ -42,6 +42,7 @@ class Matmul(Op):
     """y = op(a) · op(b) over the last two axes, leading axes broadcast; or sum + op(a) · op(b)."""
 
     name, inputs = "matmul", ("a", "b", "*sum")
+    multiplies = True
     may_overwrite = {"y": ("sum",)}
     precision = "narrow"
     attributes = MatmulAttributes
@@ -133,6 +134,7 @@ class Linear(Op):
     """y = x · weightᵀ + bias, on rows; or relu or gelu of that."""
 
     name, inputs = "linear", ("x", "weight", "bias")
+    multiplies = True
     precision = "narrow"
     attributes = LinearAttributes
     untimed_attributes = ("activation",)  # beside a product's time that of an epilogue is nothing

@@ -72,6 +72,7 @@ class CrossEntropy(LabelOp):
     outputs = ("losses", "probabilities")
     attributes = CrossEntropyAttributes
     may_overwrite = {"probabilities": ("logits",)}
+    any_strides = True
     needs_contiguous = ("weights",)
     flops_per_element = 0
 
@@ -208,6 +209,7 @@ class CrossEntropyGradient(LabelOp):
     outputs = ("dlogits",)
     attributes = CrossEntropyAttributes
     may_overwrite = {"dlogits": ("probabilities",)}
+    any_strides = True
     needs_contiguous = ("weights",)
     flops_per_element = 4
 

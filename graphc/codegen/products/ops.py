@@ -6,11 +6,12 @@ from graphc.codegen.elementwise.ops import copied
 from graphc.codegen.elementwise.program import Each
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.products.gemm import gemms, needs_copy
-from graphc.codegen.rules import ProductOptions, products_of
+from graphc.codegen.rules import ProductOptions, products_of, strides_of
 from graphc.codegen.text.operands import Places, operand
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ops.matmul import activation_of
+from graphc.ir.types import TensorType, contiguous_strides, outer_axes, padded_strides
+from graphc.ops.matmul import Linear, Matmul, activation_of
 
 PRODUCTS = ("matmul", "linear")
 """The ops that are products."""
@@ -31,6 +32,17 @@ def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
         return NodeCalls(calls)
     moved = [value for value in added if value.shape != y.shape or places[value] != places[y]]
     return NodeCalls((*(copied(v, y, places) for v in moved), *calls, *_activated(node, places)))
+
+
+@strides_of(Matmul, Linear)
+def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
+    """Operands lie as a BLAS reads them or are copied first; results may have padded rows, as they
+    have under every strategy, and no others: which algorithm computes them depends on alignment."""
+    if name not in node.op.outputs:
+        return outer_axes(type, strides) <= node.op.free_axes(node, name)
+    is_plain = strides == contiguous_strides(type)
+    accumulates = getattr(node.attributes, "accumulate", False)
+    return is_plain or (not accumulates and strides == padded_strides(type))
 
 
 def _activated(node: Node, places: Places) -> tuple[Each, ...]:

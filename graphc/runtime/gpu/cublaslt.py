@@ -21,7 +21,7 @@ from typing import Any
 from graphc.codegen.node_calls import Buffer, Epilogue, Gemm, Matrix
 from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.errors import DependencyError, GraphcError, to_install
-from graphc.ir.types import float32, float64
+from graphc.ir.types import float32, float64, padded_extent
 
 EPILOGUES: Mapping[Epilogue, int] = {
     "none": 1, "relu": 2, "bias": 4, "bias_relu": 6, "gelu": 32, "bias_gelu": 36,
@@ -370,16 +370,20 @@ def _shapes(call: Gemm) -> tuple[tuple[int, int], ...]:
 
 
 def _usual(call: Gemm) -> tuple[Lying, ...]:
-    """How the operands lie in one piece, from addresses that all strategies have."""
+    """How the operands lie in one piece, but for padding, at addresses that are the same modulo 16
+    under all strategies."""
     found = []
+    is_narrow = call.first.dtype.itemsize == 2
     for matrix, (rows, columns) in zip(
         (call.first, call.second, call.c), _shapes(call), strict=True
     ):
-        stride = rows * columns if matrix.stride else 0
+        size = matrix.dtype.itemsize
+        leading = padded_extent(rows, size) if is_narrow else rows
+        stride = leading * columns
         alignment = PROMISED_ALIGNMENT
         if call.all_batches > 1:  # each matrix of the batch may be the first of a call
-            alignment = _aligned(rows * columns * matrix.dtype.itemsize)
-        found.append(Lying(rows, stride, alignment))
+            alignment = _aligned(stride * size)
+        found.append(Lying(leading, stride if matrix.stride else 0, alignment))
     return tuple(found)
 
 
