@@ -1,8 +1,11 @@
 """Training steps on a GPU: graphc under its strategies, torch and JAX, measured in one run.
 
-First tests/on_gpu are run; then each network in each precision, as long as the minutes last.
-Seconds are medians of device events after a warm-up; bytes are what the driver has less than
-before. Needs no network. Run: python benchmarks/gpu.py [--minutes M] [--only LABEL ...]
+First tests/on_gpu are run, then graphc on each network in each precision, then the others, as long
+as the minutes last. Milliseconds are medians of device events after a warm-up, of a step whose
+inputs lie on the device already, for all alike; for graphc those of `Program.step`, with its copies
+from and to the host, stand beside. Bytes are what the driver has less than before. What cuBLASLt
+and cuDNN have chosen is written beside the figures. Needs no network.
+Run: python benchmarks/gpu.py [--minutes M] [--only LABEL ...]
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import gpu_peers
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
+from graphc.ir.graph import Input, ancestors
 from graphc.models import MODELS
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.gpu.cuda import CudaDevice
@@ -33,6 +37,9 @@ WARM_STEPS, TIMED_STEPS = 4, 15
 TEST_SECONDS = 180
 LONGEST_SECONDS = 20.0
 """Of the timed steps of one line."""
+
+CONSTANT = graphc.optim.Schedule(1e-3, 10**6, floor=1e-3, form="constant")
+"""A learning rate that is computed on the device, and no input."""
 
 OPTIMIZERS = {"sgd": graphc.optim.SGD, "adam": graphc.optim.Adam}
 
@@ -47,7 +54,7 @@ class Case:
     precisions: tuple[str, ...]
     optimizer: str = "sgd"
     peer: Callable[..., Any] | None = None
-    strategies: tuple[str, ...] = ("none", "cheap", "sublinear", "half")
+    strategies: tuple[str, ...] = ("none", "cudnn", "cheap", "sublinear", "half")
 
 
 def _resnet(depth: int, batch: int, precisions: tuple[str, ...], **options: Any) -> Case:
@@ -84,14 +91,23 @@ class Line:
     precision: str
     system: str
     milliseconds: float | None = None
+    with_host_copies: float | None = None
+    """Milliseconds of a step that is fed from the host and gives outputs, inputs among them."""
     samples_per_second: float | None = None
     peak_bytes: int | None = None
     planned_bytes: int | None = None
     problem: str | None = None
 
 
-Made = tuple[Callable[[], Any], Any, int | None]
-"""A step, the stream that it runs on, and the bytes planned for it."""
+@dataclass(frozen=True)
+class Made:
+    """A step on inputs that lie on the device, and the stream that it runs on; where they are
+    known, the bytes planned for it, and the same step from and to the host."""
+
+    step: Callable[[], Any]
+    stream: Any
+    planned_bytes: int | None = None
+    from_host: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -137,10 +153,13 @@ def measure(job: Job, gpu: Gpu) -> None:
     line = job.line
     try:
         before = gpu.free_bytes()
-        step, stream, line.planned_bytes = job.make()
+        made = job.make()
+        line.planned_bytes = made.planned_bytes
         for _ in range(WARM_STEPS):
-            step()
-        line.milliseconds = gpu.milliseconds(step, stream)
+            (made.from_host or made.step)()
+        if made.from_host is not None:
+            line.with_host_copies = gpu.milliseconds(made.from_host, made.stream)
+        line.milliseconds = gpu.milliseconds(made.step, made.stream)
         line.samples_per_second = 1e3 * job.batch / line.milliseconds
         line.peak_bytes = before - gpu.device.free_bytes()
     except Exception as error:  # one that fails must not take the others' figures with it
@@ -148,11 +167,17 @@ def measure(job: Job, gpu: Gpu) -> None:
         line.problem = f"{type(error).__name__}: {str(error)[:300]}"
 
 
-def graphc_step(case: Case, precision: str, strategy: str) -> Made:
-    """A bound program's step."""
+def graphc_step(case: Case, precision: str, strategy: str, records: Path) -> Made:
+    """A bound program's step, and that step on the feeds that lie in its arena.
+
+    Inputs are outputs, too, so that they are there at the end of a step as they were fed.
+    """
     network = MODELS[case.model](**case.sizes)
+    read = (value for node in ancestors([network]) for value in node.inputs)
+    kept = {f"fed/{value.name}": value for value in read if isinstance(value, Input)}
     options: dict[str, Any] = {
-        "optimizer": OPTIMIZERS[case.optimizer](1e-3),
+        "outputs": kept,
+        "optimizer": OPTIMIZERS[case.optimizer](CONSTANT),
         "precision": precision,
     }
     if strategy in ("half", "least"):
@@ -162,24 +187,35 @@ def graphc_step(case: Case, precision: str, strategy: str) -> Made:
             if strategy == "least"
             else {"budget": plain.state_bytes + (plain.arena_bytes - plain.state_bytes) // 2}
         )
+    elif strategy == "cudnn":
+        options["cudnn"] = records / "gpu_engines.json"
     else:
         options["recompute"] = strategy
-    program = graphc.compile(network, device="cuda", **options)
+    tuning = records / "gpu_algorithms.json"
+    program = graphc.compile(network, device="cuda", tuning=tuning, **options)
     feeds = {s.name: array for s, array in random_feeds(program.graph, 0).items()}
     backend: Any = program._backend
-    return lambda: program.step(feeds), backend.stream, program.arena_bytes
+    return Made(backend.repeat, backend.stream, program.arena_bytes, lambda: program.step(feeds))
 
 
-def jobs(cases: Sequence[Case]) -> Iterator[Job]:
-    """All lines, in the order in which they matter."""
-    for case in cases:
-        batch = case.sizes.get("batch", 64)
-        for precision in case.precisions:
-            for strategy in case.strategies:
-                line = Line(case.label, precision, f"graphc {strategy}")
-                yield Job(line, batch, partial(graphc_step, case, precision, strategy))
-            for peer, make in gpu_peers.systems(case.peer, case.sizes, case.optimizer, precision):
-                yield Job(Line(case.label, precision, peer), batch, make)
+def peer_step(make: Callable[[], tuple[Callable[[], Any], Any, None]]) -> Made:
+    """A peer's step, whose inputs lie on the device."""
+    step, stream, _ = make()
+    return Made(step, stream)
+
+
+def jobs(cases: Sequence[Case], records: Path) -> Iterator[Job]:
+    """All lines, in the order in which they matter: graphc's, then its peers'."""
+    chosen = [(case, precision) for case in cases for precision in case.precisions]
+    for case, precision in chosen:
+        for strategy in case.strategies:
+            line = Line(case.label, precision, f"graphc {strategy}")
+            make = partial(graphc_step, case, precision, strategy, records)
+            yield Job(line, case.sizes.get("batch", 64), make)
+    for case, precision in chosen:
+        for peer, other in gpu_peers.systems(case.peer, case.sizes, case.optimizer, precision):
+            line = Line(case.label, precision, peer)
+            yield Job(line, case.sizes.get("batch", 64), partial(peer_step, other))
 
 
 def verified() -> str:
@@ -217,7 +253,7 @@ def main() -> None:
         **circumstances(packages), "gpu": gpu.device.gpu.name, "cuda": cuda_versions(),
         "tests": tests,
     }  # fmt: skip
-    for job in jobs(chosen):
+    for job in jobs(chosen, Path(options.output).parent):
         if time.monotonic() < deadline:
             measure(job, gpu)
         else:

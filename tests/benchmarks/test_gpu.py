@@ -30,7 +30,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "CASES", (CASE,))
     monkeypatch.setattr(gpu, "cuda_versions", dict)
     monkeypatch.setattr(bind, "find_gpu", lambda number: found)
-    monkeypatch.setattr(bind, "CudaDevice", lambda gpu, cache: EmulatedDevice(tmp_path))
+    monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(tmp_path))
     return tmp_path / "gpu.json"
 
 
@@ -47,6 +47,24 @@ def test_every_line_is_written(monkeypatch, machine):
     ]  # fmt: skip
     assert {(row["milliseconds"], row["samples_per_second"]) for row in rows} == {(4.0, 1000.0)}
     assert all(row["planned_bytes"] > 0 for row in rows)
+    assert {row["with_host_copies"] for row in rows} == {4.0}
+    kept = json.loads((machine.parent / "gpu_algorithms.json").read_text())
+    assert len(kept["algorithms"]) >= 5
+
+
+def test_a_repeated_step_is_one_on_the_same_inputs(machine):
+    """Also once a graph is replayed."""
+    losses = []
+    for repeats in (0, 2):
+        made = gpu.graphc_step(CASE, "fp32", "none", machine.parent)
+        found = [made.from_host()["loss"] for _ in range(6 - 2 * repeats)]
+        for _ in range(repeats):
+            made.step()
+            found += [None, made.from_host()["loss"]]
+        losses.append(found)
+    whole, partly = losses
+    assert [loss for loss in partly if loss is not None] == [whole[i] for i in (0, 1, 3, 5)]
+    assert len(set(map(float, whole))) == 6
 
 
 def test_what_fails_and_what_is_late_is_said(monkeypatch, machine):

@@ -143,6 +143,18 @@ class GpuBackend:
             self._is_settled = True
         return lambda: self._outputs(fetched)
 
+    def repeat(self) -> None:
+        """Enqueue a step on what lies in the arena, without feeds and outputs, to measure it.
+
+        Inputs are still as they were fed if the plan keeps them to its end, as it does those that
+        are outputs, too.
+        """
+        with self._accelerator.active():
+            self._settle()
+            self._is_settled = False
+            self._run()
+            self._is_settled = True
+
     def _settle(self) -> None:
         """Wait for all streams where a step was given up: they may not have been joined."""
         if not self._is_settled:
