@@ -82,6 +82,9 @@ def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[Tensor
 
 
 def _wanted(product: Gemm) -> int:
-    """The bytes that a BLAS may want for a product, for partial sums over its inner extent."""
-    sums = product.batch * product.m * product.n * max(PARTIAL_BYTES, product.c.dtype.itemsize)
+    """The bytes that a BLAS may want for a product, for partial sums over its inner extent: as many
+    however a node's products are cut into calls, since the choice of an algorithm depends on it."""
+    sums = (
+        product.all_batches * product.m * product.n * max(PARTIAL_BYTES, product.c.dtype.itemsize)
+    )
     return LEAST_LIBRARY_BYTES + PARTS * align(sums, ALIGNMENT)

@@ -18,7 +18,9 @@ from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.products.gemm import gemms
 from graphc.codegen.products.kernel import product_kernel
 from graphc.codegen.text.kernel import module_text
+from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import OptionError
+from graphc.ir.device import DEVICES
 from graphc.ops.matmul import Linear, Matmul, MatmulAttributes
 from graphc.runtime.gpu.cublaslt import CublasError, NoAlgorithm
 from graphc.runtime.gpu.nvrtc import compile_cubin
@@ -134,6 +136,29 @@ def test_a_record_holds_that_there_was_none(lt, folder):
     with pytest.raises(NoAlgorithm):
         StandIn(folder, lt.record).run(call, addresses_of(arrays), 100)
     assert lt.library.asked_choices() == asked
+
+
+def test_a_record_of_another_gpu_is_refused(lt, folder):
+    """Where the library does not take an algorithm, it is not tried."""
+    node, arrays = linear(np.random.default_rng(9))
+    run(lt, node, arrays)
+    record = lt.record
+    record["algorithms"] = dict.fromkeys(record["algorithms"], "00" * 64)
+    again = StandIn(folder, record)
+    with pytest.raises(CublasError, match=r"epilogue bias\) is not to be had; is this another GPU"):
+        run(again, node, arrays)
+    again.close()
+
+
+def test_the_room_is_the_same_however_products_are_cut():
+    """Attention heads side by side are products in a loop; the choice depends on the room."""
+    a, b = (np.zeros((2, 3, 8, 8), np.float32) for _ in range(2))
+    rooms = set()
+    for wider in (0, 8):
+        node, arrays = node_of(Matmul, (within(a, wider), within(b, wider)))
+        strides = {value: array.strides for value, array in arrays.items()} if wider else {}
+        rooms.add(gpu_workspace(node, DEVICES["h200"], strides).library_bytes)
+    assert len(rooms) == 1
 
 
 def test_a_record_of_another_version_is_refused(folder):

@@ -144,7 +144,7 @@ class CublasLt:
         Its algorithm is the library's first choice, among those that need no more than the
         workspace, for the product in one piece; a product that lies less aligned than that, so that
         no such algorithm can read it, gets one of its own. Raises `NoAlgorithm` where there is
-        none.
+        none, and `CublasError` for a recorded one that this GPU does not have.
         """
         if workspace % WORKSPACE_ALIGNMENT:
             raise CublasError(f"a workspace must be aligned to 256 bytes, got {workspace:#x}")
@@ -156,22 +156,39 @@ class CublasLt:
         )
         product = LtProduct(self._library, self._handle, call, lies, bias)
         try:
-            usual = _usual(call)
-            algorithm = None
-            if _is_as_aligned(call, lies, usual) and (bias or 0) % PROMISED_ALIGNMENT == 0:
-                algorithm = self._algorithm(call, usual, PROMISED_ALIGNMENT, workspace_bytes)
-            if algorithm is None or not product.takes(algorithm, workspace_bytes):
-                algorithm = self._algorithm(call, lies, _aligned(bias or 0), workspace_bytes)
-            if algorithm is None:
-                raise NoAlgorithm(
-                    f"cuBLASLt has no algorithm for {shown(call)} within a workspace of "
-                    f"{workspace_bytes} bytes"
-                )
+            algorithm = self._fitting(product, call, lies, _aligned(bias or 0), workspace_bytes)
             product.complete(algorithm, places, workspace, workspace_bytes)
         except BaseException:
             product.close()
             raise
         return product
+
+    def _fitting(
+        self,
+        product: LtProduct,
+        call: Gemm,
+        lies: Sequence[Lying],
+        bias_alignment: int,
+        workspace_bytes: int,
+    ) -> Algorithm:
+        """The algorithm for the product in one piece where it takes that, else one of its own."""
+        asked = [(lies, bias_alignment)]
+        usual = _usual(call)
+        if _is_as_aligned(call, lies, usual) and bias_alignment == PROMISED_ALIGNMENT:
+            asked.insert(0, (usual, PROMISED_ALIGNMENT))
+        for each in asked:
+            algorithm = self._algorithm(call, *each, workspace_bytes)
+            if algorithm is not None and product.takes(algorithm, workspace_bytes):
+                return algorithm
+        if algorithm is not None:
+            raise CublasError(
+                f"the algorithm that is recorded for {shown(call)} is not to be had; is this "
+                "another GPU? drop the record"
+            )
+        raise NoAlgorithm(
+            f"cuBLASLt has no algorithm for {shown(call)} within a workspace of "
+            f"{workspace_bytes} bytes"
+        )
 
     def _algorithm(
         self, call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int
