@@ -22,6 +22,7 @@ from graphc.codegen.node_calls import Buffer, Epilogue, Gemm, Matrix
 from graphc.codegen.products.gemm import COMPUTE_64F, DATA_TYPES
 from graphc.errors import DependencyError, GraphcError, to_install
 from graphc.ir.types import float32, float64, padded_extent
+from graphc.runtime.gpu.records import recorded
 
 EPILOGUES: Mapping[Epilogue, int] = {
     "none": 1, "relu": 2, "bias": 4, "bias_relu": 6, "gelu": 32, "bias_gelu": 36,
@@ -120,14 +121,9 @@ class CublasLt:
         self._library = library
         _declare(library)
         self._version = version(library)
-        self._algorithms: dict[str, str | None] = {}
-        if record is not None:
-            if record.get("cublaslt") != self._version:
-                raise CublasError(
-                    f"the record of algorithms is of cuBLASLt {record.get('cublaslt')}, this is "
-                    f"{self._version}; install that version, or drop the record"
-                )
-            self._algorithms.update(record["algorithms"])
+        self._algorithms: dict[str, str | None] = recorded(
+            record, "algorithms", "cuBLASLt", self._version, CublasError
+        )
         self._handle = ctypes.c_void_p()
         check(library, "cublasLtCreate", ctypes.byref(self._handle))
 

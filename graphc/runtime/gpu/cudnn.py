@@ -18,6 +18,7 @@ from typing import Any
 from graphc.codegen.cudnn_request import AttentionRequest, ConvolutionRequest, Request
 from graphc.errors import DependencyError, GraphcError, to_install
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
+from graphc.runtime.gpu.records import recorded
 
 DATA_TYPES = {float32: "FLOAT", float64: "DOUBLE", float16: "HALF", bfloat16: "BFLOAT16"}
 """The names of dtypes in cudnn.data_type."""
@@ -70,15 +71,8 @@ class Cudnn:
     def __init__(self, library: Any, record: Mapping[str, Any] | None = None) -> None:
         self._library = library
         self._version = int(library.backend_version())
-        self._engines: dict[str, Any] = {}
+        self._engines = recorded(record, "engines", "cuDNN", self._version, CudnnError)
         self._plans: dict[str, Plan | None] = {}
-        if record is not None:
-            if record.get("cudnn") != self._version:
-                raise CudnnError(
-                    f"the record of engines is of cuDNN {record.get('cudnn')}, this is "
-                    f"{self._version}; install that version, or drop the record"
-                )
-            self._engines.update(record["engines"])
         self._handle = library.create_handle()
         self._end = weakref.finalize(self, _give_back, os.getpid(), library, self._handle)
         self._end.atexit = False  # CUDA is gone by then

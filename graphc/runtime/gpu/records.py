@@ -31,6 +31,21 @@ def read_record(
     return found
 
 
+def recorded(
+    record: Mapping[str, Any] | None, kind: str, library: str, version: object,
+    error: type[GraphcError],
+) -> dict[str, Any]:  # fmt: skip
+    """What a record holds; nothing without one. Raises `error` for one of another version."""
+    if record is None:
+        return {}
+    if record.get(library.lower()) != version:
+        raise error(
+            f"the record of {kind} is of {library} {record.get(library.lower())}, this is "
+            f"{version}; install that version, or drop the record"
+        )
+    return dict(record[kind])
+
+
 def write_record(
     path: str | os.PathLike[str], record: Mapping[str, Any], error: type[GraphcError]
 ) -> None:
