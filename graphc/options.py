@@ -74,6 +74,11 @@ def _check_cudnn(name: str, given: object) -> None:
         truth(name, given, ", or the path of a file")
 
 
+def _path_or_none(name: str, given: object) -> None:
+    if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
+        raise OptionError(f"{name} is the path of a file, or None, got {quoted(given)}")
+
+
 _true_false_or_none = partial(truth, beside=", or None")
 
 
@@ -417,6 +422,7 @@ class RunOptions(Options):
         None,
         "On a GPU, a file that keeps which algorithms cuBLASLt chose for products, so that a later "
         "run has the same ones, and their bits.",
+        check=_path_or_none,
     )
     threads: int | None = option(
         None,

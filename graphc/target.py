@@ -16,7 +16,7 @@ from typing import ClassVar
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.types import TensorType, contiguous_strides, outer_axes
+from graphc.ir.types import Layout, TensorType, contiguous_strides, outer_axes
 
 MOST_PIECES = 4096
 """The most pieces of memory that a part of a concatenation may lie in, where each takes a call."""
@@ -58,6 +58,10 @@ class Target:
         Of strides that are written to, no two elements share bytes.
         """
         return outer_axes(type, strides) <= node.op.free_axes(node, name)
+
+    def takes_part(self, node: Node, name: str, type: TensorType, layout: Layout) -> bool:
+        """Whether it reads or writes that operand as a part of a larger tensor that lies so."""
+        return self.takes_strides(node, name, type, layout.strides)
 
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
         """Whether kernels stay fast on a tensor with these strides inside a larger one."""

@@ -7,7 +7,7 @@ and their moments. For a GPU the rows of 16-bit products are padded, so that ten
 them: logits of 50,257 words lie 50,264 apart.
 
 What a value's layout follows from is the same for a node and its copies, and under every strategy:
-its type, its op, and whether an operand lies so. So a copy lies as its original, and bits agree.
+its type, its op, and how the operands lie. So a copy lies as its original, and bits agree.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from graphc.ir.types import (
     padded_strides,
     same_order,
 )
+from graphc.ops.choice import Cast
+from graphc.ops.elementwise import Elementwise
 from graphc.target import Target
 
 Strides = tuple[int, ...]
@@ -35,27 +37,25 @@ def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
     There are none where the target has no preference.
     """
     preferences: list[_Preference] = []
+    chosen = _Chosen(target)
     if target.prefers_channels_last and has_convolutions(graph):
         preferences.append(_channels_last)
+        filters = graph.states if target.prefers_filters_last else ()
+        chosen.own |= {s: channels_last_strides(s.type) for s in filters if _differs(s.type)}
     if target.pads_rows:
         preferences.append(_padded)
-    if not preferences:
-        return {}
-    is_last = _channels_last in preferences and target.prefers_filters_last
-    chosen = _Chosen(graph, target)
-    if is_last:
-        chosen.own |= {s: channels_last_strides(s.type) for s in graph.states if _differs(s.type)}
-    for node in graph.nodes:
-        if not chosen.views(node):
-            chosen.outputs(node, preferences)
+    if preferences:
+        for node in graph.nodes:
+            if not chosen.views(node):
+                chosen.outputs(node, preferences)
     return chosen.own
 
 
 class _Chosen:
     """The strides of values so far, in the order in which nodes run."""
 
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph, self.target = graph, target
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self.own: dict[Value, Strides] = {}
         self.viewed: dict[Value, Strides] = {}
 
@@ -82,59 +82,47 @@ class _Chosen:
                 if replaced[value] in self.own:
                     self.own[value] = self.own[replaced[value]]
                 continue
-            for preference in preferences:
-                strides = preference(self.graph, value, operands)
-                if strides is not None and self.is_taken(node, value, strides, preference):
+            name = node.op.output_name(value.index)
+            wanted = (preference(node, value.type, operands) for preference in preferences)
+            for strides in filter(None, wanted):
+                if self.target.takes_strides(node, name, value.type, strides):
                     self.own[value] = strides
                     break
 
-    def is_taken(self, node: Node, value: Value, strides: Strides, preference: _Preference) -> bool:
-        """Whether the node's kernel writes so, and, of padded rows, whether all readers read so."""
-        name = node.op.output_name(value.index)
-        if not self.target.takes_strides(node, name, value.type, strides):
-            return False
-        return preference is not _padded or all(
-            self.target.takes_strides(reader, reader.op.input_name(index), value.type, strides)
-            for reader in map(self.graph.nodes.__getitem__, self.graph.uses[value])
-            for index, operand in enumerate(reader.inputs)
-            if operand is value and reader.viewed is not value
-        )
-
 
 _Operands = Sequence[tuple[TensorType, Strides]]
-_Preference = Callable[[Graph, Value, _Operands], Strides | None]
-"""The strides that an output of a node had better have, by the types and strides of the node's
-operands; None where it may as well lie row-major."""
+_Preference = Callable[[Node, TensorType, _Operands], Strides | None]
+"""The strides that an output of that type had better have, by the node, and the types and strides
+of its operands; None where it may as well lie row-major."""
 
 
-def _channels_last(graph: Graph, value: Value, operands: _Operands) -> Strides | None:
+def _channels_last(node: Node, type: TensorType, operands: _Operands) -> Strides | None:
     """Maps lie with their channels innermost."""
-    node, type = value.node, value.type
-    assert node is not None
     if not _differs(type) or not (node.op.on_maps or _any_channels_last(operands)):
         return None
     return channels_last_strides(type)
 
 
-def _padded(graph: Graph, value: Value, operands: _Operands) -> Strides | None:
-    """Rows of what 16-bit products read and write begin at multiples of 16 bytes, and so do those
-    of what is computed from these row by row."""
-    node, type = value.node, value.type
-    assert node is not None
+def _padded(node: Node, type: TensorType, operands: _Operands) -> Strides | None:
+    """What products and elementwise ops write of 16-bit numbers, what products of these write going
+    forward, such as logits, and what has the shape of such an operand.
+
+    A float32 gradient that products of 16-bit numbers give a weight lies as the weight does.
+    """
     strides = padded_strides(type)
     if strides == contiguous_strides(type):
         return None
-    readers = (graph.nodes[step] for step in graph.uses[value])
-    follows = any(
-        other.shape == type.shape and found == padded_strides(other) != contiguous_strides(other)
-        for other, found in operands
-    )
-    is_multiplied = _multiplies_16_bit(node) or any(map(_multiplies_16_bit, readers))
-    return strides if is_multiplied or follows else None
+    if any(other.shape == type.shape and _is_padded(other, found) for other, found in operands):
+        return strides
+    multiplies = node.op.multiplies and is_16_bit(node.inputs[0])
+    if type.dtype.itemsize == 2:
+        return strides if multiplies or isinstance(node.op, Elementwise | Cast) else None
+    phase = node.phase if node.copy_of is None else node.copy_of.phase
+    return strides if multiplies and phase == "forward" else None
 
 
-def _multiplies_16_bit(node: Node) -> bool:
-    return node.op.multiplies and is_16_bit(node.inputs[0])
+def _is_padded(type: TensorType, strides: Strides) -> bool:
+    return strides == padded_strides(type) != contiguous_strides(type)
 
 
 def has_convolutions(graph: Graph) -> bool:

@@ -173,9 +173,9 @@ class _Choosing:
 
     def takes(self, node: Node, name: str, value: Value, layout: Layout) -> bool:
         """Whether the kernel of a node takes a value that lies so, in not too many pieces."""
-        return self.target.is_in_few_pieces(
-            value.type, layout.strides
-        ) and self.target.takes_strides(node, name, value.type, layout.strides)
+        return self.target.is_in_few_pieces(value.type, layout.strides) and self.target.takes_part(
+            node, name, value.type, layout
+        )
 
     def may_read_all(self, residents: Iterable[Value], layout: Layout) -> bool:
         """Whether views of a value, and all readers, are content with another layout of it."""

@@ -97,6 +97,9 @@ class Gemm:
     alpha: float = 1.0
     of: int | None = None
     """Of how many products of the node these `batch` are some; None where they are all."""
+    shared: tuple[bool, bool] | None = None
+    """Whether all products of the node read one first matrix, and one second; None where that is so
+    if it is so for the products of this call."""
 
     @property
     def all_batches(self) -> int:

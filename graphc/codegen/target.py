@@ -11,7 +11,14 @@ from graphc.codegen.strides import takes_strides
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.graph import Node
 from graphc.ir.op import Strided
-from graphc.ir.types import TensorType, pieces
+from graphc.ir.types import (
+    ROW_BYTES,
+    Layout,
+    TensorType,
+    contiguous_strides,
+    padded_strides,
+    pieces,
+)
 from graphc.target import Target
 
 MOST_PIECES_ON_A_GPU = 2**19
@@ -36,6 +43,18 @@ class CudaTarget(Target, kind="cuda"):
         self, node: Node, name: str, type: TensorType, strides: tuple[int, ...]
     ) -> bool:
         return takes_strides(node, name, type, strides)
+
+    def takes_part(self, node: Node, name: str, type: TensorType, layout: Layout) -> bool:
+        """Which algorithm computes a product depends on the alignment of rows: a part that products
+        touch has aligned rows, and is not one that would be padded alone."""
+        if node.op.multiplies or node.op.convolves:
+            size = type.dtype.itemsize
+            steps = (s for n, s in zip(type.shape, layout.strides, strict=True) if n > 1)
+            if layout.offset % ROW_BYTES or any(s != size and s % ROW_BYTES for s in steps):
+                return False
+            if size == 2 and padded_strides(type) != contiguous_strides(type):
+                return False
+        return self.takes_strides(node, name, type, layout.strides)
 
     def is_in_few_pieces(self, type: TensorType, strides: tuple[int, ...]) -> bool:
         return pieces(type, strides) <= MOST_PIECES_ON_A_GPU

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from graphc.errors import GpuUnavailable, OptionError
 from graphc.ir.device import gpu_number
@@ -72,6 +73,8 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
             f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
         )
     tuning = options.tuning
+    if tuning is not None and not isinstance(cudnn, bool) and Path(tuning) == Path(cudnn):
+        raise OptionError(f"cudnn and tuning are two files, got {os.fspath(tuning)!r} for both")
     chosen = None if tuning is None else read_record(tuning, "algorithms", CublasError)
     accelerator = CudaDevice(gpu, cache_folder(), chosen)
     library = _cudnn(accelerator, cudnn) if cudnn else None
@@ -82,7 +85,7 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
     )  # fmt: skip
     if library is not None and not isinstance(cudnn, bool):
         write_record(cudnn, library.record, CudnnError)
-    if tuning is not None:
+    if tuning is not None and accelerator.products.record != chosen:
         write_record(tuning, accelerator.products.record, CublasError)
     return Program(plan, seed=options.seed, backend=backend, **debugging)
 

@@ -1,14 +1,18 @@
 """Rows of 16-bit products on a GPU begin at multiples of 16 bytes, and nothing else sees it."""
 
+import functools
+
 import pytest
 
 import graphc as g
 from graphc.codegen.node_calls import Gemm
 from graphc.ir.types import contiguous_strides, padded_extent
-from graphc.models import gpt2, mlp
+from graphc.models import densenet121, gpt2, mlp
 from graphc.plans.check_figures import check_figures
 from graphc.plans.check_plan import check_plan
+from graphc.runtime.gpu import cublaslt
 from graphc.runtime.gpu.bind import BoundGemm, bind
+from graphc.runtime.gpu.cublaslt import Lying, signature
 
 ADDRESS = 0x7F00_0000_0000
 WORDS = 1001
@@ -125,3 +129,107 @@ def test_every_product_has_aligned_rows(network, options, precision):
 def test_without_padding_they_have_not(monkeypatch):
     monkeypatch.setattr("graphc.allocation.layout.padded_strides", contiguous_strides)
     assert any(unaligned(call.gemm) for call in products(planned()))
+
+
+def dense(width, dtype="float32"):
+    """Layers that read all before them, side by side."""
+    x, t = g.input("x", (8, width), dtype), g.input("t", (8,), "int32")
+    for layer in range(3):
+        x = g.concat([x, g.tanh(g.linear(x, width, name=f"layer{layer}"))], 1)
+    return g.softmax_cross_entropy(g.linear(x, 91, name="last"), t)
+
+
+def looked_like_padding():
+    """A part as far from row to row as it would be with padding, but not aligned."""
+    x, t = g.input("x", (8, 40)), g.input("t", (8,), "int32")
+    h = g.concat([g.tanh(g.linear(x, 1, name="a")), g.linear(x, 71, name="b")], 1)
+    return g.softmax_cross_entropy(h, t)
+
+
+def stacked():
+    """Parts one below another, of which the second begins 60 bytes in."""
+    x, t = g.input("x", (3, 7)), g.input("t", (6,), "int32")
+    parts = [g.linear(x, 5, name="a"), g.linear(g.tanh(x), 5, name="b")]
+    return g.softmax_cross_entropy(g.concat(parts, 0), t)
+
+
+def broadcast():
+    """A product whose batch has to be cut into calls where its operand is a part."""
+    a, b = g.parameter("a", (2, 3, 4, 8, 6)), g.parameter("b", (2, 3, 1, 6, 7))
+    h = g.concat([g.tanh(a), g.exp(a)], 2)
+    return g.mean(g.matmul(g.split(h, (4, 4), 2)[0], b)) + g.mean(h)
+
+
+NETWORKS = {
+    "gpt2": (small_gpt2, {"precision": "bf16"}),
+    "gpt2, odd width": (
+        lambda: gpt2(layers=1, width=66, heads=2, seq_len=33, batch=2, vocab=101, drop=0.1),
+        {"precision": "bf16"},
+    ),
+    "mlp": (
+        lambda: mlp(layers=3, hidden=75, inputs=77, batch=8, classes=91),
+        {"precision": "bf16"},
+    ),
+    "mlp, micro-batches": (
+        lambda: mlp(layers=3, hidden=75, inputs=77, batch=8, classes=91),
+        {"precision": "fp16", "accumulate": 2},
+    ),
+    "dense": (lambda: dense(75), {}),
+    "dense, bf16": (lambda: dense(75), {"precision": "bf16"}),
+    "densenet": (
+        lambda: densenet121(growth=6, batch=2, image=32, blocks=(2, 2), classes=5), {}
+    ),
+    "densenet, bf16": (
+        lambda: densenet121(growth=6, batch=2, image=32, blocks=(2, 2), classes=5),
+        {"precision": "bf16"},
+    ),
+    "like padding": (looked_like_padding, {}),
+    "stacked": (stacked, {}),
+    "broadcast": (broadcast, {}),
+}  # fmt: skip
+
+STRATEGIES = [
+    {"allocate": "none"}, {"allocate": "inplace"}, {"allocate": "sharing"}, {},
+    {"recompute": "sublinear"}, {"recompute": "recursive"},
+]  # fmt: skip
+
+
+def choices(plan):
+    """What the choice of each product's algorithm depends on."""
+    found = set()
+    for bound in products(plan):
+        call = bound.gemm
+        matrices = (call.first, call.second, call.c)
+        lies = [
+            Lying(m.leading, m.stride, cublaslt._aligned(cublaslt.located(m, bound.addresses)))
+            for m in matrices
+        ]
+        usual = cublaslt._usual(call)
+        # A slice that the network asks for lies as it does under every strategy.
+        chosen = usual if cublaslt._is_as_aligned(call, lies, usual) else lies
+        found.add(signature(call, chosen, 16, bound.workspace_bytes))
+    return found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_strategy_has_another_algorithm_for_a_product(name):
+    """So that losses and parameters have the same bits under all of them."""
+    network, options = NETWORKS[name]
+    found = []
+    for strategy in STRATEGIES:
+        plan = planned(network, **{"precision": "fp32"} | options, **strategy)
+        check_plan(plan)
+        found.append(choices(plan))
+    assert all(each == found[0] for each in found[1:])
+
+
+def test_updates_of_weights_of_odd_widths_share_launches():
+    """Their gradients lie as they do."""
+    plans = [
+        planned(functools.partial(mlp, layers=5, hidden=width, inputs=width, batch=8))
+        for width in (72, 75)
+    ]
+    launches = [
+        len([work for work in bind(plan, ADDRESS) if work.nodes[0].op.has_effect]) for plan in plans
+    ]
+    assert launches[0] == launches[1]

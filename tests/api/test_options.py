@@ -90,6 +90,7 @@ def test_the_public_keywords():
         "cuda_graph": True,
         "streams": 1,
         "cudnn": False,
+        "tuning": None,
         "threads": None,
         "seed": 0,
         "poison": False,

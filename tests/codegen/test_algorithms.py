@@ -161,6 +161,15 @@ def test_the_room_is_the_same_however_products_are_cut():
     assert len(rooms) == 1
 
 
+@pytest.mark.parametrize("kept", ["zz" * 64, "00", "", 5, [1], "00" * 65])
+def test_a_record_that_holds_no_algorithm_is_refused(folder, kept):
+    record = {"cublaslt": "13.14.15", "algorithms": {"NN 1x1x1": kept}}
+    with pytest.raises(
+        CublasError, match=r"for 'NN 1x1x1', which is no algorithm; drop the record"
+    ):
+        StandIn(folder, record)
+
+
 def test_a_record_of_another_version_is_refused(folder):
     with pytest.raises(CublasError, match=r"is of cuBLASLt 12.1.3, this is 13.14.15; install"):
         StandIn(folder, {"cublaslt": "12.1.3", "algorithms": {}})

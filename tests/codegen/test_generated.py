@@ -138,7 +138,10 @@ NUMBERS = {case.name: number for number, case in enumerate(CASES)}
 STRIDED = [
     n for n, c in enumerate(CASES)
     if c.layout.startswith("axis") and {"float32", "bfloat16"} & {*c.name.split()}
+    and not (c.node.op.multiplies or c.node.op.convolves)
 ]  # fmt: skip
+"""Those of all ops but products, whose bits depend on the alignment of rows; of these no plan makes
+parts that are less aligned than the whole (tests/allocation/test_padded_rows.py)."""
 
 
 @pytest.mark.parametrize("cut", parameters(STRIDED))

@@ -86,7 +86,7 @@ def on_emulated_gpu(monkeypatch, tmp_path):
     """Programs for a GPU run where there is none."""
     found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(binding, "CudaDevice", lambda gpu, cache: EmulatedDevice(tmp_path))
+    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice(tmp_path))
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=named)

@@ -68,9 +68,14 @@ def gemms(
             EPILOGUES[node.attributes.activation] if fused else "none",
             node.inputs[2] if fused else None,
             of=math.prod(c.shape[:-2]),
+            shared=(_is_one_matrix(b), _is_one_matrix(a)),
         )
         for batch, matrices in _batches(c.shape[:-2], (first, second, result), places)
     )
+
+
+def _is_one_matrix(value: Value) -> bool:
+    return math.prod(value.shape[:-2]) == 1
 
 
 def has_epilogue(node: Node, places: Mapping[Value, Place]) -> bool:

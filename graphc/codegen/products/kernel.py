@@ -16,8 +16,12 @@ def product_kernel(call: Gemm) -> Launch:
     """The launch that computes what a product without an epilogue does.
 
     Sums are of float32, or float64 for operands of that, in the order of the inner axis. Raises
-    `OptionError` for a product with an epilogue.
+    `OptionError` for a product with an epilogue, or that adds a part of what is there.
     """
+    if call.beta not in (0.0, 1.0):
+        raise OptionError(
+            f"a kernel for products adds all that is there or nothing: beta {call.beta}"
+        )
     if call.epilogue != "none":
         raise OptionError(f"a kernel for products applies no epilogue, got {call.epilogue!r}")
     first = _operand("first", call.first)

@@ -10,7 +10,7 @@ from graphc.codegen.rules import ProductOptions, products_of, strides_of
 from graphc.codegen.text.operands import Places, operand
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Strided
-from graphc.ir.types import TensorType, contiguous_strides, outer_axes, padded_strides
+from graphc.ir.types import TensorType, contiguous_strides, padded_strides
 from graphc.ops.matmul import Linear, Matmul, activation_of
 
 PRODUCTS = ("matmul", "linear")
@@ -36,13 +36,13 @@ def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
 
 @strides_of(Matmul, Linear)
 def _takes_strides(node: Node, name: str, type: TensorType, strides: tuple[int, ...]) -> bool:
-    """Operands lie as a BLAS reads them or are copied first; results may have padded rows, as they
-    have under every strategy, and no others: which algorithm computes them depends on alignment."""
-    if name not in node.op.outputs:
-        return outer_axes(type, strides) <= node.op.free_axes(node, name)
-    is_plain = strides == contiguous_strides(type)
-    accumulates = getattr(node.attributes, "accumulate", False)
-    return is_plain or (not accumulates and strides == padded_strides(type))
+    """Operands lie as a BLAS reads them or are copied first. Results may have padded rows, as they
+    have under every strategy; a running sum and what it becomes lie in one piece."""
+    if strides == contiguous_strides(type):
+        return True
+    if name == "sum" or (name in node.op.outputs and getattr(node.attributes, "accumulate", False)):
+        return False
+    return name not in node.op.outputs or strides == padded_strides(type)
 
 
 def _activated(node: Node, places: Places) -> tuple[Each, ...]:

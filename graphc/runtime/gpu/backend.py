@@ -76,21 +76,23 @@ class GpuBackend:
 
     def _ready(self, cudnn: Cudnn | None, together: bool) -> list[Work]:
         """The works of a plan, with all that they call compiled and loaded."""
-        declined: list[BoundGemm] = []
+        declined: dict[str, None] = {}
 
         def serves(product: BoundGemm) -> bool:
             is_served = self._accelerator.serves(product)
             if not is_served:
-                declined.append(product)
+                declined[shown(product.gemm)] = None
             return is_served
 
         tf32 = self.plan.settings.get("precision") == "tf32"
         works = bind(self.plan, self._base, tf32, cudnn, together, serves)
         if declined:
+            first, *others = declined
             warnings.warn(
-                f"cuBLASLt has no algorithm for {shown(declined[0].gemm)}"
-                + (f" and {len(declined) - 1} more" if len(declined) > 1 else "")
-                + "; kernels of graphc's own, which are slower, do that work",
+                f"cuBLASLt has no algorithm for {first}"
+                + (f" and {len(others)} others" if others else "")
+                + ": kernels of graphc's own, which are slower, compute what follows a product, or "
+                "the product",
                 stacklevel=level_of_caller(),
             )
         self._accelerator.load(call for work in works for call in work.calls)

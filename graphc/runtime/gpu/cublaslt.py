@@ -13,6 +13,7 @@ choices makes the same ones again in a later run.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -43,6 +44,9 @@ PROMISED_ALIGNMENT = 16
 """What is promised of operands at most: the widest access."""
 
 WORKSPACE_ALIGNMENT = 256
+
+ALGORITHM = re.compile("[0-9a-f]{128}")
+"""An algorithm as a record holds it: its 64 bytes."""
 
 NOT_SUPPORTED = 15
 
@@ -124,6 +128,13 @@ class CublasLt:
         self._algorithms: dict[str, str | None] = recorded(
             record, "algorithms", "cuBLASLt", self._version, CublasError
         )
+        for key, kept in self._algorithms.items():
+            if not (kept is None or (isinstance(kept, str) and ALGORITHM.fullmatch(kept))):
+                raise CublasError(
+                    f"the record of algorithms has {kept!r} for {key!r}, which is no algorithm; "
+                    "drop the record"
+                )
+        self._given = frozenset(self._algorithms)
         self._handle = ctypes.c_void_p()
         check(library, "cublasLtCreate", ctypes.byref(self._handle))
 
@@ -147,8 +158,10 @@ class CublasLt:
         places = [located(matrix, addresses) for matrix in (call.first, call.second, call.c)]
         bias = None if call.bias is None else addresses[call.bias]
         lies = tuple(
-            Lying(matrix.leading, matrix.stride, _aligned(place))
-            for matrix, place in zip((call.first, call.second, call.c), places, strict=True)
+            Lying(_leading(matrix, *shape), matrix.stride, _aligned(place))
+            for matrix, shape, place in zip(
+                (call.first, call.second, call.c), _shapes(call), places, strict=True
+            )
         )
         product = LtProduct(self._library, self._handle, call, lies, bias)
         try:
@@ -173,25 +186,30 @@ class CublasLt:
         if _is_as_aligned(call, lies, usual) and bias_alignment == PROMISED_ALIGNMENT:
             asked.insert(0, (usual, PROMISED_ALIGNMENT))
         for each in asked:
-            algorithm = self._algorithm(call, *each, workspace_bytes)
+            key = signature(call, *each, workspace_bytes)
+            algorithm = self._algorithm(key, call, *each, workspace_bytes)
             if algorithm is not None and product.takes(algorithm, workspace_bytes):
                 return algorithm
-        if algorithm is not None:
-            raise CublasError(
-                f"the algorithm that is recorded for {shown(call)} is not to be had; is this "
-                "another GPU? drop the record"
-            )
+            if algorithm is not None and key in self._given:
+                raise CublasError(
+                    f"the algorithm that is recorded for {shown(call)} is not to be had; is this "
+                    "another GPU? drop the record"
+                )
         raise NoAlgorithm(
             f"cuBLASLt has no algorithm for {shown(call)} within a workspace of "
             f"{workspace_bytes} bytes"
         )
 
     def _algorithm(
-        self, call: Gemm, lies: Sequence[Lying], bias_alignment: int, workspace_bytes: int
+        self,
+        key: str,
+        call: Gemm,
+        lies: Sequence[Lying],
+        bias_alignment: int,
+        workspace_bytes: int,
     ) -> Algorithm | None:
         """The recorded choice for a product that lies so, or the library's first, which is
-        recorded."""
-        key = signature(call, lies, bias_alignment, workspace_bytes)
+        recorded under its signature."""
         if key not in self._algorithms:
             found = self._choose(call, lies, bias_alignment, workspace_bytes)
             self._algorithms[key] = None if found is None else bytes(found).hex()
@@ -382,21 +400,27 @@ def _shapes(call: Gemm) -> tuple[tuple[int, int], ...]:
     return first, second, (call.m, call.n)
 
 
+def _leading(matrix: Matrix, rows: int, columns: int) -> int:
+    """The leading dimension; a matrix of one column has any, so one with padding."""
+    return matrix.leading if columns > 1 else padded_extent(rows, matrix.dtype.itemsize)
+
+
 def _usual(call: Gemm) -> tuple[Lying, ...]:
     """How the operands lie in one piece, but for padding, at addresses that are the same modulo 16
     under all strategies."""
     found = []
     is_narrow = call.first.dtype.itemsize == 2
-    for matrix, (rows, columns) in zip(
-        (call.first, call.second, call.c), _shapes(call), strict=True
-    ):
+    matrices = (call.first, call.second, call.c)
+    shared = (*(call.shared or (not m.stride for m in matrices[:2])), False)
+    for matrix, (rows, columns), is_shared in zip(matrices, _shapes(call), shared, strict=True):
         size = matrix.dtype.itemsize
-        leading = padded_extent(rows, size) if is_narrow else rows
+        padded = padded_extent(rows, size)
+        leading = padded if is_narrow and _leading(matrix, rows, columns) == padded else rows
         stride = leading * columns
         alignment = PROMISED_ALIGNMENT
         if call.all_batches > 1:  # each matrix of the batch may be the first of a call
             alignment = _aligned(stride * size)
-        found.append(Lying(leading, stride if matrix.stride else 0, alignment))
+        found.append(Lying(leading, 0 if is_shared else stride, alignment))
     return tuple(found)
 
 
@@ -406,7 +430,7 @@ def _is_as_aligned(call: Gemm, lies: Sequence[Lying], usual: Sequence[Lying]) ->
     for matrix, own, other in zip(matrices, lies, usual, strict=True):
         size = matrix.dtype.itemsize
         distances = [(own.leading, other.leading)]
-        if call.batch > 1:
+        if call.batch > 1 and own.stride:
             distances.append((own.stride, other.stride))
         if own.alignment < other.alignment or any(
             _aligned(here * size) < _aligned(there * size) for here, there in distances

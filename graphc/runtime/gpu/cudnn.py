@@ -28,10 +28,13 @@ BACKEND_ENGINES = range(10_000)
 along; what they allocate, and whether they can be captured, is theirs to say."""
 
 
-REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, IndexError)
-"""What the frontend raises for a graph or an engine that is not to be had: errors of its own, which
-derive from `RuntimeError`, as NotImplementedError does, and what its bindings make of a status or
-knob that they do not know. A device that fails raises one, too; whatever runs next says so."""
+REFUSALS = (RuntimeError, ValueError)
+"""What the frontend raises for a graph that is not to be had: errors of its own, which derive from
+`RuntimeError`, as NotImplementedError does, and what its bindings make of a status that they do not
+know. A device that fails raises one, too; whatever runs next says so."""
+
+FAULTS = (*REFUSALS, KeyError, IndexError)
+"""What it raises for one engine, whose knobs it may not know."""
 
 
 class CudnnError(GraphcError):
@@ -185,7 +188,7 @@ class Cudnn:
                 return None
             graph.build_plan_at_index(index)
             needed = int(graph.get_workspace_size_plan_at_index(index))
-        except REFUSALS:
+        except FAULTS:
             return None
         if needed > workspace_bytes:
             return None

@@ -93,9 +93,7 @@ def test_a_record_gives_the_same_bits(folder, cudnn, monkeypatch):
 def test_a_file_keeps_the_engines(folder, monkeypatch, tmp_path):
     found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(binding, "find_gpu", lambda number: found)
-    monkeypatch.setattr(
-        binding, "CudaDevice", lambda gpu, cache, algorithms: EmulatedDevice(folder)
-    )
+    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice(folder))
     monkeypatch.setattr(binding, "load_cudnn", lambda: fake_cudnn)
     file = tmp_path / "engines.json"
     options = {"optimizer": g.optim.SGD(0.1), "device": "cuda"}
