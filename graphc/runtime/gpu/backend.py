@@ -85,7 +85,7 @@ class GpuBackend:
             return is_served
 
         tf32 = self.plan.settings.get("precision") == "tf32"
-        works = bind(self.plan, self._base, tf32, cudnn, together, serves)
+        works = bind(self.plan, self._base, tf32, cudnn, together=together, serves=serves)
         if declined:
             first, *others = declined
             warnings.warn(

@@ -420,7 +420,8 @@ def _usual(call: Gemm) -> tuple[Lying, ...]:
         alignment = PROMISED_ALIGNMENT
         if call.all_batches > 1:  # each matrix of the batch may be the first of a call
             alignment = _aligned(stride * size)
-        found.append(Lying(leading, 0 if is_shared else stride, alignment))
+        is_one = is_shared or call.all_batches == 1
+        found.append(Lying(leading, 0 if is_one else stride, alignment))
     return tuple(found)
 
 
