@@ -37,7 +37,7 @@ from graphc.allocation.allocate import Allocation
 from graphc.allocation.liveness import peak_bytes
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.rewrite import Rewriter, instead
-from graphc.ir.types import compute_dtype
+from graphc.ir.types import compute_dtype, padded_strides
 from graphc.ops.fused import Fused, FusedAttributes, Member, is_fusible, share_arithmetic
 from graphc.passes.precision import casts_a_parameter
 
@@ -178,6 +178,8 @@ class _Grouping:
             return None
         wide = {compute_dtype(dtype) for dtype in dtypes if dtype.kind == "float"}
         lies = self.strides.get(node.output)
+        if lies == padded_strides(node.output.type):
+            lies = None  # its elements come in the same order
         return (node.phase, node.mirror, node.segment, node.output.shape, lies, *wide)
 
     def join(self, joined: _Group, group: _Group) -> bool:
