@@ -1,30 +1,39 @@
 """What users call to plan a network: a program, its plan alone, or plans for all budgets.
 
-The steps from a network to a plan stand in `graphc.pipeline`, the options in `graphc.options`.
+The steps from a network to a plan stand in `graphc.pipeline`, their options in `graphc.options`
+and `graphc.runtime.options`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
 from graphc.ir.device import Device, planned_device
-from graphc.keywords import takes
-from graphc.options import (
-    AUTO,
-    CompileOptions,
-    FrontierOptions,
-    PlanningOptions,
-    PlanOptions,
-    RunOptions,
-)
+from graphc.keywords import Flag, option, takes
+from graphc.options import AUTO, FrontierOptions, PlanningOptions, PlanOptions
 from graphc.pipeline import Compilation, before, collection_paused, make_plan, planner, run, traced
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.bind import bind, find
 from graphc.runtime.gpu.device import Gpu, profile_of
+from graphc.runtime.options import RunOptions
 from graphc.runtime.program import Program
 
 Told = TypeVar("Told", bound=PlanningOptions)
+
+
+@dataclass(frozen=True)
+class CompileOptions(RunOptions, PlanOptions):
+    """The options of a program: those of its plan, and how it runs."""
+
+    _: KW_ONLY
+    device: str = option(
+        "cpu",
+        "Where steps run: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``, a GPU where there is one.",
+        flag=Flag(
+            "cpu, cuda, cuda:1, or auto: a GPU where there is one (default: {default})", metavar="D"
+        ),
+    )
 
 
 @takes(CompileOptions)

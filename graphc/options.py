@@ -1,7 +1,8 @@
-"""What a step, a plan and a run may be told: each option once, with its meaning and its check.
+"""What a step and a plan may be told: each option once, with its meaning and its check.
 
-`graphc.compile`, `graphc.plan`, `graphc.frontier` and `graphc.bind`, the command line and a
-training run's `Recipe` take their options from these classes. Each class checks its options by
+`graphc.compile`, `graphc.plan` and `graphc.frontier`, the command line and a training run's
+`Recipe` take their options from these classes; what a run may be told stands in
+`graphc.runtime.options`. Each class checks its options by
 themselves and together, when an object is made.
 """
 
@@ -13,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 
-from graphc.errors import OptionError, check_seed, number_between, quoted, truth, whole_number
+from graphc.errors import OptionError, number_between, quoted, truth, whole_number
 from graphc.ir.device import (
     ALIGNMENT,
     DEVICES,
     KERNELS,
-    MOST_THREADS,
     Device,
     Kernels,
     find_device,
@@ -67,16 +67,6 @@ def _micro_batches(name: str, given: object) -> None:
             f"{name} is at most {MOST_MICRO_BATCHES}, as each micro-batch has nodes of its own, "
             f"got {quoted(given)}"
         )
-
-
-def _check_cudnn(name: str, given: object) -> None:
-    if not isinstance(given, str | os.PathLike):
-        truth(name, given, ", or the path of a file")
-
-
-def _path_or_none(name: str, given: object) -> None:
-    if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
-        raise OptionError(f"{name} is the path of a file, or None, got {quoted(given)}")
 
 
 _true_false_or_none = partial(truth, beside=", or None")
@@ -400,62 +390,3 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
     def mode(self) -> bool | None:
         """Whether nodes act as in training; None where a gradient among the outputs says so."""
         return super().mode if self.training is None else self.training
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(Options):
-    """The options that say how a plan runs."""
-
-    cuda_graph: bool = option(True, "On a GPU, capture a step as a CUDA graph and replay it.")
-    streams: int = option(
-        1,
-        "On a GPU, with more than 1, nodes that touch different bytes may run at the same time.",
-        check=whole_number,
-    )
-    cudnn: bool | str | os.PathLike[str] = option(
-        False,
-        "On a GPU, let cuDNN do convolutions and 16-bit attention; a path names a file that keeps "
-        "which engines it chose, so that a later run has the same ones.",
-        check=_check_cudnn,
-    )
-    tuning: str | os.PathLike[str] | None = option(
-        None,
-        "On a GPU, a file that keeps which algorithms cuBLASLt chose for products, so that a later "
-        "run has the same ones, and their bits.",
-        check=_path_or_none,
-    )
-    threads: int | None = option(
-        None,
-        "On a CPU, how many threads run native kernels; None takes one for each processor.",
-        check=partial(whole_number, most=MOST_THREADS),
-        flag=Flag("threads of native kernels (default: {default})", unset="all", parse=int),
-    )
-    seed: int = option(
-        0,
-        "Fixes the initial parameters, and what random ops draw.",
-        check=lambda _, given: check_seed(given),
-        flag=Flag("parameters, order and masks", parse=int),
-    )
-    poison: bool = option(
-        False,
-        "For debugging: every byte is NaN while no value lives there, so that a wrong plan shows.",
-    )
-    check_finite: bool = option(
-        False,
-        "For debugging: a step that meets NaN or infinity raises `NonFiniteError` and leaves all "
-        "states as they were.",
-    )
-
-
-@dataclass(frozen=True)
-class CompileOptions(RunOptions, PlanOptions):
-    """The options of a program: those of its plan, and how it runs."""
-
-    _: KW_ONLY
-    device: str = option(
-        "cpu",
-        "Where steps run: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``, a GPU where there is one.",
-        flag=Flag(
-            "cpu, cuda, cuda:1, or auto: a GPU where there is one (default: {default})", metavar="D"
-        ),
-    )

@@ -24,11 +24,11 @@ from graphc.cli.arguments import (
 from graphc.cli.models import add_loss, find_model, made_by
 from graphc.cli.onnx_model import SUFFIX, loss_of, read
 from graphc.cli.terminal import Console, say
+from graphc.compiler import CompileOptions
 from graphc.errors import OptionError
 from graphc.importing.network import Network
 from graphc.ir.builder import trace
 from graphc.ir.graph import Input
-from graphc.options import CompileOptions
 from graphc.plans.printout import summary_rows
 from graphc.training.digits import DigitsTraining, Epoch
 from graphc.training.feeds import ArrayFeeds, FunctionFeeds

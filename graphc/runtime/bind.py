@@ -10,7 +10,7 @@ from graphc.errors import GpuUnavailable, OptionError
 from graphc.ir.device import gpu_number
 from graphc.ir.types import bfloat16
 from graphc.keywords import option, required, takes
-from graphc.options import AUTO, RunOptions
+from graphc.options import AUTO
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cublaslt import CublasError
@@ -19,6 +19,7 @@ from graphc.runtime.gpu.cudnn import Cudnn, CudnnError, load_cudnn
 from graphc.runtime.gpu.device import Gpu, find_gpu
 from graphc.runtime.gpu.records import read_record, write_record
 from graphc.runtime.kernel_files import cache_folder
+from graphc.runtime.options import RunOptions
 from graphc.runtime.program import Program
 
 BFLOAT16_ARCHITECTURE = 80

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from graphc.compiler import CompileOptions
 from graphc.errors import choose, number_between, whole_number
 from graphc.keywords import Flag, declared, option, same
 from graphc.ops.learning_rate import LEARNING_RATE_FORMS
 from graphc.ops.update import LARGEST
 from graphc.optim import OPTIMIZERS, Optimizer, Rate, Schedule
-from graphc.options import (
-    CompileOptions,
-    PlacementOptions,
-    RecomputeOptions,
-    RunOptions,
-    StepOptions,
-)
+from graphc.options import PlacementOptions, RecomputeOptions, StepOptions
+from graphc.runtime.options import RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)

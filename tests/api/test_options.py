@@ -15,20 +15,20 @@ import pytest
 import graphc as g
 from graphc.cli import main
 from graphc.cli.arguments import add_options
+from graphc.compiler import CompileOptions
 from graphc.errors import OptionError
 from graphc.keywords import Flag, Options, declared, option, takes
 from graphc.options import (
-    CompileOptions,
     FrontierOptions,
     NetworkOptions,
     PlacementOptions,
     PlanOptions,
     RecomputeOptions,
-    RunOptions,
     StepOptions,
 )
 from graphc.pipeline import STEPS, before, make_plan, plain
 from graphc.runtime.bind import BindOptions
+from graphc.runtime.options import RunOptions
 from graphc.training.recipe import Recipe
 
 TAKERS = {

@@ -1,0 +1,66 @@
+"""What a run may be told: how the steps of a plan are computed, each option once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+
+from graphc.errors import OptionError, check_seed, quoted, truth, whole_number
+from graphc.ir.device import MOST_THREADS
+from graphc.keywords import Flag, Options, option
+
+
+def _check_cudnn(name: str, given: object) -> None:
+    if not isinstance(given, str | os.PathLike):
+        truth(name, given, ", or the path of a file")
+
+
+def _path_or_none(name: str, given: object) -> None:
+    if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
+        raise OptionError(f"{name} is the path of a file, or None, got {quoted(given)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """The options that say how a plan runs."""
+
+    cuda_graph: bool = option(True, "On a GPU, capture a step as a CUDA graph and replay it.")
+    streams: int = option(
+        1,
+        "On a GPU, with more than 1, nodes that touch different bytes may run at the same time.",
+        check=whole_number,
+    )
+    cudnn: bool | str | os.PathLike[str] = option(
+        False,
+        "On a GPU, let cuDNN do convolutions and 16-bit attention; a path names a file that keeps "
+        "which engines it chose, so that a later run has the same ones.",
+        check=_check_cudnn,
+    )
+    tuning: str | os.PathLike[str] | None = option(
+        None,
+        "On a GPU, a file that keeps which algorithms cuBLASLt chose for products, so that a later "
+        "run has the same ones, and their bits.",
+        check=_path_or_none,
+    )
+    threads: int | None = option(
+        None,
+        "On a CPU, how many threads run native kernels; None takes one for each processor.",
+        check=partial(whole_number, most=MOST_THREADS),
+        flag=Flag("threads of native kernels (default: {default})", unset="all", parse=int),
+    )
+    seed: int = option(
+        0,
+        "Fixes the initial parameters, and what random ops draw.",
+        check=lambda _, given: check_seed(given),
+        flag=Flag("parameters, order and masks", parse=int),
+    )
+    poison: bool = option(
+        False,
+        "For debugging: every byte is NaN while no value lives there, so that a wrong plan shows.",
+    )
+    check_finite: bool = option(
+        False,
+        "For debugging: a step that meets NaN or infinity raises `NonFiniteError` and leaves all "
+        "states as they were.",
+    )
