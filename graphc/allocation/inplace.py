@@ -97,12 +97,12 @@ class _Assignment:
         first, last = self.live.born[value], self.live.dies[value] + 1
         if isinstance(value, State):
             first, last = 0, self.live.end + 1
-        index = self.open_storage(value, self.bytes_of(value, value), first, last)
+        index = self.open_storage(value, self.bytes_of(value), first, last)
         self.placements[value] = _placement(index, self.own.get(value), how)
 
-    def bytes_of(self, value: Value, lying: Value) -> int:
-        """The bytes from end to end of a value that lies as `lying` does."""
-        layout = self.own.get(lying)
+    def bytes_of(self, value: Value) -> int:
+        """The bytes from end to end of a value in a storage of its own."""
+        layout = self.own.get(value)
         return value.type.bytes if layout is None else span_bytes(value.type, layout)
 
     def open_storage(self, root: Value, size: int, first: int, last: int) -> int:
@@ -117,7 +117,7 @@ class _Assignment:
         whole = part.whole if part else value
         if whole not in self.wholes:
             lifetime = self.parts.lifetimes[whole]
-            self.wholes[whole] = self.open_storage(value, self.bytes_of(whole, whole), *lifetime)
+            self.wholes[whole] = self.open_storage(value, self.bytes_of(whole), *lifetime)
         index = self.wholes[whole]
         self.placements[value] = (
             _placement(index, part.layout, "part", part.reader)
@@ -169,7 +169,7 @@ class _Assignment:
         return (
             operand.shape == value.shape
             and operand.type.bytes == value.type.bytes
-            and self.bytes_of(operand, value) == storage.bytes
+            and self.bytes_of(value) == storage.bytes
             and placement.layout == self.own.get(value)
             and storage.last == step + 1  # this node is the last reader: counter 1
             and not isinstance(storage.root, State | Input)
