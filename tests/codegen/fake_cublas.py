@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from codegen.on_cpu import aligned
 
-from graphc.runtime.gpu.cublaslt import CublasLt
+from graphc.runtime.gpu.products import Products
 
 SOURCE = Path(__file__).with_name("fake_cublas.cc")
 
@@ -35,7 +35,7 @@ def library_in(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-class StandIn(CublasLt):
+class StandIn(Products):
     """A handle of the library, and a workspace."""
 
     def __init__(self, folder: Path, record=None) -> None:

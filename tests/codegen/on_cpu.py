@@ -16,7 +16,7 @@ from graphc.codegen.node_calls import Gemm, NodeCalls, Scratch
 from graphc.codegen.text.kernel import Kernel, module_text
 from graphc.codegen.text.operands import Place
 from graphc.ir.graph import Node, Value
-from graphc.runtime.gpu.cublaslt import CublasLt
+from graphc.runtime.gpu.products import Products
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-ffp-contract=off", "-w")
@@ -51,7 +51,7 @@ class Library:
         found: NodeCalls,
         arrays: Mapping[Value, np.ndarray],
         descending: bool = False,
-        cublas: CublasLt | None = None,
+        cublas: Products | None = None,
     ) -> None:
         """All calls in order, on these arrays, with the threads of a block in that order."""
         scratch = [np.full(type.shape, 77, type.dtype.numpy) for type in found.scratch]

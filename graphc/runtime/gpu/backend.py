@@ -16,9 +16,9 @@ from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.backend import Outputs, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
 from graphc.runtime.gpu.bind import BoundGemm, Work, bind
-from graphc.runtime.gpu.cublaslt import shown
 from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.places import places_of_plan
+from graphc.runtime.gpu.products import shown
 from graphc.runtime.gpu.staging import Feed, Staging, arranged
 from graphc.runtime.gpu.streams import StreamSlot, assign_streams
 from graphc.runtime.poison import POISON, empty_at_start, freed_after

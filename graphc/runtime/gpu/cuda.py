@@ -18,8 +18,9 @@ from graphc.ir.types import format_bytes
 from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
 from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundPlan, kernels_of
 from graphc.runtime.gpu.cubins import cubins
-from graphc.runtime.gpu.cublaslt import CublasLt, LtProduct, NoAlgorithm, load_cublaslt
+from graphc.runtime.gpu.cublaslt import LtProduct, NoAlgorithm, load_cublaslt
 from graphc.runtime.gpu.device import Gpu, load_cupy
+from graphc.runtime.gpu.products import Products
 
 LIBRARY_BYTES = 512 * 2**20
 """Bytes that are left to CUDA, the code of kernels and libraries' own tables when an arena is
@@ -29,7 +30,7 @@ refused."""
 class CudaDevice:
     """One GPU. Raises `GpuUnavailable` without CuPy or a device, and `DependencyError` without
     cuBLASLt or NVRTC. Machine code of kernels is kept in `cache`, if a folder is given;
-    `algorithms` is the record of an earlier run (`graphc.runtime.gpu.cublaslt`)."""
+    `algorithms` is the record of an earlier run (`graphc.runtime.gpu.products`)."""
 
     def __init__(
         self, gpu: Gpu, cache: Path | None = None, algorithms: Mapping[str, Any] | None = None
@@ -42,7 +43,7 @@ class CudaDevice:
         self._modules: list[Any] = []
         self._memory: list[Any] = []
         with self._device:
-            self.products = CublasLt(load_cublaslt(), algorithms)
+            self.products = Products(load_cublaslt(), algorithms)
         self._bound: dict[int, tuple[BoundGemm, LtProduct]] = {}
         owned = os.getpid(), self._bound, self.products
         weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
@@ -174,7 +175,7 @@ def _collection_paused() -> Iterator[None]:
 
 
 def _give_back(
-    process: int, bound: dict[int, tuple[BoundGemm, LtProduct]], products: CublasLt
+    process: int, bound: dict[int, tuple[BoundGemm, LtProduct]], products: Products
 ) -> None:
     """What libraries hold for a device that nobody uses any more.
 

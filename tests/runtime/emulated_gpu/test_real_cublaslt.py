@@ -133,7 +133,7 @@ def kinds(function):
 
 
 def checks(library):
-    cublaslt._declare(library)
+    cublaslt.declare(library)
     lines = [f"static_assert({name} == {number});" for name, number in CONSTANTS.items()]
     for name in FUNCTIONS:
         wanted = kinds(getattr(library, name))
@@ -211,7 +211,7 @@ def test_the_library_holds_epilogues(library, activation):
 
 
 def check_descriptors(library, call, bias):
-    cublaslt._declare(library)
+    cublaslt.declare(library)
     lies = [Lying(m.leading, m.stride, 16) for m in (call.first, call.second, call.c)]
     with LtProduct(library, ctypes.c_void_p(), call, lies, bias) as product:
         operation, *layouts, _ = product._described
@@ -230,7 +230,7 @@ def check_descriptors(library, call, bias):
             "transa": call.transpose_first, "transb": call.transpose_second,
             "epilogue": cublaslt.EPILOGUES[call.epilogue], "bias": bias,
         }  # fmt: skip
-        shapes = cublaslt._shapes(call)
+        shapes = cublaslt.shapes(call)
         matrices = (call.first, call.second, call.c)
         for layout, shape, matrix in zip(layouts, shapes, matrices, strict=True):
             get = (library, "MatrixLayout", layout)
