@@ -1,6 +1,9 @@
 """What tests of the GPU runtime share."""
 
 import pytest
+from runtime.emulated_gpu import fake_cudnn
+
+from graphc.runtime.gpu.cudnn import Cudnn
 
 
 @pytest.fixture(scope="session")
@@ -11,3 +14,11 @@ def folder(tmp_path_factory, request):
     found = shared / "kernels"
     found.mkdir(exist_ok=True)
     return found
+
+
+@pytest.fixture
+def cudnn():
+    handle = Cudnn(fake_cudnn)
+    yield handle
+    handle.close()
+    assert not fake_cudnn.HANDLES

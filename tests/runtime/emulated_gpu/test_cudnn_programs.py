@@ -32,13 +32,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def cudnn():
-    handle = Cudnn(fake_cudnn)
-    yield handle
-    handle.close()
-
-
 @pytest.mark.parametrize(("network", "options", "tolerance", "least"), CASES.values(), ids=CASES)
 def test_steps_equal_the_cpu_program(network, options, tolerance, least, folder, cudnn):
     loss, optimizer = network(), g.optim.AdamW(1e-2)

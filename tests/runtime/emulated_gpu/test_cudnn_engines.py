@@ -1,0 +1,137 @@
+"""Which engines of cuDNN serve a request, what a record keeps of them, and engines that fail."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from codegen.on_cpu import places_of
+from runtime.emulated_gpu import fake_cudnn
+from runtime.emulated_gpu.cudnn_calls import ROOM, run, simple, simple_call
+
+from graphc.codegen.cudnn_request import library_call
+from graphc.runtime.gpu.cudnn import Cudnn, CudnnError
+
+
+def test_engines_are_deterministic_and_precise(cudnn):
+    """The first engines of the stand-in round, or are not deterministic."""
+    assert cudnn.build(simple_call().request, ROOM).engine == 7
+    assert cudnn.build(simple_call(tf32=True).request, ROOM).engine == 1
+    assert cudnn.build(simple_call("bfloat16", tf32=True).request, ROOM).engine == 4
+    assert cudnn.build(simple_call("float64").request, ROOM).engine == 4
+
+
+def test_engines_keep_within_the_workspace(cudnn):
+    call = simple_call()
+    plans = [cudnn.build(call.request, room) for room in (fake_cudnn.LARGE, fake_cudnn.LARGE - 1)]
+    assert [(p.engine, p.workspace_bytes, p.knobs) for p in plans] == [
+        (7, fake_cudnn.LARGE, {"TILE_SIZE": 3, "EDGE": 1}),
+        (9, fake_cudnn.SMALL, {"TILE_SIZE": 2}),
+    ]
+    assert cudnn.build(call.request, fake_cudnn.SMALL - 1) is None
+
+
+def test_what_cudnn_declines(cudnn, monkeypatch):
+    call = simple_call()
+    repeated = replace(call.request, x=replace(call.request.x, strides=(0, 36, 6, 1)))
+    assert cudnn.build(repeated, ROOM) is None
+    monkeypatch.setattr(fake_cudnn, "ENGINES", [])
+    assert cudnn.build(call.request, ROOM) is None
+
+
+FAULTS = (RuntimeError, ValueError, NotImplementedError, IndexError, KeyError)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "function", ["get_engine_and_knobs_at_index", "get_workspace_size_plan_at_index"]
+)
+def test_an_engine_that_fails_is_passed_over(cudnn, monkeypatch, fault, function):
+    """Whatever it raises; the next one is taken."""
+    own = getattr(fake_cudnn.pygraph, function)
+    engine_of = fake_cudnn.pygraph.get_engine_and_knobs_at_index
+    usual = cudnn.build(simple_call().request, ROOM).engine
+    failed = []
+
+    def failing(graph, index):
+        if engine_of(graph, index)[0] == usual:
+            failed.append(index)
+            raise fault("CUDNN_STATUS_INTERNAL_ERROR")
+        return own(graph, index)
+
+    monkeypatch.setattr(fake_cudnn.pygraph, function, failing)
+    other = Cudnn(fake_cudnn)
+    assert (usual, other.build(simple_call().request, ROOM).engine) == (7, 9)
+    assert failed
+    other.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS[:3])
+@pytest.mark.parametrize("function", ["create_execution_plans", "deselect_numeric_notes"])
+def test_a_request_that_fails_is_left_to_kernels(cudnn, monkeypatch, fault, function):
+    def failing(*arguments):
+        raise fault("CUDNN_STATUS_BAD_PARAM")
+
+    monkeypatch.setattr(fake_cudnn.pygraph, function, failing)
+    assert cudnn.build(simple_call().request, ROOM) is None
+
+
+def test_a_record_makes_the_same_plans(cudnn, monkeypatch):
+    """Also where cuDNN's own order has changed."""
+    call = simple_call()
+    rooms = (ROOM, fake_cudnn.SMALL, 0)
+    first = [cudnn.build(call.request, room) for room in rooms]
+    record = json.loads(json.dumps(cudnn.record))
+    monkeypatch.setattr(fake_cudnn, "ENGINES", fake_cudnn.ENGINES[::-1])
+    fresh, again = Cudnn(fake_cudnn), Cudnn(fake_cudnn, record)
+    changed = [fresh.build(call.request, room) for room in rooms]
+    second = [again.build(call.request, room) for room in rooms]
+    assert [p and (p.engine, p.knobs) for p in second] == [p and (p.engine, p.knobs) for p in first]
+    assert changed[0].engine == 11
+    assert again.record == record
+    fresh.close()
+    again.close()
+
+
+def test_a_recorded_engine_runs(cudnn):
+    node, arrays = simple()
+    call = library_call(node, places_of(arrays))
+    run(cudnn, call, arrays)
+    wanted = arrays[node.output].copy()
+    arrays[node.output][...] = 77
+    again = Cudnn(fake_cudnn, cudnn.record)
+    run(again, call, arrays)
+    again.close()
+    np.testing.assert_array_equal(arrays[node.output], wanted)
+
+
+def test_a_record_of_another_cudnn_is_refused(cudnn, monkeypatch):
+    call = simple_call()
+    cudnn.build(call.request, ROOM)
+    record = cudnn.record
+    monkeypatch.setattr(fake_cudnn, "VERSION", [91_200])
+    with pytest.raises(CudnnError, match=r"cuDNN 91100, this is 91200.*drop the record"):
+        Cudnn(fake_cudnn, record)
+
+
+def test_a_recorded_engine_that_is_gone_is_an_error(cudnn, monkeypatch):
+    """A rerun is the same, or it is an error: never quietly another engine."""
+    call = simple_call()
+    cudnn.build(call.request, ROOM)
+    monkeypatch.setattr(fake_cudnn, "ENGINES", [e for e in fake_cudnn.ENGINES if e.number != 7])
+    again = Cudnn(fake_cudnn, cudnn.record)
+    with pytest.raises(CudnnError, match=r"engine 7 of the record.*another GPU"):
+        again.build(call.request, ROOM)
+    again.close()
+
+
+def test_a_call_that_fails_names_the_engine(cudnn, monkeypatch):
+    node, arrays = simple()
+    call = library_call(node, places_of(arrays))
+
+    def broken(*arguments, **options):
+        raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+
+    monkeypatch.setattr(fake_cudnn.pygraph, "execute", broken)
+    with pytest.raises(CudnnError, match=r"engine 7 does not run convolution fprop.*FAILED"):
+        run(cudnn, call, arrays)
