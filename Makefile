@@ -38,7 +38,10 @@ torch-lowest: $(LOWEST)/.installed
 mutants: $(VENV)/.installed-$(EXTRAS)
 	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python -m mutants $(GROUPS)
 
+# cuDNN's frontend without the packages that it declares and graphc has no use for.
 gpu: $(VENV)/.installed-$(EXTRAS),gpu
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check cuda-bindings nvidia-cudnn-cu13
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nvidia-cudnn-frontend
 	$(BIN)/python -m pytest tests/on_gpu -m gpu
 
 browser: $(VENV)/.installed-$(EXTRAS),$(PAGES) chromium

@@ -48,7 +48,7 @@ def compile(options: CompileOptions) -> Program:
     planned = PlanOptions(**{**options.shared(PlanOptions), "device": _profile(gpu)})
     running = options.shared(RunOptions)
     if gpu is None and options.device == AUTO:
-        running |= {"streams": 1, "cudnn": False, "tuning": None}  # only a GPU has them
+        running |= {"streams": 1, "cudnn": None, "tuning": None}  # only a GPU has them
     return bind(make_plan(planned), "cpu" if gpu is None else f"cuda:{gpu.number}", **running)
 
 

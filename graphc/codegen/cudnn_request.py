@@ -2,23 +2,40 @@
 
 A request holds shapes, strides and dtypes, no pointer, so equal nodes that lie alike have equal
 requests. Whether cuDNN takes a request is known only where it is installed; what it does not take
-is left to generated kernels.
+in any of the forms that there are for it is left to generated kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphc.codegen.elementwise.kernel import elementwise
+from graphc.codegen.elementwise.ops import IDENTITY
 from graphc.codegen.elementwise.program import Each
-from graphc.codegen.node_calls import Launch
-from graphc.codegen.text.operands import VECTOR_BYTES, Place, Places, on_frame, operand
+from graphc.codegen.node_calls import Buffer, Launch, Scratch
+from graphc.codegen.text.operands import (
+    VECTOR_BYTES,
+    Operand,
+    Place,
+    Places,
+    in_one_piece,
+    on_frame,
+    operand,
+)
 from graphc.ir.expression import parse
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import is_16_bit
-from graphc.ir.types import DType, float32
+from graphc.ir.types import (
+    DType,
+    TensorType,
+    align,
+    channels_last_strides,
+    contiguous_strides,
+    float32,
+)
 from graphc.ops.conv import Convolution
 from graphc.ops.geometry import Pair
 
@@ -104,20 +121,23 @@ Request = ConvolutionRequest | AttentionRequest
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """A request, the value of each of its tensors by role, and kernels to launch after it."""
+    """A request, what holds each of its tensors by role, and kernels to launch around it; scratch
+    tensors are at the start of the node's workspace."""
 
     request: Request
-    values: Mapping[str, Value]
+    values: Mapping[str, Buffer]
+    before: tuple[Launch, ...] = ()
     after: tuple[Launch, ...] = ()
+    scratch: tuple[TensorType, ...] = ()
 
 
-def library_call(node: Node, places: Places, tf32: bool = False) -> LibraryCall | None:
-    """What cuDNN may be asked for in place of a node's generated kernels; None where nothing is."""
+def library_calls(node: Node, places: Places, tf32: bool = False) -> Iterator[LibraryCall]:
+    """What cuDNN may be asked for in place of a node's generated kernels, the best form first; none
+    where it has no word for the node."""
     if isinstance(node.op, Convolution):
-        return _convolution(node, places, tf32)
-    if node.op.name in ("attention", "attention_gradient"):
-        return _attention(node, places)
-    return None
+        yield from _convolutions(node, places, tf32)
+    elif node.op.name in ATTENTION:
+        yield from _attention(node, places)
 
 
 # --- convolution ---
@@ -130,21 +150,105 @@ _ROLES: Mapping[str, tuple[Literal["fprop", "dgrad", "wgrad"], tuple[str, str, s
 """The kind of each op, and the roles of its first two inputs and its output."""
 
 
-def _convolution(node: Node, places: Places, tf32: bool) -> LibraryCall | None:
+def _convolutions(node: Node, places: Places, tf32: bool) -> Iterator[LibraryCall]:
+    """Engines for tensor cores want all operands channels-last, and some write a weight's gradient
+    only in the dtype of what they read: so what lies otherwise is copied first, and a float32
+    gradient of 16-bit operands may be converted from 16 bits."""
     if getattr(node.attributes, "accumulate", False):
-        return None  # cuDNN's graphs have no beta
+        return  # cuDNN's graphs have no beta
     kind, roles = _ROLES[node.op.name]
     values = dict(zip(roles, (*node.inputs[:2], node.output), strict=True))
     if not all(_is_readable(value, places[value]) for value in values.values()):
+        return
+    asked = _Asked(node, places, kind, values, tf32)
+    narrow = kind == "wgrad" and is_16_bit(values["x"]) and not is_16_bit(values["w"])
+    for is_copied, is_narrow in itertools.product(asked.copies, (False, True)[: 1 + narrow]):
+        yield asked.form(is_copied, is_narrow)
+
+
+class _Asked:
+    """A convolution that cuDNN is asked for in several forms."""
+
+    def __init__(
+        self,
+        node: Node,
+        places: Places,
+        kind: Literal["fprop", "dgrad", "wgrad"],
+        values: Mapping[str, Value],
+        tf32: bool,
+    ) -> None:
+        self.node, self.places, self.kind, self.values, self.tf32 = node, places, kind, values, tf32
+        lies_last = {role: _lies_last(value, places[value]) for role, value in values.items()}
+        self.lies_last = True in lies_last.values()
+        self.first = [role for role, last in lies_last.items() if last is False]
+        """The roles of what lies channels-first."""
+        read_first = all(values[role] in node.inputs for role in self.first)
+        self.copies = (True, False) if self.lies_last and self.first and read_first else (False,)
+        """Whether to copy what lies channels-first: where the others lie channels-last."""
+
+    def form(self, is_copied: bool, is_narrow: bool) -> LibraryCall:
+        """The call, with what lies channels-first copied, and with a 16-bit weight gradient."""
+        all_last = self.lies_last and (is_copied or not self.first)
+        tensors = {r: _map(v, self.places[v], all_last) for r, v in self.values.items()}
+        buffers: dict[str, Buffer] = dict(self.values)
+        moved: list[tuple[str, DType]] = [(r, tensors[r].dtype) for r in self.first if is_copied]
+        moved += [("w", tensors["x"].dtype)] if is_narrow else []
+        before, after = [], []
+        scratch: list[TensorType] = []
+        for role, dtype in moved:
+            value, buffers[role] = self.values[role], Scratch(len(scratch))
+            scratch.append(TensorType(value.shape, dtype))
+            tensors[role] = _in_order(scratch[-1], self.lies_last)
+            strides = tuple(
+                0 if n == 1 else s for n, s in zip(value.shape, tensors[role].strides, strict=True)
+            )
+            own = operand("y", value, self.places[value], value.shape)
+            other = Operand("y", dtype, strides, buffers[role])
+            if value in self.node.inputs:
+                before.append(_copied(own, other, value.shape))
+            else:
+                after.append(_copied(other, own, value.shape))
+        if self.kind == "fprop":
+            after += [_shifted(self.node, bias, self.places) for bias in self.node.inputs[2:]]
+        a = self.node.attributes
+        request = ConvolutionRequest(
+            self.kind, tensors["x"], tensors["w"], tensors["y"], a.stride, a.padding, a.dilation,
+            a.groups, self.tf32 and tensors["x"].dtype == float32,
+        )  # fmt: skip
+        return LibraryCall(request, buffers, tuple(before), tuple(after), tuple(scratch))
+
+
+def _copied(source: Operand, target: Operand, shape: tuple[int, ...]) -> Launch:
+    """A launch that copies and converts."""
+    return elementwise(
+        Each("copy", shape, (replace(source, name="x"),), (target,), {"y": IDENTITY})
+    )
+
+
+def _lies_last(value: Value, place: Place) -> bool | None:
+    """Whether a map lies with its channels innermost; None where both orders are one."""
+    _, channels, rows, columns = value.shape
+    if channels == 1 or rows * columns == 1:
         return None
-    tensors = {role: _tensor(value, places[value]) for role, value in values.items()}
-    a = node.attributes
-    request = ConvolutionRequest(
-        kind, tensors["x"], tensors["w"], tensors["y"], a.stride, a.padding, a.dilation, a.groups,
-        tf32 and tensors["x"].dtype == float32,
-    )  # fmt: skip
-    bias = node.inputs[2:] if kind == "fprop" else ()
-    return LibraryCall(request, values, tuple(_shifted(node, b, places) for b in bias))
+    return place.strides[1] == value.type.dtype.itemsize
+
+
+def _map(value: Value, place: Place, lies_last: bool) -> Tensor:
+    """A map or filters. Strides of axes with one element are those of the layout: a library tells
+    the layout by all strides."""
+    tensor = _tensor(value, place)
+    strides, step = list(tensor.strides), 1
+    for axis in (1, 3, 2, 0) if lies_last else (3, 2, 1, 0):
+        if tensor.shape[axis] == 1:
+            strides[axis] = step
+        step = max(step, strides[axis] * tensor.shape[axis])
+    return replace(tensor, strides=tuple(strides))
+
+
+def _in_order(type: TensorType, lies_last: bool) -> Tensor:
+    """A map or filters in one piece."""
+    strides = channels_last_strides(type) if lies_last else contiguous_strides(type)
+    return Tensor(type.shape, tuple(s // type.dtype.itemsize for s in strides), type.dtype)
 
 
 def _shifted(node: Node, bias: Value, places: Places) -> Launch:
@@ -163,23 +267,31 @@ def _shifted(node: Node, bias: Value, places: Places) -> Launch:
 WIDTH_MULTIPLE = 8
 """cuDNN's attention takes rows of whole 16-byte packs."""
 
+ATTENTION = ("attention", "attention_gradient")
 
-def _attention(node: Node, places: Places) -> LibraryCall | None:
-    """A request for 16-bit operands with rows in one piece; None for others, for a mask, shared
+LEAST_ROOM = 64 * 2**10
+"""Bytes for what engines of attention keep of their own."""
+
+ROWS_OF_A_TILE = 64
+"""What the number of rows is rounded up to in workspaces of attention."""
+
+
+def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
+    """A request for 16-bit operands with rows in one piece; none for others, for a mask, shared
     heads of keys, and rows that count from the first."""
     is_forward = node.op.name == "attention"
     *names, _ = node.op.inputs
     q, k = (node.inputs[names.index(name)] for name in "qk")
     aligned = not node.attributes.from_first or q.shape[2] == k.shape[2]
     if len(node.inputs) > len(names) or q.shape[1] != k.shape[1] or not aligned:
-        return None
+        return
     roles = (*names, *node.op.outputs)
     values = dict(zip(roles, (*node.inputs, *node.outputs), strict=True))
     maps = {role: value for role, value in values.items() if role != "stats"}
     if not all(is_16_bit(v) and _has_packed_rows(v, places[v]) for v in maps.values()):
-        return None
+        return
     if not all(_is_readable(value, places[value]) for value in values.values()):
-        return None
+        return
     tensors = {role: _tensor(value, places[value]) for role, value in values.items()}
     stats = tensors["stats"]
     stats = Tensor((*stats.shape, 1), (*stats.strides, 1), stats.dtype)
@@ -190,7 +302,23 @@ def _attention(node: Node, places: Places) -> LibraryCall | None:
         node.attributes.causal,
         () if is_forward else tuple(tensors[role] for role in ("dy", "dq", "dk", "dv")),
     )  # fmt: skip
-    return LibraryCall(request, values)
+    yield LibraryCall(request, values)
+
+
+def attention_room(node: Node) -> int:
+    """The bytes that a node's attention by cuDNN wants beside its operands: two numbers a row, and
+    for the gradient a float32 sum for every element of dq (cudnn-frontend 1.32,
+    scaled_dot_product_flash_attention.h); 0 for nodes that it is not asked for."""
+    if node.op.name not in ATTENTION:
+        return 0
+    places = {value: in_one_piece(value.type) for value in (*node.inputs, *node.outputs)}
+    room = 0
+    for call in _attention(node, places):
+        batch, heads, rows, width = call.request.tensors["q"].shape
+        numbers = 2 if node.op.name == "attention" else 2 + width
+        tiles = align(rows, ROWS_OF_A_TILE)
+        room = LEAST_ROOM + batch * heads * tiles * numbers * float32.itemsize
+    return room
 
 
 def _has_packed_rows(value: Value, place: Place) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from graphc.codegen.cudnn_request import attention_room
 from graphc.codegen.lowering import calls_of, is_generated
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Gemm
@@ -52,7 +53,8 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
     values = dict.fromkeys((*node.inputs, *node.outputs))
     lying = {v: strided[v] for v in values if v in strided and v not in copies}
     scratch, wanted = _needs(node, lying)
-    return Workspace(copies, scratch, min(wanted, device.blas_workspace_bytes))
+    room = attention_room(node) or min(wanted, device.blas_workspace_bytes)
+    return Workspace(copies, scratch, room)
 
 
 def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,15 @@ Staged = Any
 
 Outputs = Callable[[], dict[str, Array]]
 """Waits for a step and gives new arrays by output name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a step calls: how many `calls` of each kind, and what a library was asked for that it
+    does not serve, which kernels of graphc's own compute."""
+
+    calls: Mapping[str, int]
+    declined: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
@@ -32,6 +42,10 @@ class Backend(Protocol):
     @property
     def kept_bytes(self) -> int:
         """Bytes of the copies of states that a step makes beside it, to bring them back."""
+
+    @property
+    def report(self) -> Report:
+        """What a step calls."""
 
     def read(self, state: State) -> Array:
         """A copy of a state."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from graphc.errors import GpuUnavailable, OptionError
+from graphc.errors import DependencyError, GpuUnavailable, OptionError
 from graphc.ir.device import gpu_number
 from graphc.ir.types import bfloat16
 from graphc.keywords import option, required, takes
@@ -74,18 +74,19 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
             f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
         )
     tuning = options.tuning
-    if tuning is not None and not isinstance(cudnn, bool) and Path(tuning) == Path(cudnn):
+    kept = None if cudnn is None or isinstance(cudnn, bool) else cudnn
+    if tuning is not None and kept is not None and Path(tuning) == Path(kept):
         raise OptionError(f"cudnn and tuning are two files, got {os.fspath(tuning)!r} for both")
     chosen = None if tuning is None else read_record(tuning, "algorithms", CublasError)
     accelerator = CudaDevice(gpu, cache_folder(), chosen)
-    library = _cudnn(accelerator, cudnn) if cudnn else None
+    library = _cudnn(accelerator, kept, is_needed=bool(cudnn)) if cudnn is not False else None
     debugging = {"poison": options.poison, "check_finite": options.check_finite}
     backend = GpuBackend(
         plan, accelerator, cuda_graph=options.cuda_graph, streams=options.streams, cudnn=library,
         **debugging,
     )  # fmt: skip
-    if library is not None and not isinstance(cudnn, bool):
-        write_record(cudnn, library.record, CudnnError)
+    if library is not None and kept is not None:
+        write_record(kept, library.record, CudnnError)
     if tuning is not None and accelerator.products.record != chosen:
         write_record(tuning, accelerator.products.record, CublasError)
     return Program(plan, seed=options.seed, backend=backend, **debugging)
@@ -95,11 +96,19 @@ def _uses_bfloat16(plan: MemoryPlan) -> bool:
     return any(value.type.dtype == bfloat16 for value in plan.placements)
 
 
-def _cudnn(accelerator: CudaDevice, record: bool | str | os.PathLike[str]) -> Cudnn:
-    """cuDNN, with the engines of an earlier run if their file is there."""
-    known = None if isinstance(record, bool) else read_record(record, "engines", CudnnError)
-    with accelerator.active():
-        return Cudnn(load_cudnn(), known)
+def _cudnn(
+    accelerator: CudaDevice, record: str | os.PathLike[str] | None, is_needed: bool
+) -> Cudnn | None:
+    """cuDNN, with the engines of an earlier run if their file is there; None where it cannot be
+    used, and is not needed."""
+    known = None if record is None else read_record(record, "engines", CudnnError)
+    try:
+        with accelerator.active():
+            return Cudnn(load_cudnn(), known)
+    except DependencyError:
+        if is_needed:
+            raise
+        return None
 
 
 def find(device: str) -> Gpu | None:

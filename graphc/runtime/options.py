@@ -12,8 +12,8 @@ from graphc.keywords import Flag, Options, option
 
 
 def _check_cudnn(name: str, given: object) -> None:
-    if not isinstance(given, str | os.PathLike):
-        truth(name, given, ", or the path of a file")
+    if given is not None and not isinstance(given, str | os.PathLike):
+        truth(name, given, ", None, or the path of a file")
 
 
 def _path_or_none(name: str, given: object) -> None:
@@ -31,10 +31,11 @@ class RunOptions(Options):
         "On a GPU, with more than 1, nodes that touch different bytes may run at the same time.",
         check=whole_number,
     )
-    cudnn: bool | str | os.PathLike[str] = option(
-        False,
-        "On a GPU, let cuDNN do convolutions and 16-bit attention; a path names a file that keeps "
-        "which engines it chose, so that a later run has the same ones.",
+    cudnn: bool | str | os.PathLike[str] | None = option(
+        None,
+        "On a GPU, let cuDNN do convolutions and 16-bit attention; None does so where it is "
+        "installed. A path names a file that keeps which engines it chose, so that a later run has "
+        "the same ones.",
         check=_check_cudnn,
     )
     tuning: str | os.PathLike[str] | None = option(

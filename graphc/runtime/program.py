@@ -23,7 +23,7 @@ from graphc.ir.device import MOST_THREADS
 from graphc.ir.graph import State
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import check_outputs
-from graphc.runtime.backend import Backend, Outputs, Staged
+from graphc.runtime.backend import Backend, Outputs, Report, Staged
 from graphc.runtime.checkpoint import load_states, save_states
 from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
@@ -90,6 +90,11 @@ class Program:
         on the CPU where integers that the graph computes are checked behind an update.
         """
         return self._backend.kept_bytes
+
+    @property
+    def report(self) -> Report:
+        """What a step calls, by kind, and what libraries declined to do."""
+        return self._backend.report
 
     @property
     def parameters(self) -> MutableMapping[str, Array]:

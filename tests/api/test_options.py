@@ -89,7 +89,7 @@ def test_the_public_keywords():
         "device": "cpu",
         "cuda_graph": True,
         "streams": 1,
-        "cudnn": False,
+        "cudnn": None,
         "tuning": None,
         "threads": None,
         "seed": 0,

@@ -10,8 +10,9 @@ import numpy as np
 from graphc.ir.graph import Input, Node, State
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
-from graphc.runtime.backend import Outputs, Staged
+from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.cpu.bind import bind, numpy_settings
+from graphc.runtime.cpu.native import Rows
 from graphc.runtime.index_ranges import ComputedRange
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,6 +48,13 @@ class CpuBackend:
     @property
     def kept_bytes(self) -> int:
         return sum(copy.nbytes for _, copy in self._kept)
+
+    @property
+    def report(self) -> Report:
+        calls = [*self._reading, *self._updating]
+        rows = [call for call in calls if isinstance(call, Rows)]
+        native = sum(call.end - call.first for call in rows)
+        return Report({"native": native, "numpy": len(calls) - len(rows)})
 
     def read(self, state: State) -> Array:
         return self._arrays[state].copy()

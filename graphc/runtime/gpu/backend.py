@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from graphc.codegen.cudnn_request import Request
 from graphc.codegen.text.operands import Place
 from graphc.errors import NonFiniteError, level_of_caller
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.runtime.backend import Outputs, Staged
+from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
-from graphc.runtime.gpu.bind import BoundGemm, Work, bind
+from graphc.runtime.gpu.bind import BoundGemm, BoundLaunch, BoundPlan, Work, bind
 from graphc.runtime.gpu.cudnn import Cudnn
+from graphc.runtime.gpu.cudnn import shown as cudnn_shown
 from graphc.runtime.gpu.places import places_of_plan
 from graphc.runtime.gpu.products import shown
 from graphc.runtime.gpu.staging import Feed, Staging, arranged
@@ -38,7 +41,7 @@ class GpuBackend:
     `check_finite` are for debugging: steps then run call by call on one stream.
 
     With `cudnn`, convolutions and attention run by it where it can. A warning tells of products
-    that the library does not serve.
+    that the library does not serve, `report` of all that libraries decline.
 
     Raises `ArenaError` where the arena does not fit.
     """
@@ -76,18 +79,25 @@ class GpuBackend:
 
     def _ready(self, cudnn: Cudnn | None, together: bool) -> list[Work]:
         """The works of a plan, with all that they call compiled and loaded."""
-        declined: dict[str, None] = {}
+        products: dict[str, None] = {}
+        requests: dict[str, None] = {}
 
         def serves(product: BoundGemm) -> bool:
             is_served = self._accelerator.serves(product)
             if not is_served:
-                declined[shown(product.gemm)] = None
+                products[shown(product.gemm)] = None
             return is_served
 
+        def declines(request: Request) -> None:
+            requests[cudnn_shown(request)] = None
+
         tf32 = self.plan.settings.get("precision") == "tf32"
-        works = bind(self.plan, self._base, tf32, cudnn, together=together, serves=serves)
-        if declined:
-            first, *others = declined
+        works = bind(
+            self.plan, self._base, tf32, cudnn, together=together, serves=serves, declines=declines
+        )
+        self._declined = (*products, *requests)
+        if products:
+            first, *others = products
             warnings.warn(
                 f"cuBLASLt has no algorithm for {first}"
                 + (f" and {len(others)} others" if others else "")
@@ -105,6 +115,12 @@ class GpuBackend:
     @property
     def kept_bytes(self) -> int:
         return sum(state.type.bytes for state in self._kept)
+
+    @property
+    def report(self) -> Report:
+        kinds = {BoundLaunch: "kernels", BoundGemm: "cublaslt", BoundPlan: "cudnn"}
+        counts = Counter(kinds[type(call)] for work in self._works for call in work.calls)
+        return Report({kind: counts[kind] for kind in kinds.values()}, self._declined)
 
     @property
     def _kept(self) -> Sequence[State]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphc.codegen.cudnn_request import library_call
+from graphc.codegen.cudnn_request import Request, library_calls
 from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.updates import grouped, groups
@@ -18,6 +18,7 @@ from graphc.codegen.text.kernel import Kernel
 from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
+from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan
@@ -75,14 +76,15 @@ def bind(
     cudnn: Cudnn | None = None,
     together: bool = True,
     serves: Callable[[BoundGemm], bool] = lambda product: True,
+    declines: Callable[[Request], None] = lambda request: None,
 ) -> list[Work]:
     """The work of every node that is no view, in order, in an arena at that address.
 
-    With `cudnn`, it does what it has an engine for within the node's workspace. Small updates that
-    are neighbours share a launch, unless `together` is false. What follows a product is part of it,
-    and products are calls of a library, if that `serves` them: where not, kernels do that node's
-    work, and no other's. Raises `PlanError` where a node's workspace is smaller than what its calls
-    need.
+    With `cudnn`, it does what it has an engine for within the node's workspace; `declines` hears of
+    what it has none for. Small updates that are neighbours share a launch, unless `together` is
+    false. What follows a product is part of it, and products are calls of a library, if that
+    `serves` them: where not, kernels do that node's work, and no other's. Raises `PlanError` where
+    a node's workspace is smaller than what its calls need.
     """
     places = places_of_plan(plan, address)
     nodes = [
@@ -95,7 +97,7 @@ def bind(
         if len(group) > 1:
             calls: list[BoundCall] = [_launched(grouped(group, places), _addresses(places, group))]
         else:
-            calls = list(_bound(group[0], plan, places, address, tf32, cudnn, serves))
+            calls = list(_bound(group[0], plan, places, address, tf32, cudnn, serves, declines))
         works.append(Work(plan.graph.position[group[0]], group, tuple(calls)))
     return works
 
@@ -114,6 +116,7 @@ def _bound(
     tf32: bool,
     cudnn: Cudnn | None,
     serves: Callable[[BoundGemm], bool],
+    declines: Callable[[Request], None],
 ) -> Iterator[BoundCall]:
     room = gpu_workspace(node, plan.device, plan.strided)
     starts, end = _starts(plan, node, address, [type.bytes for type in room.types])
@@ -126,7 +129,7 @@ def _bound(
     if cudnn is not None:
         rest = starts[len(room.copies) :]
         start, size = (rest[0], end - rest[0]) if rest else (address, 0)
-        chosen = _by_cudnn(cudnn, node, own, tf32, start, size)
+        chosen = _by_cudnn(cudnn, node, own, tf32, start, size, declines)
         if chosen:
             yield from chosen
             return
@@ -157,18 +160,37 @@ def _addresses(places: Mapping[Value, Place], nodes: Sequence[Node]) -> dict[Buf
 
 
 def _by_cudnn(
-    cudnn: Cudnn, node: Node, own: Mapping[Value, Place], tf32: bool, start: int, room: int
+    cudnn: Cudnn,
+    node: Node,
+    own: Mapping[Value, Place],
+    tf32: bool,
+    start: int,
+    room: int,
+    declines: Callable[[Request], None],
 ) -> list[BoundCall]:
-    """The node's calls with cuDNN, whose workspace is `room` bytes at `start`; none where it has no
-    engine for that."""
-    asked = library_call(node, own, tf32)
-    plan = None if asked is None else cudnn.build(asked.request, room)
-    if asked is None or plan is None:
-        return []
-    roles = {role: own[value].address for role, value in asked.values.items()}
-    addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
-    after = [_launched(launch, addresses) for launch in asked.after]
-    return [BoundPlan(cudnn, plan, roles, start), *after]
+    """The node's calls with cuDNN in the first form that it has an engine for, with a workspace of
+    `room` bytes at `start`; none where there is no such form."""
+    forms = list(library_calls(node, own, tf32))
+    for asked in forms:
+        addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
+        free = start
+        for number, type in enumerate(asked.scratch):
+            addresses[Scratch(number)] = free
+            free += align(type.bytes, ALIGNMENT)
+        if free > start + room:
+            continue
+        plan = cudnn.build(asked.request, start + room - free)
+        if plan is None:
+            continue
+        roles = {role: addresses[buffer] for role, buffer in asked.values.items()}
+        before, after = (
+            [_launched(launch, addresses) for launch in launches]
+            for launches in (asked.before, asked.after)
+        )
+        return [*before, BoundPlan(cudnn, plan, roles, free), *after]
+    for asked in forms[-1:]:
+        declines(asked.request)
+    return []
 
 
 def _starts(plan: MemoryPlan, node: Node, address: int, sizes: list[int]) -> tuple[list[int], int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,11 @@ BACKEND_ENGINES = range(10_000)
 """Numbers of cuDNN's own engines. Above are kernels that the frontend's optional packages bring
 along; what they allocate, and whether they can be captured, is theirs to say."""
 
+
+LIMIT = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT"
+"""The variable by which the frontend is told, and it has no other way, how many bytes a
+deterministic gradient of attention may take before it sums dq in an order of its own instead (cuDNN
+9.25 and later, on Hopper)."""
 
 REFUSALS = (RuntimeError, ValueError)
 """What the frontend raises for a graph that is not to be had: errors of its own, which derive from
@@ -68,7 +73,8 @@ class Plan:
 class Cudnn:
     """A handle on the current device. `library` is the frontend's module.
 
-    `record` is what `record` gave in an earlier run; raises `CudnnError` for one of another cuDNN.
+    `record` is what `record` gave in an earlier run. Raises `CudnnError` for one of another cuDNN,
+    and `DependencyError` where cuDNN finds no GPU that it can use.
     """
 
     def __init__(self, library: Any, record: Mapping[str, Any] | None = None) -> None:
@@ -76,7 +82,10 @@ class Cudnn:
         self._version = int(library.backend_version())
         self._engines = recorded(record, "engines", "cuDNN", self._version, CudnnError)
         self._plans: dict[str, Plan | None] = {}
-        self._handle = library.create_handle()
+        try:
+            self._handle = library.create_handle()
+        except RuntimeError as error:
+            raise DependencyError(f"cuDNN cannot be used on this GPU ({error})") from None
         self._end = weakref.finalize(self, _give_back, os.getpid(), library, self._handle)
         self._end.atexit = False  # CUDA is gone by then
 
@@ -92,7 +101,8 @@ class Cudnn:
         """
         key = signature(request, workspace_bytes)
         if key not in self._plans:
-            self._plans[key] = self._planned(key, request, workspace_bytes)
+            with _limited(workspace_bytes):
+                self._plans[key] = self._planned(key, request, workspace_bytes)
         return self._plans[key]
 
     def _planned(self, key: str, request: Request, workspace_bytes: int) -> Plan | None:
@@ -196,6 +206,20 @@ class Cudnn:
         return Plan(request, graph, needed, int(engine), named)
 
 
+@contextmanager
+def _limited(workspace_bytes: int) -> Iterator[None]:
+    """Within, the frontend describes the gradient of attention with a workspace that grows with the
+    number of rows where one that grows with its square is larger than this."""
+    known = os.environ.get(LIMIT)
+    os.environ[LIMIT] = str(workspace_bytes)
+    try:
+        yield
+    finally:
+        del os.environ[LIMIT]
+        if known is not None:
+            os.environ[LIMIT] = known
+
+
 def _give_back(process: int, library: Any, handle: Any) -> None:
     """A forked child has no CUDA: the handle that it has a copy of is its parent's."""
     if os.getpid() == process:
@@ -204,6 +228,11 @@ def _give_back(process: int, library: Any, handle: Any) -> None:
 
 def signature(request: Request, workspace_bytes: int) -> str:
     """A text for a request and the room for it, equal for equal ones only."""
+    return f"{shown(request)} room={workspace_bytes}"
+
+
+def shown(request: Request) -> str:
+    """A request in words, equal for equal ones only."""
     tensors = " ".join(f"{role}={tensor}" for role, tensor in request.tensors.items())
     if isinstance(request, ConvolutionRequest):
         pairs = (request.stride, request.padding, request.dilation)
@@ -216,7 +245,7 @@ def signature(request: Request, workspace_bytes: int) -> str:
     else:
         options = f"scale={request.scale!r} causal={request.causal:d}"
         kind = f"attention {request.kind}"
-    return f"{kind} {tensors} {options} room={workspace_bytes}"
+    return f"{kind} {tensors} {options}"
 
 
 def _numbers(request: Request) -> dict[str, int]:

@@ -6,6 +6,7 @@ Engines differ in their notes, workspace and rounding, so that a wrong choice sh
 
 import ctypes
 import enum
+import os
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -135,7 +136,7 @@ class pygraph:  # noqa: N801 - the frontend's name
     ):  # fmt: skip
         assert handle in HANDLES
         self.compute, self.plans, self.refused = compute_data_type, [], []
-        self.limit, self.selected = None, None
+        self.limit, self.selected, self.sums = None, None, 0
         self.tensors, self.state = [], "open"
         MADE.append(self)
 
@@ -180,6 +181,7 @@ class pygraph:  # noqa: N801 - the frontend's name
         assert use_deterministic_algorithm is True
         mask = _mask(q, k, diagonal_alignment, diagonal_band_right_bound)
         self.operands, self.results = (q, k, v, o, dO, stats), [Tensor() for _ in range(3)]
+        self.sums = _bytes_of_sums(q.dim, k.dim)
         self.compute_it = lambda *arrays: _attend_back(*arrays, attn_scale, mask)
         return self.results
 
@@ -230,13 +232,13 @@ class pygraph:  # noqa: N801 - the frontend's name
         engine = self._engine(self.plans[index])
         if engine.number >= 20_000:
             raise AssertionError("a kernel of an optional package was compiled")
-        if set(engine.notes) & set(self.refused) or engine.workspace > self.limit:
+        if set(engine.notes) & set(self.refused) or engine.workspace + self.sums > self.limit:
             raise cudnnGraphNotSupportedError("Deselecting execution plan")
         self.selected = engine
 
     def get_workspace_size_plan_at_index(self, index):
         assert self.selected == self._engine(self.plans[index])
-        return self.selected.workspace
+        return self.selected.workspace + self.sums
 
     def _engine(self, plan):
         number, knobs = plan
@@ -249,7 +251,7 @@ class pygraph:  # noqa: N801 - the frontend's name
         assert handle in HANDLES
         assert handle.stream is not None
         assert all(type(a) is int and a % 16 == 0 for a in (*tensor_dict.values(), workspace))
-        ctypes.memset(workspace, 0xFF, self.selected.workspace)
+        ctypes.memset(workspace, 0xFF, self.selected.workspace + self.sums)
         arrays = [t.at(tensor_dict[t.uid]) for t in self.operands]
         if self.selected.narrow:
             arrays = [a.astype(ml_dtypes.bfloat16) for a in arrays]
@@ -309,6 +311,17 @@ def _mask(q, k, alignment, right):
         return np.ones((rows, columns), bool)
     shift = columns - rows if alignment == diagonal_alignment.BOTTOM_RIGHT else 0
     return np.arange(columns) <= np.arange(rows)[:, None] + shift + right
+
+
+def _bytes_of_sums(q, k):
+    """What a deterministic gradient of attention needs, which the frontend decides by a variable:
+    16-bit scores of all pairs, unless they are more than that allows, else float32 sums of dq."""
+    batch, heads, rows, width = q
+    tiles = batch * heads * -(-rows // 64) * 64
+    pairs = tiles * -(-k[2] // 128) * 128 * 2
+    limit = os.environ.get("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT")
+    is_ordered = limit is not None and pairs > int(limit) >= 0
+    return tiles * 4 + (tiles * width * 4 if is_ordered else pairs)
 
 
 def _attend(q, k, v, scale, mask):

@@ -19,6 +19,7 @@ from runtime.emulated_gpu.cudnn_calls import (
     attention_samples,
     channels_last,
     heads_inside,
+    library_call,
     run,
     simple,
     simple_call,
@@ -26,7 +27,6 @@ from runtime.emulated_gpu.cudnn_calls import (
 from runtime.forked import in_child
 
 import graphc as g
-from graphc.codegen.cudnn_request import library_call
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.errors import DependencyError

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from codegen.on_cpu import places_of
 from runtime.emulated_gpu import fake_cudnn
-from runtime.emulated_gpu.cudnn_calls import ROOM, run, simple, simple_call
+from runtime.emulated_gpu.cudnn_calls import ROOM, library_call, run, simple, simple_call
 
-from graphc.codegen.cudnn_request import library_call
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError
 
 

@@ -1,6 +1,7 @@
 """Programs on an emulated GPU whose convolutions and attention run by a stand-in for cuDNN."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -9,7 +10,11 @@ from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.emulated_gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
 
 import graphc as g
+from graphc.errors import DependencyError
+from graphc.models import gpt2
 from graphc.runtime import bind as binding
+from graphc.runtime.gpu import cudnn as engines
+from graphc.runtime.gpu.bind import BoundPlan, bind
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError
 from graphc.runtime.gpu.device import Gpu
 from graphc.runtime.program import Program
@@ -19,6 +24,14 @@ def convolutions(dtype="float64"):
     x, t = g.input("x", (3, 4, 9, 9), dtype), g.input("t", (3,), "int32")
     h = g.relu(g.conv2d(x, 8, 3, padding=1, name="a"))
     h = g.relu(g.conv2d(h, 6, 3, stride=2, groups=2, bias=False, name="b"))
+    return g.softmax_cross_entropy(g.linear(g.mean(h, (2, 3)), 4, name="c"), t)
+
+
+def first_layers():
+    """An image as it is fed, and filters of one element a channel."""
+    x, t = g.input("x", (3, 4, 6, 6)), g.input("t", (3,), "int32")
+    h = g.relu(g.conv2d(x, 8, 3, padding=1, name="a"))
+    h = g.relu(g.conv2d(h, 6, 1, bias=False, name="b"))
     return g.softmax_cross_entropy(g.linear(g.mean(h, (2, 3)), 4, name="c"), t)
 
 
@@ -66,7 +79,7 @@ def test_a_program_falls_back(folder, cudnn, monkeypatch):
     plan = fused_plan()
     without, runs = trained(plan, folder, None)
     assert runs == 0
-    large = [e for e in fake_cudnn.ENGINES if e.workspace]
+    large = [e for e in fake_cudnn.ENGINES if e.workspace == fake_cudnn.LARGE]
     monkeypatch.setattr(fake_cudnn, "ENGINES", large)
     assert trained(plan, folder, cudnn) == (without, 0)
     assert set(cudnn.record["engines"].values()) == {None}
@@ -81,6 +94,103 @@ def test_a_record_gives_the_same_bits(folder, cudnn, monkeypatch):
     assert trained(plan, folder, again) == first
     assert again.record == record
     again.close()
+
+
+def lies_last(tensor):
+    """Whether a map lies channels-last by all its strides, those of axes with one element too."""
+    batch, channels, rows, columns = tensor.stride
+    return batch >= rows >= columns >= channels == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [({}, 1e-4), ({"precision": "bf16"}, 5e-2), ({"precision": "bf16", "streams": 2}, 5e-2)],
+)
+def test_engines_for_tensor_cores_get_what_they_take(
+    options, tolerance, folder, cudnn, monkeypatch
+):
+    """All maps channels-last, and one dtype, so also for the gradients of filters."""
+    own = fake_cudnn.pygraph.create_execution_plans
+
+    def plans(graph, heuristics):
+        used = (*graph.operands, *graph.results)
+        if not all(map(lies_last, used)) or len({tensor.type for tensor in used}) > 1:
+            raise fake_cudnn.cudnnGraphNotSupportedError("No valid engine configs")
+        own(graph, heuristics)
+
+    monkeypatch.setattr(fake_cudnn.pygraph, "create_execution_plans", plans)
+    loss, optimizer = first_layers(), g.optim.Momentum(1e-2)
+    planned = {name: given for name, given in options.items() if name != "streams"}
+    plan = g.plan(loss, optimizer=optimizer, device="cuda", **planned)
+    running = {name: given for name, given in options.items() if name == "streams"}
+    emulated, device = on_gpu(plan, folder, cudnn=cudnn, **running)
+    program = Program(g.plan(loss, optimizer=optimizer, **planned), SEED)
+    for step in range(3):
+        expected, found = program.step(fed(plan, step)), emulated.step(fed(plan, step))
+        np.testing.assert_allclose(found["loss"], expected["loss"], rtol=tolerance)
+    for name, found in emulated.states.items():
+        expected = program.states[name]
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=name)
+    assert device.counts["cudnn"] == 3 * 5  # two layers, whose first has no gradient of its input
+
+
+def attention_by(cudnn, plan):
+    """The kinds of the requests for attention that cuDNN serves in a plan."""
+    works = bind(plan, 0x7F00_0000_0000, cudnn=cudnn)
+    calls = [call for work in works for call in work.calls if isinstance(call, BoundPlan)]
+    return [call.plan.request.kind for call in calls]
+
+
+def test_a_plan_has_room_for_the_gradient_of_attention(cudnn, monkeypatch):
+    """It grows with the number of positions, as the frontend does it where it is told the limit."""
+    sizes = {"layers": 1, "width": 32, "heads": 2, "batch": 1, "vocab": 11, "drop": 0.0}
+    rooms = []
+    for length in (256, 512):
+        loss = gpt2(**sizes, seq_len=length, positions=length, attention="fused")
+        plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda", precision="bf16")
+        assert attention_by(cudnn, plan) == ["forward", "backward"]
+        node = next(n for n in plan.graph.nodes if n.op.name == "attention_gradient")
+        rooms.append(plan.workspaces[node].bytes)
+    assert rooms[1] < 2 * rooms[0]
+    monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
+    assert attention_by(Cudnn(fake_cudnn), plan) == ["forward"]
+    assert "ANOTHER_NAME" not in os.environ
+
+
+def test_a_report_counts_calls_and_names_what_is_declined(folder, cudnn, monkeypatch):
+    plan = g.plan(first_layers(), optimizer=g.optim.SGD(0.1), device="cuda")
+    served, _ = on_gpu(plan, folder, cudnn=cudnn)
+    monkeypatch.setattr(fake_cudnn, "ENGINES", [])
+    declined, _ = on_gpu(plan, folder, cudnn=Cudnn(fake_cudnn))
+    assert (served.report.calls["cudnn"], served.report.declined) == (5, ())
+    assert declined.report.calls["cudnn"] == 0
+    assert declined.report.calls["cublaslt"] >= served.report.calls["cublaslt"] + 5
+    kinds = [text.split()[1] for text in declined.report.declined]
+    assert sorted(kinds) == ["dgrad", "fprop", "fprop", "wgrad", "wgrad"]
+    products = [n for n in plan.graph.nodes if n.op.name == "linear"]
+    assert served.report.calls["cublaslt"] >= 3 * len(products)
+
+
+def test_cudnn_is_used_where_it_is_installed(folder, monkeypatch):
+    found = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
+    monkeypatch.setattr(binding, "find_gpu", lambda number: found)
+    monkeypatch.setattr(binding, "CudaDevice", lambda *given: EmulatedDevice(folder))
+
+    def runs(**options):
+        program = g.compile(first_layers(), optimizer=g.optim.SGD(0.1), device="cuda", **options)
+        program.step(fed(program.plan))
+        return program._backend._accelerator.counts["cudnn"]
+
+    monkeypatch.setattr(binding, "load_cudnn", lambda: fake_cudnn)
+    assert (runs(), runs(cudnn=True), runs(cudnn=False)) == (5, 5, 0)
+
+    def no_handle():
+        raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
+
+    monkeypatch.setattr(fake_cudnn, "create_handle", no_handle)
+    assert (runs(), runs(cudnn=False)) == (0, 0)
+    with pytest.raises(DependencyError, match=r"cannot be used on this GPU.*NOT_INITIALIZED"):
+        runs(cudnn=True)
 
 
 def test_a_file_keeps_the_engines(folder, monkeypatch, tmp_path):

@@ -13,9 +13,9 @@ from runtime.emulated_gpu.cudnn_calls import (
     attention_samples,
     channels_last,
     heads_inside,
+    library_call,
 )
 
-from graphc.codegen.cudnn_request import library_call
 from graphc.runtime.gpu.cudnn import _graph_of
 
 
