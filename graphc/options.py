@@ -336,7 +336,7 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
                 f"anew, or choose kernels={of!r}"
             )
         peaks = find_device(self.roofline) if self.roofline else self.planned_for
-        return CostModel(peaks, measured)
+        return CostModel(peaks, measured, self.precision == "tf32")
 
     @property
     def reorders(self) -> bool:

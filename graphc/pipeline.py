@@ -290,7 +290,7 @@ def _settings(options: PlanningOptions) -> dict[str, Any]:
         settings["accumulate"] = int(options.accumulate)
     if options.precision != "fp32":
         settings["precision"] = options.precision
-    if options.cost_model != CostModel(options.planned_for):
+    if options.cost_model != CostModel(options.planned_for, tf32=options.precision == "tf32"):
         settings["costs"] = str(options.cost_model)
     if not options.reorder:
         settings["reorder"] = False

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 MARKED = ("none", "cheap", "sublinear", "recursive")
 """Policies on the chart of a frontier."""
+
+LONGEST = 10
+"""How many ops of a modelled step are listed."""
 
 SHOWING = ("model", "settings", "output", "json", "text", "run")
 """Options that say what to do with a plan, not which one to make."""
@@ -95,11 +98,13 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         save_plan(memory_plan, options.output)
     if options.json:
         made_by = None if is_file else options
-        say(json.dumps(described(memory_plan, made_by, options.model), default=str))
+        found = {**described(memory_plan, made_by, options.model), **step_model(memory_plan)}
+        say(json.dumps(found, default=str))
         written(options)
         return
     say(fits_line(memory_plan, None if is_file else options))
     say(format_plan(memory_plan, None if options.text else 0), end="")
+    _show_step_model(memory_plan)
     if not is_file:
         _show_lowering(options, memory_plan)
     written(options)
@@ -110,6 +115,36 @@ def _check_shown(options: argparse.Namespace) -> None:
     shown = [f"--{name}" for name in ("frontier", "json", "text") if getattr(options, name)]
     if options.text and len(shown) > 1:
         raise OptionError(f"--text is a form of its own; give one of {' and '.join(shown)}")
+
+
+def step_model(memory_plan: MemoryPlan) -> dict[str, Any]:
+    """The modelled step of a plan for a GPU, with and without cuDNN, as an object; else nothing."""
+    if memory_plan.device.kind != "cuda":
+        return {}
+    from graphc.runtime.gpu.step_model import model_step  # needs all that writes kernels
+
+    models = {"cudnn": model_step(memory_plan), "without": model_step(memory_plan, False)}
+    return {"modelled_step": {name: model.as_json() for name, model in models.items()}}
+
+
+def _show_step_model(memory_plan: MemoryPlan) -> None:
+    """How long a step takes on a GPU by a model, and on what."""
+    for found in step_model(memory_plan).values():
+        chosen, without = found["cudnn"], found["without"]
+        others = ""
+        if without["seconds"] != chosen["seconds"]:
+            others = f", without cuDNN {_milliseconds(without['seconds'])}"
+        head = f"Modelled step on the {memory_plan.device.name}, in {chosen['calls']:,} calls:"
+        kinds = chosen["seconds_by_kind"].items()
+        split = (f"{kind} {_milliseconds(seconds)}" for kind, seconds in kinds if seconds)
+        tell(["", f"{head} {_milliseconds(chosen['seconds'])}{others}"], below="  ")
+        say(f"  {', '.join(split)}")
+        for each in chosen["by_op"][:LONGEST]:
+            say(f"  {_milliseconds(each['seconds']):>9}  {each['op']}, {each['nodes']} nodes")
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
 
 
 def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None:

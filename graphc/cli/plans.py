@@ -71,8 +71,8 @@ def check_pictures() -> None:
 
 def cost_model(memory_plan: MemoryPlan, roofline: str | None, costs: str | None) -> CostModel:
     """The cost model that --roofline and --costs ask for, by default the device's roofline."""
-    device = find_device(roofline) if roofline else memory_plan.device
-    return CostModel(device, load_costs(costs) if costs else None)
+    device = find_device(roofline) if roofline else None
+    return CostModel.of(memory_plan, device, load_costs(costs) if costs else None)
 
 
 def plan_options(options: argparse.Namespace) -> dict[str, Any]:

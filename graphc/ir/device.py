@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphc.errors import OptionError, choose, did_you_mean
+from graphc.ir.types import DType, float32
 
 HOPPER = 90
 
@@ -33,6 +34,10 @@ class Device:
     """Ten times the compute capability of a GPU, 90 for 9.0; 0 for a CPU."""
     kernels: Kernels = "native"
     """Whether nodes run as native code, or by NumPy alone, which only a CPU does."""
+    narrow_flops_per_second: float = 0.0
+    """Of products of 16-bit operands, where tensor cores compute them; else 0."""
+    tf32_flops_per_second: float = 0.0
+    """Of products of float32 operands that may be rounded to 10 bits, in the same way."""
 
     @property
     def blas_workspace_bytes(self) -> int:
@@ -41,9 +46,19 @@ class Device:
             return 0
         return (32 if self.architecture >= HOPPER else 4) * 2**20
 
-    def seconds(self, flops: int, moved_bytes: int) -> float:
-        """The roofline: the larger of computing time and moving time."""
-        return max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
+    def product_rate(self, dtype: DType, tf32: bool = False) -> float:
+        """Flops a second of products of operands of that dtype."""
+        special = 0.0
+        if dtype.itemsize == 2:
+            special = self.narrow_flops_per_second
+        elif tf32 and dtype == float32:
+            special = self.tf32_flops_per_second
+        return special or self.flops_per_second
+
+    def seconds(self, flops: int, moved_bytes: int, rate: float | None = None) -> float:
+        """The roofline: the larger of computing time, at that rate of flops a second, and moving
+        time."""
+        return max(flops / (rate or self.flops_per_second), moved_bytes / self.bytes_per_second)
 
 
 CPU = Device("cpu", flops_per_second=1e11, bytes_per_second=2e10, kernels="numpy")
@@ -53,32 +68,43 @@ NATIVE_CPU = replace(CPU, kernels="native")
 """The same processor with kernels of machine code."""
 
 
-def _gpu(name: str, architecture: int, flops: float, bandwidth: float) -> Device:
-    return Device(name, flops, bandwidth, kind="cuda", architecture=architecture)
+def _gpu(
+    name: str,
+    architecture: int,
+    bandwidth: float,
+    flops: float,
+    narrow: float,
+    tf32: float = 0.0,
+) -> Device:
+    return Device(
+        name, flops, bandwidth, kind="cuda", architecture=architecture,
+        narrow_flops_per_second=narrow, tf32_flops_per_second=tf32,
+    )  # fmt: skip
 
 
 DEVICES = {
     device.name: device
     for device in (
         NATIVE_CPU,
-        _gpu("v100", 70, 15.7e12, 900e9),
-        _gpu("v100-32gb", 70, 15.7e12, 900e9),
-        _gpu("t4", 75, 8.1e12, 300e9),
-        _gpu("a100", 80, 19.5e12, 2039e9),
-        _gpu("a100-40gb", 80, 19.5e12, 1555e9),
-        _gpu("rtx-3090", 86, 35.6e12, 936e9),
-        _gpu("l4", 89, 30.3e12, 300e9),
-        _gpu("l40s", 89, 91.6e12, 864e9),
-        _gpu("rtx-4090", 89, 82.6e12, 1008e9),
-        _gpu("h100", 90, 67e12, 3350e9),
-        _gpu("h200", 90, 67e12, 4800e9),
-        _gpu("b200", 100, 75e12, 7700e9),
-        _gpu("rtx-5090", 120, 104.8e12, 1792e9),
+        _gpu("v100", 70, 900e9, 15.7e12, 125e12),
+        _gpu("v100-32gb", 70, 900e9, 15.7e12, 125e12),
+        _gpu("t4", 75, 300e9, 8.1e12, 65e12),
+        _gpu("a100", 80, 2039e9, 19.5e12, 312e12, 156e12),
+        _gpu("a100-40gb", 80, 1555e9, 19.5e12, 312e12, 156e12),
+        _gpu("rtx-3090", 86, 936e9, 35.6e12, 71e12, 35.6e12),
+        _gpu("l4", 89, 300e9, 30.3e12, 121e12, 60e12),
+        _gpu("l40s", 89, 864e9, 91.6e12, 362e12, 183e12),
+        _gpu("rtx-4090", 89, 1008e9, 82.6e12, 165e12, 82.6e12),
+        _gpu("h100", 90, 3350e9, 67e12, 989e12, 494e12),
+        _gpu("h200", 90, 4800e9, 67e12, 989e12, 494e12),
+        _gpu("b200", 100, 7700e9, 75e12, 2250e12, 1125e12),
+        _gpu("rtx-5090", 120, 1792e9, 104.8e12, 209e12, 104.8e12),
     )
 }
-"""Peaks of the vendor's data sheets, not measurements: float32 without tensor cores, and memory
-bandwidth; V100 SXM2 (16 GB, but for ``v100-32gb``), A100 SXM (80 GB, but for ``a100-40gb``), L40S,
-H100 SXM, H200 SXM, B200 SXM. Their memory is in graphc/ir/device_memory.py."""
+"""Peaks of the vendor's data sheets, not measurements: memory bandwidth, float32 without tensor
+cores, and dense products on them, of 16-bit operands with float32 sums and of TF32; V100 SXM2
+(16 GB, but for ``v100-32gb``), A100 SXM (80 GB, but for ``a100-40gb``), L40S, H100 SXM, H200 SXM,
+B200 SXM. Their memory is in graphc/ir/device_memory.py."""
 
 
 def find_device(name: str) -> Device:

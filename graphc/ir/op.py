@@ -259,6 +259,11 @@ class Op:
         outputs = [value.type for value in node.outputs if is_16_bit(value)]
         return tuple(_widened(type) for type in (*prepared, *outputs, *scratch))
 
+    @property
+    def contracts(self) -> bool:
+        """Whether the work is sums of products, which tensor cores compute."""
+        return self.multiplies or self.convolves
+
     def cost(self, node: Node) -> Cost:
         """The work of one node on contiguous operands."""
         read = sum(value.type.bytes for value in node.inputs)

@@ -90,6 +90,10 @@ class TiledAttention(Op):
     products: int
     """How many products of (rows x columns) elements a node computes."""
 
+    @property
+    def contracts(self) -> bool:
+        return True
+
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
         """The operands q, k and v."""
         raise NotImplementedError

@@ -12,18 +12,22 @@ from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node
 from graphc.ir.types import Layout, contiguous_strides
 from graphc.plans.costs import MeasuredCosts, node_key
-from graphc.plans.memory_plan import Recomputation
+from graphc.plans.memory_plan import MemoryPlan, Recomputation
 
 
-def seconds(node: Node, device: Device) -> float:
-    """The seconds of a node by the roofline, the longer of computing and moving; 0 for a view."""
+def seconds(node: Node, device: Device, tf32: bool = False) -> float:
+    """The seconds of a node by the roofline, the longer of computing and moving; 0 for a view.
+
+    Sums of products run at the rate of tensor cores where those take the operands; `tf32` says
+    whether they take float32."""
     viewed = node.viewed
     if viewed is not None:
         in_one_piece = Layout(0, contiguous_strides(viewed.type))
         if node.op.view(node, in_one_piece) is not None:
             return 0.0
     cost = node.op.cost(node)
-    return device.seconds(cost.flops, cost.bytes_read + cost.bytes_written)
+    rate = device.product_rate(node.inputs[0].type.dtype, tf32) if node.op.contracts else None
+    return device.seconds(cost.flops, cost.bytes_read + cost.bytes_written, rate)
 
 
 @dataclass(frozen=True)
@@ -36,15 +40,25 @@ class CostModel:
 
     device: Device = CPU
     measured: MeasuredCosts | None = None
+    tf32: bool = False
+    """Whether products may round float32 operands to 10 bits."""
+
+    @classmethod
+    def of(
+        cls, plan: MemoryPlan, device: Device | None = None, measured: MeasuredCosts | None = None
+    ) -> CostModel:
+        """The model of a plan's nodes, on the plan's device unless another one is given."""
+        return cls(device or plan.device, measured, plan.settings.get("precision") == "tf32")
 
     def seconds(self, node: Node) -> float:
         """How long one run of the node's kernel takes."""
         if self.measured is None:
-            return seconds(node, self.device)
+            return seconds(node, self.device, self.tf32)
         found = self._measured_seconds.get(node_key(node))
         if found is not None:
             return found
-        return self._op_ratios.get(node.op.name, self._ratio) * seconds(node, self.device)
+        ratio = self._op_ratios.get(node.op.name, self._ratio)
+        return ratio * seconds(node, self.device, self.tf32)
 
     @cached_property
     def _measured_seconds(self) -> Mapping[str, float]:

@@ -205,12 +205,19 @@ def _alignment(given: object) -> int:
         raise PlanFileError(f"alignment: {error}; {CURE}") from None
 
 
+TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")
+"""Rates that are left out where a device has none."""
+
+
 def _device_object(device: Device) -> dict[str, Any]:
     """The profile without kernels that go without saying, as versions wrote it that had no others:
     so their files have the same checksum."""
     content = asdict(device)
     if device.kernels == _unsaid_kernels(device.kind):
         del content["kernels"]
+    for name in TENSOR_RATES:
+        if not content[name]:
+            del content[name]
     return content
 
 
@@ -220,7 +227,8 @@ def _unsaid_kernels(kind: object) -> Kernels:
 
 def _device(given: object) -> Device:
     if isinstance(given, dict):
-        given = {"kernels": _unsaid_kernels(given.get("kind")), **given}
+        unsaid = {"kernels": _unsaid_kernels(given.get("kind")), **dict.fromkeys(TENSOR_RATES, 0.0)}
+        given = {**unsaid, **given}
     found = READER.record(given, [field.name for field in fields(Device)], "device")
     device = Device(
         READER.text_of(found["name"], "device.name"),
@@ -230,6 +238,7 @@ def _device(given: object) -> Device:
         _kind(found["kind"]),
         READER.whole(found["architecture"], "device.architecture"),
         _kernels(found["kernels"]),
+        *(READER.number(found[name], f"device.{name}") for name in TENSOR_RATES),
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):

@@ -19,7 +19,7 @@ class Clock:
 
 def estimated(plan: MemoryPlan, costs: CostModel | None = None) -> Clock:
     """What a cost model gives each node, by default the roofline of the plan's device."""
-    costs = costs or CostModel(plan.device)
+    costs = costs or CostModel.of(plan)
     return Clock(str(costs), tuple(costs.seconds(node) for node in plan.graph.nodes))
 
 

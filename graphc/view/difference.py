@@ -92,7 +92,7 @@ def _by_stage(before: MemoryPlan, after: MemoryPlan) -> list[str]:
 
 def _stage(plan: MemoryPlan, phase: str) -> tuple[str, str, str]:
     """How many nodes a stage has, what they take, and the most bytes live at one of them."""
-    costs, nodes = CostModel(plan.device), plan.graph.nodes
+    costs, nodes = CostModel.of(plan), plan.graph.nodes
     steps = [step for step, node in enumerate(nodes) if node.phase == phase]
     seconds = sum(costs.seconds(nodes[step]) for step in steps)
     live = max((plan.live_profile[step] for step in steps), default=0)

@@ -27,7 +27,7 @@ def explain_value(plan: MemoryPlan, value: Value, costs: CostModel | None = None
     aliases = Aliases(plan)
     return [
         _what(plan, value),
-        *_why_kept(plan, value, aliases, costs or CostModel(plan.device)),
+        *_why_kept(plan, value, aliases, costs or CostModel.of(plan)),
         *_readers(plan, value),
         *_place(plan, value),
     ]

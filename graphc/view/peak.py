@@ -153,7 +153,7 @@ def peak_of(plan: MemoryPlan, costs: CostModel | None = None) -> Peak:
         arena_bytes=plan.arena_bytes,
         bytes_by_kind=dict(sorted(totals.items(), key=lambda entry: -entry[1])),
         buffers=[_live(plan, b, step) for b in plan.live_at(step) if b.kind != "state"],
-        ops=_by_op(plan, step, costs or CostModel(plan.device)),
+        ops=_by_op(plan, step, costs or CostModel.of(plan)),
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from graphc.errors import OptionError
 from graphc.ir.device import DEVICES, NATIVE_CPU, Device, find_device
+from graphc.ir.types import bfloat16, float16, float32, float64
 
 
 def test_the_roofline_is_the_larger_of_computing_and_moving():
@@ -13,11 +14,21 @@ def test_the_roofline_is_the_larger_of_computing_and_moving():
     assert device.seconds(0, 0) == 0.0
 
 
+def test_products_run_at_the_rate_of_their_operands():
+    h200, cpu = find_device("h200"), find_device("cpu")
+    assert h200.product_rate(bfloat16) == h200.product_rate(float16) == 989e12
+    assert h200.product_rate(float32) == h200.product_rate(float64) == 67e12
+    assert h200.product_rate(float32, tf32=True) == 494e12
+    assert h200.product_rate(float64, tf32=True) == 67e12
+    assert cpu.product_rate(bfloat16) == cpu.product_rate(float32) == cpu.flops_per_second
+    assert h200.seconds(1000, 0, 10.0) == 100.0
+
+
 def test_profiles_have_their_names_and_grow_with_the_generations():
     assert find_device("cpu") is NATIVE_CPU
     assert all(device.name == name for name, device in DEVICES.items())
     generations = [find_device(name) for name in ("cpu", "v100", "a100", "h100", "h200")]
-    for rate in ("flops_per_second", "bytes_per_second"):
+    for rate in ("flops_per_second", "bytes_per_second", "narrow_flops_per_second"):
         rates = [getattr(device, rate) for device in generations]
         assert rates == sorted(rates)
 

@@ -44,6 +44,17 @@ def test_without_measurements_it_is_the_roofline(device):
     assert CostModel().seconds(product) == max(flops / 1e11, moved / 2e10)
 
 
+def test_products_take_the_rate_of_tensor_cores():
+    """Of 16-bit operands, and of float32 ones where those may be rounded."""
+    a, b = (g.input(name, (2048, 2048)) for name in "ab")
+    loss = g.mean(g.matmul(a, b))
+    for precision, rate in (("fp32", 67e12), ("tf32", 494e12), ("bf16", 989e12)):
+        plan = g.plan(outputs=[loss], device="h200", precision=precision)
+        (product,) = (n for n in plan.graph.nodes if n.op.name == "matmul")
+        assert CostModel.of(plan).seconds(product) == 2 * 2048**3 / rate
+        assert plan.settings.get("costs") is None
+
+
 @pytest.mark.parametrize(("rows", "lookups", "read"), [(50_000, 24, 24), (8, 24, 8)])
 def test_a_lookup_is_charged_for_the_rows_it_reads(rows, lookups, read):
     """Each row once, so no more than there are: a table of 50,000 rows costs what 24 of them do."""

@@ -119,7 +119,7 @@ def _bound(
     declines: Callable[[Request], None],
 ) -> Iterator[BoundCall]:
     room = gpu_workspace(node, plan.device, plan.strided)
-    starts, end = _starts(plan, node, address, [type.bytes for type in room.types])
+    starts, end = workspace_starts(plan, node, address, [type.bytes for type in room.types])
     own = {value: places[value] for value in (*node.inputs, *node.outputs)}
     for number, (value, start) in enumerate(zip(room.copies, starts, strict=False)):
         copy = Scratch(number)
@@ -193,7 +193,9 @@ def _by_cudnn(
     return []
 
 
-def _starts(plan: MemoryPlan, node: Node, address: int, sizes: list[int]) -> tuple[list[int], int]:
+def workspace_starts(
+    plan: MemoryPlan, node: Node, address: int, sizes: Sequence[int]
+) -> tuple[list[int], int]:
     """Addresses of the tensors of a node's workspace, and the end of the last one."""
     if not sizes:
         return [], address

@@ -1,0 +1,184 @@
+"""How long a step of a plan takes on a GPU by a model, call by call; no GPU is needed.
+
+Each call of a step takes the longer of computing and moving, at parts of the device's peaks that
+good kernels reach, and costs a launch inside a CUDA graph. Left out are caches, blocks that do not
+fill the device, and how good the kernels are that graphc itself writes. So the figures say where
+time goes and what a change would save, not how long a step takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphc.codegen.cudnn_request import ATTENTION, ConvolutionRequest, Request
+from graphc.codegen.products.gemm import COMPUTE_32F_FAST_TF32
+from graphc.codegen.workspace import gpu_workspace
+from graphc.ir.device import Device
+from graphc.ir.graph import Node
+from graphc.ir.types import ROW_BYTES, DType
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.gpu.bind import BoundGemm, BoundPlan, Work, bind, workspace_starts
+from graphc.runtime.gpu.cudnn import Cudnn, Plan
+from graphc.runtime.gpu.places import places_of_plan
+
+MEMORY_PART = 0.85
+"""The part of peak bandwidth that kernels reach which read and write once."""
+
+PRODUCT_PART, ATTENTION_PART = 0.65, 0.4
+"""The parts of peak arithmetic that large products reach, and attention on tensor cores."""
+
+UNALIGNED_PART = 0.2
+"""That of 16-bit products whose rows do not begin at multiples of 16 bytes."""
+
+PLAIN_PART = 0.2
+"""The part of peak float32 arithmetic that kernels reach which are written to be right."""
+
+LAUNCH_SECONDS = 2.5e-6
+"""What a call costs inside a CUDA graph beside its work."""
+
+ADDRESS = 0x7F00_0000_0000
+"""Where the arena is taken to lie."""
+
+KINDS = ("products", "convolutions", "attention", "other kernels", "launches")
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """All nodes of one op: the calls that they make, and their seconds, launches included."""
+
+    op: str
+    nodes: int
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """The modelled seconds of a step by kind of work, one of `KINDS`, and by op, the longest
+    first."""
+
+    by_kind: Mapping[str, float]
+    by_op: tuple[OpTime, ...]
+    calls: int
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return math.fsum(self.by_kind.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as an object."""
+        return {
+            "seconds": self.seconds,
+            "calls": self.calls,
+            "seconds_by_kind": dict(self.by_kind),
+            "by_op": [
+                {"op": t.op, "nodes": t.nodes, "calls": t.calls, "seconds": t.seconds}
+                for t in self.by_op
+            ],
+        }
+
+
+def model_step(plan: MemoryPlan, with_cudnn: bool = True) -> StepModel:
+    """The modelled step of a plan for a GPU; `with_cudnn` takes it that cuDNN is there, and serves
+    what it is asked for."""
+    tf32 = plan.settings.get("precision") == "tf32"
+    places = places_of_plan(plan, ADDRESS)
+    works = bind(plan, ADDRESS, tf32, AnyEngine() if with_cudnn else None)
+    by_kind = dict.fromkeys(KINDS, 0.0)
+    by_op: dict[str, list[tuple[int, int, float]]] = {}
+    for work in works:
+        sizes = {places[v].address: v.type.bytes for n in work.nodes for v in n.inputs + n.outputs}
+        for node in work.nodes:
+            sizes |= _scratch(plan, node)
+        times = list(_times(work, plan.device, sizes))
+        for kind, seconds in (*times, ("launches", LAUNCH_SECONDS * len(work.calls))):
+            by_kind[kind] += seconds
+        spent = LAUNCH_SECONDS * len(work.calls) + sum(seconds for _, seconds in times)
+        entry = (len(work.nodes), len(work.calls), spent)
+        by_op.setdefault(work.nodes[0].op.name, []).append(entry)
+    found = []
+    for op, entries in by_op.items():
+        nodes, calls, seconds_of = zip(*entries, strict=True)
+        found.append(OpTime(op, sum(nodes), sum(calls), math.fsum(seconds_of)))
+    longest_first = tuple(sorted(found, key=lambda time: -time.seconds))
+    return StepModel(by_kind, longest_first, sum(len(work.calls) for work in works))
+
+
+class AnyEngine(Cudnn):
+    """Serves every request, and needs no workspace for it: what cuDNN is taken for."""
+
+    def __init__(self) -> None:
+        pass  # there is no library
+
+    def build(self, request: Request, workspace_bytes: int) -> Plan:
+        """A plan that nothing can run."""
+        return Plan(request, None, 0, 0, {})
+
+
+def _scratch(plan: MemoryPlan, node: Node) -> dict[int, int]:
+    """Address → bytes of each tensor of a node's workspace."""
+    sizes = [type.bytes for type in gpu_workspace(node, plan.device, plan.strided).types]
+    starts, _ = workspace_starts(plan, node, ADDRESS, sizes)
+    return dict(zip(starts, sizes, strict=True))
+
+
+def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tuple[str, float]]:
+    """The kind of each call and its seconds, without the launch; and what a node's kernels compute
+    longer than they move."""
+    node, moving = work.nodes[0], 0.0
+    for call in work.calls:
+        if isinstance(call, BoundGemm):
+            yield _kind(node, "products"), _product_seconds(call, device)
+        elif isinstance(call, BoundPlan):
+            yield _kind(node, "convolutions"), _request_seconds(call.plan.request, node, device)
+        else:
+            moved = sum(sizes.get(a, 0) for a in call.arguments if isinstance(a, int))
+            moving += moved / (device.bytes_per_second * MEMORY_PART)
+    kernels = [call for call in work.calls if not isinstance(call, BoundGemm | BoundPlan)]
+    is_alone = len(kernels) == len(work.calls)  # else the flops are those of a library's calls
+    flops = sum(n.op.cost(n).flops for n in work.nodes) if is_alone else 0
+    computing = flops / (device.flops_per_second * PLAIN_PART)
+    yield _kind(node, "other kernels"), max(moving, computing)
+
+
+def _kind(node: Node, otherwise: str) -> str:
+    if node.op.convolves:
+        return "convolutions"
+    return "attention" if node.op.name in ATTENTION else otherwise
+
+
+def _product_seconds(call: BoundGemm, device: Device) -> float:
+    gemm = call.gemm
+    matrices = (gemm.first, gemm.second, gemm.c)
+    narrow = [m for m in matrices if m.dtype.itemsize == 2]
+    is_aligned = all(m.leading * m.dtype.itemsize % ROW_BYTES == 0 for m in narrow)
+    rate = device.product_rate(gemm.first.dtype, gemm.compute == COMPUTE_32F_FAST_TF32)
+    shapes = ((gemm.m, gemm.k), (gemm.k, gemm.n), (gemm.m, gemm.n))
+    moved = sum(
+        m.dtype.itemsize * rows * columns * (gemm.batch if m.stride else 1)
+        for m, (rows, columns) in zip(matrices, shapes, strict=True)
+    )
+    moved += round(gemm.beta) * gemm.batch * gemm.m * gemm.n * gemm.c.dtype.itemsize
+    flops = 2 * gemm.batch * gemm.m * gemm.n * gemm.k
+    part = PRODUCT_PART if is_aligned else UNALIGNED_PART
+    return _longer(device, flops, moved, rate * part)
+
+
+def _request_seconds(request: Request, node: Node, device: Device) -> float:
+    tensors = request.tensors.values()
+    moved = sum(math.prod(t.shape) * t.dtype.itemsize for t in tensors)
+    flops = node.op.cost(node).flops
+    is_convolution = isinstance(request, ConvolutionRequest)
+    dtype: DType = next(iter(tensors)).dtype
+    rate = device.product_rate(dtype, is_convolution and getattr(request, "tf32", False))
+    return _longer(
+        device, flops, moved, rate * (PRODUCT_PART if is_convolution else ATTENTION_PART)
+    )
+
+
+def _longer(device: Device, flops: float, moved: float, rate: float) -> float:
+    return max(flops / rate, moved / (device.bytes_per_second * MEMORY_PART))
