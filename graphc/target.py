@@ -37,6 +37,9 @@ class Target:
     """Whether maps of convolutions had better lie with their channels innermost."""
     prefers_filters_last: ClassVar[bool] = False
     """Whether their weights had better, too, with the gradients and moments of these."""
+    prefers_heads_inside: ClassVar[bool] = False
+    """Whether what fused attention writes had better lie as what it reads, heads inside of
+    positions."""
     pads_rows: ClassVar[bool] = False
     """Whether rows of 16-bit products had better begin at multiples of 16 bytes."""
     fuses: ClassVar[bool] = False

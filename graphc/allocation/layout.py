@@ -26,6 +26,7 @@ from graphc.ir.types import (
 )
 from graphc.ops.choice import Cast
 from graphc.ops.elementwise import Elementwise
+from graphc.ops.fused_attention import TiledAttention
 from graphc.target import Target
 
 Strides = tuple[int, ...]
@@ -42,6 +43,8 @@ def layouts(graph: Graph, target: Target) -> dict[Value, Strides]:
         preferences.append(_channels_last)
         filters = graph.states if target.prefers_filters_last else ()
         chosen.own |= {s: channels_last_strides(s.type) for s in filters if _differs(s.type)}
+    if target.prefers_heads_inside:
+        preferences.append(_heads_inside)
     if target.pads_rows:
         preferences.append(_padded)
     if preferences:
@@ -101,6 +104,19 @@ def _channels_last(node: Node, type: TensorType, operands: _Operands) -> Strides
     if not _differs(type) or not (node.op.on_maps or _any_channels_last(operands)):
         return None
     return channels_last_strides(type)
+
+
+def _heads_inside(node: Node, type: TensorType, operands: _Operands) -> Strides | None:
+    """What fused attention writes lies as its operands do: where those are parts of one projection,
+    with the heads of a position side by side, the next product reads it as it lies."""
+    if not isinstance(node.op, TiledAttention) or type.rank != 4:
+        return None
+    _, heads, rows, width = type.shape
+    for other, strides in operands:
+        if other.shape[:3] == type.shape[:3] and other.rank == 4 and strides[2] > strides[1]:
+            step = type.dtype.itemsize * width
+            return (step * heads * rows, step, step * heads, type.dtype.itemsize)
+    return None
 
 
 def _padded(node: Node, type: TensorType, operands: _Operands) -> Strides | None:

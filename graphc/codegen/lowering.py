@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from graphc.codegen.attention import ops as attention
 from graphc.codegen.convolution import ops as convolution
 from graphc.codegen.elementwise import ops as elementwise
 from graphc.codegen.elementwise.kernel import elementwise as elementwise_kernel
 from graphc.codegen.elementwise.program import Each
 from graphc.codegen.families import (
-    attention,
     axis_map,
     interpolate,
     lookup,

@@ -34,6 +34,7 @@ class CudaTarget(Target, kind="cuda"):
     """The alignment that cuBLAS asks of a workspace."""
     prefers_channels_last: ClassVar[bool] = True
     prefers_filters_last: ClassVar[bool] = True
+    prefers_heads_inside: ClassVar[bool] = True
     pads_rows: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
     has_epilogues: ClassVar[bool] = True

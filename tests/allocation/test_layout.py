@@ -145,6 +145,30 @@ def test_graphs_without_convolutions_have_none(network):
     assert layouts(planned(network).graph, target_of(H200)) == {}
 
 
+@pytest.mark.parametrize("options", [{}, {"recompute": "sublinear"}, {"allocate": "none"}], ids=str)
+def test_what_fused_attention_writes_lies_as_the_projection(options):
+    """So the heads of a position are one row of the next product's operand, without a copy."""
+    sizes = {"layers": 2, "width": 32, "heads": 2, "seq_len": 16, "batch": 2, "vocab": 50}
+    loss = g.models.gpt2(**sizes, drop=0.0, attention="fused")
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), device="cuda", **options)
+    written = 0
+    for node in plan.graph.nodes:
+        assert node.op.name != "reshape" or plan.placements[node.output].how == "view"
+        if node.op.name in ("attention", "attention_gradient"):
+            for value in node.outputs:
+                if value.type.rank == 4:
+                    _, heads, rows, _ = plan.strided[value]
+                    assert rows > heads
+                    written += 1
+    assert written >= 2 * (1 + 3)
+
+
+def test_heads_that_lie_outside_of_positions_stay_there():
+    q, k, v = (g.input(name, (2, 3, 8, 16)) for name in "qkv")
+    plan = g.plan(outputs=[g.attention(q, k, v, form="fused")], device="cuda")
+    assert not plan.strided
+
+
 def test_attention_stays_row_major_beside_a_convolution():
     """The patches of a vision transformer are maps; its heads are not."""
     plan = planned(lambda: vit(batch=2, image=16, patch=4, layers=1, width=16, heads=2, classes=3))

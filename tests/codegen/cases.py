@@ -89,6 +89,13 @@ SHARED = ((1, 4, 70, 8), (1, 2, 40, 8), (1, 2, 40, 8))
 """Two heads of queries for each of keys, and more rows than columns."""
 QUERIES, KEYS, VALUES = (1, 2, 37, 72), (1, 2, 101, 72), (1, 2, 101, 40)
 """Several tiles of rows and of columns, and rows of more than one chunk."""
+TILES = (
+    ((1, 1, 130, 16), (1, 1, 150, 16), (1, 1, 150, 24)),
+    ((1, 1, 70, 20), (1, 1, 90, 20), (1, 1, 90, 6)),
+    ((1, 1, 17, 128), (1, 1, 35, 128), (1, 1, 35, 128)),
+)
+"""Several blocks that own rows or columns; rows that are no whole packs; rows of the most elements
+on tensor cores."""
 BACK = ((1, 2, 37, 40), QUERIES, KEYS, VALUES, (1, 2, 37, 40), (1, 2, 37))
 
 LONG = [
@@ -106,6 +113,18 @@ LONG = [
         "attention_gradient", direct(fused_attention.AttentionGradient, CAUSAL),
         (*((1, 1, 66, 8),) * 5, (1, 1, 66)),
     ),
+    *[
+        long(name, direct(op, CAUSAL), shapes)
+        for queries, keys, values in TILES
+        for name, op, shapes in (
+            ("attention", fused_attention.Attention, (queries, keys, values)),
+            (
+                "attention_gradient", fused_attention.AttentionGradient,
+                ((*queries[:3], values[3]), queries, keys, values, (*queries[:3], values[3]),
+                 queries[:3]),
+            ),
+        )
+    ],
     *[
         long(
             name, direct(op, a), shapes, (*(FLOAT,) * (len(shapes) - 1), kind),

@@ -62,6 +62,57 @@ static unsigned __ballot_sync(unsigned, bool vote) {
     return mask;
 }
 
+// Tensor cores: what PTX says of ldmatrix, of mma.m16n8k16 and of the copies to shared memory, which are
+// done at once here.
+template <bool TRANSPOSED> static void load_matrices(unsigned (&part)[4], const void *row) {
+    static const void *rows[MOST_THREADS];
+    rows[threadIdx.x] = row;
+    __syncthreads();
+    const unsigned first = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
+    for (unsigned matrix = 0; matrix < 4; ++matrix) {
+        unsigned short halves[2];
+        for (unsigned half = 0; half < 2; ++half) {
+            const unsigned line = lane / 4, column = lane % 4 * 2 + half;
+            const void *own = rows[first + matrix * 8 + (TRANSPOSED ? column : line)];
+            halves[half] = static_cast<const unsigned short *>(own)[TRANSPOSED ? line : column];
+        }
+        part[matrix] = unsigned(halves[1]) << 16 | halves[0];
+    }
+    __syncthreads();
+}
+static void load_fragments(unsigned (&part)[4], const void *row) { load_matrices<false>(part, row); }
+static void load_transposed(unsigned (&part)[4], const void *row) { load_matrices<true>(part, row); }
+
+template <class T> static float half_of(unsigned word, unsigned half) {
+    T number;
+    number.bits = word >> 16 * half;
+    return widen(number);
+}
+template <class T>
+static void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, T) {
+    static unsigned words[MOST_THREADS][6];
+    const unsigned own[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    memcpy(words[threadIdx.x], own, sizeof own);
+    __syncthreads();
+    const unsigned first = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
+    for (unsigned e = 0; e < 4; ++e) {
+        const unsigned row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        for (unsigned k = 0; k < 16; ++k) {
+            const unsigned thread = k % 8 / 2, register_of_a = row / 8 + k / 8 * 2;
+            const unsigned left = words[first + row % 8 * 4 + thread][register_of_a];
+            const unsigned right = words[first + column * 4 + thread][4 + k / 8];
+            sum[e] += half_of<T>(left, k % 2) * half_of<T>(right, k % 2);
+        }
+    }
+    __syncthreads();
+}
+static void copy_pack(void *target, const void *source, bool inside) {
+    if (inside) memcpy(target, source, 16);
+    else memset(target, 0, 16);
+}
+static void copies_sent() {}
+template <int LATER> static void copies_arrived() {}
+
 static int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 
 static float __uint_as_float(unsigned bits) {

@@ -83,37 +83,6 @@ def test_a_broken_kernel_is_found(right, wrong, tmp_path):
         check(case, case.arrays(), found, broken)
 
 
-BROKEN_ATTENTION = {
-    "no barriers": ("attention", "__syncthreads();", ""),
-    "earlier tiles are not corrected": ("attention", "result[i][t] *= kept", "result[i][t] *= 1"),
-    "sums are not corrected": ("attention", "total[i] * kept", "total[i]"),
-    "one more column is seen": ("attention", "column <= row +", "column <= 1 + row +"),
-    "a chunk is left out": ("attention", "chunk < 72u", "chunk < 64u"),
-    "the last tile is left out": ("attention_gradient", "at < 37u", "at < 32u"),
-    "no sum along rows": ("attention_gradient", "(reach[i] -", "(reach[i] - 0 *"),
-    "the first tile is left out": (
-        "attention_gradient",
-        "(base > 64u ?",
-        "(base < 101u ? 32u : base > 64u ?",
-    ),
-}
-
-
-@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_ATTENTION.values(), ids=BROKEN_ATTENTION)
-def test_broken_attention_is_found(op, right, wrong, tmp_path):
-    case = next(
-        c for c in CASES
-        if c.node.op.name == op and " long " in c.name and "causal float32 dense" in c.name
-    )  # fmt: skip
-    arrays = case.arrays()
-    found = generated(case.node, arrays)
-    kernels = kernels_in([found])
-    assert right in module_text(kernels)
-    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
-    with pytest.raises(AssertionError):
-        check(case, arrays, found, broken)
-
-
 RESAMPLING = {
     "the edge's share": ("adaptive_average_pool2d", "row < bottom", "row < bottom - 1"),
     "another share": ("adaptive_average_pool2d_gradient", "/ float(", "/ float(1 + "),

@@ -125,6 +125,78 @@ struct Min {
 
 constexpr unsigned WARP = 32;
 
+// Fragments of a warp on tensor cores, in the order of PTX's mma.m16n8k16: four registers of a 16 x 16
+// factor, two of a 16 x 8 one, four sums of their product. Of these a thread has the rows t / 4 and
+// t / 4 + 8 and the columns 2 * (t % 4) and the next one.
+#ifndef GRAPHC_HOST
+__device__ inline unsigned shared_address(const void *place) {
+    return unsigned(__cvta_generic_to_shared(place));
+}
+// Four 8 x 8 matrices, of which each thread names a row: those of matrix m are of threads 8 * m and up.
+__device__ inline void load_fragments(unsigned (&part)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(part[0]), "=r"(part[1]), "=r"(part[2]), "=r"(part[3])
+        : "r"(shared_address(row)) : "memory");
+}
+__device__ inline void load_transposed(unsigned (&part)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(part[0]), "=r"(part[1]), "=r"(part[2]), "=r"(part[3])
+        : "r"(shared_address(row)) : "memory");
+}
+#if __CUDA_ARCH__ >= 800
+#define MULTIPLY_FRAGMENTS(type, name) \
+    __device__ inline void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned b0, \
+                                              unsigned b1, type) { \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 {%0, %1, %2, %3}, " \
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
+    }
+MULTIPLY_FRAGMENTS(float16, "f16")
+MULTIPLY_FRAGMENTS(bfloat16, "bf16")
+// 16 bytes to shared memory, or zeros, while threads go on.
+__device__ inline void copy_pack(void *target, const void *source, bool inside) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+        :: "r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0) : "memory");
+}
+__device__ inline void copies_sent() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// All copies are there but those that were sent last, in so many groups.
+template <int LATER> __device__ inline void copies_arrived() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory");
+}
+#else // sm_75 has products of half the length, no bfloat16, and no copies of their own.
+__device__ inline void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned b0,
+                                          unsigned b1, float16) {
+    for (int half = 0; half < 2; ++half)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(half ? b1 : b0));
+}
+__device__ inline void copy_pack(void *target, const void *source, bool inside) {
+    using Words = Pack<unsigned, 4>;
+    *static_cast<Words *>(target) = inside ? *static_cast<const Words *>(source) : Words{};
+}
+__device__ inline void copies_sent() {}
+template <int LATER> __device__ inline void copies_arrived() {}
+#endif
+#endif
+
+// Two numbers in 16 bits each, the first one low.
+template <class T> __device__ inline unsigned pair_of(float first, float second, T) {
+    T low, high;
+    narrow(first, low);
+    narrow(second, high);
+    return unsigned(high.bits) << 16 | low.bits;
+}
+
+// One number of the four threads that have the same rows of fragments, given to all of them.
+template <class Combine> __device__ inline float across_quad(float value) {
+    for (unsigned lane = 1; lane < 4; lane *= 2)
+        value = Combine::combine(value, __shfl_xor_sync(0xffffffffu, value, lane));
+    return value;
+}
+
 // One number of a team of TEAM consecutive threads, a power of two from a warp up, given to all of
 // them. All threads of the block must call it. The order of operands depends on TEAM alone.
 template <class Combine, unsigned TEAM, class T> __device__ inline T across_row(T value) {

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from graphc.codegen.attention import tensor_cores
 from graphc.codegen.cudnn_request import ATTENTION, ConvolutionRequest, Request
 from graphc.codegen.products.gemm import COMPUTE_32F_FAST_TF32
 from graphc.codegen.workspace import gpu_workspace
@@ -27,8 +28,16 @@ from graphc.runtime.gpu.places import places_of_plan
 MEMORY_PART = 0.85
 """The part of peak bandwidth that kernels reach which read and write once."""
 
-PRODUCT_PART, ATTENTION_PART = 0.65, 0.4
-"""The parts of peak arithmetic that large products reach, and attention on tensor cores."""
+PRODUCT_PART = 0.65
+"""The part of peak arithmetic that large products reach."""
+
+ATTENTION_PART, OWN_ATTENTION_PART = 0.4, 0.25
+"""Those of cuDNN's attention, and of graphc's own on tensor cores, which has no instructions of
+Hopper's own."""
+
+OWN_PRODUCTS = 7 / 5
+"""What the gradient of attention computes in own kernels over what it has to: two of its five
+products of a tile are made twice, so that nothing is added by atomics."""
 
 UNALIGNED_PART = 0.2
 """That of 16-bit products whose rows do not begin at multiples of 16 bytes."""
@@ -140,8 +149,13 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
             moving += moved / (device.bytes_per_second * MEMORY_PART)
     kernels = [call for call in work.calls if not isinstance(call, BoundGemm | BoundPlan)]
     is_alone = len(kernels) == len(work.calls)  # else the flops are those of a library's calls
-    flops = sum(n.op.cost(n).flops for n in work.nodes) if is_alone else 0
-    computing = flops / (device.flops_per_second * PLAIN_PART)
+    flops: float = sum(n.op.cost(n).flops for n in work.nodes) if is_alone else 0
+    rate = device.flops_per_second * PLAIN_PART
+    if node.op.name in ATTENTION:
+        flops *= OWN_PRODUCTS if node.op.name == "attention_gradient" else 1
+        if tensor_cores.take(node):
+            rate = device.product_rate(node.inputs[0].type.dtype) * OWN_ATTENTION_PART
+    computing = flops / rate
     yield _kind(node, "other kernels"), max(moving, computing)
 
 

@@ -71,8 +71,9 @@ CASES = {
     "gpt2, fused attention": (
         fused_gpt2, g.optim.AdamW(1e-2), {"recompute": "sublinear"}, 1e-8
     ),
+    # Not Adam's: a bias of keys has a gradient of 0 but for rounding, which Adam would make a step.
     "gpt2, fused attention, bf16": (
-        lambda: fused_gpt2("float32"), g.optim.AdamW(1e-2), {"precision": "bf16"}, 5e-2
+        lambda: fused_gpt2("float32"), g.optim.SGD(0.5), {"precision": "bf16"}, 1e-2
     ),
     "gpt2, clipped, recomputed": (
         small_gpt2, g.optim.AdamW(1e-2), {"clip_norm": 0.1, "recompute": "sublinear"}, 1e-8
@@ -149,6 +150,13 @@ def test_all_strategies_have_the_same_bits(network, folder):
         {"recompute": "optimal"}, {"reorder": False},
     ):  # fmt: skip
         assert trained(plan_of(network, **options), folder)[:2] == expected, options
+
+
+def test_attention_on_tensor_cores_has_the_same_bits(folder):
+    options = {"network": lambda: fused_gpt2("float32"), "precision": "bf16"}
+    expected = trained(plan_of(**options), folder)[:2]
+    for strategy in ({"allocate": "none"}, {"recompute": "sublinear"}, {"recompute": "recursive"}):
+        assert trained(plan_of(**options, **strategy), folder)[:2] == expected, strategy
 
 
 @pytest.mark.parametrize("network", [small_convolutions, small_gpt2, branches])

@@ -1,0 +1,1 @@
+"""Kernels of fused attention and its gradient."""

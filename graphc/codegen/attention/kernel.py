@@ -1,0 +1,221 @@
+"""What kernels of fused attention have in common: their operands, what a row sees, and the loop of
+a block that owns some rows of queries, or some keys, through tiles of the others.
+
+Where heads of queries share keys, a block that owns queries reads the keys of its share. One that
+owns keys goes through the queries of every head that shares them, one head after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from graphc.codegen.node_calls import Argument, Launch, Scratch
+from graphc.codegen.text.access import indented, parameters
+from graphc.codegen.text.kernel import ENTRY, named
+from graphc.codegen.text.operands import Operand, Places, offset, operand, row_major, widest_index
+from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
+from graphc.ir.graph import Node, Value
+from graphc.ir.types import DType, bool_, float64
+
+OF_KEYS = ("k", "v", "dk", "dv")
+"""Operands whose heads are those of keys."""
+
+Axis = Literal["rows", "columns"]
+"""Rows of queries, or columns of scores, which are keys."""
+
+
+class AttentionKernel:
+    """Writes parts of a kernel's text: a block owns a tile of one axis and goes through tiles of
+    the other one. Subclasses set the sizes."""
+
+    owned_tile: int
+    """How many rows, or columns, a block owns."""
+    other_tile: int
+    """How many of the others it meets at a time."""
+    block: int
+    """Threads of a block."""
+
+    def __init__(self, node: Node, places: Places, owned: Axis) -> None:
+        named_values = {**node.named_inputs(), **node.named_outputs()}
+        values = {name: v for name, v in named_values.items() if not isinstance(v, tuple)}
+        self.operands = {
+            name: operand(name, value, places[value], value.shape) for name, value in values.items()
+        }
+        q, k, v = (values[name].shape for name in "qkv")
+        self.mask: Value | None = None
+        if len(node.inputs) == len(node.op.inputs):
+            self.mask = values["mask"] = node.inputs[-1]
+            full = (*q[:3], k[2])
+            self.operands["mask"] = operand("mask", self.mask, places[self.mask], full)
+        self.values = values
+        self.scratch: dict[str, Scratch] = {}
+        self.heads = q[:2]
+        self.blocks_of = q[:2] if owned == "rows" else k[:2]
+        """Batch and heads of what the blocks own."""
+        self.shared = q[1] // k[1]
+        """How many heads of queries share one of keys."""
+        self.extents: dict[str, int] = {"rows": q[2], "columns": k[2]}
+        self.owned_axis: Axis = owned
+        self.other_axis: Axis = "columns" if owned == "rows" else "rows"
+        self.owned, self.others = self.extents[owned], self.extents[self.other_axis]
+        self.widths = {"q": q[3], "k": k[3], "v": v[3], "y": v[3], "dy": v[3]}
+        self.widths |= {f"d{name}": self.widths[name] for name in "qkv"}
+        self.attributes = node.attributes
+        self.held: DType = arithmetic_dtype(values["q"].type.dtype)
+        self.real = C_TYPES[self.held]
+
+    def with_along(self, along: Scratch) -> None:
+        """Make the sums of dy · y along rows an operand."""
+        shape = (*self.heads, self.extents["rows"])
+        self.operands["along"] = Operand("along", self.held, row_major(shape), along)
+        self.scratch["along"] = along
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The name of the mask, if there is one."""
+        return () if self.mask is None else ("mask",)
+
+    @property
+    def adds_mask(self) -> bool:
+        """Whether the mask is of floats."""
+        return self.mask is not None and self.mask.type.dtype != bool_
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of C's functions for the dtype of the arithmetic."""
+        return "" if self.held == float64 else "f"
+
+    def number(self, value: float) -> str:
+        """A number as a literal of the arithmetic's dtype."""
+        return literal(value, self.held)
+
+    def at(self, name: str, place: str, column: str | None = None) -> str:
+        """C++ for an element of an operand, in the block's head."""
+        o = self.operands[name]
+        last = offset((place, column), o.strides[2:]) if column else offset((place,), o.strides[2:])
+        return f"{name}[{name}_head + {last}]"
+
+    def heads_of(self, names: Sequence[str]) -> list[str]:
+        """Statements for where the block's head starts in each operand."""
+        return [
+            f"const Index {name}_head = "
+            f"{offset(('batch', self._head_of(name)), self.operands[name].strides[:2])};"
+            for name in names
+        ]
+
+    def _head_of(self, name: str) -> str:
+        """The name of the number of an operand's head."""
+        if self.shared == 1:
+            return "head"
+        return "key_head" if name in OF_KEYS else "query_head"
+
+    def seen(self) -> str:
+        """C++ for whether the row sees the column."""
+        a, rows, columns = self.attributes, self.extents["rows"], self.extents["columns"]
+        seen, shift = f"row < {rows}u && column < {columns}u", a.shift(rows, columns)
+        if shift is not None:
+            seen += f" && column <= row + {shift}u"
+        if self.mask is not None and not self.adds_mask:
+            seen += f" && {self.at('mask', 'row', 'column')}"
+        return seen
+
+    def added(self) -> list[str]:
+        """The statement that reads what a mask of floats adds to a score."""
+        if not self.adds_mask:
+            return []
+        read = f"widen({self.at('mask', 'row', 'column')})"
+        return [f"const {self.real} added = seen ? {read} : {self.number(0.0)};"]
+
+    def launch(
+        self,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        shared: Sequence[str],
+        before: Sequence[str],
+        first: Sequence[str],
+        each: Sequence[str],
+        after: Sequence[str],
+    ) -> Launch:
+        """The launch of a kernel in which `each` runs for every tile of others that an owned one
+        meets; `first` stands in front of each loop over tiles, `before` and `after` around all."""
+        own_tiles = -(-self.owned // self.owned_tile)
+        names = [*inputs, *outputs]
+        body = [
+            *shared,
+            f"const Index base = blockIdx.x % {own_tiles}u * {self.owned_tile}u;",
+            f"const Index batch = blockIdx.x / {own_tiles}u / {self.blocks_of[1]}u;",
+            f"const Index head = blockIdx.x / {own_tiles}u % {self.blocks_of[1]}u;",
+            *self._through_others(names, before, first, each),
+            *after,
+        ]
+        read = [self.operands[name] for name in inputs]
+        written = [self.operands[name] for name in outputs]
+        spans = [(self._shape_of(o), o) for o in (*read, *written)]
+        text = (
+            f'extern "C" __global__ void {ENTRY}({parameters(read, written)}) {{\n'
+            f"    using Index = {widest_index(spans)};\n{indented(body, 1)}\n}}\n"
+        )
+        arguments: tuple[Argument, ...] = tuple(
+            self.scratch.get(o.name) or self.values[o.name] for o in (*read, *written)
+        )
+        grid = own_tiles * self.blocks_of[0] * self.blocks_of[1]
+        return Launch(named("attention", text), arguments, grid, self.block)
+
+    def _through_others(
+        self,
+        names: Sequence[str],
+        before: Sequence[str],
+        first: Sequence[str],
+        each: Sequence[str],
+    ) -> list[str]:
+        """`before`, then `each` for every tile of others, of every head that has some."""
+        start, end = self.range
+        step = f"at += {self.other_tile}u"
+        loop = [
+            *first,
+            f"for (Index at = {start}; at < {end}; {step}) {{\n{indented(each, 1)}\n}}",
+        ]
+        if self.shared == 1:
+            return [*self.heads_of(names), *before, *loop]
+        if self.owned_axis == "rows":
+            heads = [
+                "const Index query_head = head;",
+                f"const Index key_head = head / {self.shared}u;",
+            ]
+            return [*heads, *self.heads_of(names), *before, *loop]
+        own = [name for name in names if name in OF_KEYS]
+        inner = [
+            f"const Index query_head = key_head * {self.shared}u + member;",
+            *self.heads_of([name for name in names if name not in OF_KEYS]),
+            *loop,
+        ]
+        return [
+            "const Index key_head = head;",
+            *self.heads_of(own),
+            *before,
+            f"for (Index member = 0; member < {self.shared}u; ++member) {{\n"
+            f"{indented(inner, 1)}\n}}",
+        ]
+
+    def _shape_of(self, o: Operand) -> tuple[int, ...]:
+        """The shape of the tensor behind an operand, which may be scratch."""
+        if o.name in self.values:
+            return self.values[o.name].shape
+        return (*self.heads, self.extents["rows"])
+
+    @property
+    def range(self) -> tuple[str, str]:
+        """C++ for the first of the others that a tile of owned ones meets, and for their end."""
+        rows, columns = self.extents["rows"], self.extents["columns"]
+        shift, own, step = self.attributes.shift(rows, columns), self.owned_tile, self.other_tile
+        if shift is None:
+            return "0u", f"{self.others}u"
+        if self.owned_axis == "rows":
+            most = min(rows, columns - shift)  # the first rows that see all are as good as the last
+            last = f"(base + {own}u < {most}u ? base + {own}u : {most}u)"
+            return "0u", f"{last} + {shift}u"
+        if own % step:
+            raise ValueError(f"tiles of {own} and {step}: the one is a multiple of the other")
+        first = f"(base - {shift}u) / {step}u * {step}u" if shift else "base"
+        return (f"(base > {shift}u ? {first} : 0u)" if shift else first), f"{rows}u"

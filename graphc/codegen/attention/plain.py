@@ -1,0 +1,281 @@
+"""Kernels of fused attention in any dtype, without tensor cores: written to be right, not fast.
+
+A block owns 32 rows of queries, or 32 keys, and goes through tiles of 32 of the others. A warp
+takes four of the owned; its lanes are the others of a tile. Every number of a tile therefore has
+one thread that computes it, and a sum along the others stays within a warp.
+
+Operands are read element by element along their last axis by consecutive lanes, one chunk of a row
+at a time, and converted to the dtype of the arithmetic in shared memory. A row of a tile there has
+one element more than a chunk, so that lanes which read a column meet different banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphc.codegen.attention.kernel import AttentionKernel, Axis
+from graphc.codegen.node_calls import Launch, Scratch
+from graphc.codegen.text.access import indented
+from graphc.codegen.text.grid import WARP
+from graphc.codegen.text.operands import Places
+from graphc.ir.graph import Node
+from graphc.ir.types import float64
+
+OWNED = 4
+"""How many of a tile's owned rows or columns one warp takes."""
+WIDEST_CHUNK = 64
+"""Elements of a row that are in shared memory at a time; half as many in float64."""
+
+UNROLLED = {"c": " 4", "n": " 2"}
+"""How far loops are unrolled that do not run over registers, by their counter."""
+
+EVERY = f"#pragma unroll\nfor (unsigned i = 0; i < {OWNED}u; ++i)"
+"""A loop over what a warp owns."""
+
+
+class PlainKernel(AttentionKernel):
+    """Writes parts of a kernel's text: tiles in shared memory, products of them, and results."""
+
+    owned_tile = other_tile = WARP
+    block = WARP // OWNED * WARP
+    """A warp for every four of the owned."""
+
+    def __init__(self, node: Node, places: Places, owned: Axis) -> None:
+        super().__init__(node, places, owned)
+        wide = max(self.widths.values()) > WARP and self.held != float64
+        self.chunk = WIDEST_CHUNK if wide else WARP
+
+    @property
+    def lowest(self) -> str:
+        """C++ for the score of what is hidden."""
+        return f"-infinite({self.number(0.0)})"
+
+    @property
+    def first_peak(self) -> str:
+        """What peaks begin with: under a mask a row may see nothing, and the difference of two
+        minus infinities is no number."""
+        if self.mask is None:
+            return self.lowest
+        return self.number(float(np.finfo(self.held.numpy).min))
+
+    @property
+    def score(self) -> str:
+        """C++ for the score of an owned row or column and the lane's other, if it is seen."""
+        scaled = f"score[i] * {self.number(self.attributes.scale)}"
+        return f"({scaled} + added)" if self.adds_mask else scaled
+
+    def parts(self, name: str) -> int:
+        """How many elements of a row of an operand one lane takes, with those behind its end."""
+        return -(-self.widths[name] // self.chunk) * (self.chunk // WARP)
+
+    def tiles(self, *names: str) -> list[str]:
+        """Declarations of the tiles, and of the thread's place."""
+        return [
+            f"__shared__ {self.real} own_tile[{WARP}][{self.chunk + 1}];",
+            f"__shared__ {self.real} other_tile[{WARP}][{self.chunk + 1}];",
+            *(f"__shared__ {self.real} {name}[{WARP}][{WARP}];" for name in names),
+            "const unsigned lane = threadIdx.x % WARP;",
+            f"const unsigned mine = threadIdx.x / WARP * {OWNED}u;",
+        ]
+
+    def load(self, tile: str, name: str, first: str, extent: int) -> str:
+        """A loop that loads one chunk of 32 rows of an operand, from row `first` on, into a tile;
+        zeros stand for what is beyond its ends."""
+        inside = f"row < {extent}u && column < {self.widths[name]}u"
+        read = f"widen({self.at(name, 'row', 'column')})"
+        return (
+            f"for (unsigned n = threadIdx.x; n < {WARP * self.chunk}u; n += {self.block}u) {{\n"
+            f"    const Index row = {first} + n / {self.chunk}u;\n"
+            f"    const Index column = chunk + n % {self.chunk}u;\n"
+            f"    {tile}[n / {self.chunk}u][n % {self.chunk}u] =\n"
+            f"        {inside} ? {read} : {self.number(0.0)};\n"
+            "}"
+        )
+
+    def dots(self, result: str, own: str, other: str) -> str:
+        """`result[i]` becomes the product of owned row i of one operand and the lane's row of
+        another."""
+        inner = [
+            "__syncthreads();",  # all have read what the tiles held before
+            self.load("own_tile", own, "base", self.owned),
+            self.load("other_tile", other, "at", self.others),
+            "__syncthreads();",
+            f"for (unsigned c = 0; c < {self.chunk}u; ++c)",
+            f"    for (unsigned i = 0; i < {OWNED}u; ++i)",
+            f"        {result}[i] += own_tile[mine + i][c] * other_tile[lane][c];",
+        ]
+        loop = f"for (Index chunk = 0; chunk < {self.widths[own]}u; chunk += {self.chunk}u)"
+        return (
+            f"{self.real} {result}[{OWNED}] = {{}};\n"
+            f"{loop} {{\n{self._unrolled(indented(inner, 1))}\n}}"
+        )
+
+    def sums(self, result: str, factors: str, other: str) -> str:
+        """`result[i]` grows by the tile's factors times the rows of an operand which it meets."""
+        lanes = self.chunk // WARP
+        inner = [
+            "__syncthreads();",
+            self.load("other_tile", other, "at", self.others),
+            "__syncthreads();",
+            f"for (unsigned c = 0; c < {WARP}u; ++c)",
+            f"    for (unsigned i = 0; i < {OWNED}u; ++i)",
+            f"        for (unsigned u = 0; u < {lanes}u; ++u)",
+            f"            {result}[i][part * {lanes}u + u] +=",
+            f"                {factors}[mine + i][c] * other_tile[c][u * {WARP}u + lane];",
+        ]
+        chunks = self.parts(other) // lanes
+        body = self._unrolled(indented(inner, 1))
+        return (
+            f"#pragma unroll\nfor (unsigned part = 0; part < {chunks}u; ++part) {{\n"
+            f"    const Index chunk = part * {self.chunk}u;\n{body}\n}}"
+        )
+
+    def stored(self, name: str, result: str) -> str:
+        """A loop in which each warp stores its owned rows of a result."""
+        return self._unrolled(
+            f"for (unsigned i = 0; i < {OWNED}u; ++i)\n"
+            f"    for (unsigned t = 0; t < {self.parts(name)}u; ++t) {{\n"
+            "        const Index row = base + mine + i;\n"
+            f"        const Index column = t * {WARP}u + lane;\n"
+            f"        if (row < {self.owned}u && column < {self.widths[name]}u)\n"
+            f"            narrow({result}[i][t], {self.at(name, 'row', 'column')});\n"
+            "    }"
+        )
+
+    def per_owned(self, body: Sequence[str]) -> str:
+        """A loop over the owned with `body` for each pair of one and the lane's other: it knows the
+        two as row and column."""
+        own, other = ("row", "column") if self.owned_axis == "rows" else ("column", "row")
+        inner = [
+            f"const Index {own} = base + mine + i;",
+            f"const Index {other} = at + lane;",
+            f"const bool seen = {self.seen()};",
+            *self.added(),
+            *body,
+        ]
+        loop = f"for (unsigned i = 0; i < {OWNED}u; ++i)"
+        return f"#pragma unroll\n{loop} {{\n{indented(inner, 1)}\n}}"
+
+    @staticmethod
+    def _unrolled(text: str) -> str:
+        """The text with a pragma in front of each loop: loops over registers have to be unrolled,
+        else the registers are memory, others a little, for the compiler's sake."""
+        lines = []
+        for line in text.split("\n"):
+            indent = " " * (len(line) - len(line.lstrip()))
+            if line.lstrip().startswith("for (unsigned "):
+                counter = line.lstrip()[len("for (unsigned ")]
+                lines.append(f"{indent}#pragma unroll{UNROLLED.get(counter, '')}")
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def attention(node: Node, places: Places) -> Launch:
+    """One launch, whose blocks own queries and go through the keys."""
+    kernel = PlainKernel(node, places, "rows")
+    real, parts = kernel.real, kernel.parts("y")
+    before = [
+        f"{real} peak[{OWNED}], total[{OWNED}] = {{}}, result[{OWNED}][{parts}] = {{}};",
+        f"{EVERY} peak[i] = {kernel.first_peak};",
+    ]
+    each = [
+        kernel.dots("score", "q", "k"),
+        kernel.per_owned(_corrected(kernel)),
+        kernel.sums("result", "weights", "v"),
+    ]
+    after = [_divided(kernel), kernel.stored("y", "result")]
+    read = ("q", "k", "v", *kernel.masks)
+    return kernel.launch(read, ("y", "stats"), kernel.tiles("weights"), before, [], each, after)
+
+
+def _corrected(kernel: PlainKernel) -> list[str]:
+    """Statements for a row and a tile: raise the peak, shrink the sums so far to it, and add the
+    tile's weights to `total`; `result` gets them when all rows of the tile have theirs."""
+    real, exp, zero = kernel.real, f"exp{kernel.suffix}", kernel.number(0.0)
+    parts = kernel.parts("y")
+    return [
+        f"const {real} here = seen ? {kernel.score} : {kernel.lowest};",
+        f"const {real} highest = maximum(peak[i], across_row<Max, WARP>(here));",
+        # A row behind the last one sees nothing, and is not stored.
+        f"const {real} weight = seen ? {exp}(here - highest) : {zero};",
+        # In a row's first tile the peak is minus infinity, and what is kept of nothing is zero.
+        f"const {real} kept = {exp}(peak[i] - highest);",
+        "total[i] = total[i] * kept + across_row<Sum, WARP>(weight);",
+        "peak[i] = highest;",
+        "weights[mine + i][lane] = weight;",
+        f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] *= kept;",
+    ]
+
+
+def _divided(kernel: PlainKernel) -> str:
+    """A loop that divides the owned rows by their sums, and stores the logarithms of these."""
+    parts, log = kernel.parts("y"), f"log{kernel.suffix}"
+    one, zero = kernel.number(1.0), kernel.number(0.0)
+    # The sum of a row that sees something is at least 1.
+    masked = [
+        f"peak[i] = total[i] < {one} ? {zero} : peak[i];",
+        f"total[i] = maximum(total[i], {one});",
+    ]
+    body = [
+        *([] if kernel.mask is None else masked),
+        f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] /= total[i];",
+        "const Index row = base + mine + i;",
+        f"if (lane == 0 && row < {kernel.owned}u)",
+        f"    {kernel.at('stats', 'row')} = peak[i] + {log}(total[i]);",
+    ]
+    return f"{EVERY} {{\n{indented(body, 1)}\n}}"
+
+
+def _slope(kernel: PlainKernel, store: Sequence[str]) -> str:
+    """A loop that computes, for each pair, its weight and the gradient of its score."""
+    zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
+    stats, along = (f"widen({kernel.at(name, 'row')})" for name in ("stats", "along"))
+    weight = f"exp{kernel.suffix}({kernel.score} - {stats})"
+    return kernel.per_owned(
+        [
+            f"const {kernel.real} weight = seen ? {weight} : {zero};",
+            f"const {kernel.real} slope =",
+            f"    seen ? weight * (reach[i] - {along}) * {scale} : {zero};",
+            *store,
+        ]
+    )
+
+
+def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
+    """The launch that computes dk and dv, by blocks that own keys."""
+    kernel = PlainKernel(node, places, "columns")
+    kernel.with_along(along)
+    before = [
+        f"{kernel.real} dk_sum[{OWNED}][{kernel.parts('k')}] = {{}};",
+        f"{kernel.real} dv_sum[{OWNED}][{kernel.parts('v')}] = {{}};",
+    ]
+    store = ["weights[mine + i][lane] = weight;", "slopes[mine + i][lane] = slope;"]
+    each = [
+        kernel.dots("score", "k", "q"),
+        kernel.dots("reach", "v", "dy"),
+        _slope(kernel, store),
+        kernel.sums("dv_sum", "weights", "dy"),
+        kernel.sums("dk_sum", "slopes", "q"),
+    ]
+    after = [kernel.stored("dk", "dk_sum"), kernel.stored("dv", "dv_sum")]
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
+    tiles = kernel.tiles("weights", "slopes")
+    return kernel.launch(inputs, ("dk", "dv"), tiles, before, [], each, after)
+
+
+def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
+    """The launch that computes dq, by blocks that own queries."""
+    kernel = PlainKernel(node, places, "rows")
+    kernel.with_along(along)
+    before = [f"{kernel.real} dq_sum[{OWNED}][{kernel.parts('q')}] = {{}};"]
+    each = [
+        kernel.dots("score", "q", "k"),
+        kernel.dots("reach", "dy", "v"),
+        _slope(kernel, ["slopes[mine + i][lane] = slope;"]),
+        kernel.sums("dq_sum", "slopes", "k"),
+    ]
+    after = [kernel.stored("dq", "dq_sum")]
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
+    return kernel.launch(inputs, ("dq",), kernel.tiles("slopes"), before, [], each, after)

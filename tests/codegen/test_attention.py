@@ -1,0 +1,112 @@
+"""Kernels of fused attention: broken ones are found, and how operands lie changes no bit."""
+
+import numpy as np
+import pytest
+from codegen.cases import all_cases
+from codegen.checks import check
+from codegen.on_cpu import Library, generated, kernels_in
+
+from graphc.codegen.text.kernel import module_text
+
+CASES = [case for case in all_cases() if case.node.op.name.startswith("attention")]
+
+BROKEN_ATTENTION = {
+    "no barriers": ("attention", "__syncthreads();", ""),
+    "earlier tiles are not corrected": ("attention", "result[i][t] *= kept", "result[i][t] *= 1"),
+    "sums are not corrected": ("attention", "total[i] * kept", "total[i]"),
+    "one more column is seen": ("attention", "column <= row +", "column <= 1 + row +"),
+    "a chunk is left out": ("attention", "chunk < 72u", "chunk < 64u"),
+    "the last tile is left out": ("attention_gradient", "at < 37u", "at < 32u"),
+    "no sum along rows": ("attention_gradient", "(reach[i] -", "(reach[i] - 0 *"),
+    "the first tile is left out": (
+        "attention_gradient",
+        "(base > 64u ?",
+        "(base < 101u ? 32u : base > 64u ?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_ATTENTION.values(), ids=BROKEN_ATTENTION)
+def test_broken_attention_is_found(op, right, wrong, tmp_path):
+    case = next(
+        c for c in CASES
+        if c.node.op.name == op and " long " in c.name and "causal float32 dense" in c.name
+    )  # fmt: skip
+    arrays = case.arrays()
+    found = generated(case.node, arrays)
+    kernels = kernels_in([found])
+    assert right in module_text(kernels)
+    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
+    with pytest.raises(AssertionError):
+        check(case, arrays, found, broken)
+
+
+BROKEN_ON_TENSOR_CORES = {
+    "earlier tiles are not corrected": (
+        "attention", "result[t][2u * i] *= kept", "result[t][2u * i] *= 1"
+    ),
+    "sums are not corrected": ("attention", "total[i] *= kept;", ""),
+    "shares of one thread": ("attention", "total[i] = across_quad<Sum>(total[i]);", ""),
+    "one more column is seen": ("attention", "column <= row +", "column <= 1 + row +"),
+    "all is seen": ("attention", "all_seen = ", "all_seen = true || "),
+    "the same tile again": ("attention", "stage ^= 1u;", ""),
+    "the last tile is left out": ("attention", "base + 64u : 130u", "base + 64u : 66u"),
+    "halves of a pair change places": (
+        "attention", "[0], score[2u * c + 0u][1]", "[1], score[2u * c + 0u][0]"
+    ),
+    "rows as columns": ("attention", "load_transposed", "load_fragments"),
+    "logarithms to the base of two": ("attention", "+ logf(", "+ log2f("),
+    "no sum along rows": ("attention_gradient", "(reach[j][e] -", "(reach[j][e] - 0 *"),
+    "sums of another row": ("attention_gradient", "own_stats[e / 2u]", "own_stats[1u - e / 2u]"),
+    "numbers of another row": (
+        "attention_gradient", "stats_tile[stage][j * 8u + pair + e % 2u]",
+        "stats_tile[stage][j * 8u + pair]",
+    ),
+    "no gradient of keys": ("attention_gradient", "narrow(dk_sum", "narrow(0 * dk_sum"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "right", "wrong"), BROKEN_ON_TENSOR_CORES.values(), ids=BROKEN_ON_TENSOR_CORES
+)
+def test_broken_attention_on_tensor_cores_is_found(op, right, wrong, tmp_path):
+    name = f"{op} long (1, 1, 130, "
+    case = next(c for c in CASES if c.name.startswith(name) and "bfloat16 dense" in c.name)
+    arrays = case.arrays()
+    found = generated(case.node, arrays)
+    kernels = kernels_in([found])
+    assert right in module_text(kernels)
+    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
+    with pytest.raises(AssertionError):
+        check(case, arrays, found, broken)
+
+
+def test_how_operands_lie_changes_no_bit_of_attention(tmp_path):
+    """Rows are copied 16 bytes at a time, or element by element."""
+    case = next(c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 dense")
+    apart = next(c for c in CASES if c.name == "attention long (1, 1, 130, 16) bfloat16 axis1")
+    results = []
+    for each in (case, apart):
+        arrays = each.arrays()
+        found = generated(each.node, arrays)
+        (kernel,) = found.kernels
+        Library([kernel], tmp_path).run(found, arrays)
+        results.append([arrays[value].copy() for value in each.node.outputs])
+    moved = {v: unaligned(a) for v, a in case.arrays().items()}
+    found = generated(case.node, moved)
+    (kernel,) = found.kernels
+    assert "copy_pack(" not in kernel.text
+    Library([kernel], tmp_path).run(found, moved)
+    results.append([moved[value].copy() for value in case.node.outputs])
+    for other in results[1:]:
+        for one, another in zip(results[0], other, strict=True):
+            assert one.tobytes() == another.tobytes()
+
+
+def unaligned(array):
+    """A copy that begins one element behind a multiple of 16 bytes."""
+    raw = np.empty(array.nbytes + 256, np.uint8)
+    skip = -raw.ctypes.data % 256 + array.itemsize
+    copy = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
