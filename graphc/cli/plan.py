@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -121,10 +122,13 @@ def step_model(memory_plan: MemoryPlan) -> dict[str, Any]:
     """The modelled step of a plan for a GPU, with and without cuDNN, as an object; else nothing."""
     if memory_plan.device.kind != "cuda":
         return {}
-    from graphc.runtime.gpu.step_model import model_step  # needs all that writes kernels
+    from graphc.runtime.gpu.lints import findings  # both need all that writes kernels
+    from graphc.runtime.gpu.step_model import model_step
 
     models = {"cudnn": model_step(memory_plan), "without": model_step(memory_plan, False)}
-    return {"modelled_step": {name: model.as_json() for name, model in models.items()}}
+    found = {name: model.as_json() for name, model in models.items()}
+    lints = [asdict(finding) for finding in findings(memory_plan)]
+    return {"modelled_step": {**found, "findings": lints}}
 
 
 def _show_step_model(memory_plan: MemoryPlan) -> None:
@@ -141,6 +145,22 @@ def _show_step_model(memory_plan: MemoryPlan) -> None:
         say(f"  {', '.join(split)}")
         for each in chosen["by_op"][:LONGEST]:
             say(f"  {_milliseconds(each['seconds']):>9}  {each['op']}, {each['nodes']} nodes")
+        tell(_slow(found["findings"]), below="  ")
+
+
+def _slow(findings: Sequence[Mapping[str, str]]) -> list[str]:
+    """A line for each op and rule of what makes the step slow, by the first node that it is of."""
+    first: dict[tuple[str, str], Mapping[str, str]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for finding in findings:
+        key = finding["rule"], finding["op"]
+        first.setdefault(key, finding)
+        counts[key] += 1
+    return [
+        f"  slow: {finding['rule']} of {f'{counts[key]} {key[1]}' if key[1] else 'the step'}: "
+        f"{finding['what']}"
+        for key, finding in first.items()
+    ]
 
 
 def _milliseconds(seconds: float) -> str:

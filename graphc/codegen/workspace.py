@@ -80,10 +80,12 @@ _KNOWN: Memo[tuple[tuple[TensorType, ...], int]] = Memo()
 
 def _worked_out(node: Node, places: Mapping[Value, Place]) -> tuple[tuple[TensorType, ...], int]:
     found = calls_of(node, places)
-    return found.scratch, max((_wanted(c) for c in found.calls if isinstance(c, Gemm)), default=0)
+    return found.scratch, max(
+        (room_of_product(c) for c in found.calls if isinstance(c, Gemm)), default=0
+    )
 
 
-def _wanted(product: Gemm) -> int:
+def room_of_product(product: Gemm) -> int:
     """The bytes that a BLAS may want for a product, for partial sums over its inner extent: as many
     however a node's products are cut into calls, since the choice of an algorithm depends on it."""
     sums = (

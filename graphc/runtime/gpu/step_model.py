@@ -9,7 +9,7 @@ time goes and what a change would save, not how long a step takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ from graphc.ir.types import ROW_BYTES, DType
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import BoundGemm, BoundPlan, Work, bind, workspace_starts
 from graphc.runtime.gpu.cudnn import Cudnn, Plan
-from graphc.runtime.gpu.places import places_of_plan
 
 MEMORY_PART = 0.85
 """The part of peak bandwidth that kernels reach which read and write once."""
@@ -95,14 +94,11 @@ def model_step(plan: MemoryPlan, with_cudnn: bool = True) -> StepModel:
     """The modelled step of a plan for a GPU; `with_cudnn` takes it that cuDNN is there, and serves
     what it is asked for."""
     tf32 = plan.settings.get("precision") == "tf32"
-    places = places_of_plan(plan, ADDRESS)
     works = bind(plan, ADDRESS, tf32, AnyEngine() if with_cudnn else None)
     by_kind = dict.fromkeys(KINDS, 0.0)
     by_op: dict[str, list[tuple[int, int, float]]] = {}
     for work in works:
-        sizes = {places[v].address: v.type.bytes for n in work.nodes for v in n.inputs + n.outputs}
-        for node in work.nodes:
-            sizes |= _scratch(plan, node)
+        sizes = bytes_of_buffers(plan, work.nodes)
         times = list(_times(work, plan.device, sizes))
         for kind, seconds in (*times, ("launches", LAUNCH_SECONDS * len(work.calls))):
             by_kind[kind] += seconds
@@ -128,11 +124,17 @@ class AnyEngine(Cudnn):
         return Plan(request, None, 0, 0, {})
 
 
-def _scratch(plan: MemoryPlan, node: Node) -> dict[int, int]:
-    """Address → bytes of each tensor of a node's workspace."""
-    sizes = [type.bytes for type in gpu_workspace(node, plan.device, plan.strided).types]
-    starts, _ = workspace_starts(plan, node, ADDRESS, sizes)
-    return dict(zip(starts, sizes, strict=True))
+def bytes_of_buffers(plan: MemoryPlan, nodes: Sequence[Node]) -> dict[int, int]:
+    """Address → bytes of what kernels of these nodes are handed, in an arena at `ADDRESS`: values
+    and the tensors of workspaces."""
+    found: dict[int, int] = {}
+    for node in nodes:
+        for value in (*node.inputs, *node.outputs):
+            found[ADDRESS + plan.address(value)] = value.type.bytes
+        sizes = [type.bytes for type in gpu_workspace(node, plan.device, plan.strided).types]
+        starts, _ = workspace_starts(plan, node, ADDRESS, sizes)
+        found |= zip(starts, sizes, strict=True)
+    return found
 
 
 def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tuple[str, float]]:

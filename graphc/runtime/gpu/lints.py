@@ -1,0 +1,109 @@
+"""What makes a plan slow on a GPU though it is right, found in the calls that a step makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from graphc.codegen.workspace import room_of_product
+from graphc.ir.graph import Node
+from graphc.ir.types import ROW_BYTES, format_bytes
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.gpu.bind import BoundGemm, BoundLaunch, Work, bind
+from graphc.runtime.gpu.cublaslt import located
+from graphc.runtime.gpu.step_model import (
+    ADDRESS,
+    AnyEngine,
+    StepModel,
+    bytes_of_buffers,
+    model_step,
+)
+
+Rule = Literal["rows", "products", "bytes", "room", "launches"]
+
+MOST_PRODUCTS = 4
+"""How many products of a node are worth a launch each."""
+
+MOST_PASSES = 1.75
+"""How often a node's kernels may move what its operands and results hold."""
+
+LEAST_BYTES = 2**20
+"""What a node moves at least for its passes to matter."""
+
+MOST_LAUNCHES = 0.25
+"""The part of a modelled step that launches may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found at a node of a plan, or of the whole step where `node` is empty."""
+
+    rule: Rule
+    node: str
+    op: str
+    what: str
+
+
+def findings(plan: MemoryPlan, with_cudnn: bool = True) -> list[Finding]:
+    """All findings of a plan for a GPU, in the order of its nodes; `with_cudnn` is that of
+    `model_step`.
+
+    - ``rows``: a 16-bit operand of a product has rows that do not begin at multiples of 16 bytes.
+    - ``products``: a node has more than `MOST_PRODUCTS` products of its own.
+    - ``bytes``: a node's kernels move its operands and results more than `MOST_PASSES` times.
+    - ``room``: a product has less room for partial sums than it may use.
+    - ``launches``: launches take more than `MOST_LAUNCHES` of the modelled step.
+    """
+    tf32 = plan.settings.get("precision") == "tf32"
+    found: list[Finding] = []
+    for work in bind(plan, ADDRESS, tf32, AnyEngine() if with_cudnn else None):
+        node = work.nodes[0]
+        for rule, what in (*_of_products(work, plan), *_of_bytes(work, plan)):
+            found.append(Finding(rule, node.label, node.op.name, what))
+    return [*found, *_of_launches(model_step(plan, with_cudnn))]
+
+
+def _of_products(work: Work, plan: MemoryPlan) -> Iterator[tuple[Rule, str]]:
+    products = [call for call in work.calls if isinstance(call, BoundGemm)]
+    if len(products) > MOST_PRODUCTS and not work.nodes[0].op.convolves:
+        yield "products", f"{len(products)} products"
+    unaligned = sorted({text for call in products for text in _unaligned(call)})
+    if unaligned:
+        yield "rows", ", ".join(unaligned)
+    for call in products:
+        wanted = min(room_of_product(call.gemm), plan.device.blas_workspace_bytes)
+        if call.workspace_bytes < wanted:
+            yield "room", f"{format_bytes(call.workspace_bytes)} of {format_bytes(wanted)}"
+            return
+
+
+def _unaligned(call: BoundGemm) -> Iterator[str]:
+    gemm = call.gemm
+    for name, matrix in (("first", gemm.first), ("second", gemm.second), ("result", gemm.c)):
+        size = matrix.dtype.itemsize
+        steps = (located(matrix, call.addresses), matrix.leading * size, matrix.stride * size)
+        if size == 2 and any(step % ROW_BYTES for step in steps):
+            yield f"{name} of rows {matrix.leading} elements apart"
+
+
+def _of_bytes(work: Work, plan: MemoryPlan) -> Iterator[tuple[Rule, str]]:
+    """Of nodes that kernels alone compute."""
+    launches = [call for call in work.calls if isinstance(call, BoundLaunch)]
+    if len(launches) < len(work.calls):
+        return
+    sizes = bytes_of_buffers(plan, work.nodes)
+    moved = sum(sizes.get(a, 0) for call in launches for a in call.arguments if isinstance(a, int))
+    held = sum(_held(node) for node in work.nodes)
+    if moved > LEAST_BYTES and moved > MOST_PASSES * held:
+        yield "bytes", f"{moved / held:.1f} times {format_bytes(held)}"
+
+
+def _held(node: Node) -> int:
+    return sum(value.type.bytes for value in dict.fromkeys((*node.inputs, *node.outputs)))
+
+
+def _of_launches(step: StepModel) -> Iterator[Finding]:
+    part = step.by_kind["launches"] / (step.seconds or 1.0)
+    if part > MOST_LAUNCHES:
+        yield Finding("launches", "", "", f"{step.calls} calls, {part:.0%} of the step")

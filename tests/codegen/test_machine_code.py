@@ -1,0 +1,115 @@
+"""What NVRTC makes of kernels, as NVIDIA's cuobjdump shows it: registers, memory, instructions."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+
+import pytest
+from codegen.test_zoo_kernels import kernels_of_plan
+
+import graphc as g
+from graphc.codegen.lowering import calls_of
+from graphc.codegen.text.kernel import module_text
+from graphc.codegen.text.operands import in_one_piece
+from graphc.ir.graph import ancestors
+from graphc.models import MODELS
+from graphc.runtime.gpu.nvrtc import compile_cubin
+
+REGISTERS_OF_A_PROCESSOR = 65_536
+MOST_SHARED = 48 * 2**10
+
+
+@pytest.fixture(scope="module")
+def cuobjdump(tmp_path_factory):
+    """The tool, with nvdisasm beside it: wheels do not keep that files may be executed."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name in ("cuobjdump", "nvdisasm"):
+        try:
+            files = importlib.metadata.files(f"nvidia-cuda-{name}") or ()
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"nvidia-cuda-{name} is not installed")
+        (own,) = (file for file in files if file.name == name)
+        shutil.copy(own.locate(), folder)
+        (folder / name).chmod(0o755)
+
+    def run(option, text, architecture=90):
+        path = folder / "kernels.cubin"
+        path.write_bytes(compile_cubin(text, architecture))
+        command = [folder / "cuobjdump", option, path]
+        environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return done.stdout
+
+    return run
+
+
+def resources(text):
+    """Of each kernel the registers of a thread, and its bytes of stack, shared and local memory."""
+    found = re.findall(r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
+    return {name: tuple(map(int, numbers)) for name, *numbers in found}
+
+
+def instructions(text):
+    """How many there are of each, by name without modifiers, and by whole name."""
+    whole = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)", text, re.M)
+    return Counter(name.split(".")[0] for name in whole) + Counter(n for n in whole if "." in n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_of_the_zoo_keep_to_registers(cuobjdump, name, precision, architecture):
+    """None has a stack or spills to local memory, and a block finds registers and shared memory."""
+    options = {"attention": "fused", "drop": 0.0} if name in ("gpt2", "bert", "vit") else {}
+    for each in ({}, options) if options else ({},):
+        plan = g.plan(
+            MODELS[name](**each), optimizer=g.optim.Adam(1e-3), reorder=False, device="cuda",
+            precision=precision,
+        )  # fmt: skip
+        kernels = kernels_of_plan(plan)
+        found = resources(cuobjdump("--dump-resource-usage", module_text(kernels), architecture))
+        assert found.keys() == {kernel.name for kernel in kernels}
+        for kernel, (registers, stack, shared, local) in found.items():
+            assert (stack, local) == (0, 0), kernel
+            assert shared <= MOST_SHARED, kernel
+            assert registers <= 255, kernel
+
+
+def sass(cuobjdump, name, y, architecture=90):
+    """The instructions of the op of that name among the ancestors of y."""
+    node = next(node for node in ancestors([y]) if node.op.name == name)
+    places = {value: in_one_piece(value.type) for value in (*node.inputs, *node.outputs)}
+    text = module_text(calls_of(node, places).kernels)
+    return instructions(cuobjdump("--dump-sass", text, architecture))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention_of_16_bits_is_on_tensor_cores(cuobjdump, dtype, architecture):
+    """Products of fragments, which are read as such and copied without a stop in registers."""
+    x = g.parameter("x", (2, 4, 256, 64), dtype)
+    (dx,) = g.gradient(g.sum(g.attention(x, x, x, causal=True, form="fused")), [x])
+    for name, products in (("attention", 64), ("attention_gradient", 112)):
+        found = sass(cuobjdump, name, dx, architecture)
+        assert found["HMMA"] == products
+        assert found["LDSM"] >= products // 2
+        assert found["LDGSTS"] > 0
+        assert not found["LDL"]
+        assert not found["STL"]
+    wide = g.parameter("wide", (2, 4, 256, 64))
+    (dx,) = g.gradient(g.sum(g.attention(wide, wide, wide, form="fused")), [wide])
+    assert not sass(cuobjdump, "attention", dx)["HMMA"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_elementwise_kernels_read_16_bytes_at_a_time(cuobjdump, dtype):
+    x = g.parameter("x", (64, 1024), dtype)
+    found = sass(cuobjdump, "relu", g.relu(x))
+    assert found["LDG.E.128"] + found["LDG.E.128.CONSTANT"] > 0
+    assert found["STG.E.128"] > 0
