@@ -18,6 +18,7 @@ from graphc.runtime.gpu.step_model import (
     StepModel,
     bytes_of_buffers,
     model_step,
+    moved_bytes,
 )
 
 Rule = Literal["rows", "products", "bytes", "room", "launches"]
@@ -89,11 +90,9 @@ def _unaligned(call: BoundGemm) -> Iterator[str]:
 
 def _of_bytes(work: Work, plan: MemoryPlan) -> Iterator[tuple[Rule, str]]:
     """Of nodes that kernels alone compute."""
-    launches = [call for call in work.calls if isinstance(call, BoundLaunch)]
-    if len(launches) < len(work.calls):
+    if not all(isinstance(call, BoundLaunch) for call in work.calls):
         return
-    sizes = bytes_of_buffers(plan, work.nodes)
-    moved = sum(sizes.get(a, 0) for call in launches for a in call.arguments if isinstance(a, int))
+    moved = moved_bytes(work, bytes_of_buffers(plan, work.nodes))
     held = sum(_held(node) for node in work.nodes)
     if moved > LEAST_BYTES and moved > MOST_PASSES * held:
         yield "bytes", f"{moved / held:.1f} times {format_bytes(held)}"

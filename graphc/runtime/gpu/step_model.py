@@ -21,7 +21,14 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node
 from graphc.ir.types import ROW_BYTES, DType
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.runtime.gpu.bind import BoundGemm, BoundPlan, Work, bind, workspace_starts
+from graphc.runtime.gpu.bind import (
+    BoundGemm,
+    BoundLaunch,
+    BoundPlan,
+    Work,
+    bind,
+    workspace_starts,
+)
 from graphc.runtime.gpu.cudnn import Cudnn, Plan
 
 MEMORY_PART = 0.85
@@ -49,6 +56,9 @@ LAUNCH_SECONDS = 2.5e-6
 
 ADDRESS = 0x7F00_0000_0000
 """Where the arena is taken to lie."""
+
+IN_PARTS = ("concat", "pad_slice")
+"""Ops of which each launch writes a part of the result: together they move what the op does."""
 
 KINDS = ("products", "convolutions", "attention", "other kernels", "launches")
 
@@ -140,15 +150,13 @@ def bytes_of_buffers(plan: MemoryPlan, nodes: Sequence[Node]) -> dict[int, int]:
 def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tuple[str, float]]:
     """The kind of each call and its seconds, without the launch; and what a node's kernels compute
     longer than they move."""
-    node, moving = work.nodes[0], 0.0
+    node = work.nodes[0]
     for call in work.calls:
         if isinstance(call, BoundGemm):
             yield _kind(node, "products"), _product_seconds(call, device)
         elif isinstance(call, BoundPlan):
             yield _kind(node, "convolutions"), _request_seconds(call.plan.request, node, device)
-        else:
-            moved = sum(sizes.get(a, 0) for a in call.arguments if isinstance(a, int))
-            moving += moved / (device.bytes_per_second * MEMORY_PART)
+    moving = moved_bytes(work, sizes) / (device.bytes_per_second * MEMORY_PART)
     kernels = [call for call in work.calls if not isinstance(call, BoundGemm | BoundPlan)]
     is_alone = len(kernels) == len(work.calls)  # else the flops are those of a library's calls
     flops: float = sum(n.op.cost(n).flops for n in work.nodes) if is_alone else 0
@@ -159,6 +167,15 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
             rate = device.product_rate(node.inputs[0].type.dtype) * OWN_ATTENTION_PART
     computing = flops / rate
     yield _kind(node, "other kernels"), max(moving, computing)
+
+
+def moved_bytes(work: Work, sizes: Mapping[int, int]) -> int:
+    """The bytes that a node's own kernels read and write, by what they are handed."""
+    launches = [call for call in work.calls if isinstance(call, BoundLaunch)]
+    if launches and work.nodes[0].op.name in IN_PARTS:
+        cost = work.nodes[0].op.cost(work.nodes[0])
+        return cost.bytes_read + cost.bytes_written
+    return sum(sizes.get(a, 0) for call in launches for a in call.arguments if isinstance(a, int))
 
 
 def _kind(node: Node, otherwise: str) -> str:
