@@ -140,6 +140,7 @@ from graphc.passes.gradient import gradient
 from graphc.plans.costs import MeasuredCosts, read_costs
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.plan_file import load_plan, save_plan
+from graphc.runtime.backend import Report
 from graphc.runtime.bind import bind
 from graphc.runtime.checkpoint import read_notes
 from graphc.runtime.profile import profile
@@ -161,6 +162,7 @@ __all__ = [
     "Op",
     "Program",
     "ProgramBusy",
+    "Report",
     "TornError",
     "Value",
     "abs",
