@@ -3,8 +3,9 @@
 First tests/on_gpu are run, then graphc on each network in each precision, then the others, as long
 as the minutes last. Milliseconds are medians of device events after a warm-up, of a step whose
 inputs lie on the device already, for all alike; for graphc those of `Program.step`, with its copies
-from and to the host, stand beside. Bytes are what the driver has less than before. What cuBLASLt
-and cuDNN have chosen is written beside the figures. Needs no network.
+from and to the host, stand beside, what the model of docs/gpu.md says, how many calls of each kind
+a step makes, and what libraries declined. Bytes are what the driver has less than before. What
+cuBLASLt and cuDNN have chosen is written beside the figures. Needs no network.
 Run: python benchmarks/gpu.py [--minutes M] [--only LABEL ...]
 """
 
@@ -27,11 +28,14 @@ import gpu_peers
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
+from graphc.errors import DependencyError
 from graphc.ir.graph import Input, ancestors
 from graphc.models import MODELS
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.gpu.cuda import CudaDevice
+from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn
 from graphc.runtime.gpu.device import cuda_versions, find_gpu
+from graphc.runtime.gpu.step_model import model_step
 
 WARM_STEPS, TIMED_STEPS = 4, 15
 TEST_SECONDS = 180
@@ -40,6 +44,12 @@ LONGEST_SECONDS = 20.0
 
 CONSTANT = graphc.optim.Schedule(1e-3, 10**6, floor=1e-3, form="constant")
 """A learning rate that is computed on the device, and no input."""
+
+SHOWN = (
+    "network", "precision", "system", "milliseconds", "with_host_copies", "modelled_milliseconds",
+    "peak_bytes", "planned_bytes", "problem",
+)  # fmt: skip
+"""What the table shows of a line; the file has all."""
 
 OPTIMIZERS = {"sgd": graphc.optim.SGD, "adam": graphc.optim.Adam}
 
@@ -54,7 +64,7 @@ class Case:
     precisions: tuple[str, ...]
     optimizer: str = "sgd"
     peer: Callable[..., Any] | None = None
-    strategies: tuple[str, ...] = ("none", "cudnn", "cheap", "sublinear", "half")
+    strategies: tuple[str, ...] = ("none", "own kernels", "cheap", "sublinear", "half")
 
 
 def _resnet(depth: int, batch: int, precisions: tuple[str, ...], **options: Any) -> Case:
@@ -63,22 +73,23 @@ def _resnet(depth: int, batch: int, precisions: tuple[str, ...], **options: Any)
     return Case(label, "resnet", sizes, precisions, peer=gpu_peers.resnet, **options)
 
 
-def _gpt2(batch: int, seq_len: int, precisions: tuple[str, ...]) -> Case:
-    sizes = {"batch": batch, "seq_len": seq_len, "drop": 0.0}
-    label = f"gpt2 small, batch {batch}, T={seq_len}"
-    return Case(label, "gpt2", sizes, precisions, "adam", gpu_peers.gpt2)
+def _gpt2(batch: int, seq_len: int, precisions: tuple[str, ...], attention: str = "fused") -> Case:
+    sizes = {"batch": batch, "seq_len": seq_len, "drop": 0.0, "attention": attention}
+    label = f"gpt2 small, batch {batch}, T={seq_len}, {attention} attention"
+    peer = gpu_peers.gpt2 if attention == "fused" else None
+    return Case(label, "gpt2", sizes, precisions, "adam", peer)
 
 
 CASES = (
     _resnet(50, 32, ("fp32", "tf32", "bf16")),
-    _gpt2(4, 512, ("fp32", "tf32", "bf16")),
+    _gpt2(16, 1024, ("bf16",)),
+    _gpt2(4, 512, ("fp32", "tf32", "bf16"), "composed"),
     _resnet(1001, 32, ("tf32",), strategies=("sublinear", "least")),
     Case("lstm, T=64", "lstm", {"seq_len": 64}, ("fp32", "tf32"), peer=gpu_peers.lstm),
     Case("mlp 50 x 1024, batch 512", "mlp", {"layers": 50, "hidden": 1024, "batch": 512},
          ("fp32", "tf32"), "adam", gpu_peers.mlp),
     _resnet(50, 256, ("tf32", "bf16", "fp32")),
-    _gpt2(16, 512, ("bf16",)),
-    _gpt2(32, 512, ("bf16",)),
+    _gpt2(16, 1024, ("bf16",), "composed"),
     _gpt2(32, 1024, ("bf16",)),
 )  # fmt: skip
 
@@ -96,17 +107,20 @@ class Line:
     samples_per_second: float | None = None
     peak_bytes: int | None = None
     planned_bytes: int | None = None
+    modelled_milliseconds: float | None = None
+    calls: Mapping[str, int] | None = None
+    declined: Sequence[str] = ()
     problem: str | None = None
 
 
 @dataclass(frozen=True)
 class Made:
-    """A step on inputs that lie on the device, and the stream that it runs on; where they are
-    known, the bytes planned for it, and the same step from and to the host."""
+    """A step on inputs that lie on the device, and the stream that it runs on; of graphc's the
+    program, and the same step from and to the host."""
 
     step: Callable[[], Any]
     stream: Any
-    planned_bytes: int | None = None
+    program: graphc.Program | None = None
     from_host: Callable[[], Any] | None = None
 
 
@@ -154,7 +168,8 @@ def measure(job: Job, gpu: Gpu) -> None:
     try:
         before = gpu.free_bytes()
         made = job.make()
-        line.planned_bytes = made.planned_bytes
+        if made.program is not None:
+            describe(line, made.program)
         for _ in range(WARM_STEPS):
             (made.from_host or made.step)()
         if made.from_host is not None:
@@ -165,6 +180,24 @@ def measure(job: Job, gpu: Gpu) -> None:
     except Exception as error:  # one that fails must not take the others' figures with it
         traceback.print_exc()
         line.problem = f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def describe(line: Line, program: graphc.Program) -> None:
+    """Enter what is known of a program before it runs."""
+    report = program.report
+    line.planned_bytes = program.arena_bytes
+    line.calls, line.declined = dict(report.calls), list(report.declined)
+    modelled = model_step(program.plan, with_cudnn=report.calls["cudnn"] > 0)
+    line.modelled_milliseconds = 1e3 * modelled.seconds
+
+
+def has_cudnn() -> bool:
+    """Whether it is installed, and finds a GPU that it can use."""
+    try:
+        Cudnn(load_cudnn()).close()
+    except DependencyError:
+        return False
+    return True
 
 
 def graphc_step(case: Case, precision: str, strategy: str, records: Path) -> Made:
@@ -187,15 +220,15 @@ def graphc_step(case: Case, precision: str, strategy: str, records: Path) -> Mad
             if strategy == "least"
             else {"budget": plain.state_bytes + (plain.arena_bytes - plain.state_bytes) // 2}
         )
-    elif strategy == "cudnn":
-        options["cudnn"] = records / "gpu_engines.json"
-    else:
+    elif strategy != "own kernels":
         options["recompute"] = strategy
+    is_asked = strategy != "own kernels" and has_cudnn()
+    engines = records / "gpu_engines.json" if is_asked else False
     tuning = records / "gpu_algorithms.json"
-    program = graphc.compile(network, device="cuda", tuning=tuning, **options)
+    program = graphc.compile(network, device="cuda", tuning=tuning, cudnn=engines, **options)
     feeds = {s.name: array for s, array in random_feeds(program.graph, 0).items()}
     backend: Any = program._backend
-    return Made(backend.repeat, backend.stream, program.arena_bytes, lambda: program.step(feeds))
+    return Made(backend.repeat, backend.stream, program, lambda: program.step(feeds))
 
 
 def peer_step(make: Callable[[], tuple[Callable[[], Any], Any, None]]) -> Made:
@@ -213,7 +246,8 @@ def jobs(cases: Sequence[Case], records: Path) -> Iterator[Job]:
             make = partial(graphc_step, case, precision, strategy, records)
             yield Job(line, case.sizes.get("batch", 64), make)
     for case, precision in chosen:
-        for peer, other in gpu_peers.systems(case.peer, case.sizes, case.optimizer, precision):
+        sizes = {name: size for name, size in case.sizes.items() if name != "attention"}
+        for peer, other in gpu_peers.systems(case.peer, sizes, case.optimizer, precision):
             line = Line(case.label, precision, peer)
             yield Job(line, case.sizes.get("batch", 64), partial(peer_step, other))
 
@@ -261,7 +295,7 @@ def main() -> None:
         found.append(job.line)
         rows = [vars(line) for line in found]
         write_json(options.output, {**heading, "rows": rows})  # what fails later takes nothing away
-    print_table([vars(line) for line in found])
+    print_table([{k: v for k, v in vars(line).items() if k in SHOWN} for line in found])
 
 
 if __name__ == "__main__":

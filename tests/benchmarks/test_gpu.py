@@ -14,7 +14,7 @@ from graphc.runtime.gpu.device import Gpu
 
 CASE = gpu.Case(
     "a small mlp", "mlp", {"layers": 2, "hidden": 8, "batch": 4}, ("fp32",), "adam",
-    strategies=("none", "sublinear"),
+    strategies=("none", "own kernels", "sublinear"),
 )  # fmt: skip
 
 
@@ -43,8 +43,10 @@ def rows_of(monkeypatch, path, *options):
 def test_every_line_is_written(monkeypatch, machine):
     rows = rows_of(monkeypatch, machine)
     assert [(row["system"], row["problem"]) for row in rows] == [
-        ("graphc none", None), ("graphc sublinear", None)
+        ("graphc none", None), ("graphc own kernels", None), ("graphc sublinear", None)
     ]  # fmt: skip
+    assert all(row["calls"]["kernels"] > 0 and row["declined"] == [] for row in rows)
+    assert all(0 < row["modelled_milliseconds"] < 1 for row in rows)
     assert {(row["milliseconds"], row["samples_per_second"]) for row in rows} == {(4.0, 1000.0)}
     assert all(row["planned_bytes"] > 0 for row in rows)
     assert {row["with_host_copies"] for row in rows} == {4.0}
