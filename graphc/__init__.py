@@ -77,6 +77,7 @@ from graphc.ops.integer import (
     trunc_divide,
 )
 from graphc.ops.interpolate import grid_sample
+from graphc.ops.linear_cross_entropy import linear_cross_entropy
 from graphc.ops.loss import (
     binary_cross_entropy_with_logits,
     hinge,
@@ -257,6 +258,7 @@ __all__ = [
     "less",
     "less_equal",
     "linear",
+    "linear_cross_entropy",
     "load_plan",
     "log",
     "log_softmax",

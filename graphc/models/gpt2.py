@@ -10,6 +10,7 @@ from graphc.models.heads import classified
 from graphc.models.transformer import DEVIATION, Block, Size, check_positions, resolve_size
 from graphc.ops.elementwise import add
 from graphc.ops.embedding import gather
+from graphc.ops.linear_cross_entropy import linear_cross_entropy
 from graphc.ops.matmul import affine
 from graphc.ops.norm import layer_norm
 from graphc.ops.random import dropout
@@ -34,18 +35,25 @@ def gpt2(
     drop: float = 0.1,
     dtype: str = "float32",
     attention: str = "composed",
+    loss_chunks: int = 1,
 ) -> Value:
     """GPT-2 (Radford et al., 2019), trained on the next token; the output layer is the token table.
 
     `size` is small, medium, large or xl; `layers`, `width` and `heads` replace its figures.
     `positions` is the length of the position table. With `attention="fused"` (and `drop=0`) memory
-    grows with the length of sequences, not with its square. Inputs: ``tokens`` and ``labels``,
+    grows with the length of sequences, not with its square; with `loss_chunks` above 1 the logits
+    and their gradient take the bytes of one chunk of the tokens. Inputs: ``tokens`` and ``labels``,
     which is tokens one place on, both (batch, seq_len), int32.
     """
-    logits = gpt2_logits(
+    features, table = _features(
         size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype, attention
     )
-    return classified(logits)
+    if loss_chunks == 1:
+        with scope("output"):
+            logits = affine(features, table)
+        return classified(logits)
+    labels = input("labels", (batch, seq_len), dtype="int32")
+    return linear_cross_entropy(features, table, labels, chunks=loss_chunks)
 
 
 def gpt2_logits(
@@ -62,6 +70,26 @@ def gpt2_logits(
     attention: str = "composed",
 ) -> Value:
     """The network without its loss: (batch, seq_len, vocab)."""
+    given = (size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype, attention)
+    features, table = _features(*given)
+    with scope("output"):
+        return affine(features, table)
+
+
+def _features(
+    size: str,
+    layers: int | None,
+    width: int | None,
+    heads: int | None,
+    seq_len: int,
+    batch: int,
+    vocab: int,
+    positions: int,
+    drop: float,
+    dtype: str,
+    attention: str,
+) -> tuple[Value, Value]:
+    """What the output layer reads, (batch, seq_len, width), and its weight, the token table."""
     found = resolve_size("gpt2", SIZES, size, layers, width, heads)
     layers, width, heads = found.layers, found.width, found.heads
     check_positions("gpt2", positions, seq_len)
@@ -79,4 +107,4 @@ def gpt2_logits(
         with scope(f"layer{layer}"):
             h = block.norm_first(h)
     with scope("output"):
-        return affine(layer_norm(h), table)
+        return layer_norm(h), table

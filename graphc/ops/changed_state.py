@@ -31,11 +31,26 @@ class Replacement(Update):
         return (state,)
 
 
-class WithChange(Op):
-    """y = x, in the bytes of x; a training step replaces a state by a value."""
+class Carrier(Op):
+    """Base: y = x, in the bytes of x, which takes along what a training step is made with; then the
+    node goes."""
+
+    views = "x"
+
+    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
+        return (source,)
+
+    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
+        return (x,)
+
+    def gradient_x(self, node: Node, dy: Value) -> Value:
+        return dy
+
+
+class WithChange(Carrier):
+    """y = x; a training step replaces a state by a value."""
 
     name, inputs = "with_change", ("x", "state", "value")
-    views = "x"
 
     def infer(
         self, attributes: Any, x: TensorType, state: TensorType, value: TensorType
@@ -44,18 +59,9 @@ class WithChange(Op):
             raise ShapeError(f"a state is replaced by a value of its type {state}, got {value}")
         return x
 
-    def view(self, node: Node, source: Layout) -> tuple[Layout, ...]:
-        return (source,)
-
-    def numpy_views(self, node: Node, x: Array) -> tuple[Array, ...]:
-        return (x,)
-
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
         """The last micro-batch decides, as the last call does."""
         return (apply(Replacement, *copies[-1].inputs[1:]),)
-
-    def gradient_x(self, node: Node, dy: Value) -> Value:
-        return dy
 
     def gradient_state(self, node: Node) -> None:
         return None

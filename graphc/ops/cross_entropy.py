@@ -18,7 +18,7 @@ from graphc.ir.builder import apply, as_value
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Op, Recorder
-from graphc.ir.types import TensorType, int64, normalize_axis
+from graphc.ir.types import DType, TensorType, int64, normalize_axis
 from graphc.ops.choice import cast, equal, greater, where
 from graphc.ops.elementwise import add, div, float_dtype, mul, neg, scale, shift, sub
 from graphc.ops.embedding import one_hot, require_integers
@@ -211,7 +211,7 @@ def softmax_cross_entropy(
     name = "softmax_cross_entropy"
     smoothing = number_between(f"{name}: label_smoothing", label_smoothing, 0, 1)
     choose(f"{name}: reduction", reduction, REDUCTIONS)
-    ignored = () if ignore_index is None else (_label(name, ignore_index),)
+    ignored = ignored_label(name, ignore_index)
     given = () if weights is None else (as_value(f"{name}: weights", weights),)
     logits, labels = _classes_last(name, logits, labels, given, axis)
     classes = logits.shape[-1]
@@ -244,7 +244,7 @@ def nll_loss(
     """
     name = "nll_loss"
     choose(f"{name}: reduction", reduction, REDUCTIONS)
-    ignored = () if ignore_index is None else (_label(name, ignore_index),)
+    ignored = ignored_label(name, ignore_index)
     given = () if weights is None else (as_value(f"{name}: weights", weights),)
     table, labels = _classes_last(name, log_probabilities, labels, given, axis)
     classes = table.shape[-1]
@@ -268,9 +268,12 @@ def _picked(rows: Value, labels: Value) -> Value:
     return gather_nd(rows, reshape(labels, (-1, 1)), batch=1)
 
 
-def _label(name: str, given: object) -> int:
+def ignored_label(name: str, given: object) -> tuple[int, ...]:
+    """The label that is ignored, if one is. Raises `OptionError` for what is no whole number."""
+    if given is None:
+        return ()
     Whole(-(2**31), 2**31 - 1).check(f"{name}: ignore_index", given)
-    return int(given)  # type: ignore[call-overload, no-any-return]
+    return (int(given),)  # type: ignore[call-overload]
 
 
 def _classes_last(
@@ -329,6 +332,13 @@ def _mean_of_counted(
         return reshape(losses, labels.shape)
     if reduction == "sum" or not (weights or ignored):
         return reduced(name, losses, reduction)
-    each = weights[0] if weights else full((classes,), 1.0, losses.type.dtype)
+    return div(sum(losses), counted(labels, classes, weights, ignored, losses.type.dtype))
+
+
+def counted(
+    labels: Value, classes: int, weights: tuple[Value, ...], ignored: tuple[int, ...], dtype: DType
+) -> Value:
+    """What a mean divides by: the weights of the labels that count, 1 where none does."""
+    each = weights[0] if weights else full((classes,), 1.0, dtype)
     total = sum(label_weight(labels, each, ignored))
-    return div(sum(losses), where(greater(total, 0.0), total, 1.0))
+    return where(greater(total, 0.0), total, 1.0)

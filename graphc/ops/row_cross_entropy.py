@@ -105,14 +105,24 @@ class CrossEntropy(LabelOp):
         """Through the losses; a second derivative comes through the probabilities as well."""
         parts = []
         if dlosses is not None:
-            operands = (probabilities, labels, dlosses, *weights)
-            attributes = node.attributes
-            parts.append(apply(CrossEntropyGradient, *operands, attributes=attributes).output)
+            parts.append(self.of_losses(node.attributes, dlosses, probabilities, labels, weights))
         if dprobabilities is not None:
             rows = AxisAttributes(1)
             operands = (probabilities, dprobabilities)
             parts.append(apply(SoftmaxGradient, *operands, attributes=rows).output)
         return add(*parts) if len(parts) == 2 else parts[0]
+
+    @staticmethod
+    def of_losses(
+        attributes: CrossEntropyAttributes,
+        dlosses: Value,
+        probabilities: Value,
+        labels: Value,
+        weights: tuple[Value, ...] = (),
+    ) -> Value:
+        """The gradient of the logits through the losses."""
+        operands = (probabilities, labels, dlosses, *weights)
+        return apply(CrossEntropyGradient, *operands, attributes=attributes).output
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
         """Places in the flattened rows, twice; which rows do not count; the peak and the log of the

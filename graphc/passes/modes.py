@@ -9,7 +9,7 @@ from graphc.ir import builder
 from graphc.ir.graph import Graph, Node
 from graphc.ir.op import Op
 from graphc.ir.rewrite import Rewriter, rewrite
-from graphc.ops.changed_state import WithChange
+from graphc.ops.changed_state import Carrier
 from graphc.ops.random import RandomOp
 from graphc.ops.update import Increment
 from graphc.passes.micro_batches import MicroBatch
@@ -59,10 +59,10 @@ def training_effects(graph: Graph, batches: Sequence[MicroBatch]) -> list[Node]:
 
 
 def without_changes(graph: Graph) -> Graph:
-    """The graph in which values take no changes of states with them."""
-    if not any(isinstance(node.op, WithChange) for node in graph.nodes):
+    """The graph in which values take no changes of states with them, nor gradients."""
+    if not any(isinstance(node.op, Carrier) for node in graph.nodes):
         return graph
-    plain = rewrite(graph, lambda n: n.inputs[0] if isinstance(n.op, WithChange) else n)
+    plain = rewrite(graph, lambda n: n.inputs[0] if isinstance(n.op, Carrier) else n)
     return replace(builder.trace(plain.outputs, plain.effects), kept=plain.kept)
 
 

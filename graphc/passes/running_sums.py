@@ -11,6 +11,7 @@ from dataclasses import replace
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.rewrite import rewrite
 from graphc.ops.elementwise import Add
+from graphc.ops.linear_cross_entropy import GradientSum
 from graphc.passes.dead_code import remove_dead_code
 
 
@@ -24,15 +25,16 @@ def use_running_sums(graph: Graph) -> Graph:
     addable = {
         node.serial
         for node in graph.nodes
-        if node.phase == "gradient"
-        and getattr(node.attributes, "accumulate", True) is False
+        if getattr(node.attributes, "accumulate", True) is False
+        and (node.phase == "gradient" or _is_of_gradients(graph, node.output))
         and node.output not in graph.visible
         and len(graph.uses[node.output]) == 1
     }
     taken: set[int] = set()
 
     def replacement(node: Node) -> Node:
-        if not isinstance(node.op, Add) or node.phase != "gradient":
+        is_sum = isinstance(node.op, Add) and node.phase == "gradient"
+        if not is_sum and not isinstance(node.op, GradientSum):
             return node
         for product, total in (node.inputs[::-1], node.inputs):
             if product.node is not None and product.node.serial in addable - taken:
@@ -44,6 +46,11 @@ def use_running_sums(graph: Graph) -> Graph:
 
     rewritten = rewrite(graph, replacement)
     return remove_dead_code(rewritten) if taken else graph
+
+
+def _is_of_gradients(graph: Graph, value: Value) -> bool:
+    """Whether a value is a share of a gradient that the forward pass computes already."""
+    return any(isinstance(graph.nodes[step].op, GradientSum) for step in graph.uses[value])
 
 
 def _added(product: Node, total: Value, addition: Node) -> Node | None:

@@ -17,7 +17,7 @@ def error_of(call, kind):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("rellu", "relu"), ("Linear", "linear"), ("cross_entropy", "softmax_cross_entropy")],
+    [("rellu", "relu"), ("Linear", "linear"), ("softmax_entropy", "softmax_cross_entropy")],
 )
 def test_an_attribute_of_graphc_that_is_misspelt(name, meant):
     told = error_of(lambda: getattr(g, name), AttributeError)

@@ -16,7 +16,10 @@ from graphc.runtime.gpu.nvrtc import compile_cubin
 from graphc.runtime.gpu.places import places_of_plan
 
 ADDRESS = 0x7F00_0000_0000
-VIEWS = {"bitcast", "broadcast_to", "slice", "split", "stop_gradient", "transpose", "with_change"}
+VIEWS = {
+    "bitcast", "broadcast_to", "slice", "split", "stop_gradient", "transpose", "with_change",
+    "with_gradient",
+}  # fmt: skip
 
 
 def test_every_op_but_views_has_a_kernel():

@@ -2,7 +2,14 @@
 
 from ops.samples import Sample, direct
 
-from graphc.ops import batch_norm, changed_state, learning_rate, optimizer_update, update
+from graphc.ops import (
+    batch_norm,
+    changed_state,
+    learning_rate,
+    linear_cross_entropy,
+    optimizer_update,
+    update,
+)
 
 SHAPE = (3, 4)
 MOMENTS = update.AdamAttributes(0.9, 0.999, 1e-8, 0.1)
@@ -94,4 +101,5 @@ UPDATES = [
     sample("", update.Increment, None, ((),), ("int64",)),
     sample("", changed_state.Replacement, None, (SHAPE, SHAPE)),
     sample("", changed_state.WithChange, None, (SHAPE, (7,), (7,))),
+    sample("", linear_cross_entropy.WithGradient, None, ((), SHAPE, SHAPE)),
 ]  # fmt: skip

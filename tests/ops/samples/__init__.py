@@ -52,5 +52,6 @@ STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
     "adam_correction",
     "learning_rate",
     "with_change",
+    "with_gradient",
 }
 """Ops of optimizers; tests/api/test_optim.py compares them with their papers' formulas."""

@@ -6,7 +6,7 @@ import numpy as np
 from ops.samples.sample import M, Sample, direct
 from scipy.special import log_softmax, softmax
 
-from graphc.ops import cross_entropy, loss, row_cross_entropy
+from graphc.ops import cross_entropy, linear_cross_entropy, loss, row_cross_entropy
 
 FLOAT, LABELS = "float64", "int32"
 
@@ -116,6 +116,14 @@ SAMPLES = [
         "huber_gradient", direct(loss.HuberGradient, loss.HuberAttributes(0.75)), (M, M),
         lambda x, dy: dy * np.clip(x, -0.75, 0.75),
         {"x": {"ddx", "x", "dy"}, "dy": {"ddx", "x"}},
+    ),
+    Sample(
+        "gradient_sum", direct(linear_cross_entropy.GradientSum), (M, M), lambda a, b: a + b,
+        {"a": {"dy"}, "b": {"dy"}},
+    ),
+    Sample(
+        "carried_gradient", direct(linear_cross_entropy.CarriedGradient), (M, ()),
+        lambda slope, dy: slope * dy,
     ),
     weight_sample("", 3),
     weight_sample(" all", None),
