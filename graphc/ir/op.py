@@ -259,9 +259,8 @@ class Op:
         outputs = [value.type for value in node.outputs if is_16_bit(value)]
         return tuple(_widened(type) for type in (*prepared, *outputs, *scratch))
 
-    @property
-    def contracts(self) -> bool:
-        """Whether the work is sums of products, which tensor cores compute."""
+    def contracts(self, node: Node) -> bool:
+        """Whether a node's work is sums of products, which tensor cores compute."""
         return self.multiplies or self.convolves
 
     def cost(self, node: Node) -> Cost:

@@ -17,11 +17,14 @@ from graphc.ir.attributes import Between
 from graphc.ir.builder import apply, number_of
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.op import Array, Cost, Op, Recorder, is_16_bit
 from graphc.ir.types import TensorType, bool_, compute_dtype
 from graphc.ops.cpu.attention_tiles import Sight, attend, attend_back, tile_shape
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.norm_gradient import check_dtypes
+
+WIDEST_ON_TENSOR_CORES = 128
+"""The longest rows of a head whose sums fit the registers of a GPU beside the fragments."""
 
 COMPOSED = 'use attention(..., form="composed"), which has gradients of every order and of masks'
 """What to do instead of asking fused attention for a gradient that it does not have."""
@@ -90,9 +93,9 @@ class TiledAttention(Op):
     products: int
     """How many products of (rows x columns) elements a node computes."""
 
-    @property
-    def contracts(self) -> bool:
-        return True
+    def contracts(self, node: Node) -> bool:
+        q, _, v = self.operands(node)
+        return is_16_bit(q) and max(q.shape[3], v.shape[3]) <= WIDEST_ON_TENSOR_CORES
 
     def operands(self, node: Node) -> tuple[Value, Value, Value]:
         """The operands q, k and v."""

@@ -227,7 +227,8 @@ class _Replay:
         has = 0 if room is None else room.bytes
         if has < needed:
             raise PlanError(
-                f"{node.label} needs a workspace of {needed} bytes and has {has}{self.near(node)}",
+                f"{node.label} needs a workspace of {needed} bytes and has {has}{self.near(node)}; "
+                "plan again if this version of graphc did not make the plan",
                 [node.label],
             )
 

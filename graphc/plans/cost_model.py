@@ -26,7 +26,7 @@ def seconds(node: Node, device: Device, tf32: bool = False) -> float:
         if node.op.view(node, in_one_piece) is not None:
             return 0.0
     cost = node.op.cost(node)
-    rate = device.product_rate(node.inputs[0].type.dtype, tf32) if node.op.contracts else None
+    rate = device.product_rate(node.inputs[0].type.dtype, tf32) if node.op.contracts(node) else None
     return device.seconds(cost.flops, cost.bytes_read + cost.bytes_written, rate)
 
 

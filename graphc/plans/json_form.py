@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
 from graphc.errors import GraphcError, PlanFileError
-from graphc.ir.device import KERNELS, Device, Kernels
+from graphc.ir.device import DEVICES, KERNELS, Device, Kernels
 from graphc.ir.forms import writes
 from graphc.ir.graph import Graph, Value
 from graphc.ir.parse import parse_graph
@@ -206,7 +206,8 @@ def _alignment(given: object) -> int:
 
 
 TENSOR_RATES = ("narrow_flops_per_second", "tf32_flops_per_second")
-"""Rates that are left out where a device has none."""
+"""Rates that are no part of a file: of a profile that has a name they are known, others have
+none."""
 
 
 def _device_object(device: Device) -> dict[str, Any]:
@@ -216,8 +217,7 @@ def _device_object(device: Device) -> dict[str, Any]:
     if device.kernels == _unsaid_kernels(device.kind):
         del content["kernels"]
     for name in TENSOR_RATES:
-        if not content[name]:
-            del content[name]
+        del content[name]
     return content
 
 
@@ -227,9 +227,9 @@ def _unsaid_kernels(kind: object) -> Kernels:
 
 def _device(given: object) -> Device:
     if isinstance(given, dict):
-        unsaid = {"kernels": _unsaid_kernels(given.get("kind")), **dict.fromkeys(TENSOR_RATES, 0.0)}
-        given = {**unsaid, **given}
-    found = READER.record(given, [field.name for field in fields(Device)], "device")
+        given = {"kernels": _unsaid_kernels(given.get("kind")), **given}
+    names = [field.name for field in fields(Device) if field.name not in TENSOR_RATES]
+    found = READER.record(given, names, "device")
     device = Device(
         READER.text_of(found["name"], "device.name"),
         READER.number(found["flops_per_second"], "device.flops_per_second"),
@@ -238,12 +238,18 @@ def _device(given: object) -> Device:
         _kind(found["kind"]),
         READER.whole(found["architecture"], "device.architecture"),
         _kernels(found["kernels"]),
-        *(READER.number(found[name], f"device.{name}") for name in TENSOR_RATES),
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):
             READER.fail(f"device.{name}", "a number above 0 is expected", found[name])
-    return device
+    profile = DEVICES.get(device.name)
+    if profile is None:
+        return device
+    return replace(
+        device,
+        narrow_flops_per_second=profile.narrow_flops_per_second,
+        tf32_flops_per_second=profile.tf32_flops_per_second,
+    )
 
 
 def _kind(given: object) -> Literal["cpu", "cuda"]:

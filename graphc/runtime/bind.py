@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from graphc.errors import DependencyError, GpuUnavailable, OptionError
@@ -79,7 +79,15 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
         raise OptionError(f"cudnn and tuning are two files, got {os.fspath(tuning)!r} for both")
     chosen = None if tuning is None else read_record(tuning, "algorithms", CublasError)
     accelerator = CudaDevice(gpu, cache_folder(), chosen)
-    library = _cudnn(accelerator, kept, is_needed=bool(cudnn)) if cudnn is not False else None
+    library: Cudnn | None = None
+    missing: tuple[str, ...] = ()
+    if cudnn is not False:
+        try:
+            library = _cudnn(accelerator, kept)
+        except DependencyError as error:
+            if cudnn is not None:
+                raise
+            missing = (str(error),)
     debugging = {"poison": options.poison, "check_finite": options.check_finite}
     backend = GpuBackend(
         plan, accelerator, cuda_graph=options.cuda_graph, streams=options.streams, cudnn=library,
@@ -89,6 +97,7 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
         write_record(kept, library.record, CudnnError)
     if tuning is not None and accelerator.products.record != chosen:
         write_record(tuning, accelerator.products.record, CublasError)
+    backend.report = replace(backend.report, declined=(*missing, *backend.report.declined))
     return Program(plan, seed=options.seed, backend=backend, **debugging)
 
 
@@ -96,19 +105,11 @@ def _uses_bfloat16(plan: MemoryPlan) -> bool:
     return any(value.type.dtype == bfloat16 for value in plan.placements)
 
 
-def _cudnn(
-    accelerator: CudaDevice, record: str | os.PathLike[str] | None, is_needed: bool
-) -> Cudnn | None:
-    """cuDNN, with the engines of an earlier run if their file is there; None where it cannot be
-    used, and is not needed."""
+def _cudnn(accelerator: CudaDevice, record: str | os.PathLike[str] | None) -> Cudnn:
+    """cuDNN, with the engines of an earlier run if their file is there."""
     known = None if record is None else read_record(record, "engines", CudnnError)
-    try:
-        with accelerator.active():
-            return Cudnn(load_cudnn(), known)
-    except DependencyError:
-        if is_needed:
-            raise
-        return None
+    with accelerator.active():
+        return Cudnn(load_cudnn(), known)
 
 
 def find(device: str) -> Gpu | None:

@@ -12,7 +12,7 @@ from graphc.keywords import Flag, Options, option
 
 
 def _check_cudnn(name: str, given: object) -> None:
-    if given is not None and not isinstance(given, str | os.PathLike):
+    if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
         truth(name, given, ", None, or the path of a file")
 
 

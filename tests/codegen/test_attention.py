@@ -1,11 +1,13 @@
 """Kernels of fused attention: broken ones are found, and how operands lie changes no bit."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from codegen.cases import all_cases
 from codegen.checks import check
-from codegen.on_cpu import Library, generated, kernels_in
+from codegen.on_cpu import Library, aligned, generated, kernels_in
 
+import graphc as g
 from graphc.codegen.text.kernel import module_text
 
 CASES = [case for case in all_cases() if case.node.op.name.startswith("attention")]
@@ -101,6 +103,30 @@ def test_how_operands_lie_changes_no_bit_of_attention(tmp_path):
     for other in results[1:]:
         for one, another in zip(results[0], other, strict=True):
             assert one.tobytes() == another.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_that_a_mask_of_the_lowest_number_hides(dtype, tmp_path):
+    """All columns of such a row count alike, as they do in float64."""
+    lowest = float(ml_dtypes.finfo(dtype).min)
+    q, k, v = (g.input(name, (1, 1, 20, 16), dtype) for name in "qkv")
+    node = g.attention(q, k, v, form="fused", mask=g.input("mask", (1, 1, 20, 20), dtype)).node
+    while node.op.name != "attention":
+        node = node.inputs[0].node
+    rng = np.random.default_rng(0)
+    arrays = {x: aligned(rng.standard_normal(x.shape).astype(x.type.dtype.numpy)) for x in
+              (*node.inputs, *node.outputs)}  # fmt: skip
+    mask = arrays[node.inputs[3]]
+    mask[...] = 0
+    mask[..., 5:, :] = lowest
+    mask[..., 10:, 3] = 0
+    found = generated(node, arrays)
+    Library(found.kernels, tmp_path).run(found, arrays)
+    y, stats = (arrays[value].astype(np.float64) for value in node.outputs)
+    values = arrays[node.inputs[2]].astype(np.float64)[0, 0]
+    np.testing.assert_allclose(y[0, 0, 5:10], np.broadcast_to(values.mean(0), (5, 16)), atol=1e-2)
+    np.testing.assert_allclose(y[0, 0, 10:], np.broadcast_to(values[3], (10, 16)), atol=1e-2)
+    np.testing.assert_allclose(stats[0, 0, 5:10], lowest, rtol=1e-3)
 
 
 def unaligned(array):

@@ -73,18 +73,44 @@ def test_kernels_of_the_zoo_keep_to_registers(cuobjdump, name, precision, archit
         kernels = kernels_of_plan(plan)
         found = resources(cuobjdump("--dump-resource-usage", module_text(kernels), architecture))
         assert found.keys() == {kernel.name for kernel in kernels}
-        for kernel, (registers, stack, shared, local) in found.items():
-            assert (stack, local) == (0, 0), kernel
-            assert shared <= MOST_SHARED, kernel
-            assert registers <= 255, kernel
+        check_resources(found, architecture)
+
+
+def check_resources(found, architecture):
+    """From sm_90 on the system keeps 1 KiB of each block's shared memory."""
+    kept = 1024 if architecture >= 90 else 0
+    for kernel, (registers, stack, shared, local) in found.items():
+        assert (stack, local) == (0, 0), kernel
+        assert shared - kept <= MOST_SHARED, kernel
+        assert registers <= 255, kernel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [75, 80, 90, 100])
+@pytest.mark.parametrize("widths", [(64, 64), (128, 128), (100, 100), (72, 40)])
+def test_heads_of_all_widths_keep_to_registers(cuobjdump, widths, architecture):
+    """Of those that tensor cores take, on which the oldest device has products of half the length
+    and no bfloat16."""
+    for dtype in ("float16", *(["bfloat16"] if architecture > 75 else [])):
+        q, v = (g.parameter(n, (2, 3, 200, w), dtype) for n, w in zip("qv", widths, strict=True))
+        (dq,) = g.gradient(g.sum(g.attention(q, q, v, causal=True, form="fused")), [q])
+        for name in ("attention", "attention_gradient"):
+            text = module_text(kernels_of_op(name, dq))
+            found = resources(cuobjdump("--dump-resource-usage", text, architecture))
+            check_resources(found, architecture)
 
 
 def sass(cuobjdump, name, y, architecture=90):
     """The instructions of the op of that name among the ancestors of y."""
+    text = module_text(kernels_of_op(name, y))
+    return instructions(cuobjdump("--dump-sass", text, architecture))
+
+
+def kernels_of_op(name, y):
+    """The kernels of the op of that name among the ancestors of y."""
     node = next(node for node in ancestors([y]) if node.op.name == name)
     places = {value: in_one_piece(value.type) for value in (*node.inputs, *node.outputs)}
-    text = module_text(calls_of(node, places).kernels)
-    return instructions(cuobjdump("--dump-sass", text, architecture))
+    return calls_of(node, places).kernels
 
 
 @pytest.mark.slow

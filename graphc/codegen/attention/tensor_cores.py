@@ -23,8 +23,7 @@ from graphc.codegen.node_calls import Launch, Scratch
 from graphc.codegen.text.access import indented
 from graphc.codegen.text.operands import VECTOR_BYTES, Places
 from graphc.codegen.text.scalar import C_TYPES
-from graphc.ir.graph import Node, Value
-from graphc.ir.op import is_16_bit
+from graphc.ir.graph import Node
 from graphc.ir.types import align
 
 WARPS, OWNED = 4, 16
@@ -36,9 +35,6 @@ LANES = 8
 MOST_SHARED = 48 * 2**10
 """Bytes of shared memory that every kernel may have."""
 
-WIDEST = 128
-"""The longest rows: those of wider heads would not fit the registers."""
-
 SIZES = ((64, 2), (32, 2), (16, 2), (16, 1))
 """How many of the others a tile has, and how many tiles lie in shared memory, best first."""
 
@@ -47,11 +43,7 @@ LOG2_E = math.log2(math.e)
 
 def take(node: Node) -> bool:
     """Whether these kernels compute a node, which its types alone decide."""
-    named_inputs = node.named_inputs()
-    q, v = named_inputs["q"], named_inputs["v"]
-    assert isinstance(q, Value)
-    assert isinstance(v, Value)
-    return is_16_bit(q) and max(q.shape[3], v.shape[3]) <= WIDEST
+    return node.op.contracts(node)
 
 
 class TensorCoreKernel(AttentionKernel):
@@ -83,8 +75,10 @@ class TensorCoreKernel(AttentionKernel):
             for count, stages in SIZES
             if self.owned_tile * own + count * stages * (other + 8) <= MOST_SHARED
         )
-        self.factor = self.number(self.attributes.scale * LOG2_E)
-        """By which scores are multiplied so that weights are powers of two."""
+        self.unit = self.number(LOG2_E)
+        self.factor = self.number(self.attributes.scale * (1.0 if self.adds_mask else LOG2_E))
+        """By which scores are multiplied: so that weights are powers of two, unless a mask is added
+        to them, which might overflow."""
 
     @property
     def tiles(self) -> list[str]:
@@ -278,9 +272,13 @@ class TensorCoreKernel(AttentionKernel):
 
     @property
     def power(self) -> str:
-        """C++ for the exponent, by two, of a score that is seen."""
+        """C++ for a score that is seen, in the unit of peaks."""
         scaled = f"score[j][e] * {self.factor}"
-        return f"({scaled} + added * {self.number(LOG2_E)})" if self.adds_mask else scaled
+        return f"({scaled} + added)" if self.adds_mask else scaled
+
+    def weight(self, difference: str) -> str:
+        """C++ for the weight of a score that is so far above a peak."""
+        return f"exp2f(({difference}) * {self.unit})" if self.adds_mask else f"exp2f({difference})"
 
     def stored(self, name: str, result: str) -> str:
         """A loop that stores the warp's rows of a result."""
@@ -326,14 +324,14 @@ def attention(node: Node, places: Places) -> Launch:
     highest = "highest[e / 2u] = maximum(highest[e / 2u], score[j][e]);"
     raised = [
         "highest[i] = across_quad<Max>(highest[i]);",
-        "const float kept = exp2f(peak[i] - highest[i]);",
+        f"const float kept = {kernel.weight('peak[i] - highest[i]')};",
         "peak[i] = highest[i];",
         "total[i] *= kept;",
         f"#pragma unroll\nfor (unsigned t = 0; t < {fragments}u; ++t)\n"
         "    result[t][2u * i] *= kept, result[t][2u * i + 1u] *= kept;",
     ]
     weighed = [
-        "score[j][e] = exp2f(score[j][e] - highest[e / 2u]);",
+        f"score[j][e] = {kernel.weight('score[j][e] - highest[e / 2u]')};",
         "total[e / 2u] += score[j][e];",
     ]
     each = [
@@ -360,6 +358,7 @@ def _divided(kernel: TensorCoreKernel) -> str:
         f"peak[i] = total[i] < {one} ? {zero} : peak[i];",
         f"total[i] = maximum(total[i], {one});",
     ]
+    peak = "peak[i]" if kernel.adds_mask else f"peak[i] * {kernel.number(math.log(2.0))}"
     body = [
         "total[i] = across_quad<Sum>(total[i]);",
         *(masked if kernel.masks else []),
@@ -368,8 +367,7 @@ def _divided(kernel: TensorCoreKernel) -> str:
         "    result[t][2u * i] *= share, result[t][2u * i + 1u] *= share;",
         "const Index row = base + mine + line + i * 8u;",
         f"if (pair == 0u && row < {kernel.owned}u)",
-        f"    {kernel.at('stats', 'row')} = peak[i] * {kernel.number(math.log(2.0))} + "
-        "logf(total[i]);",
+        f"    {kernel.at('stats', 'row')} = {peak} + logf(total[i]);",
     ]
     return f"#pragma unroll\nfor (unsigned i = 0; i < 2u; ++i) {{\n{indented(body, 1)}\n}}"
 
@@ -378,7 +376,8 @@ def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> str:
     """A loop that puts weights in the place of scores, and the gradients of scores in that of
     reaches."""
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
-    weight = f"exp2f({kernel.power} - {stats} * {kernel.number(LOG2_E)})"
+    below = stats if kernel.adds_mask else f"{stats} * {kernel.unit}"
+    weight = kernel.weight(f"{kernel.power} - {below}")
     return kernel.per_pair(
         [
             f"score[j][e] = seen ? {weight} : {zero};",

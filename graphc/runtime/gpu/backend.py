@@ -95,7 +95,11 @@ class GpuBackend:
         works = bind(
             self.plan, self._base, tf32, cudnn, together=together, serves=serves, declines=declines
         )
-        self._declined = (*products, *requests)
+        kinds = {BoundLaunch: "kernels", BoundGemm: "cublaslt", BoundPlan: "cudnn"}
+        counts = Counter(kinds[type(call)] for work in works for call in work.calls)
+        self.report = Report(
+            {kind: counts[kind] for kind in kinds.values()}, (*products, *requests)
+        )
         if products:
             first, *others = products
             warnings.warn(
@@ -115,12 +119,6 @@ class GpuBackend:
     @property
     def kept_bytes(self) -> int:
         return sum(state.type.bytes for state in self._kept)
-
-    @property
-    def report(self) -> Report:
-        kinds = {BoundLaunch: "kernels", BoundGemm: "cublaslt", BoundPlan: "cudnn"}
-        counts = Counter(kinds[type(call)] for work in self._works for call in work.calls)
-        return Report({kind: counts[kind] for kind in kinds.values()}, self._declined)
 
     @property
     def _kept(self) -> Sequence[State]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,15 +29,19 @@ BACKEND_ENGINES = range(10_000)
 along; what they allocate, and whether they can be captured, is theirs to say."""
 
 
+OLDEST = (1, 32)
+"""The first version of the frontend that is taken, major and minor."""
+
 LIMIT = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT"
 """The variable by which the frontend is told, and it has no other way, how many bytes a
 deterministic gradient of attention may take before it sums dq in an order of its own instead (cuDNN
 9.25 and later, on Hopper)."""
 
-REFUSALS = (RuntimeError, ValueError)
+REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError)
 """What the frontend raises for a graph that is not to be had: errors of its own, which derive from
-`RuntimeError`, as NotImplementedError does, and what its bindings make of a status that they do not
-know. A device that fails raises one, too; whatever runs next says so."""
+`RuntimeError`, as NotImplementedError does, what its bindings make of a status that they do not
+know, and what another version raises whose names differ, or that lacks a package. A device that
+fails raises one, too; whatever runs next says so."""
 
 FAULTS = (*REFUSALS, KeyError, IndexError)
 """What it raises for one engine, whose knobs it may not know."""
@@ -47,11 +52,15 @@ class CudnnError(GraphcError):
 
 
 def load_cudnn() -> Any:
-    """The frontend's module; raises `DependencyError` where it or the library is missing."""
+    """The frontend's module; raises `DependencyError` where it or the library is missing, or of
+    another version."""
     try:
         library = importlib.import_module("cudnn")
         library.backend_version()
-    except (ImportError, RuntimeError, OSError) as error:
+        found = tuple(int(part) for part in library.__version__.split(".")[:2])
+        if found < OLDEST:
+            raise ImportError(f"nvidia-cudnn-frontend is {library.__version__}, 1.32 is needed")
+    except (ImportError, RuntimeError, OSError, AttributeError, ValueError) as error:
         cure = to_install("nvidia-cudnn-frontend nvidia-cudnn-cu13 cuda-bindings", "cudnn")
         raise DependencyError(
             f"cuDNN cannot be used ({error}); {cure}; or let the generated kernels do its work"
@@ -101,7 +110,8 @@ class Cudnn:
         """
         key = signature(request, workspace_bytes)
         if key not in self._plans:
-            with _limited(workspace_bytes):
+            limit = workspace_bytes if request.kind == "backward" else None
+            with _limited(limit):
                 self._plans[key] = self._planned(key, request, workspace_bytes)
         return self._plans[key]
 
@@ -207,17 +217,25 @@ class Cudnn:
 
 
 @contextmanager
-def _limited(workspace_bytes: int) -> Iterator[None]:
+def _limited(workspace_bytes: int | None) -> Iterator[None]:
     """Within, the frontend describes the gradient of attention with a workspace that grows with the
-    number of rows where one that grows with its square is larger than this."""
-    known = os.environ.get(LIMIT)
-    os.environ[LIMIT] = str(workspace_bytes)
-    try:
+    number of rows where one that grows with its square is larger than this. One thread at a time:
+    the environment is the process's."""
+    if workspace_bytes is None:
         yield
-    finally:
-        del os.environ[LIMIT]
-        if known is not None:
-            os.environ[LIMIT] = known
+        return
+    with _ENVIRONMENT:
+        known = os.environ.get(LIMIT)
+        os.environ[LIMIT] = str(workspace_bytes)
+        try:
+            yield
+        finally:
+            os.environ.pop(LIMIT, None)
+            if known is not None:
+                os.environ[LIMIT] = known
+
+
+_ENVIRONMENT = threading.Lock()
 
 
 def _give_back(process: int, library: Any, handle: Any) -> None:

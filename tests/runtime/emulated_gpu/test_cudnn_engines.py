@@ -38,7 +38,15 @@ def test_what_cudnn_declines(cudnn, monkeypatch):
     assert cudnn.build(call.request, ROOM) is None
 
 
-FAULTS = (RuntimeError, ValueError, NotImplementedError, IndexError, KeyError)
+FAULTS = (
+    RuntimeError,
+    ValueError,
+    NotImplementedError,
+    AttributeError,
+    ImportError,
+    IndexError,
+    KeyError,
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -65,7 +73,7 @@ def test_an_engine_that_fails_is_passed_over(cudnn, monkeypatch, fault, function
     other.close()
 
 
-@pytest.mark.parametrize("fault", FAULTS[:3])
+@pytest.mark.parametrize("fault", FAULTS[:5])
 @pytest.mark.parametrize("function", ["create_execution_plans", "deselect_numeric_notes"])
 def test_a_request_that_fails_is_left_to_kernels(cudnn, monkeypatch, fault, function):
     def failing(*arguments):

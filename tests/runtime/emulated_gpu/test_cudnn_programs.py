@@ -179,8 +179,10 @@ def test_cudnn_is_used_where_it_is_installed(folder, monkeypatch):
     def runs(**options):
         program = g.compile(first_layers(), optimizer=g.optim.SGD(0.1), device="cuda", **options)
         program.step(fed(program.plan))
+        declined.append(program.report.declined)
         return program._backend._accelerator.counts["cudnn"]
 
+    declined = []
     monkeypatch.setattr(binding, "load_cudnn", lambda: fake_cudnn)
     assert (runs(), runs(cudnn=True), runs(cudnn=False)) == (5, 5, 0)
 
@@ -189,6 +191,10 @@ def test_cudnn_is_used_where_it_is_installed(folder, monkeypatch):
 
     monkeypatch.setattr(fake_cudnn, "create_handle", no_handle)
     assert (runs(), runs(cudnn=False)) == (0, 0)
+    assert len(declined[-2]) == 1
+    assert "cannot be used on this GPU" in declined[-2][0]
+    assert declined[:-2] == [()] * 3
+    assert declined[-1] == ()
     with pytest.raises(DependencyError, match=r"cannot be used on this GPU.*NOT_INITIALIZED"):
         runs(cudnn=True)
 
