@@ -48,6 +48,14 @@ class Tensor:
     strides: tuple[int, ...]
     dtype: DType
 
+    def packed(self) -> Tensor:
+        """The tensor in one piece, with its axes in the same order."""
+        strides, step = list(self.strides), 1
+        for axis in sorted(range(len(strides)), key=lambda axis: (self.strides[axis], -axis)):
+            strides[axis] = step
+            step *= self.shape[axis]
+        return replace(self, strides=tuple(strides))
+
     def __str__(self) -> str:
         shape, strides = (",".join(map(str, numbers)) for numbers in (self.shape, self.strides))
         return f"{self.dtype}[{shape}:{strides}]"
@@ -117,6 +125,15 @@ class AttentionRequest:
 
 
 Request = ConvolutionRequest | AttentionRequest
+
+
+def packed(request: Request) -> Request:
+    """The request with each tensor in one piece, its axes in the order in which they lie."""
+    if isinstance(request, ConvolutionRequest):
+        x, w, y = (tensor.packed() for tensor in (request.x, request.w, request.y))
+        return replace(request, x=x, w=w, y=y)
+    q, k, v, y, stats, *gradients = (t.packed() for t in request.tensors.values())
+    return replace(request, q=q, k=k, v=v, y=y, stats=stats, gradients=tuple(gradients))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """cuDNN through NVIDIA's frontend package: convolutions and attention on raw device addresses.
 
 The frontend offers engines for a request in an order of its own. Taken is the first that is
-deterministic, computes as precisely as asked, and needs no more workspace than there is. Which one
-that was, with its knobs, goes into a record; given back, the record makes the same plans again.
+deterministic, computes as precisely as asked, and needs no more workspace than there is, for the
+request as it would be in one piece: parts of larger tensors then have its bits. Which one that was,
+with its knobs, goes into a record; given back, the record makes the same plans again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from graphc.codegen.cudnn_request import AttentionRequest, ConvolutionRequest, Request
+from graphc.codegen.cudnn_request import (
+    AttentionRequest,
+    ConvolutionRequest,
+    Request,
+    packed,
+)
 from graphc.errors import DependencyError, GraphcError, to_install
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
 from graphc.runtime.gpu.records import recorded
@@ -90,6 +96,7 @@ class Cudnn:
         self._library = library
         self._version = int(library.backend_version())
         self._engines = recorded(record, "engines", "cuDNN", self._version, CudnnError)
+        self._given = frozenset(self._engines)
         self._plans: dict[str, Plan | None] = {}
         try:
             self._handle = library.create_handle()
@@ -100,7 +107,8 @@ class Cudnn:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The engine and the knobs of each request so far, None where there was none: JSON."""
+        """The engine and the knobs of each request so far, in one piece, None where there was none:
+        JSON."""
         return {"cudnn": self._version, "engines": dict(self._engines)}
 
     def build(self, request: Request, workspace_bytes: int) -> Plan | None:
@@ -112,15 +120,29 @@ class Cudnn:
         if key not in self._plans:
             limit = workspace_bytes if request.kind == "backward" else None
             with _limited(limit):
-                self._plans[key] = self._planned(key, request, workspace_bytes)
+                self._plans[key] = self._planned(request, workspace_bytes)
         return self._plans[key]
 
-    def _planned(self, key: str, request: Request, workspace_bytes: int) -> Plan | None:
-        if key in self._engines:
-            found = self._engines[key]
-            return None if found is None else self._again(request, found, workspace_bytes)
-        plan = self._choose(request, workspace_bytes)
-        self._engines[key] = plan and {"engine": plan.engine, "knobs": dict(plan.knobs)}
+    def _planned(self, request: Request, workspace_bytes: int) -> Plan | None:
+        """The plan by the engine that serves the request in one piece: how operands lie differs
+        between strategies, and which engine computes decides the bits."""
+        usual = packed(request)
+        key = signature(usual, workspace_bytes)
+        is_known = key in self._engines
+        if not is_known:
+            plan = self._choose(usual, workspace_bytes)
+            self._engines[key] = plan and {"engine": plan.engine, "knobs": dict(plan.knobs)}
+            if usual == request:
+                return plan
+        found = self._engines[key]
+        if found is None:
+            return None
+        plan = self._with(request, found, workspace_bytes)
+        if plan is None and is_known and key in self._given:
+            raise CudnnError(
+                f"engine {found['engine']} of the record is not to be had for "
+                f"{signature(request, workspace_bytes)}; is this another GPU? drop the record"
+            )
         return plan
 
     def run(self, plan: Plan, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
@@ -161,23 +183,22 @@ class Cudnn:
                 return plan
         return None
 
-    def _again(self, request: Request, found: Mapping[str, Any], workspace_bytes: int) -> Plan:
-        """The plan that a record names."""
+    def _with(
+        self, request: Request, found: Mapping[str, Any], workspace_bytes: int
+    ) -> Plan | None:
+        """The plan by an engine and its knobs; None where that does not take the request."""
         members = self._library.knob_type.__members__
-        knobs = {members[name]: number for name, number in found["knobs"].items()}
-        graph, plan = self._described(request), None
-        if graph is not None:
-            with suppress(*REFUSALS):
-                graph.create_execution_plan(found["engine"], knobs)
-                self._restrict(graph, request, workspace_bytes)
-                index = graph.get_execution_plan_count() - 1
-                plan = self._at(graph, index, request, workspace_bytes)
-        if plan is None:
-            raise CudnnError(
-                f"engine {found['engine']} of the record is not to be had for "
-                f"{signature(request, workspace_bytes)}; is this another GPU? drop the record"
-            )
-        return plan
+        graph = self._described(request)
+        if graph is None:
+            return None
+        try:
+            knobs = {members[name]: number for name, number in found["knobs"].items()}
+            graph.create_execution_plan(found["engine"], knobs)
+            self._restrict(graph, request, workspace_bytes)
+            index = graph.get_execution_plan_count() - 1
+        except FAULTS:
+            return None
+        return self._at(graph, index, request, workspace_bytes)
 
     def _described(self, request: Request) -> Any:
         """The request as a graph of the frontend, or None where cuDNN has no words for it."""
