@@ -1,12 +1,14 @@
 // Runs CUDA kernels as C++ on the CPU, a block at a time. A thread of a block is a fiber: it runs until it
-// meets a barrier, then the next one does. Threads run in ascending or descending order; a kernel
-// that gives other bits in the other order lacks a barrier.
+// meets a barrier, then the next one does; a warp runs until it meets one of the whole block. Threads
+// and warps run in ascending or descending order; a kernel that gives other bits in the other order
+// lacks a barrier.
 #include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
 #include <ucontext.h>
 #include <utility>
+#include <vector>
 
 #define GRAPHC_HOST
 #define __global__
@@ -21,7 +23,8 @@ constexpr size_t STACK_BYTES = 32768;
 static ucontext_t fibers[MOST_THREADS];
 static jmp_buf waiting_scheduler, waiting_fibers[MOST_THREADS]; // switching costs no system call
 static char stacks[MOST_THREADS][STACK_BYTES];
-static bool started[MOST_THREADS], finished[MOST_THREADS];
+static bool started[MOST_THREADS], finished[MOST_THREADS], at_block_barrier[MOST_THREADS];
+static bool is_descending;
 static void (*entry)(void **);
 static void **pointers;
 
@@ -31,9 +34,12 @@ static void fiber() {
     _longjmp(waiting_scheduler, 1);
 }
 
-static void __syncthreads() {
+static void wait(bool for_block) {
+    at_block_barrier[threadIdx.x] = for_block;
     if (!_setjmp(waiting_fibers[threadIdx.x])) _longjmp(waiting_scheduler, 1);
 }
+static void __syncthreads() { wait(true); }
+static void sync_warp() { wait(false); }
 
 static void resume() {
     if (_setjmp(waiting_scheduler)) return;
@@ -45,29 +51,28 @@ static void resume() {
 template <class T> static T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
     static T slots[MOST_THREADS];
     slots[threadIdx.x] = value;
-    __syncthreads();
+    sync_warp();
     const T other = slots[threadIdx.x ^ lanes];
-    __syncthreads();
+    sync_warp();
     return other;
 }
 
 static unsigned __ballot_sync(unsigned, bool vote) {
     static bool votes[MOST_THREADS];
     votes[threadIdx.x] = vote;
-    __syncthreads();
+    sync_warp();
     unsigned mask = 0;
     const unsigned first = threadIdx.x / 32 * 32;
     for (unsigned lane = 0; lane < 32; ++lane) mask |= unsigned(votes[first + lane]) << lane;
-    __syncthreads();
+    sync_warp();
     return mask;
 }
 
-// Tensor cores: what PTX says of ldmatrix, of mma.m16n8k16 and of the copies to shared memory, which are
-// done at once here.
+// Tensor cores: what PTX says of ldmatrix, of mma.m16n8k16 and of the copies to shared memory.
 template <bool TRANSPOSED> static void load_matrices(unsigned (&part)[4], const void *row) {
     static const void *rows[MOST_THREADS];
     rows[threadIdx.x] = row;
-    __syncthreads();
+    sync_warp();
     const unsigned first = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
     for (unsigned matrix = 0; matrix < 4; ++matrix) {
         unsigned short halves[2];
@@ -78,7 +83,7 @@ template <bool TRANSPOSED> static void load_matrices(unsigned (&part)[4], const 
         }
         part[matrix] = unsigned(halves[1]) << 16 | halves[0];
     }
-    __syncthreads();
+    sync_warp();
 }
 static void load_fragments(unsigned (&part)[4], const void *row) { load_matrices<false>(part, row); }
 static void load_transposed(unsigned (&part)[4], const void *row) { load_matrices<true>(part, row); }
@@ -93,7 +98,7 @@ static void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned
     static unsigned words[MOST_THREADS][6];
     const unsigned own[6] = {a[0], a[1], a[2], a[3], b0, b1};
     memcpy(words[threadIdx.x], own, sizeof own);
-    __syncthreads();
+    sync_warp();
     const unsigned first = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
     for (unsigned e = 0; e < 4; ++e) {
         const unsigned row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
@@ -104,14 +109,29 @@ static void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned
             sum[e] += half_of<T>(left, k % 2) * half_of<T>(right, k % 2);
         }
     }
-    __syncthreads();
+    sync_warp();
+}
+// In descending order copies arrive as late as they may, else at once.
+struct Copy { void *target; const void *source; bool inside; unsigned group; };
+static std::vector<Copy> copies[MOST_THREADS];
+static unsigned groups[MOST_THREADS];
+static void copy_now(const Copy &copy) {
+    if (copy.inside) memcpy(copy.target, copy.source, 16);
+    else memset(copy.target, 0, 16);
 }
 static void copy_pack(void *target, const void *source, bool inside) {
-    if (inside) memcpy(target, source, 16);
-    else memset(target, 0, 16);
+    const Copy copy = {target, source, inside, groups[threadIdx.x]};
+    if (is_descending) copies[threadIdx.x].push_back(copy);
+    else copy_now(copy);
 }
-static void copies_sent() {}
-template <int LATER> static void copies_arrived() {}
+static void copies_sent() { ++groups[threadIdx.x]; }
+template <int LATER> static void copies_arrived() {
+    std::vector<Copy> later;
+    for (const Copy &copy : copies[threadIdx.x])
+        if (copy.group + LATER < groups[threadIdx.x]) copy_now(copy);
+        else later.push_back(copy);
+    copies[threadIdx.x] = later;
+}
 
 static int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 
@@ -128,33 +148,50 @@ static unsigned __float_as_uint(float x) {
 
 static unsigned __umulhi(unsigned a, unsigned b) { return uint64_t(a) * b >> 32; }
 
-// 0, or 1 if some threads of a block ended while others waited at a barrier.
+// Runs the threads of a warp up to a barrier of the block; whether all of them meet the same barriers.
+static bool run_warp(unsigned first, unsigned end) {
+    for (unsigned count = end - first;;) {
+        unsigned waiting = 0, ended = 0;
+        for (unsigned i = 0; i < count; ++i) {
+            threadIdx.x = is_descending ? end - 1 - i : first + i;
+            if (!finished[threadIdx.x]) resume();
+            ended += finished[threadIdx.x];
+            waiting += !finished[threadIdx.x] && at_block_barrier[threadIdx.x];
+        }
+        if (waiting == count || ended == count) return true;
+        if (waiting || ended) return false;
+    }
+}
+
+// 0, or 1 if some threads met a barrier that others did not.
 static int run(void (*kernel)(void **), void **arguments, unsigned grid, unsigned block, int descending) {
     entry = kernel;
     pointers = arguments;
     gridDim.x = grid;
     blockDim.x = block;
+    is_descending = descending;
     ucontext_t plain;
     getcontext(&plain);
+    const unsigned warps = (block + 31) / 32;
     for (unsigned b = 0; b < grid; ++b) {
         blockIdx.x = b;
         for (unsigned t = 0; t < block; ++t) {
             started[t] = finished[t] = false;
+            copies[t].clear();
+            groups[t] = 0;
             fibers[t] = plain;
             fibers[t].uc_stack.ss_sp = stacks[t];
             fibers[t].uc_stack.ss_size = STACK_BYTES;
             makecontext(&fibers[t], fiber, 0);
         }
-        for (unsigned waiting = block; waiting;) {
-            for (unsigned i = 0; i < block; ++i) {
-                const unsigned t = descending ? block - 1 - i : i;
-                threadIdx.x = t;
-                if (!finished[t]) resume();
+        for (unsigned ended = 0; ended < block;) {
+            for (unsigned i = 0; i < warps; ++i) {
+                const unsigned first = (descending ? warps - 1 - i : i) * 32;
+                if (!run_warp(first, first + 32 < block ? first + 32 : block)) return 1;
             }
-            unsigned ended = 0;
+            ended = 0;
             for (unsigned t = 0; t < block; ++t) ended += finished[t];
             if (ended && ended < block) return 1;
-            waiting = block - ended;
         }
     }
     return 0;

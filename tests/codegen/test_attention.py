@@ -58,6 +58,18 @@ BROKEN_ON_TENSOR_CORES = {
     ),
     "rows as columns": ("attention", "load_transposed", "load_fragments"),
     "logarithms to the base of two": ("attention", "+ logf(", "+ log2f("),
+    "no barriers": ("attention", "__syncthreads();", ""),
+    "no barrier when a tile is there": (
+        "attention", "copies_arrived<1>();\n        __syncthreads();", "copies_arrived<1>();"
+    ),
+    "no barrier when a tile has been read": (
+        "attention", "__syncthreads();\n        stage ^= 1u;", "stage ^= 1u;"
+    ),
+    "copies are not waited for": ("attention", "copies_arrived<1>", "copies_arrived<2>"),
+    "the last copies are not waited for": ("attention", "else copies_sent();", ""),
+    "no barrier between tiles of the gradient": (
+        "attention_gradient", "__syncthreads();\n        stage ^= 1u;", "stage ^= 1u;"
+    ),
     "no sum along rows": ("attention_gradient", "(reach[j][e] -", "(reach[j][e] - 0 *"),
     "sums of another row": ("attention_gradient", "own_stats[e / 2u]", "own_stats[1u - e / 2u]"),
     "numbers of another row": (
