@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from codegen.attention_cases import attention_cases
 from codegen.on_cpu import aligned, apart, channels_last
 from codegen.updates import UPDATES
 from ops.samples import SAMPLES, Sample, direct, scalars
@@ -25,7 +26,6 @@ from graphc.ops import (
     choice,
     cross_entropy,
     embedding,
-    fused_attention,
     norm,
     norm_gradient,
     random,
@@ -82,63 +82,8 @@ CASTS = [
     if source != to
 ]  # fmt: skip
 
-FLAT = fused_attention.AttentionAttributes(0.05, False)
-CAUSAL = fused_attention.AttentionAttributes(0.05, True)
-FROM_FIRST = fused_attention.AttentionAttributes(0.05, True, True)
-SHARED = ((1, 4, 70, 8), (1, 2, 40, 8), (1, 2, 40, 8))
-"""Two heads of queries for each of keys, and more rows than columns."""
-QUERIES, KEYS, VALUES = (1, 2, 37, 72), (1, 2, 101, 72), (1, 2, 101, 40)
-"""Several tiles of rows and of columns, and rows of more than one chunk."""
-TILES = (
-    ((1, 1, 130, 16), (1, 1, 150, 16), (1, 1, 150, 24)),
-    ((1, 1, 70, 20), (1, 1, 90, 20), (1, 1, 90, 6)),
-    ((1, 1, 17, 128), (1, 1, 35, 128), (1, 1, 35, 128)),
-)
-"""Several blocks that own rows or columns; rows that are no whole packs; rows of the most elements
-on tensor cores."""
-BACK = ((1, 2, 37, 40), QUERIES, KEYS, VALUES, (1, 2, 37, 40), (1, 2, 37))
-
 LONG = [
-    long("attention", direct(fused_attention.Attention, FLAT), (QUERIES, KEYS, VALUES)),
-    long(
-        "attention", direct(fused_attention.Attention, CAUSAL), (QUERIES, KEYS, VALUES), (),
-        " causal",
-    ),
-    long("attention", direct(fused_attention.Attention, CAUSAL), ((1, 1, 66, 8),) * 3),
-    long("attention_gradient", direct(fused_attention.AttentionGradient, FLAT), BACK),
-    long(
-        "attention_gradient", direct(fused_attention.AttentionGradient, CAUSAL), BACK, (), " causal"
-    ),
-    long(
-        "attention_gradient", direct(fused_attention.AttentionGradient, CAUSAL),
-        (*((1, 1, 66, 8),) * 5, (1, 1, 66)),
-    ),
-    *[
-        long(name, direct(op, CAUSAL), shapes)
-        for queries, keys, values in TILES
-        for name, op, shapes in (
-            ("attention", fused_attention.Attention, (queries, keys, values)),
-            (
-                "attention_gradient", fused_attention.AttentionGradient,
-                ((*queries[:3], values[3]), queries, keys, values, (*queries[:3], values[3]),
-                 queries[:3]),
-            ),
-        )
-    ],
-    *[
-        long(
-            name, direct(op, a), shapes, (*(FLOAT,) * (len(shapes) - 1), kind),
-            f" shared {kind}",
-        )
-        for a, kind in ((FLAT, "bool"), (FROM_FIRST, FLOAT))
-        for name, op, shapes in (
-            ("attention", fused_attention.Attention, (*SHARED, (1, 1, 70, 40))),
-            (
-                "attention_gradient", fused_attention.AttentionGradient,
-                (SHARED[0], *SHARED, SHARED[0], (1, 4, 70), (1, 4, 1, 40)),
-            ),
-        )
-    ],
+    *attention_cases(long),
     long("add", g.add, ((3, 257), (257,))),
     long("softmax", g.softmax, (ROWS,)),
     long("softmax", g.softmax, ((2, 4097),)),

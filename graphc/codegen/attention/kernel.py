@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
 from graphc.codegen.node_calls import Argument, Launch, Scratch
 from graphc.codegen.text.access import indented, parameters
 from graphc.codegen.text.kernel import ENTRY, named
@@ -85,6 +87,30 @@ class AttentionKernel:
     def suffix(self) -> str:
         """The suffix of C's functions for the dtype of the arithmetic."""
         return "" if self.held == float64 else "f"
+
+    @property
+    def lowest(self) -> str:
+        """C++ for the score of what is hidden."""
+        return f"-infinite({self.number(0.0)})"
+
+    @property
+    def first_peak(self) -> str:
+        """What peaks begin with: under a mask a row may see nothing, and the difference of two
+        minus infinities is no number."""
+        if self.mask is None:
+            return self.lowest
+        return self.number(float(np.finfo(self.held.numpy).min))
+
+    @property
+    def unseen_rows(self) -> list[str]:
+        """Statements for the sums of rows that see nothing, as may be under a mask."""
+        one, zero = self.number(1.0), self.number(0.0)
+        # The sum of a row that sees something is at least 1.
+        found = [
+            f"peak[i] = total[i] < {one} ? {zero} : peak[i];",
+            f"total[i] = maximum(total[i], {one});",
+        ]
+        return [] if self.mask is None else found
 
     def number(self, value: float) -> str:
         """A number as a literal of the arithmetic's dtype."""

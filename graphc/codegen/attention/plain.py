@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from graphc.codegen.attention.kernel import AttentionKernel, Axis
 from graphc.codegen.node_calls import Launch, Scratch
 from graphc.codegen.text.access import indented
@@ -46,19 +44,6 @@ class PlainKernel(AttentionKernel):
         super().__init__(node, places, owned)
         wide = max(self.widths.values()) > WARP and self.held != float64
         self.chunk = WIDEST_CHUNK if wide else WARP
-
-    @property
-    def lowest(self) -> str:
-        """C++ for the score of what is hidden."""
-        return f"-infinite({self.number(0.0)})"
-
-    @property
-    def first_peak(self) -> str:
-        """What peaks begin with: under a mask a row may see nothing, and the difference of two
-        minus infinities is no number."""
-        if self.mask is None:
-            return self.lowest
-        return self.number(float(np.finfo(self.held.numpy).min))
 
     @property
     def score(self) -> str:
@@ -212,14 +197,8 @@ def _corrected(kernel: PlainKernel) -> list[str]:
 def _divided(kernel: PlainKernel) -> str:
     """A loop that divides the owned rows by their sums, and stores the logarithms of these."""
     parts, log = kernel.parts("y"), f"log{kernel.suffix}"
-    one, zero = kernel.number(1.0), kernel.number(0.0)
-    # The sum of a row that sees something is at least 1.
-    masked = [
-        f"peak[i] = total[i] < {one} ? {zero} : peak[i];",
-        f"total[i] = maximum(total[i], {one});",
-    ]
     body = [
-        *([] if kernel.mask is None else masked),
+        *kernel.unseen_rows,
         f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] /= total[i];",
         "const Index row = base + mine + i;",
         f"if (lane == 0 && row < {kernel.owned}u)",

@@ -180,7 +180,8 @@ def attention_by(cudnn, plan):
 
 
 def test_a_plan_has_room_for_the_gradient_of_attention(cudnn, monkeypatch):
-    """It grows with the number of positions, as the frontend does it where it is told the limit."""
+    """It grows with the number of positions, as the frontend does it where it is told the limit;
+    what an engine of cuDNN itself adds is not known here."""
     sizes = {"layers": 1, "width": 32, "heads": 2, "batch": 1, "vocab": 11, "drop": 0.0}
     rooms = []
     for length in (256, 512):

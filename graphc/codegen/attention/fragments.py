@@ -1,0 +1,297 @@
+"""The text of attention kernels on tensor cores: tiles in shared memory, and products of fragments.
+
+A block owns 64 rows of queries, or 64 keys, and goes through tiles of the others; each of its four
+warps takes 16 of the owned and multiplies 16 x 16 fragments of them with 16 x 8 fragments of the
+others (PTX, mma.m16n8k16). Operands lie in shared memory in 16 bits, the next tile is copied while
+one is computed, and rows there are 16 bytes longer than they need be, so that the eight rows of a
+fragment lie in different banks.
+
+Which operands are copied 16 bytes at a time depends on how they lie; what is computed does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from graphc.codegen.attention.kernel import AttentionKernel, Axis
+from graphc.codegen.text.access import indented
+from graphc.codegen.text.operands import VECTOR_BYTES, Places
+from graphc.codegen.text.scalar import C_TYPES
+from graphc.ir.graph import Node
+from graphc.ir.types import align
+
+WARPS, OWNED = 4, 16
+"""Warps of a block, and how many of the owned each takes."""
+
+LANES = 8
+"""Elements of 16 bytes."""
+
+MOST_SHARED = 48 * 2**10
+"""Bytes of shared memory that every kernel may have."""
+
+SIZES = ((64, 2), (32, 2), (16, 2), (16, 1))
+"""How many of the others a tile has, and how many tiles lie in shared memory, best first."""
+
+LOG2_E = math.log2(math.e)
+
+
+class TensorCoreKernel(AttentionKernel):
+    """Writes parts of a kernel's text. The names in `owned_tiles` are operands of which the owned
+    rows lie in shared memory, those in `other_tiles` the ones that tiles are taken from."""
+
+    owned_tile = WARPS * OWNED
+    block = WARPS * 32
+
+    def __init__(
+        self,
+        node: Node,
+        places: Places,
+        owned: Axis,
+        owned_tiles: Sequence[str],
+        other_tiles: Sequence[str],
+    ) -> None:
+        super().__init__(node, places, owned)
+        self.narrow = C_TYPES[self.values["q"].type.dtype]
+        self.owned_tiles, self.other_tiles = owned_tiles, other_tiles
+        self.wide = {name: align(width, OWNED) for name, width in self.widths.items()}
+        """The elements of a row, rounded up to whole fragments."""
+        own, other = (
+            sum(2 * (self.wide[name] + LANES) for name in names)
+            for names in (owned_tiles, other_tiles)
+        )
+        self.other_tile, self.stages = next(
+            (count, stages)
+            for count, stages in SIZES
+            if self.owned_tile * own + count * stages * (other + 8) <= MOST_SHARED
+        )
+        self.unit = self.number(LOG2_E)
+        self.factor = self.number(self.attributes.scale * (1.0 if self.adds_mask else LOG2_E))
+        """By which scores are multiplied: so that weights are powers of two, unless a mask is added
+        to them, which might overflow."""
+
+    @property
+    def tiles(self) -> list[str]:
+        """Declarations of the tiles, and of the thread's place: the rows `line` and `line` + 8 of
+        the warp's, and columns `pair` and `pair` + 1 of each fragment of 8."""
+        declared = [
+            f"alignas(16) __shared__ {self.narrow} {name}_tile[{self.owned_tile}]"
+            f"[{self.wide[name] + LANES}];"
+            for name in self.owned_tiles
+        ]
+        declared += [
+            f"alignas(16) __shared__ {self.narrow} {name}_tile[{self.stages}][{self.other_tile}]"
+            f"[{self.wide[name] + LANES}];"
+            for name in self.other_tiles
+        ]
+        return [
+            *declared,
+            "const unsigned lane = threadIdx.x % WARP;",
+            f"const unsigned mine = threadIdx.x / WARP * {OWNED}u;",
+            "const unsigned line = lane / 4u, pair = lane % 4u * 2u;",
+            "unsigned stage = 0;",
+        ]
+
+    def load_owned(self) -> list[str]:
+        """Statements that begin to copy the owned rows."""
+        return [
+            self._load(f"{name}_tile", name, "base", self.owned_tile, self.owned)
+            for name in self.owned_tiles
+        ]
+
+    def first(self, numbers: Sequence[str] = ()) -> list[str]:
+        """Statements before the loop: the first tile is on its way."""
+        if self.stages == 1:
+            return []
+        start, _ = self.range
+        return self._load_others("stage", start, numbers)
+
+    def next(self, numbers: Sequence[str] = ()) -> list[str]:
+        """Statements at the start of an iteration: its tile is there, the next one on its way."""
+        if self.stages == 1:
+            copied = self._load_others("stage", "at", numbers)
+            return [*copied, "copies_arrived<0>();", "__syncthreads();"]
+        _, end = self.range
+        following = f"at + {self.other_tile}u"
+        copied = self._load_others("stage ^ 1u", following, numbers)
+        return [
+            f"if ({following} < {end}) {{\n{indented(copied, 1)}\n}} else copies_sent();",
+            "copies_arrived<1>();",
+            "__syncthreads();",
+        ]
+
+    @property
+    def done(self) -> list[str]:
+        """Statements at the end of an iteration, when all have read the tile."""
+        return ["__syncthreads();", *(["stage ^= 1u;"] if self.stages > 1 else [])]
+
+    def _load_others(self, stage: str, first: str, numbers: Sequence[str]) -> list[str]:
+        copies = [
+            self._load(f"{name}_tile[{stage}]", name, first, self.other_tile, self.others)
+            for name in self.other_tiles
+        ]
+        copies += [
+            f"if (threadIdx.x < {self.other_tile}u) {{\n"
+            f"    const Index row = {first} + threadIdx.x;\n"
+            f"    {name}_tile[{stage}][threadIdx.x] =\n"
+            f"        row < {self.others}u ? widen({self.at(name, 'row')}) : {self.number(0.0)};\n"
+            "}"
+            for name in numbers
+        ]
+        return [*copies, "copies_sent();"]
+
+    def _load(self, tile: str, name: str, first: str, count: int, extent: int) -> str:
+        """A loop that begins to copy `count` rows of an operand, from row `first` on, into a tile;
+        zeros stand for what is beyond its ends."""
+        step = LANES if self.is_aligned(name) else 1
+        packs = self.wide[name] // step
+        inside = f"row < {extent}u && column < {self.widths[name]}u"
+        source, target = self.at(name, "row", "column"), f"{tile}[n / {packs}u][column]"
+        if step == 1:
+            moved = f"{target} = {inside} ? {source} : {self.narrow}{{}};"
+        else:
+            moved = f"copy_pack(&{target}, {inside} ? &{source} : {name}, {inside});"
+        return (
+            f"for (unsigned n = threadIdx.x; n < {count * packs}u; n += {self.block}u) {{\n"
+            f"    const Index row = {first} + n / {packs}u;\n"
+            f"    const unsigned column = n % {packs}u * {step}u;\n"
+            f"    {moved}\n"
+            "}"
+        )
+
+    def is_aligned(self, name: str) -> bool:
+        """Whether rows of an operand are whole packs of 16 bytes at addresses that are, too."""
+        o, size = self.operands[name], self.values[name].type.dtype.itemsize
+        return (
+            self.widths[name] % LANES == 0
+            and o.address % VECTOR_BYTES == 0
+            and all(stride * size % VECTOR_BYTES == 0 for stride in o.strides[:3])
+            and o.strides[3] == 1
+        )
+
+    def dots(self, result: str, own: str, other: str) -> str:
+        """`result` becomes the products of the warp's rows of one operand and the tile's rows of
+        another, as fragments of 8 columns."""
+        fragments = self.other_tile // 8
+        own_row = f"{own}_tile[mine + lane % 16u][c * 16u + lane / 16u * 8u]"
+        row, column = "j * 8u + lane / 16u * 8u + lane % 8u", "c * 16u + lane / 8u % 2u * 8u"
+        return (
+            f"float {result}[{fragments}][4] = {{}};\n"
+            "#pragma unroll\n"
+            f"for (unsigned c = 0; c < {self.wide[own] // 16}u; ++c) {{\n"
+            "    unsigned mine_part[4];\n"
+            f"    load_fragments(mine_part, &{own_row});\n"
+            "    #pragma unroll\n"
+            f"    for (unsigned j = 0; j < {fragments}u; j += 2u) {{\n"
+            "        unsigned other_part[4];\n"
+            f"        load_fragments(other_part, &{other}_tile[stage][{row}][{column}]);\n"
+            + self._multiplied(result)
+            + "    }\n}"
+        )
+
+    def sums(self, result: str, factors: str, other: str) -> str:
+        """`result` grows by the factors of the warp's rows times the tile's rows of an operand."""
+        corners = ((0, 0), (0, 2), (1, 0), (1, 2))
+        parts = ", ".join(
+            f"pair_of({factors}[2u * c + {j}u][{e}], {factors}[2u * c + {j}u][{e + 1}], "
+            f"{self.narrow}{{}})"
+            for j, e in corners
+        )
+        place = "[c * 16u + lane % 16u][j * 8u + lane / 16u * 8u]"
+        return (
+            "#pragma unroll\n"
+            f"for (unsigned c = 0; c < {self.other_tile // 16}u; ++c) {{\n"
+            f"    const unsigned mine_part[4] = {{{parts}}};\n"
+            "    #pragma unroll\n"
+            f"    for (unsigned j = 0; j < {self.wide[other] // 8}u; j += 2u) {{\n"
+            "        unsigned other_part[4];\n"
+            f"        load_transposed(other_part, &{other}_tile[stage]{place});\n"
+            + self._multiplied(result)
+            + "    }\n}"
+        )
+
+    def _multiplied(self, result: str) -> str:
+        return "".join(
+            f"        multiply_fragments({result}[j + {n}u], mine_part, other_part[{2 * n}], "
+            f"other_part[{2 * n + 1}], {self.narrow}{{}});\n"
+            for n in (0, 1)
+        )
+
+    def sum_of(self, result: str, name: str) -> str:
+        """The declaration of a sum with the warp's rows of an operand."""
+        return f"float {result}[{self.wide[name] // 8}][4] = {{}};"
+
+    def per_pair(self, body: Sequence[str]) -> str:
+        """A loop over the pairs of an owned row and one of the tile that this thread has, as
+        `row` and `column`: number e of fragment j, in row e / 2 of the thread's two."""
+        own, other = ("row", "column") if self.owned_axis == "rows" else ("column", "row")
+        inner = [
+            f"const Index {own} = base + mine + line + e / 2u * 8u;",
+            f"const Index {other} = at + j * 8u + pair + e % 2u;",
+            f"const bool seen = all_seen || ({self.seen()});",
+            *self.added(),
+            *body,
+        ]
+        return self.per_number(inner)
+
+    def per_number(self, body: Sequence[str]) -> str:
+        """A loop over the numbers e of the fragments j of a tile."""
+        return (
+            f"#pragma unroll\nfor (unsigned j = 0; j < {self.other_tile // 8}u; ++j)\n"
+            "    #pragma unroll\n    for (unsigned e = 0; e < 4u; ++e) {\n"
+            f"{indented(body, 2)}\n    }}"
+        )
+
+    @property
+    def all_seen(self) -> str:
+        """The statement that tells tiles of which everything is seen."""
+        rows, columns = self.extents["rows"], self.extents["columns"]
+        shift = self.attributes.shift(rows, columns)
+        seen = (
+            f"base + {self.owned_tile}u <= {self.owned}u && "
+            f"at + {self.other_tile}u <= {self.others}u"
+        )
+        row, column, width = "base", "at", self.other_tile
+        if self.owned_axis == "columns":
+            row, column, width = "at", "base", self.owned_tile
+        if shift is not None:
+            seen += f" && {column} + {width}u <= {row} + {shift + 1}u"
+        return f"const bool all_seen = {'false' if self.mask is not None else seen};"
+
+    @property
+    def power(self) -> str:
+        """C++ for a score that is seen, in the unit of peaks."""
+        scaled = f"score[j][e] * {self.factor}"
+        return f"({scaled} + added)" if self.adds_mask else scaled
+
+    def weight(self, difference: str) -> str:
+        """C++ for the weight of a score that is so far above a peak."""
+        return f"exp2f(({difference}) * {self.unit})" if self.adds_mask else f"exp2f({difference})"
+
+    def stored(self, name: str, result: str) -> str:
+        """A loop that stores the warp's rows of a result."""
+        value = self.at(name, "row", "column")
+        if self.is_aligned(name):
+            first, second = f"{result}[t][e]", f"{result}[t][e + 1u]"
+            moved = (
+                f"Pack<{self.narrow}, 2> both;\n"
+                f"        narrow({first}, both.lane[0]);\n"
+                f"        narrow({second}, both.lane[1]);\n"
+                f"        if (row < {self.owned}u && column < {self.widths[name]}u)\n"
+                f"            store<2>(&{value}, both);"
+            )
+            step = 2
+        else:
+            moved = (
+                f"if (row < {self.owned}u && column < {self.widths[name]}u)\n"
+                f"            narrow({result}[t][e], {value});"
+            )
+            step = 1
+        return (
+            f"#pragma unroll\nfor (unsigned t = 0; t < {self.wide[name] // 8}u; ++t)\n"
+            f"    #pragma unroll\n    for (unsigned e = 0; e < 4u; e += {step}u) {{\n"
+            "        const Index row = base + mine + line + e / 2u * 8u;\n"
+            "        const unsigned column = t * 8u + pair + e % 2u;\n"
+            f"        {moved}\n"
+            "    }"
+        )

@@ -1,0 +1,87 @@
+"""Rows of fused attention at sizes of several tiles."""
+
+from ops.samples import direct
+
+from graphc.ops.fused_attention import Attention, AttentionAttributes, AttentionGradient
+
+FLOAT = "float64"
+FLAT = AttentionAttributes(0.05, False)
+CAUSAL = AttentionAttributes(0.05, True)
+FROM_FIRST = AttentionAttributes(0.05, True, True)
+SHARED = ((1, 4, 70, 8), (1, 2, 40, 8), (1, 2, 40, 8))
+"""Two heads of queries for each of keys, and more rows than columns."""
+QUERIES, KEYS, VALUES = (1, 2, 37, 72), (1, 2, 101, 72), (1, 2, 101, 40)
+"""Several tiles of rows and of columns, and rows of more than one chunk."""
+TILES = (
+    ((1, 1, 130, 16), (1, 1, 150, 16), (1, 1, 150, 24)),
+    ((1, 1, 70, 20), (1, 1, 90, 20), (1, 1, 90, 6)),
+    ((1, 1, 17, 128), (1, 1, 35, 128), (1, 1, 35, 128)),
+)
+"""Several blocks that own rows or columns; rows that are no whole packs; rows of the most elements
+on tensor cores."""
+BACK = ((1, 2, 37, 40), QUERIES, KEYS, VALUES, (1, 2, 37, 40), (1, 2, 37))
+
+
+def attention_cases(long):
+    """Rows that `long` makes of an op, how it is built, shapes, dtypes and a label."""
+    return [
+        long("attention", direct(Attention, FLAT), (QUERIES, KEYS, VALUES)),
+        long(
+            "attention",
+            direct(Attention, CAUSAL),
+            (QUERIES, KEYS, VALUES),
+            (),
+            " causal",
+        ),
+        long("attention", direct(Attention, CAUSAL), ((1, 1, 66, 8),) * 3),
+        long("attention_gradient", direct(AttentionGradient, FLAT), BACK),
+        long(
+            "attention_gradient",
+            direct(AttentionGradient, CAUSAL),
+            BACK,
+            (),
+            " causal",
+        ),
+        long(
+            "attention_gradient",
+            direct(AttentionGradient, CAUSAL),
+            (*((1, 1, 66, 8),) * 5, (1, 1, 66)),
+        ),
+        *[
+            long(name, direct(op, CAUSAL), shapes)
+            for queries, keys, values in TILES
+            for name, op, shapes in (
+                ("attention", Attention, (queries, keys, values)),
+                (
+                    "attention_gradient",
+                    AttentionGradient,
+                    (
+                        (*queries[:3], values[3]),
+                        queries,
+                        keys,
+                        values,
+                        (*queries[:3], values[3]),
+                        queries[:3],
+                    ),
+                ),
+            )
+        ],
+        *[
+            long(
+                name,
+                direct(op, a),
+                shapes,
+                (*(FLOAT,) * (len(shapes) - 1), kind),
+                f" shared {kind}",
+            )
+            for a, kind in ((FLAT, "bool"), (FROM_FIRST, FLOAT))
+            for name, op, shapes in (
+                ("attention", Attention, (*SHARED, (1, 1, 70, 40))),
+                (
+                    "attention_gradient",
+                    AttentionGradient,
+                    (SHARED[0], *SHARED, SHARED[0], (1, 4, 70), (1, 4, 1, 40)),
+                ),
+            )
+        ],
+    ]
