@@ -33,8 +33,13 @@ class Child:
         os._exit(status)
 
     def hear(self):
-        """The next object that the child sends."""
-        return pickle.load(self._pipe)
+        """The next object that the child sends; raises `EOFError` where it has died."""
+        try:
+            return pickle.load(self._pipe)
+        except EOFError:
+            self._pipe.close()
+            os.waitpid(self.pid, 0)
+            raise
 
     def end(self):
         """Wait for the end of a child that has sent its result."""
