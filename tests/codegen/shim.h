@@ -5,10 +5,10 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 #include <utility>
-#include <vector>
 
 #define GRAPHC_HOST
 #define __global__
@@ -113,24 +113,28 @@ static void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned
 }
 // In descending order copies arrive as late as they may, else at once.
 struct Copy { void *target; const void *source; bool inside; unsigned group; };
-static std::vector<Copy> copies[MOST_THREADS];
-static unsigned groups[MOST_THREADS];
+constexpr unsigned MOST_COPIES = 256;
+static Copy copies[MOST_THREADS][MOST_COPIES];
+static unsigned pending[MOST_THREADS], groups[MOST_THREADS];
 static void copy_now(const Copy &copy) {
     if (copy.inside) memcpy(copy.target, copy.source, 16);
     else memset(copy.target, 0, 16);
 }
 static void copy_pack(void *target, const void *source, bool inside) {
     const Copy copy = {target, source, inside, groups[threadIdx.x]};
-    if (is_descending) copies[threadIdx.x].push_back(copy);
-    else copy_now(copy);
+    if (!is_descending) return copy_now(copy);
+    if (pending[threadIdx.x] == MOST_COPIES) abort();
+    copies[threadIdx.x][pending[threadIdx.x]++] = copy;
 }
 static void copies_sent() { ++groups[threadIdx.x]; }
 template <int LATER> static void copies_arrived() {
-    std::vector<Copy> later;
-    for (const Copy &copy : copies[threadIdx.x])
+    unsigned later = 0;
+    for (unsigned i = 0; i < pending[threadIdx.x]; ++i) {
+        const Copy copy = copies[threadIdx.x][i];
         if (copy.group + LATER < groups[threadIdx.x]) copy_now(copy);
-        else later.push_back(copy);
-    copies[threadIdx.x] = later;
+        else copies[threadIdx.x][later++] = copy;
+    }
+    pending[threadIdx.x] = later;
 }
 
 static int __ffs(unsigned bits) { return __builtin_ffs(bits); }
@@ -177,8 +181,7 @@ static int run(void (*kernel)(void **), void **arguments, unsigned grid, unsigne
         blockIdx.x = b;
         for (unsigned t = 0; t < block; ++t) {
             started[t] = finished[t] = false;
-            copies[t].clear();
-            groups[t] = 0;
+            pending[t] = groups[t] = 0;
             fibers[t] = plain;
             fibers[t].uc_stack.ss_sp = stacks[t];
             fibers[t].uc_stack.ss_size = STACK_BYTES;
