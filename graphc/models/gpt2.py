@@ -45,18 +45,22 @@ def gpt2(
     and their gradient take the bytes of one chunk of the tokens. Inputs: ``tokens`` and ``labels``,
     which is tokens one place on, both (batch, seq_len), int32.
     """
-    features, table = _features(
+    features, table = gpt2_features(
         size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype, attention
     )
     if loss_chunks == 1:
-        with scope("output"):
-            logits = affine(features, table)
-        return classified(logits)
+        return classified(output_layer(features, table))
     labels = input("labels", (batch, seq_len), dtype="int32")
     return linear_cross_entropy(features, table, labels, chunks=loss_chunks)
 
 
-def gpt2_logits(
+def output_layer(features: Value, table: Value) -> Value:
+    """Logits (..., vocab) of features (..., width), by the token table."""
+    with scope("output"):
+        return affine(features, table)
+
+
+def gpt2_features(
     size: str,
     layers: int | None,
     width: int | None,
@@ -68,28 +72,9 @@ def gpt2_logits(
     drop: float,
     dtype: str,
     attention: str = "composed",
-) -> Value:
-    """The network without its loss: (batch, seq_len, vocab)."""
-    given = (size, layers, width, heads, seq_len, batch, vocab, positions, drop, dtype, attention)
-    features, table = _features(*given)
-    with scope("output"):
-        return affine(features, table)
-
-
-def _features(
-    size: str,
-    layers: int | None,
-    width: int | None,
-    heads: int | None,
-    seq_len: int,
-    batch: int,
-    vocab: int,
-    positions: int,
-    drop: float,
-    dtype: str,
-    attention: str,
 ) -> tuple[Value, Value]:
-    """What the output layer reads, (batch, seq_len, width), and its weight, the token table."""
+    """The network without its output layer: what that reads, (batch, seq_len, width), and its
+    weight, the token table."""
     found = resolve_size("gpt2", SIZES, size, layers, width, heads)
     layers, width, heads = found.layers, found.width, found.heads
     check_positions("gpt2", positions, seq_len)

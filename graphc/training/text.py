@@ -15,7 +15,7 @@ import numpy as np
 
 from graphc.compiler import compile
 from graphc.errors import NonFiniteError, OptionError
-from graphc.models.gpt2 import gpt2, gpt2_logits
+from graphc.models.gpt2 import gpt2, gpt2_features, output_layer
 from graphc.training.recipe import Recipe
 from graphc.training.run import Array, TrainingRun
 
@@ -92,7 +92,8 @@ class TextTraining(TrainingRun):
         options = recipe.compile_options(steps)
         training = compile(loss, dump=dump, **options)
         self.testing = compile(loss, **recipe.inference_options())
-        logits = gpt2_logits("small", batch=1, drop=0.0, dtype="float32", **figures)
+        features = gpt2_features("small", batch=1, drop=0.0, dtype="float32", **figures)
+        logits = output_layer(*features)
         self.continuing = compile(outputs={"logits": logits}, **recipe.inference_options())
         sizes = {
             "text": hashlib.sha256(text.tobytes()).hexdigest(),

@@ -3,10 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen.on_cpu import surroundings
+from codegen.on_cpu import Library, generated, kernels_in, surroundings
 from ops.test_strides import run as run_numpy
 
 import graphc as g
+from graphc.codegen.text.kernel import module_text
 from graphc.ir.builder import apply
 
 
@@ -60,3 +61,14 @@ def check(case, arrays, found, library, cublas=None):
         wide = result.astype(np.float64)
         reach = tolerance * max(1, np.abs(expected).max())  # sums cancel
         np.testing.assert_allclose(wide, expected, rtol=tolerance, atol=reach)
+
+
+def check_that_it_is_found(case, right, wrong, folder):
+    """`check` fails for kernels that have another text in the place of a right one."""
+    arrays = case.arrays()
+    found = generated(case.node, arrays)
+    kernels = kernels_in([found])
+    assert right in module_text(kernels)
+    broken = Library(kernels, folder, lambda text: text.replace(right, wrong))
+    with pytest.raises(AssertionError):
+        check(case, arrays, found, broken)

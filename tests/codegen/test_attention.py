@@ -4,11 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from codegen.cases import all_cases
-from codegen.checks import check
-from codegen.on_cpu import Library, aligned, generated, kernels_in
+from codegen.checks import check_that_it_is_found
+from codegen.on_cpu import Library, aligned, generated
 
 import graphc as g
-from graphc.codegen.text.kernel import module_text
 
 CASES = [case for case in all_cases() if case.node.op.name.startswith("attention")]
 
@@ -34,13 +33,7 @@ def test_broken_attention_is_found(op, right, wrong, tmp_path):
         c for c in CASES
         if c.node.op.name == op and " long " in c.name and "causal float32 dense" in c.name
     )  # fmt: skip
-    arrays = case.arrays()
-    found = generated(case.node, arrays)
-    kernels = kernels_in([found])
-    assert right in module_text(kernels)
-    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
-    with pytest.raises(AssertionError):
-        check(case, arrays, found, broken)
+    check_that_it_is_found(case, right, wrong, tmp_path)
 
 
 BROKEN_ON_TENSOR_CORES = {
@@ -86,13 +79,7 @@ BROKEN_ON_TENSOR_CORES = {
 def test_broken_attention_on_tensor_cores_is_found(op, right, wrong, tmp_path):
     name = f"{op} long (1, 1, 130, "
     case = next(c for c in CASES if c.name.startswith(name) and "bfloat16 dense" in c.name)
-    arrays = case.arrays()
-    found = generated(case.node, arrays)
-    kernels = kernels_in([found])
-    assert right in module_text(kernels)
-    broken = Library(kernels, tmp_path, lambda text: text.replace(right, wrong))
-    with pytest.raises(AssertionError):
-        check(case, arrays, found, broken)
+    check_that_it_is_found(case, right, wrong, tmp_path)
 
 
 def test_how_operands_lie_changes_no_bit_of_attention(tmp_path):
