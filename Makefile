@@ -23,9 +23,11 @@ demo: $(VENV)/.installed-$(EXTRAS)
 test: $(VENV)/.installed-$(EXTRAS)
 	$(PARALLEL) -m "not slow and not peers and not gpu and not browser and not perfetto"
 
-# Then the runs whose products are large enough for several threads of BLAS: they change no bit.
+# Then what runs on a GPU, on the emulated one, so that it works on the day; and the runs whose
+# products are large enough for several threads of BLAS: they change no bit.
 nightly: $(VENV)/.installed-$(EXTRAS),dev,cudnn,peers,$(PAGES) chromium
 	$(PARALLEL) --hypothesis-profile nightly
+	$(PARALLEL) tests/on_gpu --emulated-gpu
 	$(BIN)/python -m pytest tests/cli/test_train.py tests/docs/test_examples.py
 	$(MAKE) torch-lowest
 

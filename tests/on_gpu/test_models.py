@@ -21,7 +21,7 @@ CHAOTIC = {"mobilenet_v2", "resnet", "resnet common"}
 
 @pytest.mark.parametrize("name", SMALL)
 def test_training_equals_the_cpu(name):
-    """Three steps in float32 against the CPU's in float64; where that is chaotic, one in float64."""
+    """Three steps in float32 against the CPU's in float64; where chaotic, one in float64."""
     dtype, steps, tolerance = ("float64", 1, 1e-9) if name in CHAOTIC else ("float32", 3, 1e-3)
     expected = trained(SMALL[name](dtype="float64"), "cpu", steps)
     assert_alike(trained(SMALL[name](dtype=dtype), "cuda", steps), expected, tolerance)

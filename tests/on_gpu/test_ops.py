@@ -11,6 +11,9 @@ import graphc as g
 
 
 def in_float32(sample):
+    """The sample in float32; as it is where what is computed depends on an element's bytes."""
+    if sample.op == "bitcast":
+        return sample
     dtypes = tuple(
         "float32" if sample.dtype(i) == "float64" else sample.dtype(i)
         for i in range(len(sample.shapes))
