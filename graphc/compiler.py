@@ -45,11 +45,12 @@ def compile(options: CompileOptions) -> Program:
     memory.
     """
     gpu = find(options.device)
-    planned = PlanOptions(**{**options.shared(PlanOptions), "device": _profile(gpu)})
-    running = options.shared(RunOptions)
-    if gpu is None and options.device == AUTO:
-        running |= {"streams": 1, "cudnn": None, "tuning": None}  # only a GPU has them
-    return bind(make_plan(planned), "cpu" if gpu is None else f"cuda:{gpu.number}", **running)
+    planned, running = options.shared(PlanOptions), options.shared(RunOptions)
+    if gpu is None and options.device == AUTO:  # only a GPU has them
+        planned |= {"overlap_copies": False}
+        running |= {"streams": 1, "cudnn": None, "tuning": None}
+    memory_plan = make_plan(PlanOptions(**{**planned, "device": _profile(gpu)}))
+    return bind(memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", **running)
 
 
 @takes(PlanOptions)
@@ -105,7 +106,9 @@ def _on_this_machine(options: Told) -> Told:
     """The options with the device that ``auto`` stands for."""
     if options.device != AUTO:
         return options
-    return replace(options, device=_profile(find(AUTO)))
+    gpu = find(AUTO)
+    overlaps = options.overlap_copies and gpu is not None  # only a GPU has copies that overlap
+    return replace(options, device=_profile(gpu), overlap_copies=overlaps)
 
 
 def _profile(gpu: Gpu | None) -> str | Device:

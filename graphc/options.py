@@ -178,6 +178,15 @@ class PlacementOptions(Options):
             action=argparse.BooleanOptionalAction,
         ),
     )
+    overlap_copies: bool = option(
+        False,
+        "On a GPU give inputs a second slot in the arena, so that `Program.steps` copies the next "
+        "batch while a step runs; where no state changes outputs, too, which leave during the "
+        "next step.",
+        flag=Flag(
+            "on a GPU: slots of the arena for copies of feeds beside a step", action="store_true"
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +296,10 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
             raise OptionError("NumPy's kernels are for the CPU; leave out kernels='numpy'")
         if self.planned_for.kind == "cpu" and self.precision == "tf32":
             raise OptionError("tf32 products are for GPUs; choose precision fp32 on the CPU")
+        if self.planned_for.kind == "cpu" and self.overlap_copies:
+            raise OptionError(
+                "only a GPU has copies that overlap with a step; leave out overlap_copies"
+            )
         _ = self.cost_model  # reads its file
 
     @property

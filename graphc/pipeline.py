@@ -88,7 +88,9 @@ class Compilation:
         """The allocation of a graph; the last one, with all worked out so far, if it is of this."""
         if self._allocation is None or self._allocation.graph is not graph:
             options = self.options
-            self._allocation = Allocation(graph, options.target, options.alignment)
+            self._allocation = Allocation(
+                graph, options.target, options.alignment, options.overlap_copies
+            )
         return self._allocation
 
     def keep(self, allocation: Allocation) -> Graph:
@@ -298,6 +300,8 @@ def _settings(options: PlanningOptions) -> dict[str, Any]:
         settings["kernels"] = "numpy"
     if options.fuses != options.target.fuses:
         settings["fuse"] = options.fuses
+    if options.overlap_copies:
+        settings["overlap_copies"] = True
     return settings
 
 

@@ -1,7 +1,9 @@
 """From a graph in its order to its memory plan.
 
-The arena is [state | rest]. In the rest every value has a place for its lifetime, by these steps,
-each of which reads only what those before it found (V values, E edges, S storages):
+The arena is [state | slots | rest]. Slots, where copies overlap with steps, hold the next feeds of
+inputs, and of a graph that changes no state the last outputs. In the rest every value has a place
+for its lifetime, by these steps, each of which reads only what those before it found (V values, E
+edges, S storages):
 
 1. Lifetimes (`liveness`): of each value the step that writes it and the last
    that reads it. O(V + E).
@@ -36,7 +38,7 @@ from graphc.allocation.storages import Storage, Storages
 from graphc.allocation.zero_copy import choose_parts
 from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Graph, Input, Node, State, Value
-from graphc.ir.types import align
+from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import (
     ALLOCATE,
@@ -45,6 +47,8 @@ from graphc.plans.memory_plan import (
     Lifetime,
     MemoryPlan,
     Placement,
+    Slot,
+    Way,
     kind_of,
 )
 from graphc.target import CPU_TARGET, Target
@@ -74,21 +78,28 @@ class Allocation:
     """
 
     def __init__(
-        self, graph: Graph, target: Target = CPU_TARGET, alignment: int = ALIGNMENT
+        self,
+        graph: Graph,
+        target: Target = CPU_TARGET,
+        alignment: int = ALIGNMENT,
+        has_slots: bool = False,
     ) -> None:
         self.graph = graph
         self.target = target
         self.alignment = alignment
+        self.has_slots = has_slots
         self._places: dict[Allocate, _Places] = {}
         self._tenants: dict[bool, list[Tenant]] = {}
         """What needs a place, by whether anything is overwritten."""
 
     def of(self, graph: Graph) -> Allocation:
-        """The allocation of `graph` for the same target and alignment.
+        """The allocation of `graph` for the same target and alignment, with slots as here.
 
         It is this one, with all that is worked out, if `graph` is the graph of this one.
         """
-        return self if graph is self.graph else Allocation(graph, self.target, self.alignment)
+        if graph is self.graph:
+            return self
+        return Allocation(graph, self.target, self.alignment, self.has_slots)
 
     @cached_property
     def live(self) -> Liveness:
@@ -124,15 +135,35 @@ class Allocation:
         """The bytes of the state region, which is the start of the arena."""
         return sum(self._aligned(state.type.bytes) for state in self.graph.states)
 
+    def fixed_bytes(self, storages: Storages) -> int:
+        """The bytes of states and slots, which come first and never serve anything else."""
+        return self.state_bytes + sum(self._aligned(size) for *_, size in self._slots(storages))
+
+    def _slots(self, storages: Storages) -> list[tuple[Value, Way, int]]:
+        """The values that have a slot, and the bytes from their first to their last element."""
+        if not self.has_slots:
+            return []
+        graph, placements = self.graph, storages.placements
+
+        def size(value: Value) -> int:
+            strides = placements[value].strides or contiguous_strides(value.type)
+            return span_bytes(value.type, Layout(0, strides))
+
+        # The outputs of a step that changes states are taken before the next one begins.
+        outputs = () if graph.effects else dict.fromkeys(graph.outputs.values())
+        slots: list[tuple[Value, Way, int]] = [(each, "in", size(each)) for each in graph.inputs]
+        return [*slots, *((each, "out", size(each)) for each in outputs)]
+
     @cached_property
     def live_bytes(self) -> int:
         """The most bytes live at one node where everything that may share bytes does."""
         tenants = self.tenants("packed")
-        return self.state_bytes + peak_bytes((t.first, t.last, t.bytes) for t in tenants)
+        fixed = self.fixed_bytes(self.storages("packed"))
+        return fixed + peak_bytes((t.first, t.last, t.bytes) for t in tenants)
 
     def arena_bytes(self, strategy: Allocate) -> int:
         """The bytes of the whole arena under a strategy."""
-        return self.state_bytes + self._placed(strategy).height
+        return self.fixed_bytes(self.storages(strategy)) + self._placed(strategy).height
 
     def feature_map_bytes(self, strategy: Allocate) -> int:
         """The bytes of feature maps under a strategy, by the paper's measure.
@@ -166,6 +197,8 @@ class Allocation:
         started = time.perf_counter()
         storages = self.storages(strategy)
         buffers, workspaces = self._buffers(storages, self._placed(strategy))
+        slots = self._slot_buffers(storages, len(buffers))
+        buffers += tuple(slot.buffer for slot in slots)
         return MemoryPlan(
             graph=self.graph,
             recompute=recompute,
@@ -180,6 +213,7 @@ class Allocation:
             strategy_bytes={name: self.arena_bytes(name) for name in ALLOCATE},
             recomputation=recomputation(self.graph, costs or CostModel(self.target.device)),
             planning_seconds=time.perf_counter() - started,
+            slots=slots,
         )
 
     def workspace_bytes(self, node: Node, storages: Storages) -> int:
@@ -229,13 +263,13 @@ class Allocation:
             for tenant, offset in zip(places.tenants, places.offsets, strict=True)
         }
         buffers: list[Buffer] = []
-        state_offset = 0
+        state_offset, rest = 0, self.fixed_bytes(storages)
         for storage in storages.storages:
             if isinstance(storage.root, State):
                 offset = state_offset
                 state_offset += self._aligned(storage.bytes)
             else:
-                offset = self.state_bytes + offset_of[storage.index]
+                offset = rest + offset_of[storage.index]
             lifetime = Lifetime(storage.first, storage.last)
             kind = kind_of(storage.root)
             buffers.append(Buffer(storage.index, kind, offset, storage.bytes, lifetime))
@@ -243,11 +277,20 @@ class Allocation:
         for tenant in places.tenants:
             if isinstance(tenant.owner, Node):
                 lifetime = Lifetime(tenant.first, tenant.last)
-                offset = self.state_bytes + offset_of[tenant.owner]
+                offset = rest + offset_of[tenant.owner]
                 buffer = Buffer(len(buffers), "workspace", offset, tenant.bytes, lifetime)
                 workspaces[tenant.owner] = buffer
                 buffers.append(buffer)
         return tuple(buffers), workspaces
+
+    def _slot_buffers(self, storages: Storages, index: int) -> tuple[Slot, ...]:
+        """The slots, side by side behind the states; `index` is the number of the first buffer."""
+        lifetime, offset = Lifetime(0, len(self.graph.nodes) + 1), self.state_bytes
+        slots = []
+        for number, (value, way, size) in enumerate(self._slots(storages), index):
+            slots.append(Slot(value, way, Buffer(number, "slot", offset, size, lifetime)))
+            offset += self._aligned(size)
+        return tuple(slots)
 
 
 def _with_origins(

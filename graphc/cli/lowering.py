@@ -125,6 +125,8 @@ class Alternatives:
             yield "--allocate packed", {"allocate": "packed"}, True
         if not options.reorder:
             yield "leaving out --keep-order", {"reorder": True}, True
+        if options.overlap_copies:
+            yield "leaving out --overlap-copies", {"overlap_copies": False}, True
         batch, goals = setting(options.model, options.settings, "batch"), self._goals(strategy)
         # A plan takes the budget that it is given, whatever the batch.
         if isinstance(batch, int) and batch > 1 and "budget" not in goals:
@@ -159,7 +161,7 @@ class Alternatives:
         return self._known[key]
 
     def _key(self, strategy: dict[str, Any]) -> tuple[object, ...]:
-        names = ("allocate", "recompute", "reorder", *GOALS, "settings")
+        names = ("allocate", "recompute", "reorder", "overlap_copies", *GOALS, "settings")
         given = {**vars(self._options), **strategy}
         return tuple(repr(given.get(name)) for name in names)
 

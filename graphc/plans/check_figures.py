@@ -44,7 +44,7 @@ def _check_buffers(plan: MemoryPlan) -> None:
     """
     names, outputs = plan.graph.names, set(plan.graph.outputs.values())
     for buffer in plan.buffers:
-        if buffer.kind == "workspace":
+        if buffer.kind in ("workspace", "slot"):
             continue
         values = plan.residents.get(buffer.index)
         if not values:
@@ -63,9 +63,28 @@ def _check_buffers(plan: MemoryPlan) -> None:
         if buffer.kind == "workspace" and buffer.index not in used:
             raise PlanError(f"buffer {buffer.index} is the workspace of no node; {CURE}")
     for value, placement in plan.placements.items():
-        if plan.buffers[placement.buffer].kind == "workspace":
+        kind = plan.buffers[placement.buffer].kind
+        if kind in ("workspace", "slot"):
             who = [names[value], f"buffer {placement.buffer}"]
-            raise PlanError(f"value {who[0]} lives in a workspace, {who[1]}; {CURE}", who)
+            raise PlanError(f"value {who[0]} lives in a {kind}, {who[1]}; {CURE}", who)
+    _check_slots(plan)
+
+
+def _check_slots(plan: MemoryPlan) -> None:
+    """Each input has a slot of its own, and where no state changes each output, or nothing has."""
+    buffers = [buffer for buffer in plan.buffers if buffer.kind == "slot"]
+    _stated("the buffers of slots", [slot.buffer for slot in plan.slots], buffers)
+    if not plan.slots:
+        return
+    outputs = () if plan.graph.effects else dict.fromkeys(plan.graph.outputs.values())
+    expected = [*((v, "in") for v in plan.graph.inputs), *((v, "out") for v in outputs)]
+    _stated("what has slots", [(s.value, s.way) for s in plan.slots], expected)
+    for slot in plan.slots:
+        name, placement = plan.graph.names[slot.value], plan.placements[slot.value]
+        size = _end(slot.value, placement) - placement.offset
+        _stated(f"the size of the slot of {name}", slot.buffer.bytes, size, [name])
+        whole = Lifetime(0, len(plan.graph.nodes) + 1)
+        _stated(f"the lifetime of the slot of {name}", slot.buffer.lifetime, whole, [name])
 
 
 def _span(graph: Graph, value: Value, outputs: set[Value]) -> Lifetime:
@@ -187,7 +206,8 @@ def _feature_maps(plan: MemoryPlan) -> list[Buffer]:
     apart = {*plan.graph.outputs.values(), *plan.graph.sources}
     apart |= {value for node in plan.graph.effects for value in node.inputs}
     excluded = {plan.placements[value].buffer for value in apart}
-    return [b for b in plan.buffers if b.kind != "workspace" and b.index not in excluded]
+    others = ("workspace", "slot")
+    return [b for b in plan.buffers if b.kind not in others and b.index not in excluded]
 
 
 def _most_live(plan: MemoryPlan, buffers: Sequence[Buffer]) -> int:

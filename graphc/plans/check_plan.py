@@ -78,6 +78,7 @@ class _Replay:
     def run(self) -> None:
         """Check what the plan states, then replay one step; raises `PlanError`."""
         self.check_buffers()
+        self.check_slots()
         self.check_lifetimes()
         for source in self.graph.sources:
             self.check_piece(source)
@@ -106,6 +107,26 @@ class _Replay:
                     f"{self.plan.arena_bytes} bytes",
                     [who],
                 )
+
+    def check_slots(self) -> None:
+        """No value, workspace or other slot has a byte of a slot, which has all bytes of its value:
+        copies go there at any time."""
+        slots, names = self.plan.slots, self.names
+        spans = [(*span, names[value]) for value, span in self.places.spans.items()]
+        rooms = [(f"the workspace of {n.label}", b) for n, b in self.plan.workspaces.items()]
+        rooms += [(f"the slot of {names[slot.value]}", slot.buffer) for slot in slots]
+        spans += [(room.offset, room.offset + room.bytes, who) for who, room in rooms]
+        for slot in slots:
+            name, first = names[slot.value], slot.buffer.offset
+            has, needed = slot.buffer.bytes, int(np.diff(self.places.spans[slot.value])[0])
+            if has < needed:
+                raise PlanError(
+                    f"the slot of {name} has {has} bytes, and the value takes {needed}", [name]
+                )
+            over = [who for low, high, who in spans if low < first + has and first < high]
+            if len(over) > 1:
+                other = next((who for who in over if who != f"the slot of {name}"), name)
+                raise PlanError(f"the slot of {name} overlaps {other}", [name, other])
 
     def check_lifetimes(self) -> None:
         """Every reader and writer of a value lies inside its buffer's stated lifetime."""

@@ -24,6 +24,7 @@ COLOURS: dict[Kind, str] = {
     "gradient": "#e69f00",
     "mirror": "#009e73",
     "workspace": "#cc79a7",
+    "slot": "#d55e00",
 }
 """The colours of kinds in all pictures of plans: those of Okabe and Ito, which colour-blind readers
 tell apart."""

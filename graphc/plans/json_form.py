@@ -31,6 +31,8 @@ from graphc.plans.memory_plan import (
     MemoryPlan,
     Placement,
     Recomputation,
+    Slot,
+    Way,
     check_alignment,
 )
 
@@ -45,12 +47,17 @@ READER = JsonReader(PlanFileError, CURE)
 UNSEALED = ("sha256", "planning_seconds")
 """The keys that the checksum leaves out: itself, and the one figure that differs between runs."""
 
+SLOTS = "slots"
+"""The key that only files of plans with slots have: so those of others are as they were before
+there were any."""
+
 KEYS = (
     "format", "version", "recompute", "allocate", "alignment", "device", "settings", "certificate",
     "recomputation", "arena_bytes", "feature_map_bytes", "strategy_bytes", "graph", "buffers",
     "placements", "workspaces", "sha256", "planning_seconds",
 )  # fmt: skip
 BUFFER_KEYS = ("kind", "offset", "bytes", "lifetime")
+SLOT_KEYS = ("value", "way", "buffer")
 PLACEMENT_KEYS = ("buffer", "offset", "strides", "how", "over")
 
 
@@ -114,6 +121,11 @@ def plan_object(plan: MemoryPlan) -> dict[str, Any]:
             for node, buffer in plan.workspaces.items()
         ],
     }
+    if plan.slots:
+        content[SLOTS] = [
+            {"value": names[slot.value], "way": slot.way, "buffer": slot.buffer.index}
+            for slot in plan.slots
+        ]
     sha256 = checksum(content)
     return {**content, "sha256": sha256, "planning_seconds": plan.planning_seconds}
 
@@ -140,7 +152,7 @@ def read_plan_json(text: str | bytes) -> PlanFile:
     """Read what `plan_to_json` wrote; raises `PlanFileError` where its structure is not sound."""
     found = READER.objects(READER.parse(text), "the file")
     _check_version(found)
-    READER.record(found, KEYS, "the file")
+    READER.record({SLOTS: [], **found}, (*KEYS, SLOTS), "the file")
     graph = _graph(READER.listed(found["graph"], "graph"))
     buffers = tuple(_buffers(READER.listed(found["buffers"], "buffers"), len(graph.nodes)))
     sizes = READER.record(found["strategy_bytes"], ALLOCATE, "strategy_bytes")
@@ -172,6 +184,7 @@ def read_plan_json(text: str | bytes) -> PlanFile:
         settings={
             name: READER.scalar(given, f"settings.{name}") for name, given in settings.items()
         },
+        slots=tuple(_slots(READER.listed(found.get(SLOTS, []), SLOTS), graph, buffers)),
     )
     return PlanFile(plan, READER.text_of(found["sha256"], "sha256"))
 
@@ -329,6 +342,19 @@ def _strides(given: object, value: Value, where: str) -> tuple[int, ...] | None:
     if len(strides) != value.type.rank:
         READER.fail(where, f"one number for each of the {value.type.rank} axes", given)
     return tuple(READER.whole(stride, f"{where}[{axis}]") for axis, stride in enumerate(strides))
+
+
+def _slots(entries: list[Any], graph: Graph, buffers: tuple[Buffer, ...]) -> Iterator[Slot]:
+    """The slots of a file: which values have one is for `check_plan` to judge."""
+    named = {name: value for value, name in graph.names.items()}
+    for at, entry in enumerate(entries):
+        where = f"{SLOTS}[{at}]"
+        found = READER.record(entry, SLOT_KEYS, where)
+        if READER.text_of(found["value"], f"{where}.value") not in named:
+            READER.fail(f"{where}.value", "the name of a value in the graph", found["value"])
+        index = READER.whole(found["buffer"], f"{where}.buffer", below=len(buffers))
+        way = READER.one_of(found["way"], get_args(Way), f"{where}.way")
+        yield Slot(named[found["value"]], cast(Way, way), buffers[index])
 
 
 def _workspaces(entries: list[Any], buffers: tuple[Buffer, ...]) -> Iterator[tuple[int, int]]:

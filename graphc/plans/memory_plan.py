@@ -18,7 +18,9 @@ How = Literal["new", "reuse", "over", "view", "part", "state"]
 """How a value gets its bytes: first use of a place, a place used before, over its operand, as a
 view of another value, as a part of the concatenation that reads it, or the place of a state."""
 
-Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace"]
+Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace", "slot"]
+
+Way = Literal["in", "out"]
 
 Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -84,6 +86,16 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Slot:
+    """Bytes that no other value shares, as a value has them: an input's next feeds arrive there
+    while a step runs (``in``), an output leaves from there while the next one does (``out``)."""
+
+    value: Value
+    way: Way
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
 class Recomputation:
     """The nodes that a plan computes again, and the parts of a step's flops and time they add."""
 
@@ -126,6 +138,7 @@ class MemoryPlan:
     planning_seconds: float
     certificate: Certificate | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    slots: tuple[Slot, ...] = ()
 
     def address(self, value: Value) -> int:
         """The offset of a value's first element in the arena."""
@@ -162,7 +175,8 @@ class MemoryPlan:
         """The bytes of all buffers of a kind, were none shared."""
         kinds: tuple[Kind, ...] = ("state", "input", "feature map", "gradient", "mirror")
         totals = {kind: self._total(kind) for kind in kinds}
-        return {**totals, "workspace": self.workspace_bytes}
+        slots: dict[Kind, int] = {"slot": self._total("slot")} if self.slots else {}
+        return {**totals, "workspace": self.workspace_bytes, **slots}
 
     def _total(self, kind: Kind) -> int:
         sizes = (b.bytes for b in self.buffers if b.kind == kind)
@@ -186,7 +200,7 @@ class MemoryPlan:
     def lifetime_end(self, buffer: Buffer) -> int:
         """The step before which a buffer is free again, at most the number of steps.
 
-        States, and outputs until they are copied out, live for longer than the last step.
+        States and slots, and outputs until they are copied out, live for longer than the last step.
         """
         return min(buffer.lifetime.last, max(1, len(self.graph.nodes)))
 

@@ -53,7 +53,8 @@ def born(plan: MemoryPlan, value: Value) -> int:
 
 
 def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
-    """The value whose bytes a buffer holds at a node: the one written last; None for a workspace.
+    """The value whose bytes a buffer holds at a node: the one written last; None for a workspace
+    or a slot.
 
     A state's bytes are the state's, updated or not.
     """
@@ -69,7 +70,10 @@ def held_at(plan: MemoryPlan, buffer: Buffer, step: int) -> Value | None:
 
 
 def buffer_name(plan: MemoryPlan, buffer: Buffer, step: int) -> str:
-    """What a buffer is called at a node: its value, or the node that it is the workspace of."""
+    """What a buffer is called at a node: its value, or what it is the slot or workspace of."""
+    for slot in plan.slots:
+        if slot.buffer is buffer:
+            return f"slot of {called(plan, slot.value)}"
     value = held_at(plan, buffer, step)
     if value is None:
         return f"workspace of {node_label(plan, buffer.lifetime.first)}"
@@ -97,7 +101,7 @@ def spans(plan: MemoryPlan, buffer: Buffer) -> list[Span]:
 
 def _written(plan: MemoryPlan, buffer: Buffer) -> Iterator[tuple[int, Kind]]:
     """When each value is written into a buffer, and its kind; a state stays one."""
-    if buffer.kind in ("state", "workspace"):
+    if buffer.kind in ("state", "workspace", "slot"):
         return
     for value in plan.residents[buffer.index]:
         is_update = value.node is not None and value.node.phase == "update"

@@ -47,6 +47,10 @@ class Backend(Protocol):
     def report(self) -> Report:
         """What a step calls."""
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step may be submitted before the outputs of the one before are taken."""
+
     def read(self, state: State) -> Array:
         """A copy of a state."""
 
@@ -61,5 +65,5 @@ class Backend(Protocol):
         """Copy inputs in, run every node, copy outputs out.
 
         The step may still run when this returns. Its outputs are taken before the next step is
-        submitted.
+        submitted; before the one after that where this backend runs ahead.
         """

@@ -12,11 +12,11 @@ POISON = 0xFF
 
 
 def empty_at_start(plan: MemoryPlan) -> list[Range]:
-    """Everything but states and what the feeds fill."""
+    """Everything but states, slots and what the feeds fill."""
     kept = sorted(
         (buffer.offset, buffer.offset + buffer.bytes)
         for buffer in plan.buffers
-        if buffer.kind in ("state", "input")
+        if buffer.kind in ("state", "input", "slot")
     )
     found: list[Range] = []
     start = 0

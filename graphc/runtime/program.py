@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -74,7 +75,7 @@ class Program:
         check_outputs(plan)
         self._named = {s.name: s for s in self.graph.states if s.role != "constant"}
         self._turns = Turns(on_gpu)
-        self._pending: _Pending | None = None
+        self._pending: deque[_Pending] = deque()
         self.reset()
 
     @property
@@ -146,9 +147,10 @@ class Program:
     def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
         """The outputs of one step for each batch of feeds.
 
-        On a GPU the next batch is taken and made ready while a step runs; it is run when the next
-        outputs are asked for, so states are those after the step whose outputs were given last. A
-        fault in the next batch is raised then, too.
+        On a GPU the next batch is taken and made ready while a step runs, under a plan with
+        `overlap_copies` copied to the GPU as well; it is run when the next outputs are asked for,
+        so states are those after the step whose outputs were given last. A fault in the next batch
+        is raised then, too. Where no state changes, such a plan runs it without being asked.
         """
         try:
             return self._run(iter(batches))
@@ -157,10 +159,16 @@ class Program:
 
     def _run(self, batches: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
         ready = self._next(batches)
-        while ready is not None:
-            pending = self._turns.take(self._begin, ready)
-            ready = self._next(batches)
-            yield self._turns.take(self._finish, pending)
+        begun: deque[_Pending] = deque()
+        while ready is not None or begun:
+            while ready is not None and len(begun) <= self._backend.runs_ahead:
+                try:
+                    begun.append(self._turns.take(self._begin, ready))
+                    ready = self._next(batches)
+                except Exception as error:  # raised behind the outputs of the steps before
+                    begun.append(_Pending(functools.partial(_raise, error)))
+                    ready = None
+            yield self._turns.take(self._finish, begun.popleft())
 
     def _next(self, batches: Iterator[Mapping[str, Any]]) -> Callable[[], Staged] | None:
         """The next batch, made ready: what gives it, or raises what is wrong with it. None behind
@@ -174,21 +182,23 @@ class Program:
         return lambda: staged
 
     def _begin(self, ready: Callable[[], Staged]) -> _Pending:
-        """Submit a step whose outputs are taken later, by the next step at the latest."""
-        self._pending = pending = _Pending(self._submit(ready()))
+        """Submit a step whose outputs are taken later, when the backend needs room for others at
+        the latest."""
+        pending = _Pending(self._submit(ready()))
+        self._pending.append(pending)
         return pending
 
     def _finish(self, pending: _Pending) -> dict[str, Array]:
-        if self._pending is pending:
-            self._pending = None
+        if pending in self._pending:
+            self._pending.remove(pending)
         return pending()
 
     def _stage(self, feeds: Mapping[str, Any]) -> Staged:
         return self._backend.stage(self._feeds.checked(feeds))
 
     def _submit(self, staged: Staged) -> Outputs:
-        if self._pending is not None:
-            self._finish(self._pending)
+        while len(self._pending) > self._backend.runs_ahead:
+            self._finish(self._pending[0])
         self._require_whole()
         return self._backend.submit(staged)
 
@@ -232,7 +242,7 @@ class Program:
             )
 
 
-def _raise(error: Exception) -> Staged:
+def _raise(error: Exception) -> NoReturn:
     raise error
 
 

@@ -47,7 +47,7 @@ class Shown:
 
 def plan_page(shown: Shown, summary: list[tuple[str, str]]) -> str:
     """The page of one plan; the summary stands beside the map."""
-    return page_of([_Model(shown).json(summary)], "a step of torch", kinds=KINDS)
+    return page_of([_Model(shown).json(summary)], "a step of torch", (), 0, KINDS)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.view.clock import Clock
 from graphc.view.matching import identities
-from graphc.view.page_model import HOWS, KINDS, PHASES, page_model
+from graphc.view.page_model import HOWS, PHASES, kinds_of, page_model
 
 SCRIPTS = (
     "plan.js", "map.js", "limit.js", "panels.js", "scopes.js", "neighbours.js", "pointer.js",
@@ -48,15 +48,16 @@ def page(
     that is near. `opened` is the tab that is shown first.
     """
     models = _models(plans, clocks or {}, lowering or {}, limits or {})
-    return page_of(models, title, notes, list(plans).index(opened) if opened is not None else 0)
+    at = list(plans).index(opened) if opened is not None else 0
+    return page_of(models, title, notes, at, kinds_of(*plans.values()))
 
 
 def page_of(
     models: Sequence[Mapping[str, Any]],
     title: str,
-    notes: Sequence[str] = (),
-    opened: int = 0,
-    kinds: Sequence[str] = KINDS,
+    notes: Sequence[str],
+    opened: int,
+    kinds: Sequence[str],
 ) -> str:
     """The page of models as `page_model` makes them, each with ``same``, ``lowering``, ``limit``.
 

@@ -18,6 +18,9 @@ from graphc.plans.printout import summary_rows
 from graphc.view.clock import Clock, estimated
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+LASTING: tuple[Kind, ...] = ("state", "slot")
+"""The kinds of what holds bytes from one step to the next."""
+
 HOWS: tuple[How, ...] = get_args(How)
 PHASES = ("forward", "gradient", "mirror", "update")
 
@@ -39,6 +42,12 @@ class Table(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self._numbers)
+
+
+def kinds_of(*plans: MemoryPlan) -> tuple[Kind, ...]:
+    """The kinds that pictures of plans tell apart: slots where one of them has any."""
+    has_slots = any(plan.slots for plan in plans)
+    return tuple(kind for kind in KINDS if kind != "slot" or has_slots)
 
 
 def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict[str, Any]:
@@ -69,18 +78,20 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
 
 
 def _buffers(plan: MemoryPlan) -> dict[str, Any]:
-    """Columns of all buffers. `kind` is that at `first`; `turns` has later ones, by buffer.
+    """Columns of all buffers. `kind` is that at `first`; `turns` has later ones, by buffer, and
+    `slots` the names of the values that slots are for.
 
     A turn is a node, and the kind that the buffer is of from there on.
     """
     kinds = {kind: number for number, kind in enumerate(KINDS)}
-    by_kind = [spans(plan, buffer) for buffer in plan.buffers]
+    by_kind, names = [spans(plan, buffer) for buffer in plan.buffers], plan.graph.names
     return {
         "offset": [buffer.offset for buffer in plan.buffers],
         "bytes": [buffer.bytes for buffer in plan.buffers],
         "first": [buffer.lifetime.first for buffer in plan.buffers],
         "last": [plan.lifetime_end(buffer) for buffer in plan.buffers],
         "kind": [kinds[found[0].kind] for found in by_kind],
+        "slots": {slot.buffer.index: names[slot.value] for slot in plan.slots},
         "turns": {
             index: [(span.first, kinds[span.kind]) for span in found[1:]]
             for index, found in enumerate(by_kind)
@@ -155,7 +166,7 @@ def live_by_kind(plan: MemoryPlan) -> list[dict[Kind, int]]:
         for first, last, kind in spans(plan, buffer):
             for step, change in (first, size), (last, -size):
                 changes[step][kind] = changes[step].get(kind, 0) + change
-    live: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+    live: dict[Kind, int] = dict.fromkeys(kinds_of(plan), 0)
     found = []
     for at_node in changes[:-1]:
         live = {kind: size + at_node.get(kind, 0) for kind, size in live.items()}

@@ -24,7 +24,7 @@ from graphc.ir.types import format_bytes
 from graphc.plans.html_form import COLOURS
 from graphc.plans.memory_plan import Kind, MemoryPlan
 from graphc.plans.names import spans
-from graphc.view.page_model import KINDS, live_by_kind
+from graphc.view.page_model import kinds_of, live_by_kind
 
 LIGHTNESS = (1.0, 0.93, 1.07)
 
@@ -63,7 +63,7 @@ def plan_picture(plan: MemoryPlan, title: str) -> bytes:
         _draw_map(addresses, plan)
         _draw_live(live, plan)
         there = {span.kind for buffer in plan.buffers for span in spans(plan, buffer)}
-        present = [kind for kind in KINDS if kind in there]
+        present = [kind for kind in kinds_of(plan) if kind in there]
         _legend(figure, present, 0.098, 0.945)
         return _png(figure)
 
@@ -100,7 +100,7 @@ def _draw_live(axes: Axes, plan: MemoryPlan) -> None:
     steps = list(range(len(plan.live_profile) + 1))
     profile = [*plan.live_profile, plan.live_profile[-1]]
     by_kind, below = live_by_kind(plan), [0] * len(steps)
-    for kind in KINDS:
+    for kind in kinds_of(plan):
         sizes = [step[kind] for step in (*by_kind, by_kind[-1])]
         above = [low + size for low, size in zip(below, sizes, strict=True)]
         axes.fill_between(steps, below, above, step="post", color=COLOURS[kind], linewidth=0)
@@ -131,7 +131,7 @@ def compare_picture(plans: Sequence[tuple[str, MemoryPlan]], title: str) -> byte
         figure = Figure(figsize=(9, tall))
         axes = figure.add_axes((0.24, 0.6 / tall, 0.73, 0.42 * len(plans) / tall))
         figure.suptitle(title, x=0.02, y=1 - 0.12 / tall, ha="left", fontsize=12, fontweight="bold")
-        _legend(figure, KINDS, 0.013, 1 - 0.36 / tall)
+        _legend(figure, kinds_of(*(plan for _, plan in plans)), 0.013, 1 - 0.36 / tall)
         for row, (_, plan) in enumerate(plans):
             left = 0
             for kind, size in peak_bytes_by_kind(plan).items():

@@ -62,6 +62,8 @@ def _updated(plan: MemoryPlan) -> dict[Value, str]:
 
 
 def _scope(plan: MemoryPlan, buffer: Buffer, step: int, updated: dict[Value, str]) -> str:
+    if buffer.kind == "slot":
+        return ""
     value = held_at(plan, buffer, step)
     if value is None:
         return plan.graph.nodes[buffer.lifetime.first].scope

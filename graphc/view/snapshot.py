@@ -14,8 +14,8 @@ import pickle
 from typing import Any
 
 from graphc.plans.memory_plan import Buffer, MemoryPlan
-from graphc.plans.names import Span, born, origin, spans
-from graphc.view.page_model import aligned_bytes
+from graphc.plans.names import Span, born, buffer_name, origin, spans
+from graphc.view.page_model import LASTING, aligned_bytes
 
 PROTOCOL = 4
 """The newest that the viewer's own reader takes."""
@@ -40,7 +40,7 @@ def snapshot_object(plan: MemoryPlan) -> dict[str, Any]:
     for buffer in used:
         for span in spans(plan, buffer):
             begins[span.first].append((buffer, span))
-            if buffer.kind != "state":
+            if buffer.kind not in LASTING:
                 ends[span.last].append((buffer, span))
     events: list[Event] = []
     for begun, ended in zip(begins, ends, strict=True):
@@ -71,6 +71,8 @@ def _frames(plan: MemoryPlan, buffer: Buffer, span: Span) -> list[dict[str, Any]
     step = buffer.lifetime.first
     residents = plan.residents.get(buffer.index, [])
     values = [v for v in residents if span.first <= max(step, born(plan, v)) < span.last]
+    if buffer.kind == "slot":
+        return [{"name": buffer_name(plan, buffer, step), "filename": "slot", "line": 0}]
     if not residents:
         return [{"name": "workspace", "filename": plan.graph.nodes[step].label, "line": step}]
     return [
@@ -84,11 +86,11 @@ def _frames(plan: MemoryPlan, buffer: Buffer, span: Span) -> list[dict[str, Any]
 
 
 def _segment(plan: MemoryPlan) -> dict[str, Any]:
-    """The arena after the step, when only the states hold bytes."""
+    """The arena after the step, when only states and slots hold bytes."""
     blocks: list[dict[str, Any]] = []
     end = 0
-    states = (b for b in plan.buffers if b.kind == "state" and b.bytes)
-    for buffer in sorted(states, key=lambda buffer: buffer.offset):
+    lasting = (b for b in plan.buffers if b.kind in LASTING and b.bytes)
+    for buffer in sorted(lasting, key=lambda buffer: buffer.offset):
         if buffer.offset > end:
             blocks.append(_free_block(end, buffer.offset))
         size = aligned_bytes(plan, buffer)

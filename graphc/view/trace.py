@@ -14,7 +14,7 @@ from typing import Any
 
 from graphc.plans.memory_plan import Kind, MemoryPlan
 from graphc.view.clock import Clock, estimated
-from graphc.view.page_model import KINDS, live_by_kind
+from graphc.view.page_model import LASTING, kinds_of, live_by_kind
 
 Event = dict[str, Any]
 
@@ -61,7 +61,8 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
         }  # fmt: skip
         yield _counter("live", process, begin, {"bytes": plan.live_profile[step]})
         yield _counter("live bytes of", process, begin, by_kind[step])
-    after = dict.fromkeys(KINDS, 0) | {"state": plan.state_bytes}
+    lasting = {k: size for k, size in plan.bytes_by_kind.items() if k in LASTING}
+    after = dict.fromkeys(kinds_of(plan), 0) | lasting
     if not plan.graph.nodes:
         after = by_kind[-1]
     end = _microseconds(begins[-1])

@@ -86,6 +86,7 @@ def test_the_public_keywords():
         "reorder": True,
         "kernels": "native",
         "fuse": None,
+        "overlap_copies": False,
         "device": "cpu",
         "cuda_graph": True,
         "streams": 1,

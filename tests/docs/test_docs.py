@@ -68,7 +68,12 @@ def test_the_schema_of_a_plan_file(tmp_path):
     def keys(table):
         return re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
 
-    assert keys(schema) == list(found)
+    x = g.input("x", (2,))
+    slots = g.plan(outputs=[x * 2.0], device="cuda", overlap_copies=True)
+    assert keys(schema) == list(json.loads(slots.to_json()))
+    assert [key for key in keys(schema) if key != "slots"] == list(found)
+    for name in json.loads(slots.to_json())["slots"][0]:
+        assert f"`{name}`" in schema
     assert keys(buffer) == list(found["buffers"][0])
     assert keys(placement) == list(next(iter(found["placements"].values())))
     for name in found["device"].keys() | found["recomputation"].keys():

@@ -48,6 +48,8 @@ def assert_same_plan(found, wanted):
     ]
     assert found.graph.kept == {values[v] for v in wanted.graph.kept if v in values}
     assert found.workspaces == {nodes[node]: b for node, b in wanted.workspaces.items()}
+    slots = [replace(slot, value=values[slot.value]) for slot in wanted.slots]
+    assert found.slots == tuple(slots)
     for name in ("buffers", "strategy_bytes", "recomputation", "certificate", "settings", "device",
                  "alignment", "recompute", "allocate", "arena_bytes", "feature_map_bytes",
                  "planning_seconds"):  # fmt: skip
@@ -76,6 +78,7 @@ def test_round_trip_under_every_strategy(recompute, allocate):
         {"precision": "fp16", "clip_norm": 1.0},
         {"recompute": None, "max_extra_flops": 0.2},
         {"roofline": "h100"},
+        {"device": "cuda", "overlap_copies": True},
     ],
 )
 def test_round_trip_of_every_option(options):

@@ -58,7 +58,7 @@ def uneven_plans():
     return {
         "gpt2": planned("gpt2"),
         "gpt2 in micro-batches": planned("gpt2", accumulate=2),
-        "gpt2 on a GPU": planned("gpt2", device=find_device("h100")),
+        "gpt2 on a GPU": planned("gpt2", device=find_device("h100"), overlap_copies=True),
         "densenet": planned("densenet"),
         "densenet, recursive": planned("densenet", recompute="recursive"),
         "unet": planned("unet", recompute="cheap"),

@@ -13,6 +13,10 @@ def replayed(plan):
             held[place.buffer] = names[value], kind_of(value)
     for node, buffer in plan.workspaces.items():
         held[buffer.index] = f"workspace of {node.label}", "workspace"
+    for slot in plan.slots:
+        value = slot.value
+        origin = "" if value.node is None else f" ({value.node.label})"
+        held[slot.buffer.index] = f"slot of {names[value]}{origin}", "slot"
     for step, node in enumerate(nodes):
         for value in node.outputs:
             place = plan.placements[value]

@@ -7,7 +7,7 @@ from view.networks import SMALL_PLANS, planned, small_plan
 from view.replay import live_of_kind, replayed
 
 from graphc.plans.cost_model import CostModel
-from graphc.view.page_model import HOWS, KINDS, PHASES, live_by_kind, page_model
+from graphc.view.page_model import HOWS, KINDS, PHASES, kinds_of, live_by_kind, page_model
 
 
 @pytest.fixture(params=SMALL_PLANS)
@@ -121,13 +121,24 @@ def test_live_bytes_of_each_kind_add_up(both):
     found, held = live_by_kind(plan), replayed(plan)
     assert [sum(sizes.values()) for sizes in found] == list(plan.live_profile)
     for step in (0, plan.peak_step, len(plan.live_profile) - 1):
-        for kind in KINDS:
+        for kind in kinds_of(plan):
             assert found[step][kind] == live_of_kind(plan, kind, step, held)
+
+
+def test_a_plan_with_slots_has_one_kind_more():
+    plan = planned("mlp", device="h200", overlap_copies=True)
+    assert kinds_of(small_plan("mlp, none"), plan) == KINDS
+    model, held = page_model(plan, ""), replayed(plan)
+    names = {slot.buffer.index: plan.graph.names[slot.value] for slot in plan.slots}
+    assert model["buffers"]["slots"] == names
+    for step, sizes in enumerate(live_by_kind(plan)):
+        assert sizes["slot"] == live_of_kind(plan, "slot", step, held) > 0
 
 
 def test_all_kinds_and_ways_are_in_these_plans():
     """Else the tests above would say less than they seem to."""
     plans = [small_plan(name) for name in SMALL_PLANS]
-    assert {b.kind for plan in plans for b in plan.buffers} == set(KINDS)
+    assert {b.kind for plan in plans for b in plan.buffers} == set(kinds_of(*plans))
+    assert set(kinds_of(*plans)) == set(KINDS) - {"slot"}
     hows = {place.how for plan in plans for place in plan.placements.values()}
     assert hows >= {"new", "reuse", "over", "view", "state"}

@@ -13,7 +13,9 @@ from graphc.view.scopes import explain_scopes, scopes_at
 
 
 def scope_of(plan, name):
-    """The scope of what a name of a replay stands for."""
+    """The scope of what a name of a replay stands for; slots have none."""
+    if name.startswith("slot of "):
+        return ""
     if not name.startswith(("%", "@")):
         label = name.removeprefix("workspace of ")
         return next(node.scope for node in plan.graph.nodes if node.label == label)

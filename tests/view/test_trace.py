@@ -8,7 +8,7 @@ from view.networks import SMALL_PLANS, planned, small_plan
 import graphc as g
 from graphc.plans.cost_model import CostModel
 from graphc.view.clock import Clock, estimated, measured
-from graphc.view.page_model import KINDS
+from graphc.view.page_model import kinds_of
 from graphc.view.trace import trace
 
 
@@ -20,15 +20,17 @@ def events(text, phase, name=None, process=1):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SMALL_PLANS)
+@pytest.mark.parametrize("name", [*SMALL_PLANS, "slots"])
 def test_the_counter(name):
-    plan = small_plan(name)
+    has_slots = name == "slots"
+    plan = planned("mlp", device="h200", overlap_copies=True) if has_slots else small_plan(name)
     text = trace(plan)
     counts = [event["args"]["bytes"] for event in events(text, "C", "live")]
     assert max(counts) == plan.live_bytes == json.loads(text)["otherData"]["live_bytes"]
-    assert counts == [*plan.live_profile, plan.state_bytes]
+    lasting = plan.state_bytes + plan.bytes_by_kind.get("slot", 0)
+    assert counts == [*plan.live_profile, lasting]
     kinds = [event["args"] for event in events(text, "C", "live bytes of")]
-    assert all(list(each) == list(KINDS) for each in kinds)
+    assert all(list(each) == list(kinds_of(plan)) for each in kinds)
     assert [sum(each.values()) for each in kinds] == counts
     assert json.loads(text)["otherData"]["arena_bytes"] == plan.arena_bytes
     nodes = events(text, "X")

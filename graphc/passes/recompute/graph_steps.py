@@ -69,9 +69,7 @@ class GraphSteps:
             once=frozenset(i for i, node in enumerate(nodes) if self._runs_once(node)),
             held=frozenset(self._distinct([*graph.outputs.values()])),
             runs=self._runs(),
-            fixed_bytes=0
-            if feature_maps_only
-            else sum(align(state.type.bytes, alignment) for state in graph.states),
+            fixed_bytes=0 if feature_maps_only else allocation.fixed_bytes(self.storages),
         )
 
     def bounding_steps(self) -> Steps:

@@ -56,6 +56,10 @@ class CpuBackend:
         native = sum(call.end - call.first for call in rows)
         return Report({"native": native, "numpy": len(calls) - len(rows)})
 
+    @property
+    def runs_ahead(self) -> bool:
+        return False
+
     def read(self, state: State) -> Array:
         return self._arrays[state].copy()
 

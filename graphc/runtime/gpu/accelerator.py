@@ -55,6 +55,9 @@ class Accelerator(Protocol):
     def download(self, target: Bytes, address: int, stream: Stream) -> None:
         """Enqueue a copy of the bytes at an address to host memory."""
 
+    def copy(self, target: int, source: int, size: int, stream: Stream) -> None:
+        """Enqueue a copy of so many bytes from one address to another, which do not overlap."""
+
     def record(self, stream: Stream) -> Event:
         """An event that happens when all that is enqueued so far is done."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,15 +14,15 @@ from graphc.codegen.text.operands import Place
 from graphc.errors import NonFiniteError, level_of_caller
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes
-from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan, Way
 from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
 from graphc.runtime.gpu.bind import BoundGemm, BoundLaunch, BoundPlan, Work, bind
 from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.cudnn import shown as cudnn_shown
-from graphc.runtime.gpu.places import places_of_plan
+from graphc.runtime.gpu.places import places_of_plan, slots_of_plan
 from graphc.runtime.gpu.products import shown
-from graphc.runtime.gpu.staging import Feed, Staging, arranged
+from graphc.runtime.gpu.staging import Arrivals, Departures, Fetched, arranged
 from graphc.runtime.gpu.streams import StreamSlot, assign_streams
 from graphc.runtime.poison import POISON, empty_at_start, freed_after
 
@@ -67,9 +67,13 @@ class GpuBackend:
             self._works = self._ready(cudnn, together=not debugging)
             count = 1 if debugging else min(streams, max(1, len(self._works)))
             self._streams = [accelerator.stream() for _ in range(count)]
-            self._copies = accelerator.stream()
-            graph = plan.graph
-            self._staging = Staging(accelerator, graph.inputs, graph.outputs, self._places)
+            arriving, leaving = (
+                slots_of_plan(plan, self._places, self._base, way) for way in get_args(Way)
+            )
+            graph, places = plan.graph, self._places
+            self._arrivals = Arrivals(accelerator, graph.inputs, places, arriving)
+            self._departures = Departures(accelerator, graph.outputs, places, leaving)
+        self.runs_ahead = bool(leaving)
         self._slots = assign_streams(plan, self._works, count)
         self._awaited = {other for slot in self._slots for other in slot.waits}
         self._first_update = _first_update(self._works)
@@ -147,15 +151,15 @@ class GpuBackend:
 
     def stage(self, feeds: Mapping[Input, Array]) -> Staged:
         with self._accelerator.active():
-            return self._staging.stage(feeds)
+            return self._arrivals.stage(feeds)
 
     def submit(self, staged: Staged) -> Outputs:
         with self._accelerator.active():
             self._settle()
             self._is_settled = False
-            self._feed(staged)
+            self._arrivals.feed(staged, self.stream)
             self._run()
-            fetched = self._staging.fetch(self.stream)
+            fetched = self._departures.fetch(self.stream)
             self._is_settled = True
         return lambda: self._outputs(fetched)
 
@@ -174,25 +178,18 @@ class GpuBackend:
     def _settle(self) -> None:
         """Wait for all streams where a step was given up: they may not have been joined."""
         if not self._is_settled:
-            for stream in (*self._streams, self._copies):
+            copying = (self._arrivals.stream, self._departures.stream)
+            for stream in (*self._streams, *filter(None, copying)):
                 self._accelerator.synchronize(self._accelerator.record(stream))
             self._is_settled = True
 
-    def _outputs(self, fetched: Event) -> dict[str, Array]:
+    def _outputs(self, fetched: Fetched) -> dict[str, Array]:
         try:
             with self._accelerator.active():
-                return self._staging.outputs(fetched)
+                return self._departures.outputs(fetched)
         except Exception:  # a fault of a kernel shows here, and nobody knows how far the step came
             self.is_torn = bool(self.plan.graph.effects)
             raise
-
-    def _feed(self, feed: Feed) -> None:
-        """Upload inputs on the copy stream, between the step before and this one: they share their
-        bytes with other values of a step."""
-        accelerator = self._accelerator
-        accelerator.wait(self._copies, accelerator.record(self.stream))
-        self._staging.upload(feed, self._copies)
-        accelerator.wait(self.stream, accelerator.record(self._copies))
 
     def _run(self) -> None:
         if self._poison or self._check_finite:

@@ -122,6 +122,9 @@ class CudaDevice:
     def download(self, target: Bytes, address: int, stream: Stream) -> None:
         self._copy(target.ctypes.data, address, target.size, "DeviceToHost", stream)
 
+    def copy(self, target: int, source: int, size: int, stream: Stream) -> None:
+        self._copy(target, source, size, "DeviceToDevice", stream)
+
     def _copy(self, target: int, source: int, size: int, direction: str, stream: Stream) -> None:
         kind = getattr(self._runtime, f"memcpy{direction}")
         self._runtime.memcpyAsync(target, source, size, kind, stream.ptr)

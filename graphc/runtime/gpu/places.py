@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from graphc.codegen.text.operands import Place
 from graphc.errors import PlanError
 from graphc.ir.graph import Value
 from graphc.ir.types import Layout, contiguous_strides, span_bytes
-from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.memory_plan import MemoryPlan, Way
 
 ARENA_ALIGNMENT = 256
 """Bytes that an arena's address is a multiple of: cuBLAS asks that of a workspace, and no access
@@ -36,3 +38,14 @@ def places_of_plan(plan: MemoryPlan, address: int = 0) -> dict[Value, Place]:
             )
         places[value] = Place(address + first, strides)
     return places
+
+
+def slots_of_plan(
+    plan: MemoryPlan, places: Mapping[Value, Place], address: int, way: Way
+) -> dict[Value, Place]:
+    """The places of the slots for one way: values lie there as they do in their own `places`."""
+    return {
+        slot.value: Place(address + slot.buffer.offset, places[slot.value].strides)
+        for slot in plan.slots
+        if slot.way == way
+    }

@@ -1,7 +1,7 @@
 """Feeds and outputs between the host and the arena.
 
 Feeds go through pinned memory that is there twice: while a step runs, the next one's feeds are
-written to the other half.
+written to the other half. So do outputs that leave while the next step runs.
 """
 
 from __future__ import annotations
@@ -67,30 +67,68 @@ class Feed:
     feeds: Mapping[Input, Array]
 
 
-class Staging:
-    """The inputs and outputs of steps, one after another."""
+class _Moves:
+    """Copies inside the arena between values' places and their slots."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        places: Mapping[Value, Place],
+        slots: Mapping[Value, Place],
+    ) -> None:
+        self._accelerator = accelerator
+        self._pairs = [
+            (places[value].address, slot.address, span_bytes(value.type, Layout(0, slot.strides)))
+            for value, slot in slots.items()
+        ]
+
+    def into_places(self, stream: Stream) -> None:
+        for place, slot, size in self._pairs:
+            self._accelerator.copy(place, slot, size, stream)
+
+    def into_slots(self, stream: Stream) -> None:
+        for place, slot, size in self._pairs:
+            self._accelerator.copy(slot, place, size, stream)
+
+
+class Arrivals:
+    """Feeds on their way to the inputs of steps, one after another, on a stream of their own.
+
+    Without `slots` they are copied to their `places` between two steps, as inputs share their bytes
+    with other values. With slots they are copied there once they are written, whatever step runs;
+    what is left between two steps is a copy inside the arena.
+    """
 
     def __init__(
         self,
         accelerator: Accelerator,
         inputs: Iterable[Input],
-        outputs: Mapping[str, Value],
         places: Mapping[Value, Place],
+        slots: Mapping[Value, Place],
     ) -> None:
         self._accelerator = accelerator
-        self._named = dict(outputs)
-        inputs, visible = tuple(inputs), tuple(dict.fromkeys(self._named.values()))
-        self._inputs = [Mirror(accelerator, inputs, places) for _ in range(HALVES)]
-        self._outputs = Mirror(accelerator, visible, places)
+        self.stream = accelerator.stream()
+        inputs = tuple(inputs)
+        self._halves = [Mirror(accelerator, inputs, slots or places) for _ in range(HALVES)]
+        self._moves = _Moves(accelerator, places, slots) if slots else None
         self._owners: list[Feed | None] = [None] * HALVES
         self._uploads: list[Event] = [None] * HALVES
         self._next = 0
+        self._landed: Feed | None = None
+        """What is in the slots, or on its way there, and was not taken yet."""
+        self._taken: Event = None
+        """When the slots may be written again."""
 
     def stage(self, feeds: Mapping[Input, Array]) -> Feed:
-        """Write feeds to the half that was not used last, once its copies are done."""
+        """Write feeds to the half that was not used last, once its copies are done.
+
+        They go on to the slots, unless others wait there to be taken.
+        """
         feed = Feed(self._next, feeds)
         self._next = (self._next + 1) % HALVES
         self._write(feed)
+        if self._moves is not None and self._landed is None:
+            self._land(feed)
         return feed
 
     def _write(self, feed: Feed) -> None:
@@ -98,22 +136,87 @@ class Staging:
             self._accelerator.synchronize(self._uploads[feed.half])
         self._owners[feed.half] = None  # until all is written
         for source, given in feed.feeds.items():
-            self._inputs[feed.half].array(source)[...] = given
+            self._halves[feed.half].array(source)[...] = given
         self._owners[feed.half] = feed
 
-    def upload(self, feed: Feed, stream: Stream) -> None:
-        """Enqueue the copies of feeds to the arena."""
+    def feed(self, feed: Feed, stream: Stream) -> None:
+        """Enqueue what puts feeds into their places, behind all that is on the stream so far."""
+        accelerator = self._accelerator
+        if self._moves is None:
+            self._upload(feed, accelerator.record(stream))
+            accelerator.wait(stream, self._uploads[feed.half])
+            return
+        if self._landed is not feed:
+            self._land(feed)
+        accelerator.wait(stream, self._uploads[feed.half])
+        self._moves.into_places(stream)
+        self._taken = accelerator.record(stream)
+        self._landed = None
+
+    def _land(self, feed: Feed) -> None:
+        self._landed = None  # until all is enqueued
+        self._upload(feed, self._taken)
+        self._landed = feed
+
+    def _upload(self, feed: Feed, after: Event) -> None:
+        """Enqueue the copies of feeds, to slots or places, behind an event if there is one."""
         if self._owners[feed.half] is not feed:
             self._write(feed)
-        self._inputs[feed.half].upload(stream)
-        self._uploads[feed.half] = self._accelerator.record(stream)
+        if after is not None:
+            self._accelerator.wait(self.stream, after)
+        self._halves[feed.half].upload(self.stream)
+        self._uploads[feed.half] = self._accelerator.record(self.stream)
 
-    def fetch(self, stream: Stream) -> Event:
-        """Enqueue copies of the outputs to pinned memory; the event is when they are there."""
-        self._outputs.download(stream)
-        return self._accelerator.record(stream)
 
-    def outputs(self, fetched: Event) -> dict[str, Array]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """Outputs on their way to one half, and the event when they are there."""
+
+    half: int
+    there: Event
+
+
+class Departures:
+    """Outputs on their way from the arena, one step's after another's.
+
+    With `slots` they leave from there on a stream of their own, while the next step runs, so that
+    two steps' outputs may be on their way.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        outputs: Mapping[str, Value],
+        places: Mapping[Value, Place],
+        slots: Mapping[Value, Place],
+    ) -> None:
+        self._accelerator = accelerator
+        self.stream = accelerator.stream() if slots else None
+        self._named = dict(outputs)
+        visible, count = tuple(dict.fromkeys(outputs.values())), HALVES if slots else 1
+        self._halves = [Mirror(accelerator, visible, slots or places) for _ in range(count)]
+        self._moves = _Moves(accelerator, places, slots)
+        self._next = 0
+        self._left: Event = None
+        """When the slots may be written again."""
+
+    def fetch(self, stream: Stream) -> Fetched:
+        """Enqueue copies of the outputs to pinned memory, behind all that is on the stream."""
+        accelerator, half = self._accelerator, self._next
+        if self.stream is None:
+            self._halves[half].download(stream)
+            return Fetched(half, accelerator.record(stream))
+        if self._left is not None:
+            accelerator.wait(stream, self._left)
+        self._moves.into_slots(stream)
+        accelerator.wait(self.stream, accelerator.record(stream))
+        self._halves[half].download(self.stream)
+        self._left = accelerator.record(self.stream)
+        self._next = (half + 1) % HALVES
+        return Fetched(half, self._left)
+
+    def outputs(self, fetched: Fetched) -> dict[str, Array]:
         """New arrays of the outputs, made once these have arrived."""
-        self._accelerator.synchronize(fetched)
-        return {name: self._outputs.array(value).copy() for name, value in self._named.items()}
+        self._accelerator.synchronize(fetched.there)
+        arrived = self._halves[fetched.half]
+        return {name: arrived.array(value).copy() for name, value in self._named.items()}

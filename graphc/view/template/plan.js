@@ -207,7 +207,7 @@ class Plan {
   }
 
   // The value whose bytes a buffer holds at a step: the one written last, at an address where one is
-  // given; -1 for a workspace. Parts of a concatenation share a buffer before it is complete.
+  // given; -1 for a workspace or slot. Parts of a concatenation share a buffer before it is complete.
   valueAt(buffer, step, address = null) {
     const { node } = this.values;
     const written = this.residents[buffer].filter(value => node[value] <= step);
@@ -243,8 +243,10 @@ class Plan {
     return origin ? `${name} (${origin})` : name;
   }
 
-  // What a buffer is called that holds a value, or is a workspace, whose value is -1.
+  // What a buffer is called that holds a value, or is a slot or workspace, whose value is -1.
   nameOf(buffer, value) {
+    const slot = this.buffers.slots?.[buffer];
+    if (slot !== undefined) return `slot of ${slot}`;
     return value < 0 ? `workspace of ${this.nodeLabel(this.buffers.first[buffer])}` : this.called(value);
   }
 

@@ -51,7 +51,14 @@ class EmulatedDevice:
         self.streams, self.libraries, self.allocations = [], {}, []
         self.arenas = []
         self.capturing = False
-        self.counts = {"calls": 0, "cudnn": 0, "captures": 0, "replays": 0, "pinned": 0}
+        self.counts = {
+            "calls": 0,
+            "cudnn": 0,
+            "captures": 0,
+            "replays": 0,
+            "pinned": 0,
+            "copies": 0,
+        }
 
     def active(self):
         return contextlib.nullcontext()
@@ -118,6 +125,12 @@ class EmulatedDevice:
     def download(self, target, address, stream):
         assert not self.capturing
         stream.add(lambda: ctypes.memmove(target.ctypes.data, address, target.size))
+
+    def copy(self, target, source, size, stream):
+        assert not self.capturing
+        assert abs(target - source) >= size
+        self.counts["copies"] += 1
+        stream.add(lambda: ctypes.memmove(target, source, size))
 
     def record(self, stream):
         event = Event(self.capturing)

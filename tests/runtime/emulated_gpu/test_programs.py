@@ -205,6 +205,73 @@ def test_steps_one_after_another(folder):
     assert bits(one) == bits(other)
 
 
+def test_steps_with_slots(folder):
+    """Copies beside steps change no bit, and nothing is captured or allocated more often."""
+    for options in ({}, {"recompute": "sublinear"}, {"allocate": "sharing"}):
+        plans = [plan_of(**options), plan_of(**options, overlap_copies=True)]
+        batches = [fed(plans[0], step) for step in range(5)]
+        for seed in range(3):
+            (plain, _), (program, device) = (on_gpu(plan, folder, seed) for plan in plans)
+            expected = [outputs["loss"] for outputs in plain.steps(batches)]
+            assert [outputs["loss"] for outputs in program.steps(batches)] == expected
+            assert bits(program) == bits(plain)
+            assert device.counts["copies"] == 5 * len(plans[0].graph.inputs)
+            assert device.counts["captures"] == 1
+            assert device.allocations == [plans[1].arena_bytes]
+
+
+@pytest.mark.parametrize("options", [{"poison": True}, {"check_finite": True}, {"streams": 3}])
+def test_slots_under_every_way_to_run(options, folder):
+    plain, with_slots = plan_of(), plan_of(overlap_copies=True)
+    assert trained(with_slots, folder, **options)[:2] == trained(plain, folder)[:2]
+
+
+def doubled(folder, **options):
+    """A program that changes no state."""
+    x = g.input("x", (3,))
+    plan = g.plan(outputs={"x": x * 2.0}, device="cuda", **options)
+    return on_gpu(plan, folder)
+
+
+def test_outputs_leave_while_the_next_step_runs(folder):
+    """The next step is submitted before the outputs of one are taken; each gets its own."""
+    batches = [{"x": np.full(3, i, np.float32)} for i in range(6)]
+    for overlaps in (False, True):
+        program, device = doubled(folder, overlap_copies=overlaps)
+        steps, found = program.steps(batches), []
+        for outputs in steps:
+            found.append(float(outputs["x"][0]))
+            submitted = 1 + device.counts["replays"]  # the first one is run call by call
+            assert submitted == min(6, len(found) + overlaps), len(found)
+        assert found == [2.0 * i for i in range(6)]
+
+
+def test_a_loop_that_runs_ahead_mixes_with_others(folder):
+    program, _ = doubled(folder, overlap_copies=True)
+
+    def batches(start):
+        return ({"x": np.full(3, start + i, np.float32)} for i in range(4))
+
+    found = []
+    for one, other in zip(program.steps(batches(1)), program.steps(batches(10)), strict=True):
+        between = program.step(x=np.full(3, 100.0, np.float32))
+        found.append((one["x"][0], other["x"][0], between["x"][0]))
+    assert found == [(2 * (1 + i), 2 * (10 + i), 200) for i in range(4)]
+    next(left := program.steps(batches(50)))
+    left.close()
+    assert program.step(x=np.ones(3, np.float32))["x"][0] == 2
+
+
+def test_a_fault_shows_behind_the_outputs_of_the_steps_before(folder):
+    good, bad = {"x": np.ones(3, np.float32)}, {"x": np.ones(2, np.float32)}
+    for number in range(4):
+        steps = doubled(folder, overlap_copies=True)[0].steps([*[good] * number, bad])
+        seen = [next(steps)["x"][0] for _ in range(number)]
+        with pytest.raises(FeedError, match="shape"):
+            next(steps)
+        assert seen == [2.0] * number
+
+
 def counted():
     """What comes out is what went in, and how many steps there were."""
     x = g.input("x", (3,))

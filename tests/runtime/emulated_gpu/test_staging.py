@@ -1,5 +1,6 @@
 """Feeds and outputs beside an emulated GPU: every order of two halves, every byte of the arena."""
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -10,9 +11,12 @@ import graphc as g
 from graphc.codegen.text.operands import Place
 from graphc.ir.types import contiguous_strides
 from graphc.runtime.gpu.places import ARENA_ALIGNMENT
-from graphc.runtime.gpu.staging import HALVES, Mirror, Staging, arranged
+from graphc.runtime.gpu.staging import HALVES, Arrivals, Departures, Mirror, arranged
 
-ARENA = 4096
+SLOTS = 4096
+ARENA = 2 * SLOTS
+"""The second half has slots, as far from its start as their values' places from the arena's."""
+
 FILL = 0x5A
 
 
@@ -34,6 +38,11 @@ class Arena:
         spread = g.input("z", (2, 3), "int32")
         self.places[spread] = Place(self.base + 3072, (64, 8))
         self.spread = spread
+        self.slots = {
+            value: Place(self.places[value].address + SLOTS, self.places[value].strides)
+            for value in self.values
+        }
+        self.bytes()
 
     def bytes(self):
         """The bytes of the arena as they are now."""
@@ -136,8 +145,8 @@ def all_orders(count):
     return sorted(found)
 
 
-def staging_of(arena):
-    return Staging(arena.device, arena.values, {}, arena.places)
+def arrivals(arena, has_slots=False):
+    return Arrivals(arena.device, arena.values, arena.places, arena.slots if has_slots else {})
 
 
 def test_there_are_orders_in_which_a_half_is_taken_over():
@@ -148,50 +157,100 @@ def test_there_are_orders_in_which_a_half_is_taken_over():
     assert len(found) == 105  # the ways to pair eight places, of which the first is the staging
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_step_gets_its_own_feeds_whatever_the_order(seed, folder):
-    """Uploads run when somebody waits for them: feeds stay on the host until then."""
-    arena = Arena(folder, seed)
+def step(arena):
+    """Enqueue what looks at the arena's first half, and then loses all that is there: inputs share
+    their bytes with other values of a step."""
+    found = np.empty(SLOTS, np.uint8)
+    arena.device.download(found, arena.base, arena.stream)
+    arena.device.fill(arena.base, SLOTS, FILL, arena.stream)
+    return found
+
+
+def steps_find_their_feeds(arena, has_slots):
+    """Whether each of four steps finds its own feeds, in every order."""
     given = [numbers(arena.values, 10 + n) for n in range(4)]
     for order in all_orders(4):
-        staging, feeds, fetched = staging_of(arena), {}, {}
+        arriving, feeds, seen = arrivals(arena, has_slots), {}, {}
         for what, number in order:
             if what == "stage":
-                feeds[number] = staging.stage(given[number])
+                feeds[number] = arriving.stage(given[number])
             else:
-                staging.upload(feeds[number], arena.stream)
-                fetched[number] = np.empty(ARENA, np.uint8)
-                arena.device.download(fetched[number], arena.base, arena.stream)
+                arriving.feed(feeds[number], arena.stream)
+                seen[number] = step(arena)
         arena.bytes()
-        for number, whole in fetched.items():
+        for number, whole in seen.items():
             for value, array in given[number].items():
                 start = arena.places[value].address - arena.base
-                found = arranged(whole[start:], value, arena.places[value])
-                np.testing.assert_array_equal(found, array, err_msg=str(order))
+                if not (arranged(whole[start:], value, arena.places[value]) == array).all():
+                    return False
+    return True
 
 
-def test_the_next_feeds_are_written_while_a_step_runs(folder):
+@pytest.mark.parametrize("has_slots", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_step_gets_its_own_feeds_whatever_the_order(seed, has_slots, folder):
+    """Uploads run when somebody waits for them: feeds stay on the host until then."""
+    assert steps_find_their_feeds(Arena(folder, seed), has_slots)
+
+
+@pytest.mark.parametrize("has_slots", [False, True])
+def test_a_copy_that_does_not_wait_for_the_step_before_is_found(has_slots, folder, monkeypatch):
+    upload = Arrivals._upload
+    monkeypatch.setattr(Arrivals, "_upload", lambda self, feed, after: upload(self, feed, None))
+    assert not all(steps_find_their_feeds(Arena(folder, seed), has_slots) for seed in range(3))
+
+
+@pytest.mark.parametrize("has_slots", [False, True])
+def test_a_step_that_does_not_wait_for_its_feeds_is_found(has_slots, folder, monkeypatch):
+    arena = Arena(folder)
+    wait = arena.device.wait
+    others = lambda stream, event: stream is arena.stream or wait(stream, event)  # noqa: E731
+    monkeypatch.setattr(arena.device, "wait", others)
+    assert not steps_find_their_feeds(arena, has_slots)
+
+
+@pytest.mark.parametrize("has_slots", [False, True])
+def test_the_next_feeds_are_written_while_a_step_runs(has_slots, folder):
     """Nobody waits but for the copies of the step before the last."""
     arena = Arena(folder)
-    staging, waits = staging_of(arena), []
+    arriving, waits = arrivals(arena, has_slots), []
     synchronize = arena.device.synchronize
     arena.device.synchronize = lambda event: (waits.append(event), synchronize(event))
     for number in range(4):
-        staging.upload(staging.stage(numbers(arena.values, number)), arena.stream)
+        arriving.feed(arriving.stage(numbers(arena.values, number)), arena.stream)
         assert len(waits) == max(0, number + 1 - HALVES)
+
+
+def test_with_slots_the_next_feeds_arrive_before_a_step_ends(folder):
+    """Its end waits for an event that nobody has recorded yet."""
+    arena = Arena(folder)
+    arriving, given = arrivals(arena, has_slots=True), [numbers(arena.values, n) for n in range(2)]
+    arriving.feed(arriving.stage(given[0]), arena.stream)
+    other = arena.device.stream()
+    other.add(("wait", never := type("Never", (), {"happened": False, "captured": False})()))
+    arena.device.wait(arena.stream, arena.device.record(other))
+    step(arena)
+    arriving.stage(given[1])
+    arena.device.synchronize(arena.device.record(arriving.stream))
+    whole = np.frombuffer((ctypes.c_uint8 * ARENA).from_address(arena.base), np.uint8)
+    for value, slot in arena.slots.items():
+        found = arranged(whole[slot.address - arena.base :], value, slot)
+        np.testing.assert_array_equal(found, given[1][value])
+    never.happened = True
+    arena.bytes()
 
 
 def test_feeds_that_were_half_written_when_that_stopped_are_written_anew(folder):
     """A third feed takes the half of the first one, and is given up on the way."""
     arena = Arena(folder)
-    staging = staging_of(arena)
+    arriving = arrivals(arena)
     given = [numbers(arena.values, n) for n in range(3)]
-    first = staging.stage(given[0])
-    staging.stage(given[1])
+    first = arriving.stage(given[0])
+    arriving.stage(given[1])
     broken = {**given[2], arena.values[-1]: object()}
     with pytest.raises(TypeError):
-        staging.stage(broken)
-    staging.upload(first, arena.stream)
+        arriving.stage(broken)
+    arriving.feed(first, arena.stream)
     for value, array in given[0].items():
         np.testing.assert_array_equal(arena.elements(value), array)
 
@@ -201,14 +260,14 @@ def test_outputs_are_new_arrays_by_name(folder):
     arena = Arena(folder)
     x, y, n = arena.values
     named = {"a": x, "b": y, "c": y, "n": n}
-    staging = Staging(arena.device, (), named, arena.places)
+    leaving = Departures(arena.device, named, arena.places, {})
     there = Mirror(arena.device, arena.values, arena.places)
     found, given = [], [numbers(arena.values, seed) for seed in range(2)]
     for arrays in given:
         for value, array in arrays.items():
             there.array(value)[...] = array
         there.upload(arena.stream)
-        found.append(staging.outputs(staging.fetch(arena.stream)))
+        found.append(leaving.outputs(leaving.fetch(arena.stream)))
     for outputs, arrays in zip(found, given, strict=True):
         assert list(outputs) == list(named)
         for name, value in named.items():
@@ -216,10 +275,55 @@ def test_outputs_are_new_arrays_by_name(folder):
     assert not np.shares_memory(found[0]["b"], found[0]["c"])
 
 
-def test_pinned_memory_is_there_before_the_first_step(folder):
+def outputs_are_those_of_their_steps(arena):
+    """Whether six steps' outputs are their own where the next step begins before they are taken."""
+    named = dict(zip("abc", arena.values, strict=True))
+    leaving = Departures(arena.device, named, arena.places, arena.slots)
+    there = [Mirror(arena.device, arena.values, arena.places) for _ in range(6)]
+    given, fetched, found = [numbers(arena.values, n) for n in range(6)], [], []
+    for mirror, arrays in zip(there, given, strict=True):
+        for value, array in arrays.items():
+            mirror.array(value)[...] = array
+        mirror.upload(arena.stream)
+        fetched.append(leaving.fetch(arena.stream))
+        arena.device.fill(arena.base, SLOTS, FILL, arena.stream)
+        if len(fetched) == HALVES:
+            found.append(leaving.outputs(fetched.pop(0)))
+    found += [leaving.outputs(each) for each in fetched]
+    return all(
+        (outputs[name] == arrays[value]).all()
+        for outputs, arrays in zip(found, given, strict=True)
+        for name, value in named.items()
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_outputs_with_slots_leave_while_the_next_step_runs(seed, folder):
+    assert outputs_are_those_of_their_steps(Arena(folder, seed))
+
+
+@pytest.mark.parametrize("which", ["leaving", "computing"])
+def test_outputs_that_do_not_wait_are_found(which, folder, monkeypatch):
+    """The stream of copies for the step, and the step for what leaves its slots."""
+    right = []
+    for seed in range(5):
+        arena = Arena(folder, seed)
+        wait = arena.device.wait
+        blind = lambda stream, event, arena=arena, wait=wait: (  # noqa: E731
+            (stream is arena.stream) == (which == "computing") or wait(stream, event)
+        )
+        monkeypatch.setattr(arena.device, "wait", blind)
+        right.append(outputs_are_those_of_their_steps(arena))
+    assert not all(right)
+
+
+@pytest.mark.parametrize("has_slots", [False, True])
+def test_pinned_memory_is_there_before_the_first_step(has_slots, folder):
     arena = Arena(folder)
-    staging = staging_of(arena)
+    arriving = arrivals(arena, has_slots)
+    leaving = Departures(arena.device, {}, arena.places, {})
     before = arena.device.counts["pinned"]
     for number in range(5):
-        staging.upload(staging.stage(numbers(arena.values, number)), arena.stream)
+        arriving.feed(arriving.stage(numbers(arena.values, number)), arena.stream)
+        leaving.fetch(arena.stream)
     assert arena.device.counts["pinned"] == before == HALVES + 1
