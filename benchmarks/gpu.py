@@ -2,10 +2,11 @@
 
 First tests/on_gpu are run, then graphc on each network in each precision, then the others, as long
 as the minutes last. Milliseconds are medians of device events after a warm-up, of a step whose
-inputs lie on the device already, for all alike; for graphc those of `Program.step`, with its copies
-from and to the host, stand beside, what the model of docs/gpu.md says, how many calls of each kind
-a step makes, and what libraries declined. Bytes are what the driver has less than before. What
-cuBLASLt and cuDNN have chosen is written beside the figures. Needs no network.
+inputs lie on the device already, for all alike. For graphc stand beside: those of `Program.step`,
+with its copies from and to the host ("overlapped": of `Program.steps` with slots), what the model
+of docs/gpu.md says, how many calls of each kind a step makes, and what libraries declined. Bytes
+are what the driver has less than before. What cuBLASLt and cuDNN have chosen is written beside the
+figures. Needs no network.
 Run: python benchmarks/gpu.py [--minutes M] [--only LABEL ...]
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import statistics
 import subprocess
 import sys
@@ -64,7 +66,9 @@ class Case:
     precisions: tuple[str, ...]
     optimizer: str = "sgd"
     peer: Callable[..., Any] | None = None
-    strategies: tuple[str, ...] = ("none", "own kernels", "cheap", "sublinear", "half")
+    strategies: tuple[str, ...] = (
+        "none", "own kernels", "overlapped", "cheap", "sublinear", "half",
+    )  # fmt: skip
 
 
 def _resnet(depth: int, batch: int, precisions: tuple[str, ...], **options: Any) -> Case:
@@ -220,6 +224,8 @@ def graphc_step(case: Case, precision: str, strategy: str, records: Path) -> Mad
             if strategy == "least"
             else {"budget": plain.state_bytes + (plain.arena_bytes - plain.state_bytes) // 2}
         )
+    elif strategy == "overlapped":
+        options["overlap_copies"] = True
     elif strategy != "own kernels":
         options["recompute"] = strategy
     is_asked = strategy != "own kernels" and has_cudnn()
@@ -228,7 +234,10 @@ def graphc_step(case: Case, precision: str, strategy: str, records: Path) -> Mad
     program = graphc.compile(network, device="cuda", tuning=tuning, cudnn=engines, **options)
     feeds = {s.name: array for s, array in random_feeds(program.graph, 0).items()}
     backend: Any = program._backend
-    return Made(backend.repeat, backend.stream, program, lambda: program.step(feeds))
+    whole: Callable[[], Any] = partial(program.step, feeds)
+    if strategy == "overlapped":
+        whole = partial(next, program.steps(itertools.repeat(feeds)))
+    return Made(backend.repeat, backend.stream, program, whole)
 
 
 def peer_step(make: Callable[[], tuple[Callable[[], Any], Any, None]]) -> Made:

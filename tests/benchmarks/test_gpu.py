@@ -14,7 +14,7 @@ from graphc.runtime.gpu.device import Gpu
 
 CASE = gpu.Case(
     "a small mlp", "mlp", {"layers": 2, "hidden": 8, "batch": 4}, ("fp32",), "adam",
-    strategies=("none", "own kernels", "sublinear"),
+    strategies=("none", "own kernels", "overlapped", "sublinear"),
 )  # fmt: skip
 
 
@@ -43,7 +43,8 @@ def rows_of(monkeypatch, path, *options):
 def test_every_line_is_written(monkeypatch, machine):
     rows = rows_of(monkeypatch, machine)
     assert [(row["system"], row["problem"]) for row in rows] == [
-        ("graphc none", None), ("graphc own kernels", None), ("graphc sublinear", None)
+        ("graphc none", None), ("graphc own kernels", None), ("graphc overlapped", None),
+        ("graphc sublinear", None),
     ]  # fmt: skip
     assert all(row["calls"]["kernels"] > 0 and row["declined"] == [] for row in rows)
     assert all(0 < row["modelled_milliseconds"] < 1 for row in rows)
