@@ -31,6 +31,7 @@ from graphc.passes.fusion.elementwise import fuse
 from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
+from graphc.passes.norm_gradients import merge_norm_gradients
 from graphc.passes.order import reordered, with_least_peak
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
@@ -333,6 +334,9 @@ STEPS: tuple[Step, ...] = (
     plain("common-subexpressions", share_common_subexpressions, _trains),
     plain("widen-products", widen_products, _trains),
     plain("running-sums", use_running_sums, _trains),
+    plain(
+        "norm-gradients", merge_norm_gradients, lambda options: options.target.merges_norm_gradients
+    ),
     plain("place-updates", place_updates, _trains),
     plain("fuse-epilogues", fuse_epilogues, lambda options: options.target.has_epilogues),
     *FUSING,

@@ -46,6 +46,8 @@ class Target:
     """Whether elementwise nodes run in groups where nothing else was asked for."""
     has_epilogues: ClassVar[bool] = False
     """Whether products apply activations to their sums, and reductions compute their operands."""
+    merges_norm_gradients: ClassVar[bool] = False
+    """Whether one node makes the gradients of a norm, see `graphc.passes.norm_gradients`."""
     shares_launches: ClassVar[bool] = False
     """Whether nodes side by side may run in one launch, see `launch_key`."""
 

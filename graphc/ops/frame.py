@@ -28,6 +28,16 @@ class Frame:
         return self.kept(self.parameter_axes)
 
     @property
+    def summed_axes(self) -> tuple[int, ...]:
+        """The axes over which the gradients of parameters sum."""
+        return tuple(i for i in range(len(self.shape)) if i not in self.parameter_axes)
+
+    @property
+    def has_one_parameter(self) -> bool:
+        """Whether what shares a statistic shares a parameter, and nothing else does."""
+        return self.statistic_axes == self.summed_axes
+
+    @property
     def count(self) -> int:
         """Elements of one statistic."""
         return math.prod(self.shape[axis] for axis in self.statistic_axes)

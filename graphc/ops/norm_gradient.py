@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from graphc.errors import DTypeError, ShapeError
 from graphc.ir.builder import apply
 from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Op, Recorder
+from graphc.ir.op import REGISTRY, Array, Cost, Op, Recorder
 from graphc.ir.types import DType, TensorType, compute_dtype
 from graphc.ops.choice import cast
 from graphc.ops.cpu.norm import folded_statistic, normalise_back, scale_back, tile_shape
@@ -196,11 +195,7 @@ class NormInputGradient(NormGradient):
         self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
         scale: Array, *, dx: Array,
     ) -> None:  # fmt: skip
-        frame = node.attributes.frame()
-        arrays = [array.reshape(frame.shape) for array in (dy, x, dx)]
-        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
-        weights = scale.reshape(frame.parameter_shape)
-        record(normalise_back, frame, *arrays, *statistics, weights, *record.scratch)
+        _record_dx(record, node, (dy, x, dx), (mean, inverse), scale, record.scratch)
 
 
 class NormParameterGradient(NormGradient):
@@ -213,9 +208,6 @@ class NormParameterGradient(NormGradient):
         frame = attributes.check(dy, x, statistics)
         return TensorType((math.prod(frame.parameter_shape),), check_dtypes(dy))
 
-    def summed_axes(self, frame: Frame) -> tuple[int, ...]:
-        return tuple(i for i in range(len(frame.shape)) if i not in frame.parameter_axes)
-
 
 class NormBiasGradient(NormParameterGradient):
     """dbias = sum of dy."""
@@ -226,10 +218,7 @@ class NormBiasGradient(NormParameterGradient):
         return self.like(node, self.parameter(node, ddbias), "dy")
 
     def kernel(self, record: Recorder, node: Node, dy: Array, *, dbias: Array) -> None:
-        frame = node.attributes.frame()
-        total = dbias.reshape(frame.parameter_shape)
-        folded = dy.reshape(frame.shape)
-        record(np.add.reduce, folded, self.summed_axes(frame), out=total, keepdims=True)
+        _record_dbias(record, node, dy, dbias)
 
 
 class NormScaleGradient(NormParameterGradient):
@@ -271,9 +260,98 @@ class NormScaleGradient(NormParameterGradient):
         self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
         *, dscale: Array,
     ) -> None:  # fmt: skip
-        frame = node.attributes.frame()
-        arrays = [array.reshape(frame.shape) for array in (dy, x)]
-        statistics = [folded_statistic(frame, array) for array in (mean, inverse)]
-        total = dscale.reshape(frame.parameter_shape)
-        call = functools.partial(scale_back, frame, self.summed_axes(frame), *arrays, *statistics)
-        record(call, total, *record.scratch)
+        _record_dscale(record, node, (dy, x), (mean, inverse), dscale, record.scratch)
+
+
+class NormParameterGradients(NormGradient):
+    """dscale and dbias at once, for targets whose kernels sum both in one pass.
+
+    A pass puts it in place of the two ops, behind the gradient: it has no gradient itself.
+    """
+
+    name, inputs = "norm_parameter_gradients", ("dy", "x", "mean", "inverse")
+    outputs = ("dscale", "dbias")
+    flops_per_element = 4
+
+    def infer(
+        self, attributes: NormGradientAttributes, *types: TensorType
+    ) -> tuple[TensorType, ...]:
+        dscale = REGISTRY["norm_scale_gradient"].infer_types(attributes, types)
+        return (*dscale, *REGISTRY["norm_bias_gradient"].infer_types(attributes, types[:1]))
+
+    def cost(self, node: Node) -> Cost:
+        read = sum(value.type.bytes for value in node.inputs)
+        written = sum(value.type.bytes for value in node.outputs)
+        return Cost(self.flops_per_element * node.inputs[0].type.elements, read, written)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return REGISTRY["norm_scale_gradient"].scratch(node, device)
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        *, dscale: Array, dbias: Array,
+    ) -> None:  # fmt: skip
+        _record_dscale(record, node, (dy, x), (mean, inverse), dscale, record.scratch)
+        _record_dbias(record, node, dy, dbias)
+
+
+class NormGradients(NormGradient):
+    """dx, dscale and dbias where each statistic has one parameter, as in batch norm: the sums that
+    dx takes are scale · dbias and scale · dscale."""
+
+    name, inputs = "norm_gradients", ("dy", "x", "mean", "inverse", "scale")
+    outputs = ("dx", "dscale", "dbias")
+    may_overwrite = {"dx": ("x", "dy")}
+    flops_per_element = 11
+
+    def infer(
+        self, attributes: NormGradientAttributes, *types: TensorType
+    ) -> tuple[TensorType, ...]:
+        if not attributes.frame().has_one_parameter:
+            raise ShapeError(f"a statistic has one parameter, got {attributes.frame()}")
+        (dx,) = REGISTRY["norm_input_gradient"].infer_types(attributes, types)
+        return (dx, *REGISTRY["norm_parameter_gradients"].infer_types(attributes, types[:4]))
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        """What dx needs, and then what the sums do."""
+        return (
+            *REGISTRY["norm_input_gradient"].scratch(node, device),
+            *REGISTRY["norm_scale_gradient"].scratch(node, device),
+        )
+
+    def kernel(
+        self, record: Recorder, node: Node, dy: Array, x: Array, mean: Array, inverse: Array,
+        scale: Array, *, dx: Array, dscale: Array, dbias: Array,
+    ) -> None:  # fmt: skip
+        """The sums first: dx may lie over what they read."""
+        *room, tile, share = record.scratch
+        _record_dscale(record, node, (dy, x), (mean, inverse), dscale, (tile, share))
+        _record_dbias(record, node, dy, dbias)
+        _record_dx(record, node, (dy, x, dx), (mean, inverse), scale, room)
+
+
+def _record_dx(
+    record: Recorder, node: Node, arrays: Sequence[Array], statistics: Sequence[Array],
+    scale: Array, scratch: Sequence[Array],
+) -> None:  # fmt: skip
+    frame = node.attributes.frame()
+    folded = [array.reshape(frame.shape) for array in arrays]
+    over = [folded_statistic(frame, array) for array in statistics]
+    record(normalise_back, frame, *folded, *over, scale.reshape(frame.parameter_shape), *scratch)
+
+
+def _record_dscale(
+    record: Recorder, node: Node, arrays: Sequence[Array], statistics: Sequence[Array],
+    dscale: Array, scratch: Sequence[Array],
+) -> None:  # fmt: skip
+    frame = node.attributes.frame()
+    folded = [array.reshape(frame.shape) for array in arrays]
+    over = [folded_statistic(frame, array) for array in statistics]
+    total = dscale.reshape(frame.parameter_shape)
+    record(scale_back, frame, frame.summed_axes, *folded, *over, total, *scratch)
+
+
+def _record_dbias(record: Recorder, node: Node, dy: Array, dbias: Array) -> None:
+    frame = node.attributes.frame()
+    total = dbias.reshape(frame.parameter_shape)
+    record(np.add.reduce, dy.reshape(frame.shape), frame.summed_axes, out=total, keepdims=True)

@@ -116,6 +116,17 @@ LONG = [
     ),
     long("norm_bias_gradient", direct(norm_gradient.NormBiasGradient, PLACES), (IMAGES,)),
     long(
+        "norm_parameter_gradients", direct(norm_gradient.NormParameterGradients, LAYER),
+        (ROWS, ROWS, (3,), (3,)),
+    ),
+    long(
+        "norm_gradients", direct(norm_gradient.NormGradients, CHANNELS), (MAPS, MAPS, *[(5,)] * 3)
+    ),
+    long(
+        "norm_gradients", direct(norm_gradient.NormGradients, PLACES),
+        (IMAGES, IMAGES, *[(5,)] * 3),
+    ),
+    long(
         "group_norm", direct(norm.GroupNorm, norm.GroupNormAttributes(2, 1e-5)),
         ((2, 6, 13, 11), (6,), (6,)),
     ),

@@ -147,7 +147,9 @@ REFUSED = {
     "muon_update": {"momentum": BETA, "factor": (-0.1, *NOT_FINITE)},
     "nesterov_update": {"momentum": MOMENTUM, "weight_decay": DECAY},
     "norm_bias_gradient": {**FRAME, "statistic_axes": FRAME["statistic_axes"][1:]},
+    "norm_gradients": FRAME,
     "norm_input_gradient": FRAME,
+    "norm_parameter_gradients": FRAME,
     "norm_scale_gradient": FRAME,
     "one_hot": {"classes": (0, -1, FAR * FAR, HUGE, 1.5), "dtype": DTYPE},
     "normal": {

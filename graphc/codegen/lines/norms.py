@@ -118,7 +118,7 @@ def _norm_parameter_gradient(source: str) -> Rule:
         name = op.output_name(0)
         program = Lines(
             frame.shape,
-            op.summed_axes(frame),
+            frame.summed_axes,
             tuple(inputs),
             (see.parameter(name, node.output),),
             (Reduce("Sum", {"total": source}),),
@@ -131,6 +131,62 @@ def _norm_parameter_gradient(source: str) -> Rule:
 
 programs_of("norm_bias_gradient")(_norm_parameter_gradient("dy"))
 programs_of("norm_scale_gradient")(_norm_parameter_gradient(f"{UNIT} * dy"))
+
+
+@programs_of("norm_parameter_gradients")
+def _norm_parameter_gradients(node: Node, places: Places) -> NodeCalls:
+    """Both sums of one reading of dy and x."""
+    dy, x, mean, inverse = node.inputs
+    dscale, dbias = node.outputs
+    frame = node.attributes.frame()
+    see = _Folded(frame, places)
+    program = Lines(
+        frame.shape,
+        frame.summed_axes,
+        (
+            see.whole("dy", dy),
+            see.whole("x", x),
+            see.statistic("mean", mean),
+            see.statistic("inverse", inverse),
+        ),
+        (see.parameter("dscale", dscale), see.parameter("dbias", dbias)),
+        (Reduce("Sum", {"along": f"{UNIT} * dy", "plain": "dy"}),),
+        per_line={"dscale": "along", "dbias": "plain"},
+    )
+    return NodeCalls((Along(node.op.name, program),))
+
+
+@programs_of("norm_gradients")
+def _norm_gradients(node: Node, places: Places) -> NodeCalls:
+    """Two readings of dy and x: for the sums, and for dx."""
+    dy, x, mean, inverse, scale = node.inputs
+    dx, dscale, dbias = node.outputs
+    frame = node.attributes.frame()
+    see = _Folded(frame, places)
+    program = Lines(
+        frame.shape,
+        frame.statistic_axes,
+        (
+            see.whole("dy", dy),
+            see.whole("x", x),
+            see.statistic("mean", mean),
+            see.statistic("inverse", inverse),
+            see.parameter("scale", scale),
+        ),
+        (
+            see.whole("dx", dx),
+            see.parameter("dscale", dscale),
+            see.parameter("dbias", dbias),
+        ),
+        (
+            Reduce("Sum", {"along": f"{UNIT} * dy", "plain": "dy"}),
+            Numbers({"level": "plain / count", "slope": "along / count"}),
+        ),
+        per_line={"dscale": "along", "dbias": "plain"},
+        per_element={"dx": f"(dy - level - {UNIT} * slope) * (scale * inverse)"},
+        constants={"count": float(frame.count)},
+    )
+    return NodeCalls((Along(node.op.name, program),))
 
 
 @programs_of("rms_norm")

@@ -44,6 +44,15 @@ def norm_back(dy, x, mean, inverse, scale):
     return left * inverse[:, None]
 
 
+def all_back(dy, x, mean, inverse, scale):
+    """For statistics as given, over all but the second axis of three."""
+    unit = (x - mean[:, None]) * inverse[:, None]
+    g, axes = dy * scale[:, None], (0, 2)
+    means = (part.mean(axes, keepdims=True) for part in (g, g * unit))
+    dx = (g - next(means) - unit * next(means)) * inverse[:, None]
+    return dx, (dy * unit).sum(axes), dy.sum(axes)
+
+
 NORM_READS = {
     "x": {"dy", "dmean", "dinverse", "x", "mean", "inverse", "scale"},
     "scale": {"dy", "x", "mean", "inverse"},
@@ -55,6 +64,7 @@ ALL = {"ddx", "dy", "x", "mean", "inverse", "scale"}
 
 
 LAYER = norm_gradient.NormGradientAttributes((5, 6), (1,), (1,))
+CHANNELS = norm_gradient.NormGradientAttributes((3, 4, 5), (0, 2), (1,))
 
 
 BATCH = batch_norm.BatchNormAttributes(1e-5, 0.1)
@@ -130,6 +140,15 @@ SAMPLES = [
     ),
     Sample("norm_bias_gradient", direct(norm_gradient.NormBiasGradient, LAYER), ((5, 6),),
            lambda dy: dy.sum(0), {"dy": {"ddbias"}}),
+    Sample(
+        "norm_parameter_gradients", direct(norm_gradient.NormParameterGradients, LAYER),
+        ((5, 6), (5, 6), (5,), (5,)),
+        lambda dy, x, m, v: ((dy * (x - m[:, None]) * v[:, None]).sum(0), dy.sum(0)),
+    ),
+    Sample(
+        "norm_gradients", direct(norm_gradient.NormGradients, CHANNELS),
+        ((3, 4, 5), (3, 4, 5), (4,), (4,), (4,)), all_back,
+    ),
     # random
     Sample(
         "dropout", direct(random.Dropout, random.DropoutAttributes(0.25, 0)),
