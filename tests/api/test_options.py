@@ -265,7 +265,7 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
     assert files("gpu", device="cuda", precision="bf16", optimizer=g.optim.SGD(),
                  recompute="optimal") == [
         "forward", "mixed-precision", *forward, "training-step", "common-subexpressions",
-        "widen-products", "running-sums", "place-updates", "fuse-epilogues",
+        "widen-products", "running-sums", "norm-gradients", "place-updates", "fuse-epilogues",
         "fuse", "fuse-reductions", "inline-constants", "recompute",
         "updates-together", "plan",
     ]  # fmt: skip
