@@ -179,6 +179,15 @@ LONG = [
         "gather_gradient", direct(embedding.GatherGradient, embedding.RowsAttributes(7)),
         ((70, 300), (70,)), (FLOAT, "int64"),
     ),
+    *[
+        Sample(
+            "gather_gradient", direct(embedding.GatherGradient, embedding.RowsAttributes(rows)),
+            ((lookups, 3), (lookups,)), None, dtypes=(FLOAT, kind), int_limit=rows,
+            label=f" marked, {rows} rows",
+        )
+        # 8,192 rows share no mark; of more some do, and then a part has no row that it is read for.
+        for rows, lookups, kind in ((7, 1500, "int64"), (9001, 8200, "int32"))
+    ],
     long("gather", g.gather, ((7, 48), (5, 9)), (FLOAT, "int32")),
     *[
         long(
@@ -216,6 +225,10 @@ LONG = [
     long(
         "scatter_nd_add", direct(scatter.ScatterAdd, scatter.TupleAttributes(1)),
         ((2, 7, 300), (2, 70, 1), (2, 70, 300)), (FLOAT, "int64", FLOAT),
+    ),
+    long(
+        "scatter_nd_add", direct(scatter.ScatterAdd, scatter.TupleAttributes(1)),
+        ((3, 9, 2), (3, 1300, 1), (3, 1300, 2)), (FLOAT, "int64", FLOAT), " marked",
     ),
     long(
         "softmax_cross_entropy", direct(cross_entropy.SoftmaxCrossEntropy), (ROWS, (3,)),

@@ -1,8 +1,10 @@
 """Rows of a table by number, and the table's gradient.
 
-The gradient gives each row of the table to a warp, which looks through all numbers for its own.
-So rows of dy are added in the order of their positions, whatever the device does, without atomics
-and without sorting.
+The gradient gives each row of the table to a warp, which looks for its own among the numbers. So
+rows of dy are added in the order of their positions, whatever the device does, without atomics and
+without sorting. Where there are many numbers a first kernel marks, for each part of them, which
+rows may be there by the last bits of their numbers, as a Bloom filter with one hash does; warps
+look only where a bit is set.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 
 from graphc.codegen.elementwise.ops import copied
-from graphc.codegen.node_calls import Launch, NodeCalls
+from graphc.codegen.node_calls import Buffer, Launch, NodeCalls, Scratch
 from graphc.codegen.rules import kernels_of
 from graphc.codegen.text.access import Access, indented, parameters
 from graphc.codegen.text.grid import BLOCK, WARP, grid_kernel, over_grid
@@ -28,10 +30,20 @@ from graphc.codegen.text.operands import (
 )
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
-from graphc.ir.types import DType
+from graphc.ir.types import DType, TensorType, int32
 
 LANE_COLUMNS = 8
 """Columns of one row that a lane sums at a time."""
+
+PART = BLOCK
+"""How many numbers are marked together."""
+
+WORDS = BLOCK
+"""The words of 32 marks that a part has: 8,192 marks, of which it sets at most 256, so that at most
+one row in 32 is looked for where it is not."""
+
+FEW_PARTS = 4
+"""Numbers of so many parts are looked through without marks: those would take a launch."""
 
 
 @kernels_of("gather")
@@ -82,7 +94,7 @@ def _gather_gradient(node: Node, places: Places) -> NodeCalls:
     dy, numbers, *sums = node.inputs
     dtable = node.output
     rows, columns = dtable.shape[0], math.prod(dtable.shape[1:])
-    launch = row_updates(
+    summed = row_updates(
         "gather_gradient",
         1,
         (rows, columns),
@@ -95,7 +107,8 @@ def _gather_gradient(node: Node, places: Places) -> NodeCalls:
         begins=bool(sums),
     )
     moved = [value for value in sums if places[value] != places[dtable]]
-    return NodeCalls((*(copied(value, dtable, places) for value in moved), launch))
+    calls = (*(copied(value, dtable, places) for value in moved), *summed.calls)
+    return NodeCalls(calls, summed.scratch)
 
 
 def row_updates(
@@ -109,14 +122,15 @@ def row_updates(
     step: str,
     held: DType,
     begins: bool = True,
-) -> Launch:
-    """A launch that gives each row of `target` the updates whose numbers are its own.
+    scratch: int = 0,
+) -> NodeCalls:
+    """Launches that give each row of `target` the updates whose numbers are its own.
 
     All lie in one piece: rows (batch, rows, columns), updates (batch, lookups, columns), and
     numbers (batch, lookups), from 0 in each entry of the batch. A warp takes some columns of one
     row. It compares 32 numbers at a time with its row, one a lane; the lanes vote, and `step`, C++
     over `total[t]` and `update`, is done with the updates that were hit from the first on. It
-    `begins` with what stands in the row, or with 0.
+    `begins` with what stands in the row, or with 0. Marks are scratch tensor number `scratch`.
     """
     rows, columns = shape
     tile = WARP * LANE_COLUMNS
@@ -128,6 +142,9 @@ def row_updates(
     column = f"const Index column = first + t * {WARP}u;"
     inside = f"if (exists && column < {columns}u)"
     number = f"{numbers.name}[entry + base + lane]"
+    parts = -(-lookups // PART)
+    has_marks = parts > FEW_PARTS
+    marks = Operand("marks", int32, (parts, 1), Scratch(scratch))
     read = f"const {C_TYPES[held]} update = widen({updates.name}[from + column]);"
     body = [
         "const Index lane = threadIdx.x % WARP;",
@@ -137,7 +154,7 @@ def row_updates(
         f"const Index row = number % {rows}u, entry = number / {rows}u * {lookups}u;",
         f"{C_TYPES[held]} total[{LANE_COLUMNS}] = {{}};",
         f"{every} {{\n    {column}\n    {inside} total[t] = {start};\n}}",
-        f"for (Index base = 0; base < {lookups}u; base += WARP) {{",
+        *_over_numbers(rows, lookups, has_marks),
         f"    const bool mine = exists && base + lane < {lookups}u && {number} == row;",
         "    unsigned hits = __ballot_sync(0xffffffffu, mine);",
         "    for (; hits; hits &= hits - 1) {",
@@ -147,14 +164,65 @@ def row_updates(
         f"                total[t] = {step};\n            }}",
         "        }",
         "    }",
-        "}",
+        *["}"] * (2 if has_marks else 1),
         f"{every} {{\n    {column}\n    {inside} narrow(total[t], {here});\n}}",
     ]
     spans = [((batch * lookups, columns), updates), ((batch * rows, columns), target)]
     threads = ((count, WARP), Operand("", held, (WARP, 1)))
+    sources = [updates, numbers, marks] if has_marks else [updates, numbers]
     text = (
-        f'extern "C" __global__ void {ENTRY}({parameters([updates, numbers], [target])}) {{\n'
+        f'extern "C" __global__ void {ENTRY}({parameters(sources, [target])}) {{\n'
         f"    using Index = {widest_index([*spans, threads])};\n{indented(body, 1)}\n}}\n"
     )
-    buffers = tuple(o.buffer for o in (updates, numbers, target) if o.buffer is not None)
-    return Launch(named(op, text), buffers, -(-count * WARP // BLOCK), BLOCK)
+    launch = Launch(named(op, text), _buffers(*sources, target), -(-count * WARP // BLOCK), BLOCK)
+    if not has_marks:
+        return NodeCalls((launch,))
+    room = TensorType((batch * WORDS * parts,), int32)
+    return NodeCalls((_marking(op, batch, lookups, numbers, marks), launch), (room,))
+
+
+def _buffers(*operands: Operand) -> tuple[Buffer, ...]:
+    return tuple(operand.buffer for operand in operands if operand.buffer is not None)
+
+
+def _over_numbers(rows: int, lookups: int, has_marks: bool) -> list[str]:
+    """The heads of the loops in which a warp finds its row among the numbers of an entry."""
+    if not has_marks:
+        return [f"for (Index base = 0; base < {lookups}u; base += WARP) {{"]
+    parts = -(-lookups // PART)
+    return [
+        f"const Index word = number / {rows}u * {WORDS}u + (unsigned(row) >> 5) % {WORDS}u;",
+        f"for (Index part = 0; part < {parts}u; part += WARP) {{",
+        f"const bool may = exists && part + lane < {parts}u",
+        f"    && unsigned(marks[word * {parts}u + part + lane]) >> (row & 31u) & 1u;",
+        "for (unsigned some = __ballot_sync(0xffffffffu, may); some; some &= some - 1)",
+        f"for (Index base = (part + __ffs(some) - 1) * {PART}u, end = base + {PART}u;",
+        f"     base < end && base < {lookups}u; base += WARP) {{",
+    ]
+
+
+def _marking(op: str, batch: int, lookups: int, numbers: Operand, marks: Operand) -> Launch:
+    """A launch that marks which rows each part of the numbers may touch.
+
+    A block reads a part; each thread then makes one word, of the numbers that fall on it.
+    """
+    parts = -(-lookups // PART)
+    body = [
+        f"__shared__ unsigned lasts[{PART}];",
+        f"const Index part = blockIdx.x % {parts}u, entry = blockIdx.x / {parts}u;",
+        f"const Index lookup = part * {PART}u + threadIdx.x;",
+        f"const bool exists = lookup < {lookups}u;",
+        f"const long long number = exists ? {numbers.name}[entry * {lookups}u + lookup] : -1;",
+        f"lasts[threadIdx.x] = number < 0 ? ~0u : unsigned(number) % {32 * WORDS}u;",
+        "__syncthreads();",
+        "unsigned bits = 0;",
+        f"for (unsigned i = 0; i < {PART}u; ++i)",
+        "    if (lasts[i] >> 5 == threadIdx.x) bits |= 1u << (lasts[i] & 31u);",
+        f"marks[(entry * {WORDS}u + threadIdx.x) * {parts}u + part] = bits;",
+    ]
+    index = widest_index([((batch * WORDS, parts), marks), ((batch * lookups,), numbers)])
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters([numbers], [marks])}) {{\n'
+        f"    using Index = {index};\n{indented(body, 1)}\n}}\n"
+    )
+    return Launch(named(f"{op}_marks", text), _buffers(numbers, marks), batch * parts, BLOCK)

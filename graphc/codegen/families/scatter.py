@@ -1,9 +1,9 @@
 """Rows that tuples of numbers name: read, and combined with updates.
 
 A scatter first writes the number of each lookup's row to scratch. Then a warp takes some columns of
-one row and looks through the lookups of its entry of the batch for its own, so updates are combined
-in the order of the lookups, whatever the device does, without atomics and without sorting. A
-lookup outside its axis reads the nearest row, and writes nothing.
+one row and looks for its own among the lookups of its entry of the batch (`lookup`), so updates are
+combined in the order of the lookups, whatever the device does, without atomics and without sorting.
+A lookup outside its axis reads the nearest row, and writes nothing.
 """
 
 from __future__ import annotations
@@ -105,9 +105,11 @@ def _scatter(node: Node, places: Places) -> NodeCalls:
         Operand("y", y.type.dtype, (columns, 1), y),
         STEPS[node.op.name],
         arithmetic_dtype(y.type.dtype),
+        scratch=1,
     )
     moved: tuple[Call, ...] = ()
     if places[x] != places[y]:
         moved = (copied(x, y, places),)
-    launches = (*moved, over_grid(kernel, (tuples, Scratch(0)), found.count), combined)
-    return NodeCalls(launches, (TensorType((found.count,), int64),))
+    numbered = over_grid(kernel, (tuples, Scratch(0)), found.count)
+    rooms = (TensorType((found.count,), int64), *combined.scratch)
+    return NodeCalls((*moved, numbered, *combined.calls), rooms)
