@@ -226,9 +226,10 @@ LONG = [
         "scatter_nd_add", direct(scatter.ScatterAdd, scatter.TupleAttributes(1)),
         ((2, 7, 300), (2, 70, 1), (2, 70, 300)), (FLOAT, "int64", FLOAT),
     ),
-    long(
+    Sample(
         "scatter_nd_add", direct(scatter.ScatterAdd, scatter.TupleAttributes(1)),
-        ((3, 9, 2), (3, 1300, 1), (3, 1300, 2)), (FLOAT, "int64", FLOAT), " marked",
+        ((3, 5000, 1), (3, 1300, 1), (3, 1300, 1)), None, dtypes=(FLOAT, "int64", FLOAT),
+        int_limit=5000, label=" marked",
     ),
     long(
         "softmax_cross_entropy", direct(cross_entropy.SoftmaxCrossEntropy), (ROWS, (3,)),
