@@ -121,6 +121,17 @@ class StepOptions(Options):
         choices=tuple(PRECISIONS),
         flag=Flag("of feature maps: {choices} (default: {default})", metavar="P"),
     )
+    chunk_losses: bool | None = option(
+        None,
+        "Compute a cross entropy and the linear layer before it by parts of the rows where that "
+        "lowers the peak by a twentieth: losses and gradients are the same but for rounding, and "
+        "have no second derivative. None does so on a GPU.",
+        check=_true_false_or_none,
+        flag=Flag(
+            "last layer and loss by parts where that lowers the peak (default: on a GPU)",
+            action=argparse.BooleanOptionalAction,
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,6 +295,8 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         super().check()
         if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
             raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
+        if self.optimizer is None and self.chunk_losses:
+            raise OptionError("chunk_losses belongs to training; give an optimizer")
         if self.device == AUTO:
             return
         if self.alignment % self.target.least_alignment:
@@ -355,6 +368,12 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
     def reorders(self) -> bool:
         """Whether nodes may run in another order."""
         return self.reorder and self.allocate == "packed"
+
+    @property
+    def chunks_losses(self) -> bool:
+        """Whether a loss may be computed by parts of its rows."""
+        asked = self.target.chunks_losses if self.chunk_losses is None else self.chunk_losses
+        return self.trains and asked
 
     @property
     def fuses(self) -> bool:

@@ -24,6 +24,7 @@ from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.ops.shape import copy
 from graphc.options import PlanningOptions, PlanOptions
+from graphc.passes.chunk_losses import chunk_losses
 from graphc.passes.common_subexpressions import share_common_subexpressions
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.fusion.constants import inline_constants
@@ -45,6 +46,9 @@ from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
 from graphc.progress import report
+
+WORTH_CHUNKS = 0.95
+"""The part of the peak that losses by parts may leave."""
 
 Pass = Callable[[Graph], Graph]
 Made = TypeVar("Made", Graph, MemoryPlan)
@@ -211,6 +215,24 @@ def _for_inference(graph: Graph, compilation: Compilation) -> Graph:
     return graph if compilation.options.mode is None and has_gradient else to_inference(graph)
 
 
+def _losses_chunked(graph: Graph, compilation: Compilation) -> Graph:
+    """The graph with losses by parts where that lowers the peak of a step that keeps all."""
+    if any(node.phase == "gradient" for node in graph.nodes):  # of a gradient of the user's own
+        return graph
+    chunked = chunk_losses(graph)
+    if chunked is graph:
+        return graph
+    peaks = [_peak(each, compilation.options) for each in (graph, chunked)]
+    return chunked if peaks[1] <= WORTH_CHUNKS * peaks[0] else graph
+
+
+def _peak(graph: Graph, options: PlanningOptions) -> int:
+    """About the most bytes live in a step of a graph that trains, keeps all and fuses nothing."""
+    tried = Compilation(options)
+    found = tried.allocation(run(graph, UNFUSED, tried))
+    return (reordered(found) if options.reorders else found).live_bytes
+
+
 def _mixed(graph: Graph, compilation: Compilation) -> Graph:
     return to_mixed(graph, compilation.options.precision)
 
@@ -301,6 +323,8 @@ def _settings(options: PlanningOptions) -> dict[str, Any]:
         settings["kernels"] = "numpy"
     if options.fuses != options.target.fuses:
         settings["fuse"] = options.fuses
+    if options.trains and options.chunks_losses != options.target.chunks_losses:
+        settings["chunk_losses"] = options.chunks_losses
     if options.overlap_copies:
         settings["overlap_copies"] = True
     return settings
@@ -323,6 +347,7 @@ FUSING: tuple[Step, ...] = (
 
 STEPS: tuple[Step, ...] = (
     Step("forward", _with_states_copied),
+    Step("chunk-losses", _losses_chunked, lambda options: options.chunks_losses),
     Step("inference", _for_inference, lambda options: options.mode is not True),
     Step("mixed-precision", _mixed, lambda options: PRECISIONS[options.precision] != "float32"),
     plain("number-streams", number_streams),
@@ -349,6 +374,14 @@ STEPS: tuple[Step, ...] = (
     ),
 )
 """The steps in their order; after the last one, values are given their places ("plan")."""
+
+
+UNFUSED = tuple(
+    step
+    for step in STEPS[: [step.name for step in STEPS].index("place-updates") + 1]
+    if step.name not in ("forward", "chunk-losses")
+)
+"""The steps to a training graph whose bytes can be told, from the graph that a user made."""
 
 
 def before(name: str) -> tuple[Step, ...]:

@@ -46,6 +46,9 @@ class Target:
     """Whether elementwise nodes run in groups where nothing else was asked for."""
     has_epilogues: ClassVar[bool] = False
     """Whether products apply activations to their sums, and reductions compute their operands."""
+    chunks_losses: ClassVar[bool] = False
+    """Whether losses are computed by parts of the rows where that lowers the peak and nothing else
+    was asked for."""
     merges_norm_gradients: ClassVar[bool] = False
     """Whether one node makes the gradients of a norm, see `graphc.passes.norm_gradients`."""
     shares_launches: ClassVar[bool] = False

@@ -38,6 +38,7 @@ class CudaTarget(Target, kind="cuda"):
     pads_rows: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
     has_epilogues: ClassVar[bool] = True
+    chunks_losses: ClassVar[bool] = True
     merges_norm_gradients: ClassVar[bool] = True
     shares_launches: ClassVar[bool] = True
 

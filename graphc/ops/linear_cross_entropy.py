@@ -96,22 +96,35 @@ def linear_cross_entropy(
     if rows.shape[0] % chunks:
         raise OptionError(f"{name}: {chunks} chunks do not divide {rows.shape[0]} rows")
     attributes = CrossEntropyAttributes(smoothing, ignored)
-    losses, slopes = [], []
-    for part, own in zip(split(rows, chunks), split(flat, chunks), strict=True):
-        loss, slope = _chunk(part, weight, bias, own, attributes)
-        losses.append(loss)
-        slopes.append(slope)
-    total = stop_gradient(functools.reduce(add, losses))
-    by_rows, *by_parameters = zip(*slopes, strict=True)
-    total = apply(WithGradient, total, x, reshape(concat(by_rows), x.shape)).output
-    parameters = (weight,) if bias is None else (weight, bias)
-    for parameter, shares in zip(parameters, by_parameters, strict=True):
-        total = apply(WithGradient, total, parameter, functools.reduce(_summed, shares)).output
+    total = sum_of_losses(rows, weight, bias, flat, attributes, chunks)
     if reduction == "sum":
         return total
     if ignored:
         return div(total, counted(flat, weight.shape[0], (), ignored, total.type.dtype))
     return scale(total, 1 / rows.shape[0])
+
+
+def sum_of_losses(
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    labels: Value,
+    attributes: CrossEntropyAttributes,
+    chunks: int,
+) -> Value:
+    """The sum of the losses of x (rows, inputs) with `labels` (rows,), in so many equal chunks."""
+    losses, slopes = [], []
+    for part, own in zip(split(x, chunks), split(labels, chunks), strict=True):
+        loss, slope = _chunk(part, weight, bias, own, attributes)
+        losses.append(loss)
+        slopes.append(slope)
+    total = stop_gradient(functools.reduce(add, losses))
+    by_rows, *by_parameters = zip(*slopes, strict=True)
+    total = apply(WithGradient, total, x, concat(by_rows)).output
+    parameters = (weight,) if bias is None else (weight, bias)
+    for parameter, shares in zip(parameters, by_parameters, strict=True):
+        total = apply(WithGradient, total, parameter, functools.reduce(_summed, shares)).output
+    return total
 
 
 def _rows_and_labels(name: str, x: Value, labels: Value) -> tuple[Value, Value]:

@@ -111,6 +111,8 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
         settings |= sizes
         if self.kernels != "native":
             settings["kernels"] = self.kernels
+        if self.chunk_losses is None:
+            del settings["chunk_losses"]  # as it was before there was a choice
         if self.device == "cpu":
             del settings["device"]  # what a GPU computes differs in the last bits
         if self.is_scheduled:

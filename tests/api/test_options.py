@@ -74,6 +74,7 @@ def test_the_public_keywords():
         "clip_norm": None,
         "accumulate": 1,
         "precision": "fp32",
+        "chunk_losses": None,
         "recompute": None,
         "allocate": "packed",
         "budget": None,
@@ -264,8 +265,8 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
     assert files("training", training=True) == ["forward", *counted, *fused, "order", "plan"]
     assert files("gpu", device="cuda", precision="bf16", optimizer=g.optim.SGD(),
                  recompute="optimal") == [
-        "forward", "mixed-precision", *forward, "training-step", "common-subexpressions",
-        "widen-products", "running-sums", "norm-gradients", "place-updates", "fuse-epilogues",
+        "forward", "chunk-losses", "mixed-precision", *forward, "training-step",
+        "common-subexpressions", "widen-products", "running-sums", "norm-gradients", "place-updates", "fuse-epilogues",
         "fuse", "fuse-reductions", "inline-constants", "recompute",
         "updates-together", "plan",
     ]  # fmt: skip

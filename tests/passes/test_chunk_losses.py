@@ -1,0 +1,182 @@
+"""Losses by parts: where they are, that they are what they were, and when they are chosen."""
+
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import OptionError
+from graphc.options import PlanOptions
+from graphc.passes.chunk_losses import chunk_losses
+from graphc.pipeline import traced
+from graphc.runtime.feeds import random_feeds
+from graphc.runtime.program import Program
+
+ROWS, WIDTH, CLASSES = 1024, 8, 600
+"""Logits that take more than all else."""
+
+
+def features(rows=ROWS):
+    return g.tanh(g.linear(g.input("x", (rows, 5), "float64"), WIDTH, name="first"))
+
+
+def labels(*shape):
+    return g.input("labels", shape or (ROWS,), "int32")
+
+
+def layer(x):
+    return g.linear(x, CLASSES, name="last")
+
+
+def plain():
+    return g.softmax_cross_entropy(layer(features()), labels())
+
+
+def tied():
+    """Tokens (batch, positions) whose table is the weight of the last layer as well."""
+    table = g.parameter("table", (CLASSES, WIDTH), "float64", g.Initial("normal", 0.5))
+    tokens = g.take(table, g.input("tokens", (2, ROWS // 2), "int32"))
+    return g.softmax_cross_entropy(g.affine(g.tanh(tokens), table), labels(2, ROWS // 2))
+
+
+def ignoring(**options):
+    return ignoring_in(features(), labels(), **options)
+
+
+def ignoring_in(x, y, **options):
+    options = {"ignore_index": 3, "label_smoothing": 0.1, **options}
+    return g.softmax_cross_entropy(layer(x), y, **options)
+
+
+def two_losses():
+    """Two heads of one body, of which the second weighs half."""
+    x, y = features(), labels()
+    other = g.linear(x, 2 * CLASSES, name="other")
+    return g.softmax_cross_entropy(other, y) + 0.5 * ignoring_in(x, y, reduction="sum")
+
+
+CHUNKED = {
+    "plain": (plain, 1),
+    "tied": (tied, 1),
+    "ignoring": (ignoring, 1),
+    "a sum": (lambda: ignoring(reduction="sum"), 1),
+    "two losses": (two_losses, 2),
+    "of part of the rows": (
+        lambda: g.softmax_cross_entropy(layer(features()[:600]), labels(600)), 1
+    ),
+}  # fmt: skip
+
+
+def in_segment():
+    with g.segment("loss"):
+        return plain()
+
+
+WHOLE = {
+    "few rows": lambda: g.softmax_cross_entropy(layer(features(500)), labels(500)),
+    "odd rows": lambda: g.softmax_cross_entropy(layer(features(1023)), labels(1023)),
+    "rows apart": lambda: g.mean(ignoring(reduction="none") * 2.0),
+    "weights": lambda: ignoring(weights=g.constant(np.ones(CLASSES))),
+    "logits read twice": lambda: (
+        g.softmax_cross_entropy(y := layer(features()), labels()) + g.mean(y)
+    ),
+    "logits kept": lambda: g.softmax_cross_entropy(g.keep(layer(features())), labels()),
+    "no layer": lambda: g.softmax_cross_entropy(features(), labels()),
+    "something between": lambda: g.softmax_cross_entropy(g.tanh(layer(features())), labels()),
+    "a segment": in_segment,
+}
+
+
+def graph_of(loss, **options):
+    return traced(PlanOptions(loss, optimizer=g.optim.SGD(), **options))
+
+
+def trained(loss, **options):
+    options = {"optimizer": g.optim.Adam(1e-2), **options}
+    plan = g.plan(loss, **options)
+    program = Program(plan, seed=2, poison=True)
+    drawn = random_feeds(g.plan(loss, **{**options, "chunk_losses": None}).graph, 1)
+    feeds = {s.name: array for s, array in drawn.items()}
+    losses = [float(program.step(feeds)["loss"]) for _ in range(3)]
+    return plan, losses, dict(program.states)
+
+
+def losses_in(graph):
+    return sum(node.op.name == "cross_entropy" for node in graph.nodes)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("case", CHUNKED)
+def test_steps_are_those_of_whole_losses(case, accumulate):
+    """Within the rounding of float64, of the loss, the gradients and what Adam makes of them."""
+    network, number = CHUNKED[case]
+    (whole, expected, states), (chunked, found, others) = (
+        trained(network(), accumulate=accumulate, chunk_losses=each) for each in (False, True)
+    )
+    chunks = 2 if case == "of part of the rows" else 4
+    assert losses_in(chunk_losses(graph_of(network()))) == number * chunks
+    assert losses_in(chunked.graph) > losses_in(whole.graph)
+    assert chunked.arena_bytes < 0.95 * whole.arena_bytes
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for name, wanted in states.items():
+        np.testing.assert_allclose(others[name], wanted, rtol=1e-7, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_what_stays_whole(case):
+    graph = graph_of(WHOLE[case]())
+    assert chunk_losses(graph) is graph
+
+
+def test_logits_that_are_shown_stay_whole():
+    logits = layer(features())
+    graph = graph_of(g.softmax_cross_entropy(logits, labels()), outputs={"logits": logits})
+    assert chunk_losses(graph) is graph
+
+
+def test_a_gradient_of_the_users_own_stays_whole():
+    """What chunks make has no second derivative."""
+    weight = g.parameter("w", (CLASSES, WIDTH), "float64")
+    x = features()
+    (slope,) = g.gradient(g.softmax_cross_entropy(g.affine(x, weight), labels()), [x])
+    penalty = g.mean(slope * slope)
+    assert losses_in(g.plan(penalty, optimizer=g.optim.SGD(), chunk_losses=True).graph) == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_bits_are_the_same_under_every_strategy(precision):
+    def bits(**options):
+        x = g.tanh(g.linear(g.input("x", (ROWS, 5)), WIDTH, name="first"))
+        loss = g.softmax_cross_entropy(g.linear(x, CLASSES, name="last"), labels())
+        _, losses, states = trained(loss, chunk_losses=True, precision=precision, **options)
+        return losses, {name: array.tobytes() for name, array in states.items()}
+
+    plain = bits(allocate="none")
+    for options in ({}, {"allocate": "sharing"}, {"recompute": "sublinear"}, {"reorder": False}):
+        assert bits(**options) == plain, options
+
+
+def test_chunks_are_chosen_where_they_lower_the_peak():
+    small = g.softmax_cross_entropy(g.linear(features(), 2, name="last"), labels())
+    options = {"optimizer": g.optim.SGD(), "chunk_losses": True}
+    assert chunk_losses(graph_of(small)) is not graph_of(small)
+    assert losses_in(g.plan(small, **options).graph) == 0
+    assert losses_in(g.plan(plain(), **options).graph) == 4
+
+
+def test_a_gpu_chunks_by_itself_and_a_cpu_where_asked():
+    for device, default in {"cpu": False, "h200": True}.items():
+        for asked in (None, False, True):
+            given = {"optimizer": g.optim.SGD(), "device": device, "chunk_losses": asked}
+            plan = g.plan(plain(), **given)
+            chunks = default if asked is None else asked
+            assert (losses_in(plan.graph) > 0) is chunks
+            told = {} if chunks is default else {"chunk_losses": chunks}
+            assert {k: v for k, v in plan.settings.items() if k == "chunk_losses"} == told
+
+
+def test_chunks_are_for_training():
+    with pytest.raises(OptionError, match="give an optimizer"):
+        g.plan(plain(), chunk_losses=True)
+    with pytest.raises(OptionError, match="True or False"):
+        g.plan(plain(), optimizer=g.optim.SGD(), chunk_losses=8)
+    assert losses_in(g.plan(plain(), device="h200").graph) == 0
