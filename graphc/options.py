@@ -1,20 +1,19 @@
-"""What a step and a plan may be told: each option once, with its meaning and its check.
+"""What a plan may be told: each option once, with its meaning and its check.
 
 `graphc.compile`, `graphc.plan` and `graphc.frontier`, the command line and a training run's
-`Recipe` take their options from these classes; what a run may be told stands in
-`graphc.runtime.options`. Each class checks its options by
-themselves and together, when an object is made.
+`Recipe` take their options from these classes. What a step may be told stands in
+`graphc.step_options`, what a run may be in `graphc.runtime.options`. Each class checks its options
+by themselves and together, when an object is made.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
-from graphc.errors import OptionError, number_between, quoted, truth, whole_number
+from graphc.errors import OptionError
 from graphc.ir.device import (
     ALIGNMENT,
     DEVICES,
@@ -28,23 +27,19 @@ from graphc.ir.device import (
 from graphc.ir.graph import Value
 from graphc.ir.types import parse_bytes
 from graphc.keywords import Flag, Options, now_required, option
-from graphc.optim import LARGEST_FLOAT32, Optimizer
-from graphc.optim.rates import check_optimizer
+from graphc.optim import Optimizer
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import Costs, load_costs
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import (
     ALLOCATE,
-    PRECISIONS,
     RECOMPUTE,
     Allocate,
-    Precision,
     Recompute,
     check_alignment,
 )
+from graphc.step_options import NetworkOptions, StepOptions, true_false_or_none
 from graphc.target import Target, target_of
-
-SMALLEST_NORM = 1e-30
 
 AUTO = "auto"
 """The name of a device that is the GPU of this machine, or else its CPU."""
@@ -55,83 +50,6 @@ def _check_part_of_flops(name: str, given: object) -> None:
         raise OptionError(
             f"{name} is a part of a step's flops from 0 up, such as 0.33, got {given!r}"
         )
-
-
-MOST_MICRO_BATCHES = 1024
-"""The most micro-batches of a step: each has nodes of its own."""
-
-
-def _micro_batches(name: str, given: object) -> None:
-    if whole_number(name, given) > MOST_MICRO_BATCHES:
-        raise OptionError(
-            f"{name} is at most {MOST_MICRO_BATCHES}, as each micro-batch has nodes of its own, "
-            f"got {quoted(given)}"
-        )
-
-
-_true_false_or_none = partial(truth, beside=", or None")
-
-
-@dataclass(frozen=True)
-class NetworkOptions(Options):
-    """The options that say what a step computes."""
-
-    loss: Value | None = option(None, "What is trained; an output named ``loss``.")
-    _: KW_ONLY
-    outputs: Sequence[Value] | Mapping[str, Value] = option(
-        (),
-        "Other outputs, beside the loss or alone: a mapping, or a sequence that is named "
-        "``output0``, ``output1``, ...",
-    )
-    optimizer: Optimizer | None = option(
-        None,
-        "With one a step trains: it computes the loss, its gradients and the updates of all "
-        "trainable parameters. Without one it only computes the outputs.",
-        check=check_optimizer,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepOptions(Options):
-    """The options that say how a step computes."""
-
-    clip_norm: float | None = option(
-        None,
-        "All gradients are scaled down together where their norm is larger.",
-        check=partial(number_between, low=SMALLEST_NORM, high=LARGEST_FLOAT32),
-        flag=Flag(
-            "largest norm of all gradients together (default: {default})",
-            metavar="C",
-            unset="no limit",
-            parse=float,
-        ),
-    )
-    accumulate: int = option(
-        1,
-        "With k, a step adds the gradients of k micro-batches before it updates: inputs, and "
-        "outputs but the loss, get a first axis of k, and the loss is the average.",
-        check=_micro_batches,
-        flag=Flag("micro-batches a step (default: {default})", metavar="K", parse=int),
-    )
-    precision: Precision = option(
-        "fp32",
-        "One of {choices}: ``bf16`` and ``fp16`` keep feature maps in 16 bits beside float32 "
-        "parameters; ``fp16`` scales the loss and skips the update of a step that overflows. "
-        "``tf32`` lets a GPU's float32 products round their operands to 10 bits.",
-        choices=tuple(PRECISIONS),
-        flag=Flag("of feature maps: {choices} (default: {default})", metavar="P"),
-    )
-    chunk_losses: bool | None = option(
-        None,
-        "Compute a cross entropy and the linear layer before it by parts of the rows where that "
-        "lowers the peak by a twentieth: losses and gradients are the same but for rounding, and "
-        "have no second derivative. None does so on a GPU.",
-        check=_true_false_or_none,
-        flag=Flag(
-            "last layer and loss by parts where that lowers the peak (default: on a GPU)",
-            action=argparse.BooleanOptionalAction,
-        ),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +101,7 @@ class PlacementOptions(Options):
         None,
         "Make groups of elementwise nodes one kernel each, which changes no bit; None does so "
         "unless the kernels are NumPy's.",
-        check=_true_false_or_none,
+        check=true_false_or_none,
         flag=Flag(
             "groups of elementwise nodes as one kernel each (default: unless kernels are NumPy's)",
             action=argparse.BooleanOptionalAction,
@@ -399,7 +317,7 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
         None,
         "Whether batch norm uses the batch's statistics and dropout drops; by default where there "
         "is an optimizer, or a gradient among the outputs.",
-        check=_true_false_or_none,
+        check=true_false_or_none,
     )
     dump: str | os.PathLike[str] | None = option(
         None,

@@ -14,7 +14,8 @@ from graphc import files
 from graphc.errors import OptionError, did_you_mean, given_twice, quoted, whole_number
 from graphc.keywords import Option, Options, declared
 from graphc.optim import OPTIMIZERS
-from graphc.options import GOALS, PlanOptions, StepOptions
+from graphc.options import GOALS, PlanOptions
+from graphc.step_options import StepOptions
 from graphc.training.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from graphc.keywords import Flag, declared, option, same
 from graphc.ops.learning_rate import LEARNING_RATE_FORMS
 from graphc.ops.update import LARGEST
 from graphc.optim import OPTIMIZERS, Optimizer, Rate, Schedule
-from graphc.options import PlacementOptions, RecomputeOptions, StepOptions
+from graphc.options import PlacementOptions, RecomputeOptions
 from graphc.runtime.options import RunOptions
+from graphc.step_options import StepOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,17 +18,11 @@ from graphc.cli.arguments import add_options
 from graphc.compiler import CompileOptions
 from graphc.errors import OptionError
 from graphc.keywords import Flag, Options, declared, option, takes
-from graphc.options import (
-    FrontierOptions,
-    NetworkOptions,
-    PlacementOptions,
-    PlanOptions,
-    RecomputeOptions,
-    StepOptions,
-)
+from graphc.options import FrontierOptions, PlacementOptions, PlanOptions, RecomputeOptions
 from graphc.pipeline import STEPS, before, make_plan, plain
 from graphc.runtime.bind import BindOptions
 from graphc.runtime.options import RunOptions
+from graphc.step_options import NetworkOptions, StepOptions
 from graphc.training.recipe import Recipe
 
 TAKERS = {
@@ -266,7 +260,8 @@ def test_steps_are_done_for_the_options_they_are_for(tmp_path):
     assert files("gpu", device="cuda", precision="bf16", optimizer=g.optim.SGD(),
                  recompute="optimal") == [
         "forward", "chunk-losses", "mixed-precision", *forward, "training-step",
-        "common-subexpressions", "widen-products", "running-sums", "norm-gradients", "place-updates", "fuse-epilogues",
+        "common-subexpressions", "widen-products", "running-sums", "norm-gradients",
+        "place-updates", "fuse-epilogues",
         "fuse", "fuse-reductions", "inline-constants", "recompute",
         "updates-together", "plan",
     ]  # fmt: skip
