@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphc.cli.declined import told
 from graphc.cli.terminal import say
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.ir.types import format_bytes
@@ -39,6 +41,8 @@ def run(options: argparse.Namespace) -> None:
     for gpu in found["gpus"]:
         memory = f"{format_bytes(gpu['free_bytes'])} free of {format_bytes(gpu['memory_bytes'])}"
         say(f"cuda:{gpu['number']}  {gpu['name']}, sm_{gpu['architecture']}, {memory}")
+        for line in _declined(gpu["cudnn_declines"]):
+            say(f"        {line}")
     if found["gpu_unavailable"]:
         say(f"cuda    {found['gpu_unavailable']}")
     for name, version in found["libraries"].items():
@@ -46,11 +50,23 @@ def run(options: argparse.Namespace) -> None:
     say("        what has run on which GPU: docs/gpu-status.md")
 
 
+def _declined(found: Mapping[str, Sequence[str]] | str) -> Iterator[str]:
+    """Lines on what cuDNN declines."""
+    if isinstance(found, str):
+        yield found
+    elif not found:
+        yield "cuDNN serves the convolutions and the attention of a small network"
+    else:
+        for precision, requests in found.items():
+            yield f"cuDNN declines in {precision}: {'; '.join(requests)}"
+
+
 def describe() -> dict[str, Any]:
     """The devices of this machine as a mapping, memory in bytes.
 
     It has ``cpu``, ``gpus``, ``gpu_unavailable`` (a sentence or None) and ``libraries`` (versions,
-    or why they are missing).
+    or why they are missing). A GPU's ``cudnn_declines`` has the requests of a small network
+    that cuDNN does not serve, by precision, or says why it cannot be asked.
     """
     found: dict[str, Any] = {
         "cpu": {
@@ -64,7 +80,9 @@ def describe() -> dict[str, Any]:
     }
     try:
         found["gpus"] = [
-            {name: getattr(gpu, name) for name in type(gpu).__slots__} for gpu in find_gpus()
+            {name: getattr(gpu, name) for name in type(gpu).__slots__}
+            | {"cudnn_declines": told(gpu)}
+            for gpu in find_gpus()
         ]
         found["libraries"] |= cuda_versions()
     except GpuUnavailable as error:

@@ -5,9 +5,13 @@ import sys
 
 import pytest
 from cli.running import run
+from runtime.emulated_gpu import fake_cudnn
+from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.emulated_gpu.fake_cupy import FREE, TOTAL, CudaError, fake_cupy
 
+from graphc.cli import declined, devices
 from graphc.errors import GpuUnavailable, GraphcError
+from graphc.plans.memory_plan import PRECISIONS
 from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpus
 
 
@@ -78,3 +82,41 @@ def test_the_command_says_why_there_is_none(monkeypatch, capsys):
     assert found["gpus"] == []
     assert found["cpu"]["memory_bytes"] > 2**20
     assert found["gpu_unavailable"].startswith("no GPU can be used")
+
+
+def asked(monkeypatch, capsys, folder):
+    """What the command says of an emulated GPU with a stand-in for cuDNN."""
+    found = Gpu(0, "NVIDIA H200", 90, 2**37, 2**37, 67e12, 4800e9)
+    monkeypatch.setattr(devices, "find_gpus", lambda: (found,))
+    monkeypatch.setattr(devices, "cuda_versions", dict)
+    monkeypatch.setattr(declined, "CudaDevice", lambda gpu: EmulatedDevice(folder))
+    monkeypatch.setattr(declined, "load_cudnn", lambda: fake_cudnn)
+    code, out, _ = run(capsys, "devices")
+    assert code == 0
+    return out, devices.describe()["gpus"][0]["cudnn_declines"]
+
+
+def test_the_command_names_what_cudnn_declines(monkeypatch, capsys, folder):
+    """Nothing is allocated or run."""
+    monkeypatch.setattr(EmulatedDevice, "allocate", None)
+    served, none = asked(monkeypatch, capsys, folder)
+    assert not fake_cudnn.HANDLES
+    monkeypatch.setattr(fake_cudnn, "ENGINES", [])
+    out, every = asked(monkeypatch, capsys, folder)
+    kinds = {text.split(" ")[1] for requests in every.values() for text in requests}
+    assert kinds == {"fprop", "dgrad", "wgrad", "forward", "backward"}
+    assert set(every) == set(PRECISIONS)
+    assert sum(map(len, every.values())) > sum(map(len, none.values()))
+    assert "cuDNN declines in bf16: convolution fprop x=" in out
+    assert all(set(none[name]) <= set(every[name]) for name in none)
+    assert ("cuDNN declines in" in served) is bool(none)
+
+
+def test_the_command_says_why_cudnn_cannot_be_asked(monkeypatch, capsys, folder):
+    def no_handle():
+        raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
+
+    monkeypatch.setattr(fake_cudnn, "create_handle", no_handle)
+    out, found = asked(monkeypatch, capsys, folder)
+    assert "cuDNN cannot be used on this GPU (CUDNN_STATUS_NOT_INITIALIZED)" in found
+    assert f"        {found}" in out
