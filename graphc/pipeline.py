@@ -38,7 +38,7 @@ from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
 from graphc.passes.recompute import OptimalPlanner, recompute
 from graphc.passes.running_sums import use_running_sums
-from graphc.passes.scaled_products import scale_operands
+from graphc.passes.scaled_products import scale_products
 from graphc.passes.simplify import simplify
 from graphc.passes.training_step import training_graph
 from graphc.passes.updates_together import updates_together
@@ -353,7 +353,7 @@ STEPS: tuple[Step, ...] = (
     Step("mixed-precision", _mixed, lambda options: PRECISIONS[options.precision] != "float32"),
     plain("number-streams", number_streams),
     plain("simplify", simplify),
-    plain("scale-operands", scale_operands, lambda options: options.target.scales_operands),
+    plain("scale-products", scale_products, lambda options: options.target.scales_products),
     plain("common-subexpressions", share_common_subexpressions),
     plain("dead-code", remove_dead_code),
     Step("count-steps", _counting_steps, lambda options: not options.trains),

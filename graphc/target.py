@@ -49,8 +49,8 @@ class Target:
     chunks_losses: ClassVar[bool] = False
     """Whether losses are computed by parts of the rows where that lowers the peak and nothing else
     was asked for."""
-    scales_operands: ClassVar[bool] = False
-    """Whether an operand is scaled in place of a product, see `graphc.passes.scaled_products`."""
+    scales_products: ClassVar[bool] = False
+    """Whether products take a factor, see `graphc.passes.scaled_products`."""
     merges_norm_gradients: ClassVar[bool] = False
     """Whether one node makes the gradients of a norm, see `graphc.passes.norm_gradients`."""
     shares_launches: ClassVar[bool] = False

@@ -39,7 +39,7 @@ class CudaTarget(Target, kind="cuda"):
     fuses: ClassVar[bool] = True
     has_epilogues: ClassVar[bool] = True
     chunks_losses: ClassVar[bool] = True
-    scales_operands: ClassVar[bool] = True
+    scales_products: ClassVar[bool] = True
     merges_norm_gradients: ClassVar[bool] = True
     shares_launches: ClassVar[bool] = True
 

@@ -9,7 +9,7 @@ from graphc.codegen.cudnn_request import attention_room
 from graphc.codegen.lowering import calls_of, is_generated
 from graphc.codegen.memo import Memo
 from graphc.codegen.node_calls import Gemm
-from graphc.codegen.products.ops import PRODUCTS, unreadable
+from graphc.codegen.products.ops import GPU_PRODUCTS, unreadable
 from graphc.codegen.strides import copied_first
 from graphc.codegen.text.operands import Place, in_one_piece
 from graphc.ir.device import ALIGNMENT, Device
@@ -60,7 +60,7 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
 def _copies(node: Node, strided: Strided) -> tuple[Value, ...]:
     """The inputs that are copied into one piece before the node's kernels read them."""
     copies = copied_first(node, strided)
-    if node.op.name in PRODUCTS:
+    if node.op.name in GPU_PRODUCTS:
         return tuple(dict.fromkeys((*copies, *unreadable(node, strided))))
     return copies
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg.blas
 
 from graphc.errors import OptionError, ShapeError, truth
-from graphc.ir.attributes import OneOf
+from graphc.ir.attributes import Between, OneOf
 from graphc.ir.builder import apply, as_value, scope
 from graphc.ir.device import Device
 from graphc.ir.graph import Initial, Node, Value
@@ -84,15 +84,21 @@ class Matmul(Op):
         flags: MatmulAttributes = node.attributes
         dy = cast(dy, b.type.dtype)
         if flags.transpose_a:
-            return matmul(b, dy, flags.transpose_b, True)
-        return matmul(dy, b, False, not flags.transpose_b)
+            return self.product(node, b, dy, flags.transpose_b, True)
+        return self.product(node, dy, b, False, not flags.transpose_b)
 
     def gradient_b(self, node: Node, dy: Value, a: Value) -> Value:
         flags: MatmulAttributes = node.attributes
         dy = cast(dy, a.type.dtype)
         if flags.transpose_b:
-            return matmul(dy, a, True, flags.transpose_a)
-        return matmul(a, dy, not flags.transpose_a, False)
+            return self.product(node, dy, a, True, flags.transpose_a)
+        return self.product(node, a, dy, not flags.transpose_a, False)
+
+    def product(
+        self, node: Node, a: Value, b: Value, transpose_a: bool, transpose_b: bool
+    ) -> Value:
+        """A product of a node's gradient."""
+        return matmul(a, b, transpose_a, transpose_b)
 
     def gradient_sum(self, node: Node, dy: Value) -> tuple[Value, ...]:
         return (dy,) if node.attributes.accumulate else ()
@@ -110,11 +116,46 @@ class Matmul(Op):
         record(np.matmul, left, right, out=y)
 
 
-def _add_product(a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool) -> None:
-    """y += op(a) · op(b), without a byte beside the three. A BLAS reads row-major matrices as
-    their transposes, so it computes yᵀ += op(b)ᵀ · op(a)ᵀ."""
+def _add_product(
+    a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool, alpha: float = 1.0
+) -> None:
+    """y += alpha · op(a) · op(b), without a byte beside the three. A BLAS reads row-major matrices
+    as their transposes, so it computes yᵀ += alpha · op(b)ᵀ · op(a)ᵀ."""
     add_to = scipy.linalg.blas.dgemm if y.dtype == np.float64 else scipy.linalg.blas.sgemm
-    add_to(1.0, b.T, a.T, 1.0, y.T, transpose_b, transpose_a, overwrite_c=True)
+    add_to(alpha, b.T, a.T, 1.0, y.T, transpose_b, transpose_a, overwrite_c=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledMatmulAttributes(MatmulAttributes):
+    """Those of a product, and its factor."""
+
+    alpha: Annotated[float, Between()] = 1.0
+
+
+class ScaledMatmul(Matmul):
+    """y = alpha · op(a) · op(b), or sum + alpha · op(a) · op(b), see passes/scaled_products.py."""
+
+    name = "scaled_matmul"
+    attributes = ScaledMatmulAttributes
+
+    def product(
+        self, node: Node, a: Value, b: Value, transpose_a: bool, transpose_b: bool
+    ) -> Value:
+        alpha = node.attributes.alpha
+        flags = ScaledMatmulAttributes(transpose_a, transpose_b, alpha=alpha)
+        return apply(ScaledMatmul, a, b, attributes=flags).output
+
+    def kernel(
+        self, record: Recorder, node: Node, a: Array, b: Array, *sum: Array, y: Array
+    ) -> None:
+        flags: ScaledMatmulAttributes = node.attributes
+        if flags.accumulate:
+            start_sum(record, sum, y)
+            transposed = (flags.transpose_a, flags.transpose_b)
+            record(_add_product, a, b, y, *transposed, flags.alpha)
+            return
+        super().kernel(record, node, a, b, y=y)
+        record(np.multiply, y, y.dtype.type(flags.alpha), out=y)
 
 
 Activation = Literal["none", "relu", "gelu"]

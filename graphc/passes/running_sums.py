@@ -12,6 +12,7 @@ from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.rewrite import rewrite
 from graphc.ops.elementwise import Add
 from graphc.ops.linear_cross_entropy import GradientSum
+from graphc.ops.matmul import Matmul
 from graphc.passes.dead_code import remove_dead_code
 
 
@@ -56,7 +57,7 @@ def _is_of_gradients(graph: Graph, value: Value) -> bool:
 def _added(product: Node, total: Value, addition: Node) -> Node | None:
     """A node that adds the product to `total`, in place of the addition; None where it cannot."""
     (y,) = product.outputs
-    is_batched = product.op.name == "matmul" and y.type.rank != 2
+    is_batched = isinstance(product.op, Matmul) and y.type.rank != 2
     if is_batched or total is y or not y.type == total.type == addition.output.type:
         return None
     return replace(

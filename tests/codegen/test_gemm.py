@@ -13,7 +13,13 @@ from graphc.codegen.products.gemm import COMPUTE_32F, COMPUTE_32F_FAST_TF32, gem
 from graphc.errors import OptionError
 from graphc.ir.builder import apply
 from graphc.ir.types import as_dtype
-from graphc.ops.matmul import Linear, Matmul, MatmulAttributes
+from graphc.ops.matmul import (
+    Linear,
+    Matmul,
+    MatmulAttributes,
+    ScaledMatmul,
+    ScaledMatmulAttributes,
+)
 from graphc.runtime.gpu.cublaslt import CublasError
 
 
@@ -111,6 +117,21 @@ def test_running_sums(cublas, flags):
     expected = y + product(a, b, flags)
     node, (x, z, s) = node_of(Matmul, (a, b, y), MatmulAttributes(*flags, accumulate=True))
     run(cublas, node, {x: a, z: b, s: y, node.output: y})
+    np.testing.assert_allclose(y, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("flags", FLAGS)
+def test_factors(cublas, flags, accumulate):
+    rng = np.random.default_rng(6)
+    a = normal(rng, (4, 3) if flags[0] else (3, 4))
+    b = normal(rng, (5, 4) if flags[1] else (4, 5))
+    y = normal(rng, (3, 5))
+    expected = y * accumulate - 0.3 * product(a, b, flags)
+    attributes = ScaledMatmulAttributes(*flags, accumulate=accumulate, alpha=-0.3)
+    given = (a, b, y) if accumulate else (a, b)
+    node, (x, z, *sums) = node_of(ScaledMatmul, given, attributes)
+    run(cublas, node, {x: a, z: b, **dict.fromkeys(sums, y), node.output: y})
     np.testing.assert_allclose(y, expected, rtol=1e-12)
 
 

@@ -67,6 +67,7 @@ def gemms(
             compute_type(a.type.dtype, tf32),
             EPILOGUES[node.attributes.activation] if fused else "none",
             node.inputs[2] if fused else None,
+            alpha=getattr(node.attributes, "alpha", 1.0),
             of=math.prod(c.shape[:-2]),
             shared=(_is_one_matrix(b), _is_one_matrix(a)),
         )

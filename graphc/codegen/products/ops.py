@@ -16,8 +16,11 @@ from graphc.ops.matmul import Linear, Matmul, activation_of
 PRODUCTS = ("matmul", "linear")
 """The ops that are products."""
 
+GPU_PRODUCTS = (*PRODUCTS, "scaled_matmul")
+"""Those of plans for a GPU."""
 
-@products_of(*PRODUCTS)
+
+@products_of(*GPU_PRODUCTS)
 def _product(node: Node, places: Places, options: ProductOptions) -> NodeCalls:
     """What a matmul or linear node does at these places.
 

@@ -27,6 +27,13 @@ def _matmul(node: Node, on: Emission, a: str, b: str, *sum: str) -> str:
     return on("MatMul", a, b)
 
 
+@exports("scaled_matmul")
+def _scaled_matmul(node: Node, on: Emission, a: str, b: str, *sum: str) -> str:
+    factor = on.number(node.attributes.alpha, node.output.type.dtype)
+    scaled = on("Mul", _matmul(node, on, a, b), factor)
+    return on("Add", scaled, *sum) if sum else scaled
+
+
 def turned(on: Emission, x: str, rank: int) -> str:
     """The last two axes exchanged."""
     return on("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])

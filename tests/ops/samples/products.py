@@ -92,6 +92,29 @@ SAMPLES = [
         lambda a, b: a.swapaxes(-1, -2) @ b, MATMUL_READS, label=" left",
     ),
     Sample(
+        "scaled_matmul",
+        direct(matmul.ScaledMatmul, matmul.ScaledMatmulAttributes(transpose_b=True, alpha=0.3)),
+        (M, (5, 4)), lambda a, b: 0.3 * (a @ b.T), MATMUL_READS,
+    ),
+    Sample(
+        "scaled_matmul", direct(matmul.ScaledMatmul, matmul.ScaledMatmulAttributes(alpha=-2.5)),
+        ((2, 3, 4), (2, 4, 5)), lambda a, b: -2.5 * (a @ b), MATMUL_READS, label=" batched",
+    ),
+    *(
+        Sample(
+            "scaled_matmul",
+            direct(
+                matmul.ScaledMatmul,
+                matmul.ScaledMatmulAttributes(*flags, accumulate=True, alpha=0.3),
+            ),
+            ((4, 3) if flags[0] else M, (5, 4) if flags[1] else (4, 5), (3, 5)),
+            lambda a, b, sum, flags=flags:
+                sum + 0.3 * ((a.T if flags[0] else a) @ (b.T if flags[1] else b)),
+            MATMUL_READS, label=f"-accumulate{flags[0]:d}{flags[1]:d}",
+        )
+        for flags in itertools.product((False, True), repeat=2)
+    ),
+    Sample(
         "linear", direct(matmul.Linear), (M, (5, 4), (5,)), lambda x, w, b: x @ w.T + b,
         {"x": {"dy", "weight"}, "weight": {"dy", "x"}, "bias": {"dy"}},
     ),
