@@ -228,10 +228,13 @@ def _losses_chunked(graph: Graph, compilation: Compilation) -> Graph:
 
 
 def _peak(graph: Graph, options: PlanningOptions) -> int:
-    """About the most bytes live in a step of a graph that trains, keeps all and fuses nothing."""
-    tried = Compilation(options)
-    found = tried.allocation(run(graph, UNFUSED, tried))
-    return (reordered(found) if options.reorders else found).live_bytes
+    """About the most bytes live in a step of a graph that trains, keeps all and fuses nothing.
+
+    By the network, the step and the device alone: what has bits of its own must not depend on
+    where values are placed.
+    """
+    trained = run(graph, UNFUSED, Compilation(options))
+    return reordered(Allocation(trained, options.target)).live_bytes
 
 
 def _mixed(graph: Graph, compilation: Compilation) -> Graph:
@@ -353,8 +356,8 @@ STEPS: tuple[Step, ...] = (
     Step("mixed-precision", _mixed, lambda options: PRECISIONS[options.precision] != "float32"),
     plain("number-streams", number_streams),
     plain("simplify", simplify),
-    plain("scale-products", scale_products, lambda options: options.target.scales_products),
     plain("common-subexpressions", share_common_subexpressions),
+    plain("scale-products", scale_products, lambda options: options.target.scales_products),
     plain("dead-code", remove_dead_code),
     Step("count-steps", _counting_steps, lambda options: not options.trains),
     Step("training-step", _training_step, _trains),

@@ -21,7 +21,7 @@ from graphc.plans.memory_plan import PRECISIONS, Precision
 from graphc.runtime.gpu.bind import bind
 from graphc.runtime.gpu.cuda import CudaDevice
 from graphc.runtime.gpu.cudnn import Cudnn, load_cudnn, shown
-from graphc.runtime.gpu.device import Gpu, profile_of
+from graphc.runtime.gpu.device import Gpu, find_gpu, profile_of
 from graphc.runtime.gpu.places import ARENA_ALIGNMENT
 
 
@@ -69,6 +69,7 @@ def _declined(gpu: Gpu, cudnn: Cudnn, precision: Precision) -> list[str]:
 def told(gpu: Gpu) -> dict[Precision, list[str]] | str:
     """What `declined` finds, or why cuDNN cannot be asked."""
     try:
+        find_gpu(gpu.number)  # raises for one that is too old
         return declined(gpu)
-    except GraphcError as error:
+    except (GraphcError, RuntimeError) as error:  # CUDA's errors are of the second kind
         return str(error)

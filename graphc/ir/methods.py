@@ -6,6 +6,7 @@ A method is a public function with the value as its first argument; the function
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -182,6 +183,7 @@ def _together(given: tuple[Any, ...]) -> Any:
     return given[0] if is_sequence else given
 
 
+@functools.lru_cache(256)  # a missing name may be asked for of every value of a network
 def _cure(name: str) -> str:
     """What to write in place of a method or function of that name."""
     if name in NUMBERS:

@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from graphc.errors import DTypeError, OptionError, ShapeError, choose, number_between, whole_number
-from graphc.ir.builder import apply, as_value
+from graphc.ir.builder import apply, as_value, keep
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType
 from graphc.ops.changed_state import Carrier
@@ -120,10 +120,11 @@ def sum_of_losses(
         slopes.append(slope)
     total = stop_gradient(functools.reduce(add, losses))
     by_rows, *by_parameters = zip(*slopes, strict=True)
-    total = apply(WithGradient, total, x, concat(by_rows)).output
-    parameters = (weight,) if bias is None else (weight, bias)
-    for parameter, shares in zip(parameters, by_parameters, strict=True):
-        total = apply(WithGradient, total, parameter, functools.reduce(_summed, shares)).output
+    given = (x, weight) if bias is None else (x, weight, bias)
+    gradients = (concat(by_rows), *(functools.reduce(_summed, each) for each in by_parameters))
+    for value, gradient in zip(given, gradients, strict=True):
+        # Kept: what is computed again for a gradient would be the products, of all rows.
+        total = apply(WithGradient, total, value, keep(gradient)).output
     return total
 
 

@@ -15,7 +15,7 @@ from graphc.ops.cross_entropy import SoftmaxCrossEntropy
 from graphc.ops.elementwise import scale
 from graphc.ops.linear_cross_entropy import sum_of_losses
 from graphc.ops.matmul import Linear, Matmul
-from graphc.ops.reduce import Sum
+from graphc.ops.reduce import Mean, Sum
 from graphc.ops.row_cross_entropy import CrossEntropy, CrossEntropyAttributes
 from graphc.ops.shape import Reshape
 
@@ -33,8 +33,12 @@ class _Loss:
     layer: Node
     losses: Node
     total: Node
-    """What reduces the losses of rows, itself the losses for a mean."""
+    """What reduces the losses of rows, maybe the same node."""
     chunks: int
+
+    @property
+    def is_mean(self) -> bool:
+        return not isinstance(self.total.op, Sum)
 
 
 def chunk_losses(graph: Graph) -> Graph:
@@ -65,10 +69,13 @@ def _loss(graph: Graph, node: Node) -> _Loss | None:
         total = _sum_of(graph, node.outputs[0])
     else:
         return None
-    layer = _layer(graph, node.inputs[0])
+    logits = node.inputs[0]
+    layer = _layer(graph, logits)
     if total is None or layer is None or any(graph.uses[value] for value in node.outputs[1:]):
         return None
-    rows = node.inputs[0].shape[0]
+    if layer.output.shape != logits.shape:  # a row of the layer is no row of the loss
+        return None
+    rows = logits.shape[0]
     chunks = next((n for n in CHUNKS if rows % n == 0 and rows >= n * LEAST_ROWS), None)
     alike = {(each.phase, each.mirror, each.segment) for each in (layer, node, total)}
     if chunks is None or alike != {("forward", 0, "")}:
@@ -77,9 +84,9 @@ def _loss(graph: Graph, node: Node) -> _Loss | None:
 
 
 def _sum_of(graph: Graph, losses: Value) -> Node | None:
-    """The one reader of the losses of rows, if that is their sum."""
+    """The one reader of the losses of rows, if that is their sum or mean."""
     readers = [graph.nodes[step] for step in graph.uses[losses]]
-    if len(readers) != 1 or losses in graph.visible or not isinstance(readers[0].op, Sum):
+    if len(readers) != 1 or losses in graph.visible or not isinstance(readers[0].op, Sum | Mean):
         return None
     return readers[0] if readers[0].output.shape == () else None
 
@@ -109,7 +116,7 @@ def _by_parts(loss: _Loss, fresh: Node, rewriter: Rewriter) -> Value:
     """What stands for a loss, of which `fresh` is the copy."""
     x, weight, *bias = rewriter.values(loss.layer.inputs)
     labels = rewriter.value(loss.losses.inputs[1])
-    is_mean = loss.total is loss.losses
-    attributes = CrossEntropyAttributes(0.0, ()) if is_mean else loss.losses.attributes
+    is_plain = isinstance(loss.losses.op, SoftmaxCrossEntropy)
+    attributes = CrossEntropyAttributes() if is_plain else loss.losses.attributes
     total = sum_of_losses(x, weight, bias[0] if bias else None, labels, attributes, loss.chunks)
-    return scale(total, 1 / labels.shape[0]) if is_mean else total
+    return scale(total, 1 / labels.shape[0]) if loss.is_mean else total

@@ -76,6 +76,7 @@ class Program:
         self._named = {s.name: s for s in self.graph.states if s.role != "constant"}
         self._turns = Turns(on_gpu)
         self._pending: deque[_Pending] = deque()
+        self._latest: _Pending | None = None
         self.reset()
 
     @property
@@ -142,7 +143,7 @@ class Program:
         return self._turns.take(self._step, {**(feeds or {}), **named})
 
     def _step(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        return self._submit(self._stage(feeds))()
+        return self._finish(self._submit(self._stage(feeds)))
 
     def steps(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Array]]:
         """The outputs of one step for each batch of feeds.
@@ -150,7 +151,8 @@ class Program:
         On a GPU the next batch is taken and made ready while a step runs, under a plan with
         `overlap_copies` copied to the GPU as well; it is run when the next outputs are asked for,
         so states are those after the step whose outputs were given last. A fault in the next batch
-        is raised then, too. Where no state changes, such a plan runs it without being asked.
+        is raised then, too. Where no state changes, such a plan runs it without being asked: what
+        is assigned to parameters in between counts from the output after the next.
         """
         try:
             return self._run(iter(batches))
@@ -163,7 +165,7 @@ class Program:
         while ready is not None or begun:
             while ready is not None and len(begun) <= self._backend.runs_ahead:
                 try:
-                    begun.append(self._turns.take(self._begin, ready))
+                    begun.append(self._turns.take(self._submit_ready, ready))
                     ready = self._next(batches)
                 except Exception as error:  # raised behind the outputs of the steps before
                     begun.append(_Pending(functools.partial(_raise, error)))
@@ -181,12 +183,8 @@ class Program:
             return functools.partial(_raise, error)
         return lambda: staged
 
-    def _begin(self, ready: Callable[[], Staged]) -> _Pending:
-        """Submit a step whose outputs are taken later, when the backend needs room for others at
-        the latest."""
-        pending = _Pending(self._submit(ready()))
-        self._pending.append(pending)
-        return pending
+    def _submit_ready(self, ready: Callable[[], Staged]) -> _Pending:
+        return self._submit(ready())
 
     def _finish(self, pending: _Pending) -> dict[str, Array]:
         if pending in self._pending:
@@ -196,11 +194,17 @@ class Program:
     def _stage(self, feeds: Mapping[str, Any]) -> Staged:
         return self._backend.stage(self._feeds.checked(feeds))
 
-    def _submit(self, staged: Staged) -> Outputs:
-        while len(self._pending) > self._backend.runs_ahead:
-            self._finish(self._pending[0])
+    def _submit(self, staged: Staged) -> _Pending:
+        """Begin a step. Outputs that were not taken yet are taken now, but for those of the step
+        before where the backend runs ahead: there is room for two steps'."""
+        latest = self._latest if self._backend.runs_ahead else None
+        for earlier in tuple(self._pending):
+            if earlier is not latest:
+                self._finish(earlier)
         self._require_whole()
-        return self._backend.submit(staged)
+        self._latest = _Pending(self._backend.submit(staged))
+        self._pending.append(self._latest)
+        return self._latest
 
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.

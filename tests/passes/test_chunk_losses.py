@@ -59,6 +59,9 @@ CHUNKED = {
     "tied": (tied, 1),
     "ignoring": (ignoring, 1),
     "a sum": (lambda: ignoring(reduction="sum"), 1),
+    "smoothed": (
+        lambda: g.softmax_cross_entropy(layer(features()), labels(), label_smoothing=0.1), 1
+    ),
     "two losses": (two_losses, 2),
     "of part of the rows": (
         lambda: g.softmax_cross_entropy(layer(features()[:600]), labels(600)), 1
@@ -71,7 +74,15 @@ def in_segment():
         return plain()
 
 
+def heads(classes, rows):
+    """Logits whose rows are no rows of the layer."""
+    y = g.reshape(g.linear(features(), classes, name="last"), (rows, -1))
+    return g.softmax_cross_entropy(y, labels(rows))
+
+
 WHOLE = {
+    "two heads a row": lambda: heads(1200, 2 * ROWS),
+    "a row of two": lambda: heads(300, ROWS // 2),
     "few rows": lambda: g.softmax_cross_entropy(layer(features(500)), labels(500)),
     "odd rows": lambda: g.softmax_cross_entropy(layer(features(1023)), labels(1023)),
     "rows apart": lambda: g.mean(ignoring(reduction="none") * 2.0),
@@ -153,6 +164,38 @@ def test_bits_are_the_same_under_every_strategy(precision):
     plain = bits(allocate="none")
     for options in ({}, {"allocate": "sharing"}, {"recompute": "sublinear"}, {"reorder": False}):
         assert bits(**options) == plain, options
+
+
+def test_whether_there_are_chunks_depends_on_no_strategy():
+    """Also where it is a close thing."""
+    seen = set()
+    for classes in (20, 50, 228):
+
+        def loss(classes=classes):
+            h = g.tanh(g.linear(features(), 64, name="wide"))
+            return g.softmax_cross_entropy(g.linear(h, classes, name="last"), labels())
+
+        options = {"optimizer": g.optim.Adam(), "chunk_losses": True}
+        chunks = {
+            losses_in(g.plan(loss(), **options, **given).graph)
+            for given in (
+                {}, {"allocate": "sharing"}, {"reorder": False}, {"alignment": 8192},
+            )
+        }  # fmt: skip
+        assert len({number > 0 for number in chunks}) == 1, classes
+        seen |= {number > 0 for number in chunks}
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("recompute", ["cheap", "sublinear", "recursive"])
+def test_no_chunk_is_computed_again(recompute):
+    h = features()
+    for number in range(12):
+        h = g.tanh(g.linear(h, WIDTH, name=f"layer{number}"))
+    loss = g.softmax_cross_entropy(layer(h), labels())
+    plan = g.plan(loss, optimizer=g.optim.SGD(), recompute=recompute, chunk_losses=True)
+    assert plan.recomputation.nodes > 0
+    assert losses_in(plan.graph) == 4
 
 
 def test_chunks_are_chosen_where_they_lower_the_peak():

@@ -89,6 +89,7 @@ def asked(monkeypatch, capsys, folder):
     found = Gpu(0, "NVIDIA H200", 90, 2**37, 2**37, 67e12, 4800e9)
     monkeypatch.setattr(devices, "find_gpus", lambda: (found,))
     monkeypatch.setattr(devices, "cuda_versions", dict)
+    monkeypatch.setattr(declined, "find_gpu", lambda number: found)
     monkeypatch.setattr(declined, "CudaDevice", lambda gpu: EmulatedDevice(folder))
     monkeypatch.setattr(declined, "load_cudnn", lambda: fake_cudnn)
     code, out, _ = run(capsys, "devices")
