@@ -10,9 +10,10 @@ look only where a bit is set.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from graphc.codegen.elementwise.ops import copied
-from graphc.codegen.node_calls import Buffer, Launch, NodeCalls, Scratch
+from graphc.codegen.node_calls import Launch, NodeCalls, Scratch
 from graphc.codegen.rules import kernels_of
 from graphc.codegen.text.access import Access, indented, parameters
 from graphc.codegen.text.grid import BLOCK, WARP, grid_kernel, over_grid
@@ -133,29 +134,24 @@ def row_updates(
     `begins` with what stands in the row, or with 0. Marks are scratch tensor number `scratch`.
     """
     rows, columns = shape
-    tile = WARP * LANE_COLUMNS
-    tiles = -(-columns // tile)
+    tiles = -(-columns // (WARP * LANE_COLUMNS))
     count = batch * rows * tiles
     here = f"{target.name}[number * {columns}u + column]"
     start = f"widen({here})" if begins else literal(0.0, held)
     every = f"#pragma unroll\nfor (int t = 0; t < {LANE_COLUMNS}; ++t)"
     column = f"const Index column = first + t * {WARP}u;"
     inside = f"if (exists && column < {columns}u)"
-    number = f"{numbers.name}[entry + base + lane]"
     parts = -(-lookups // PART)
     has_marks = parts > FEW_PARTS
     marks = Operand("marks", int32, (parts, 1), Scratch(scratch))
     read = f"const {C_TYPES[held]} update = widen({updates.name}[from + column]);"
     body = [
-        "const Index lane = threadIdx.x % WARP;",
-        "const Index warp = (Index(blockIdx.x) * blockDim.x + threadIdx.x) / WARP;",
-        f"const bool exists = warp < {count}u;",
-        f"const Index number = warp / {tiles}u, first = warp % {tiles}u * {tile}u + lane;",
-        f"const Index row = number % {rows}u, entry = number / {rows}u * {lookups}u;",
+        *_own_row(count, tiles, rows, lookups),
         f"{C_TYPES[held]} total[{LANE_COLUMNS}] = {{}};",
         f"{every} {{\n    {column}\n    {inside} total[t] = {start};\n}}",
         *_over_numbers(rows, lookups, has_marks),
-        f"    const bool mine = exists && base + lane < {lookups}u && {number} == row;",
+        f"    const bool mine = exists && base + lane < {lookups}u"
+        f" && {numbers.name}[entry + base + lane] == row;",
         "    unsigned hits = __ballot_sync(0xffffffffu, mine);",
         "    for (; hits; hits &= hits - 1) {",
         f"        const Index from = (entry + base + __ffs(hits) - 1) * {columns}u;",
@@ -168,21 +164,36 @@ def row_updates(
         f"{every} {{\n    {column}\n    {inside} narrow(total[t], {here});\n}}",
     ]
     spans = [((batch * lookups, columns), updates), ((batch * rows, columns), target)]
-    threads = ((count, WARP), Operand("", held, (WARP, 1)))
+    index = widest_index([*spans, ((count, WARP), Operand("", held, (WARP, 1)))])
     sources = [updates, numbers, marks] if has_marks else [updates, numbers]
-    text = (
-        f'extern "C" __global__ void {ENTRY}({parameters(sources, [target])}) {{\n'
-        f"    using Index = {widest_index([*spans, threads])};\n{indented(body, 1)}\n}}\n"
-    )
-    launch = Launch(named(op, text), _buffers(*sources, target), -(-count * WARP // BLOCK), BLOCK)
+    launch = _launch(op, index, body, sources, target, -(-count * WARP // BLOCK))
     if not has_marks:
         return NodeCalls((launch,))
     room = TensorType((batch * WORDS * parts,), int32)
     return NodeCalls((_marking(op, batch, lookups, numbers, marks), launch), (room,))
 
 
-def _buffers(*operands: Operand) -> tuple[Buffer, ...]:
-    return tuple(operand.buffer for operand in operands if operand.buffer is not None)
+def _own_row(count: int, tiles: int, rows: int, lookups: int) -> list[str]:
+    """Which row and columns a lane has, and where the numbers of its entry begin."""
+    tile = WARP * LANE_COLUMNS
+    return [
+        "const Index lane = threadIdx.x % WARP;",
+        "const Index warp = (Index(blockIdx.x) * blockDim.x + threadIdx.x) / WARP;",
+        f"const bool exists = warp < {count}u;",
+        f"const Index number = warp / {tiles}u, first = warp % {tiles}u * {tile}u + lane;",
+        f"const Index row = number % {rows}u, entry = number / {rows}u * {lookups}u;",
+    ]
+
+
+def _launch(
+    name: str, index: str, body: Sequence[str], sources: list[Operand], target: Operand, grid: int
+) -> Launch:
+    text = (
+        f'extern "C" __global__ void {ENTRY}({parameters(sources, [target])}) {{\n'
+        f"    using Index = {index};\n{indented(body, 1)}\n}}\n"
+    )
+    buffers = tuple(each.buffer for each in (*sources, target) if each.buffer is not None)
+    return Launch(named(name, text), buffers, grid, BLOCK)
 
 
 def _over_numbers(rows: int, lookups: int, has_marks: bool) -> list[str]:
@@ -221,8 +232,4 @@ def _marking(op: str, batch: int, lookups: int, numbers: Operand, marks: Operand
         f"marks[(entry * {WORDS}u + threadIdx.x) * {parts}u + part] = bits;",
     ]
     index = widest_index([((batch * WORDS, parts), marks), ((batch * lookups,), numbers)])
-    text = (
-        f'extern "C" __global__ void {ENTRY}({parameters([numbers], [marks])}) {{\n'
-        f"    using Index = {index};\n{indented(body, 1)}\n}}\n"
-    )
-    return Launch(named(f"{op}_marks", text), _buffers(numbers, marks), batch * parts, BLOCK)
+    return _launch(f"{op}_marks", index, body, [numbers], marks, batch * parts)
