@@ -58,11 +58,10 @@ def test_launches_of_a_small_step_are_found():
 UNFOLDED = "a row is an unfolded window of few channels, 147 elements; cuDNN has no such product"
 SHORT = "rows of fewer than 128 bytes are not padded: of 10 classes, or of 50 inputs"
 TWICE = "a map is read for its mean, for its deviation and for y: one sum of both would cancel"
+HEADS = "batch and heads of a projection have no common stride; attention='fused' needs none"
 CAUSES = {
-    ("products", "matmul"): (
-        {"bert", "vit"},
-        "batch and heads of a projection have no common stride; attention='fused' needs none",
-    ),
+    ("products", "matmul"): ({"bert", "vit"}, HEADS),
+    ("products", "scaled_matmul"): ({"bert", "vit"}, HEADS),
     ("bytes", "batch_norm"): (
         {"densenet121", "mobilenet_v2", "preact_resnet", "resnet", "unet"}, TWICE
     ),
