@@ -109,7 +109,8 @@ class Matmul(Op):
         flags: MatmulAttributes = node.attributes
         if flags.accumulate:
             start_sum(record, sum, y)
-            record(_add_product, a, b, y, flags.transpose_a, flags.transpose_b)
+            transposed = flags.transpose_a, flags.transpose_b
+            record(_add_product, a, b, y, *transposed, getattr(flags, "alpha", 1.0))
             return
         left = a.swapaxes(-1, -2) if flags.transpose_a else a
         right = b.swapaxes(-1, -2) if flags.transpose_b else b
@@ -117,7 +118,7 @@ class Matmul(Op):
 
 
 def _add_product(
-    a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool, alpha: float = 1.0
+    a: Array, b: Array, y: Array, transpose_a: bool, transpose_b: bool, alpha: float
 ) -> None:
     """y += alpha · op(a) · op(b), without a byte beside the three. A BLAS reads row-major matrices
     as their transposes, so it computes yᵀ += alpha · op(b)ᵀ · op(a)ᵀ."""
@@ -149,13 +150,9 @@ class ScaledMatmul(Matmul):
         self, record: Recorder, node: Node, a: Array, b: Array, *sum: Array, y: Array
     ) -> None:
         flags: ScaledMatmulAttributes = node.attributes
-        if flags.accumulate:
-            start_sum(record, sum, y)
-            transposed = (flags.transpose_a, flags.transpose_b)
-            record(_add_product, a, b, y, *transposed, flags.alpha)
-            return
-        super().kernel(record, node, a, b, y=y)
-        record(np.multiply, y, y.dtype.type(flags.alpha), out=y)
+        super().kernel(record, node, a, b, *sum, y=y)
+        if not flags.accumulate:  # else the sum takes the factor
+            record(np.multiply, y, y.dtype.type(flags.alpha), out=y)
 
 
 Activation = Literal["none", "relu", "gelu"]

@@ -330,14 +330,21 @@ class NormGradients(NormGradient):
         _record_dx(record, node, (dy, x, dx), (mean, inverse), scale, room)
 
 
+def _folded(
+    frame: Frame, arrays: Sequence[Array], statistics: Sequence[Array]
+) -> tuple[Array, ...]:
+    """Arrays and statistics as a frame sees them."""
+    over = (folded_statistic(frame, array) for array in statistics)
+    return (*(array.reshape(frame.shape) for array in arrays), *over)
+
+
 def _record_dx(
     record: Recorder, node: Node, arrays: Sequence[Array], statistics: Sequence[Array],
     scale: Array, scratch: Sequence[Array],
 ) -> None:  # fmt: skip
     frame = node.attributes.frame()
-    folded = [array.reshape(frame.shape) for array in arrays]
-    over = [folded_statistic(frame, array) for array in statistics]
-    record(normalise_back, frame, *folded, *over, scale.reshape(frame.parameter_shape), *scratch)
+    weights = scale.reshape(frame.parameter_shape)
+    record(normalise_back, frame, *_folded(frame, arrays, statistics), weights, *scratch)
 
 
 def _record_dscale(
@@ -345,10 +352,9 @@ def _record_dscale(
     dscale: Array, scratch: Sequence[Array],
 ) -> None:  # fmt: skip
     frame = node.attributes.frame()
-    folded = [array.reshape(frame.shape) for array in arrays]
-    over = [folded_statistic(frame, array) for array in statistics]
+    folded = _folded(frame, arrays, statistics)
     total = dscale.reshape(frame.parameter_shape)
-    record(scale_back, frame, frame.summed_axes, *folded, *over, total, *scratch)
+    record(scale_back, frame, frame.summed_axes, *folded, total, *scratch)
 
 
 def _record_dbias(record: Recorder, node: Node, dy: Array, dbias: Array) -> None:

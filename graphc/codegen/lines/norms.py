@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from graphc.codegen.lines.program import Along, Lines, Numbers, Reduce
 from graphc.codegen.node_calls import NodeCalls
 from graphc.codegen.rules import Rule, programs_of, strides_of
@@ -10,7 +12,7 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.types import TensorType
 from graphc.ops.frame import Frame
 from graphc.ops.norm import Norm
-from graphc.ops.norm_gradient import NormGradient, NormParameterGradient
+from graphc.ops.norm_gradient import NormGradient
 
 STATISTICS = (
     Reduce("Sum", {"total": "x"}),
@@ -72,121 +74,85 @@ class _Folded:
         own = self.frame.statistic_shape
         return on_frame(name, value, self.places[value], own, self.frame.shape)
 
+    def gradient(self, names: Sequence[str], values: Sequence[Value]) -> tuple[Operand, ...]:
+        """Operands of a norm's gradient, which their names say how to see."""
+        ways = dict.fromkeys(("dy", "x", "dx"), self.whole)
+        ways |= dict.fromkeys(("mean", "inverse"), self.statistic)
+        pairs = zip(names, values, strict=True)
+        return tuple(ways.get(name, self.parameter)(name, value) for name, value in pairs)
+
 
 UNIT = "(x - mean) * inverse"
+BY_SCALE = f"{UNIT} * dy"
+
+
+def _gradient_lines(
+    node: Node,
+    places: Places,
+    reduced: tuple[int, ...],
+    stages: tuple[Reduce | Numbers, ...],
+    per_line: Mapping[str, str] | None = None,
+    per_element: Mapping[str, str] | None = None,
+) -> NodeCalls:
+    """The calls of a norm's gradient: a line program over the frame."""
+    op, frame = node.op, node.attributes.frame()
+    see = _Folded(frame, places)
+    program = Lines(
+        frame.shape,
+        reduced,
+        see.gradient(op.inputs, node.inputs),
+        see.gradient(op.outputs, node.outputs),
+        stages,
+        per_line=per_line or {},
+        per_element=per_element or {},
+        constants={"count": float(frame.count)},
+    )
+    return NodeCalls((Along(op.name, program),))
 
 
 @programs_of("norm_input_gradient")
 def _norm_input_gradient(node: Node, places: Places) -> NodeCalls:
-    dy, x, mean, inverse, scale = node.inputs
-    frame = node.attributes.frame()
-    see = _Folded(frame, places)
-    program = Lines(
-        frame.shape,
-        frame.statistic_axes,
-        (
-            see.whole("dy", dy),
-            see.whole("x", x),
-            see.statistic("mean", mean),
-            see.statistic("inverse", inverse),
-            see.parameter("scale", scale),
-        ),
-        (see.whole("dx", node.output),),
-        (
-            Reduce("Sum", {"plain": "dy * scale", "along": f"dy * scale * ({UNIT})"}),
-            Numbers({"level": "plain / count", "slope": "along / count"}),
-        ),
-        per_element={"dx": f"(dy * scale - level - {UNIT} * slope) * inverse"},
-        constants={"count": float(frame.count)},
+    stages = (
+        Reduce("Sum", {"plain": "dy * scale", "along": f"dy * scale * ({UNIT})"}),
+        Numbers({"level": "plain / count", "slope": "along / count"}),
     )
-    return NodeCalls((Along(node.op.name, program),))
+    dx = f"(dy * scale - level - {UNIT} * slope) * inverse"
+    reduced = node.attributes.frame().statistic_axes
+    return _gradient_lines(node, places, reduced, stages, per_element={"dx": dx})
 
 
-def _norm_parameter_gradient(source: str) -> Rule:
-    """The rule of a gradient that sums an expression over all that shares a parameter."""
+def _sums(sources: Mapping[str, str]) -> Rule:
+    """The rule of gradients that sum expressions over all that shares a parameter, by output."""
+    totals = {f"total_{name}": source for name, source in sources.items()}
+    per_line = {name: f"total_{name}" for name in sources}
 
     def rule(node: Node, places: Places) -> NodeCalls:
-        op, frame = node.op, node.attributes.frame()
-        assert isinstance(op, NormParameterGradient)
-        see = _Folded(frame, places)
-        dy, *others = node.inputs
-        inputs = [see.whole("dy", dy)]
-        if others:
-            x, mean, inverse = others
-            inputs += [see.whole("x", x), see.statistic("mean", mean)]
-            inputs.append(see.statistic("inverse", inverse))
-        name = op.output_name(0)
-        program = Lines(
-            frame.shape,
-            frame.summed_axes,
-            tuple(inputs),
-            (see.parameter(name, node.output),),
-            (Reduce("Sum", {"total": source}),),
-            per_line={name: "total"},
-        )
-        return NodeCalls((Along(op.name, program),))
+        reduced = node.attributes.frame().summed_axes
+        return _gradient_lines(node, places, reduced, (Reduce("Sum", totals),), per_line=per_line)
 
     return rule
 
 
-programs_of("norm_bias_gradient")(_norm_parameter_gradient("dy"))
-programs_of("norm_scale_gradient")(_norm_parameter_gradient(f"{UNIT} * dy"))
-
-
-@programs_of("norm_parameter_gradients")
-def _norm_parameter_gradients(node: Node, places: Places) -> NodeCalls:
-    """Both sums of one reading of dy and x."""
-    dy, x, mean, inverse = node.inputs
-    dscale, dbias = node.outputs
-    frame = node.attributes.frame()
-    see = _Folded(frame, places)
-    program = Lines(
-        frame.shape,
-        frame.summed_axes,
-        (
-            see.whole("dy", dy),
-            see.whole("x", x),
-            see.statistic("mean", mean),
-            see.statistic("inverse", inverse),
-        ),
-        (see.parameter("dscale", dscale), see.parameter("dbias", dbias)),
-        (Reduce("Sum", {"along": f"{UNIT} * dy", "plain": "dy"}),),
-        per_line={"dscale": "along", "dbias": "plain"},
-    )
-    return NodeCalls((Along(node.op.name, program),))
+programs_of("norm_bias_gradient")(_sums({"dbias": "dy"}))
+programs_of("norm_scale_gradient")(_sums({"dscale": BY_SCALE}))
+programs_of("norm_parameter_gradients")(_sums({"dscale": BY_SCALE, "dbias": "dy"}))
 
 
 @programs_of("norm_gradients")
 def _norm_gradients(node: Node, places: Places) -> NodeCalls:
     """Two readings of dy and x: for the sums, and for dx."""
-    dy, x, mean, inverse, scale = node.inputs
-    dx, dscale, dbias = node.outputs
-    frame = node.attributes.frame()
-    see = _Folded(frame, places)
-    program = Lines(
-        frame.shape,
-        frame.statistic_axes,
-        (
-            see.whole("dy", dy),
-            see.whole("x", x),
-            see.statistic("mean", mean),
-            see.statistic("inverse", inverse),
-            see.parameter("scale", scale),
-        ),
-        (
-            see.whole("dx", dx),
-            see.parameter("dscale", dscale),
-            see.parameter("dbias", dbias),
-        ),
-        (
-            Reduce("Sum", {"along": f"{UNIT} * dy", "plain": "dy"}),
-            Numbers({"level": "plain / count", "slope": "along / count"}),
-        ),
+    stages = (
+        Reduce("Sum", {"along": BY_SCALE, "plain": "dy"}),
+        Numbers({"level": "plain / count", "slope": "along / count"}),
+    )
+    return _gradient_lines(
+        node,
+        places,
+        node.attributes.frame().statistic_axes,
+        stages,
         per_line={"dscale": "along", "dbias": "plain"},
         per_element={"dx": f"(dy - level - {UNIT} * slope) * (scale * inverse)"},
-        constants={"count": float(frame.count)},
     )
-    return NodeCalls((Along(node.op.name, program),))
 
 
 @programs_of("rms_norm")
