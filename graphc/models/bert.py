@@ -35,7 +35,7 @@ def bert(
     """BERT (Devlin et al., 2018), trained to restore masked tokens by the token table itself.
 
     `size` is base or large; `layers`, `width` and `heads` replace its figures. Sequences fill
-    their length. `attention` is "composed", or, with `drop=0`, "fused". Inputs, all int32:
+    their length. `attention` is "composed" or "fused". Inputs, all int32:
     ``tokens`` and ``segments`` (0 or 1), both (batch, seq_len); ``places`` (batch, masked), the
     masked tokens' numbers among all batch · seq_len; ``labels`` (batch, masked), what stood there.
     """

@@ -40,7 +40,7 @@ def gpt2(
     """GPT-2 (Radford et al., 2019), trained on the next token; the output layer is the token table.
 
     `size` is small, medium, large or xl; `layers`, `width` and `heads` replace its figures.
-    `positions` is the length of the position table. With `attention="fused"` (and `drop=0`) memory
+    `positions` is the length of the position table. With `attention="fused"` memory
     grows with the length of sequences, not with its square; with `loss_chunks` above 1 the logits
     and their gradient take the bytes of one chunk of the tokens. Inputs: ``tokens`` and ``labels``,
     which is tokens one place on, both (batch, seq_len), int32.

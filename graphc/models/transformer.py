@@ -65,7 +65,7 @@ class Block:
     epsilon: float = 1e-5
     project_deviation: float = DEVIATION
     attention: str = "composed"
-    """The form of attention: "composed", or "fused", which takes no dropout."""
+    """The form of attention: "composed" or "fused"."""
 
     def attend(self, x: Value) -> Value:
         """Self-attention, projected."""

@@ -33,7 +33,7 @@ def vit(
     An encoder over the patches of an image, read out at a token of its own.
 
     `inner` is the width inside the feed-forward parts, by default four times `width`. `attention`
-    is "composed", or, without dropout, "fused". Inputs: ``x`` (batch, 3, image, image) and
+    is "composed" or "fused". Inputs: ``x`` (batch, 3, image, image) and
     ``labels`` (batch,), int32.
     """
     if image % patch:

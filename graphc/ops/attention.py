@@ -20,11 +20,12 @@ from graphc.ir.graph import Value
 from graphc.ir.types import bool_, broadcast_shapes
 from graphc.ops.choice import less_equal, where
 from graphc.ops.concat import split
+from graphc.ops.dropped_attention import dropped_attention
 from graphc.ops.elementwise import add
 from graphc.ops.elementwise import scale as scaled
 from graphc.ops.fused_attention import Attention, AttentionAttributes
 from graphc.ops.matmul import matmul
-from graphc.ops.random import dropout
+from graphc.ops.random import dropout, dropout_rate
 from graphc.ops.shape import broadcast_to, reshape, transpose
 from graphc.ops.softmax import causal_softmax, masked_softmax, softmax
 
@@ -57,13 +58,13 @@ def attention(
       column. Both are one where there are as many rows as columns.
     - `mask` broadcasts to (..., rows, columns). Bools are true where a row sees a column; floats
       are added to the scores, -inf hides. A row that sees nothing is 0, and gives no gradient.
-    - `drop` is the dropout rate of the weights.
+    - `drop` is the dropout rate of the weights, in training; both forms drop the same.
     - The `form` "fused" never holds the weights: its memory grows with the number of positions, not
-      with its square (Dao et al., 2022). It takes leading axes that are equal, but for the heads,
-      and no dropout. A mask that learns, and derivatives of gradients, need "composed".
+      with its square (Dao et al., 2022). It takes leading axes that are equal, but for the heads. A
+      mask that learns, and derivatives of gradients, need "composed".
 
     Raises `ShapeError` where the operands do not fit, `DTypeError` for a mask of another dtype, and
-    `OptionError` for another form, or a rate together with "fused".
+    `OptionError` for another form, or a rate that is none.
     """
     for name, value in (("q", q), ("k", k), ("v", v)):
         if as_value(f"attention: {name}", value).type.rank < 2:
@@ -72,12 +73,8 @@ def attention(
     from_first = _is_from_first(causal)
     given = () if mask is None else (as_value("attention: mask", mask),)
     if choose("attention: form", form, ATTENTION_FORMS) == "fused":
-        if drop:
-            raise OptionError(
-                "fused attention has no dropout of its weights; set drop=0, or use the form "
-                '"composed"'
-            )
-        return _fused(q, k, v, given, AttentionAttributes(factor, bool(causal), from_first))
+        attributes = AttentionAttributes(factor, bool(causal), from_first)
+        return _fused(q, k, v, given, attributes, dropout_rate("attention", drop))
     shared = _heads_that_share(q, k, v)
     heads = q.shape[:-1]
     scores = scaled(matmul(_folded(q, shared), k, transpose_b=True), factor)
@@ -164,8 +161,9 @@ def _earlier(rows: int, columns: int, shift: int) -> Value:
 
 
 def _fused(
-    q: Value, k: Value, v: Value, masks: tuple[Value, ...], attributes: AttentionAttributes
-) -> Value:
+    q: Value, k: Value, v: Value, masks: tuple[Value, ...], attributes: AttentionAttributes,
+    rate: float,
+) -> Value:  # fmt: skip
     """Attention on four axes: axes of extent 1 are put in front, or the first ones made one."""
     leading = q.shape[:-2]
     ranks = q.type.rank == k.type.rank == v.type.rank
@@ -178,7 +176,10 @@ def _fused(
     scores = (*leading, q.shape[-2], k.shape[-2])
     given = [_mask_of_four(mask, scores) for mask in masks]
     q, k, v = (reshape(x, (outer, x.shape[-3] if leading else 1, *x.shape[-2:])) for x in (q, k, v))
-    y = apply(Attention, q, k, v, *given, attributes=attributes).outputs[0]
+    if rate == 0:
+        y = apply(Attention, q, k, v, *given, attributes=attributes).outputs[0]
+    else:
+        y = dropped_attention(q, k, v, given, attributes, rate)
     return reshape(y, (*leading, *y.shape[-2:]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,13 @@ from graphc.ir.device import Device
 from graphc.ir.graph import Node, Value
 from graphc.ir.op import Array, Cost, Op, Recorder, is_16_bit
 from graphc.ir.types import TensorType, bool_, compute_dtype
-from graphc.ops.cpu.attention_tiles import Sight, attend, attend_back, tile_shape
+from graphc.ops.cpu.attention_tiles import (
+    Dropping,
+    Sight,
+    attend,
+    attend_back,
+    tile_shape,
+)
 from graphc.ops.elementwise import float_dtype
 from graphc.ops.norm_gradient import check_dtypes
 
@@ -88,10 +94,16 @@ def _check(
 class TiledAttention(Op):
     """Base: cost, by the pairs of a row and a column that it sees. Rows lie in one piece."""
 
-    attributes = AttentionAttributes
+    attributes: ClassVar[type[AttentionAttributes]] = AttentionAttributes
     wide_inputs = ("mask",)
     products: int
     """How many products of (rows x columns) elements a node computes."""
+    flops_per_pair = 6
+    """What a pair costs beside the products."""
+
+    def has_mask(self, node: Node) -> bool:
+        """Whether a mask is given."""
+        return len(node.inputs) == len(self.inputs)
 
     def contracts(self, node: Node) -> bool:
         q, _, v = self.operands(node)
@@ -112,7 +124,7 @@ class TiledAttention(Op):
         elif node.attributes.causal:
             pairs -= rows * (rows - 1) // 2
         width = (width + v.shape[3]) // 2
-        flops = batch * heads * pairs * (2 * width * self.products + 6)
+        flops = batch * heads * pairs * (2 * width * self.products + self.flops_per_pair)
         return Cost(flops, moved.bytes_read, moved.bytes_written)
 
     def tile_of_bools(self, node: Node) -> tuple[TensorType, ...]:
@@ -122,17 +134,104 @@ class TiledAttention(Op):
             return ()
         return (TensorType(tile_shape(q.shape[2], k.shape[2]), bool_),)
 
-    def sight(
-        self, node: Node, mask: Sequence[Array], hidden: Sequence[Array], met: Array | None = None
+    def forward_types(
+        self,
+        attributes: AttentionAttributes,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        mask: tuple[TensorType, ...],
+    ) -> tuple[TensorType, TensorType]:
+        """The types of y and stats."""
+        dtype = float_dtype(q, k, v)
+        _check(attributes, q, k, v, mask)
+        y = TensorType((*q.shape[:3], v.shape[3]), dtype)
+        return y, TensorType(q.shape[:3], compute_dtype(dtype))
+
+    def backward_types(
+        self,
+        attributes: AttentionAttributes,
+        given: tuple[TensorType, TensorType, TensorType, TensorType, TensorType, TensorType],
+        mask: tuple[TensorType, ...],
+    ) -> tuple[TensorType, TensorType, TensorType]:
+        """The types of dq, dk and dv, by those of dy, q, k, v, y and stats."""
+        dy, q, k, v, y, stats = given
+        float_dtype(dy, q, k, v, y)
+        _check(attributes, q, k, v, mask)
+        if dy != y or y.shape != (*q.shape[:3], v.shape[3]):
+            raise ShapeError(f"dy and y are (batch, heads, rows, value width), got {dy} and {y}")
+        if stats.shape != q.shape[:3]:
+            raise ShapeError(f"stats has a number a row of {q}, got {stats}")
+        check_dtypes(q, stats)
+        return q, k, v
+
+    def forward_scratch(self, node: Node) -> tuple[TensorType, ...]:
+        """A tile of scores, and a number a row of it; with a mask, another a row, and what one of
+        bools hides."""
+        q, k, _ = self.operands(node)
+        rows, columns = tile_shape(q.shape[2], k.shape[2])
+        tile, number = q.type.with_shape((rows, columns)), q.type.with_shape((rows, 1))
+        if not self.has_mask(node):
+            return tile, number
+        return tile, number, number, *self.tile_of_bools(node)
+
+    def backward_scratch(self, node: Node) -> tuple[TensorType, ...]:
+        """Two tiles, what they give for each column, products and their sum for each row, and what
+        a mask of bools hides."""
+        q, k, v = self.operands(node)
+        rows, columns = tile_shape(q.shape[2], k.shape[2])
+        widths = q.shape[3], v.shape[3]
+        shapes = (
+            (rows, columns), (rows, columns), (columns, max(widths)), (rows, widths[1]), (rows, 1)
+        )  # fmt: skip
+        return *map(q.type.with_shape, shapes), *self.tile_of_bools(node)
+
+    def record_forward(
+        self,
+        record: Recorder,
+        node: Node,
+        operands: tuple[Array, Array, Array, Array, Array],
+        mask: Sequence[Array],
+        scratch: Sequence[Array],
+        dropping: Dropping | None = None,
+    ) -> None:
+        """Record the call that computes y and stats; the operands are q, k, v and these two."""
+        tile, total, *room = scratch
+        sight = self._sight(node, mask, room[1:], room[0] if room else None, dropping)
+        record(functools.partial(attend, sight, *operands, tile, total))
+
+    def record_backward(
+        self,
+        record: Recorder,
+        node: Node,
+        operands: tuple[Array, Array, Array, Array, Array, Array, Array, Array, Array],
+        mask: Sequence[Array],
+        scratch: Sequence[Array],
+        dropping: Dropping | None = None,
+    ) -> None:
+        """Record the call that computes dq, dk and dv; the operands are dy, q, k, v, y, stats and
+        these three."""
+        weights, slopes, product, products, sums, *hidden = scratch
+        sight = self._sight(node, mask, hidden, None, dropping)
+        call = functools.partial(attend_back, sight, *operands)
+        record(call, (weights, slopes), product, (products, sums))
+
+    def _sight(
+        self,
+        node: Node,
+        mask: Sequence[Array],
+        hidden: Sequence[Array],
+        met: Array | None,
+        dropping: Dropping | None,
     ) -> Sight:
         """What rows see; the arrays are those of the mask and of its scratch, if any."""
         q, k, _ = self.operands(node)
         a, (rows, columns) = node.attributes, (q.shape[2], k.shape[2])
         shift = a.shift(rows, columns)
         if not mask:
-            return Sight(a.scale, shift)
+            return Sight(a.scale, shift, dropping=dropping)
         shown = np.broadcast_to(mask[0], (*q.shape[:3], columns))
-        return Sight(a.scale, shift, shown, hidden[0] if hidden else None, met)
+        return Sight(a.scale, shift, shown, hidden[0] if hidden else None, met, dropping)
 
 
 class Attention(TiledAttention):
@@ -159,10 +258,7 @@ class Attention(TiledAttention):
         v: TensorType,
         *mask: TensorType,
     ) -> tuple[TensorType, TensorType]:
-        dtype = float_dtype(q, k, v)
-        _check(attributes, q, k, v, mask)
-        y = TensorType((*q.shape[:3], v.shape[3]), dtype)
-        return y, TensorType(q.shape[:3], compute_dtype(dtype))
+        return self.forward_types(attributes, q, k, v, mask)
 
     def gradient_q(
         self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value,
@@ -183,14 +279,7 @@ class Attention(TiledAttention):
         return _gradient(node, dy, q, k, v, y, stats, *mask).outputs[2]
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """A tile of scores, and a number a row of it; with a mask, another a row, and what one of
-        bools hides."""
-        q, k, _ = self.operands(node)
-        rows, columns = tile_shape(q.shape[2], k.shape[2])
-        tile, number = q.type.with_shape((rows, columns)), q.type.with_shape((rows, 1))
-        if len(node.inputs) < len(self.inputs):
-            return tile, number
-        return tile, number, number, *self.tile_of_bools(node)
+        return self.forward_scratch(node)
 
     def kernel(
         self,
@@ -203,9 +292,7 @@ class Attention(TiledAttention):
         y: Array,
         stats: Array,
     ) -> None:
-        tile, total, *room = record.scratch
-        sight = self.sight(node, mask, room[1:], room[0] if room else None)
-        record(functools.partial(attend, sight, q, k, v, y, stats, tile, total))
+        self.record_forward(record, node, (q, k, v, y, stats), mask, record.scratch)
 
 
 def _gradient(node: Node, *operands: Value) -> Node:
@@ -237,25 +324,10 @@ class AttentionGradient(TiledAttention):
         stats: TensorType,
         *mask: TensorType,
     ) -> tuple[TensorType, TensorType, TensorType]:
-        float_dtype(dy, q, k, v, y)
-        _check(attributes, q, k, v, mask)
-        if dy != y or y.shape != (*q.shape[:3], v.shape[3]):
-            raise ShapeError(f"dy and y are (batch, heads, rows, value width), got {dy} and {y}")
-        if stats.shape != q.shape[:3]:
-            raise ShapeError(f"stats has a number a row of {q}, got {stats}")
-        check_dtypes(q, stats)
-        return q, k, v
+        return self.backward_types(attributes, (dy, q, k, v, y, stats), mask)
 
     def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
-        """Two tiles, what they give for each column, products and their sum for each row, and what
-        a mask of bools hides."""
-        q, k, v = self.operands(node)
-        rows, columns = tile_shape(q.shape[2], k.shape[2])
-        widths = q.shape[3], v.shape[3]
-        shapes = (
-            (rows, columns), (rows, columns), (columns, max(widths)), (rows, widths[1]), (rows, 1)
-        )  # fmt: skip
-        return *map(q.type.with_shape, shapes), *self.tile_of_bools(node)
+        return self.backward_scratch(node)
 
     def kernel(
         self,
@@ -272,7 +344,5 @@ class AttentionGradient(TiledAttention):
         dk: Array,
         dv: Array,
     ) -> None:
-        weights, slopes, product, products, sums, *hidden = record.scratch
-        sight = self.sight(node, mask, hidden)
-        call = functools.partial(attend_back, sight, dy, q, k, v, y, stats, dq, dk, dv)
-        record(call, (weights, slopes), product, (products, sums))
+        operands = (dy, q, k, v, y, stats, dq, dk, dv)
+        self.record_backward(record, node, operands, mask, record.scratch)

@@ -71,7 +71,8 @@ class DropoutAttributes:
     stream: Annotated[int, Whole(0, LOW)]
 
 
-def _check_counters(seed: TensorType, step: TensorType) -> None:
+def check_counters(seed: TensorType, step: TensorType) -> None:
+    """Raise `ShapeError` unless the two are what a program keeps of its seed and its steps."""
     if seed != TensorType((2,), int64) or step != TensorType((), int64):
         raise ShapeError(f"seed is i64[2] and step i64[], got {seed} and {step}")
 
@@ -95,7 +96,7 @@ class Dropout(RandomOp):
         self, attributes: DropoutAttributes, x: TensorType, seed: TensorType, step: TensorType
     ) -> TensorType:
         float_dtype(x)
-        _check_counters(seed, step)
+        check_counters(seed, step)
         return x
 
     def gradient_x(self, node: Node, dy: Value, seed: Value, step: Value) -> Value:
@@ -129,29 +130,42 @@ class Dropout(RandomOp):
 def _draw(
     counter: Array, product: Array, first: int, stream: int, step: Array, key: tuple[int, int]
 ) -> None:
-    """Replace `counter` by the words of blocks from the number `first` on; 2³² blocks fit."""
+    """Replace `counter` by the words of blocks from the number `first` on."""
     counter[0].fill(1)
     np.add.accumulate(counter[0], out=counter[1])
     np.add(counter[1], first - 1, out=counter[0])
-    counter[1].fill(0)
+    np.right_shift(counter[0], 32, out=counter[1])
+    np.bitwise_and(counter[0], LOW, out=counter[0])
     counter[2].fill(stream)
     counter[3].fill(step.item() & LOW)
     philox(counter, key, product)
+
+
+def least_that_stays(rate: float) -> int:
+    """Elements stay whose 24 random bits are no number below this."""
+    return math.ceil(rate * 2**24)
+
+
+def draw_stays(
+    attributes: DropoutAttributes, first: int, seed: Array, step: Array,
+    counter: Array, product: Array, stays: Array,
+) -> None:  # fmt: skip
+    """Which elements stay of the blocks of four from the number `first` on; two are scratch."""
+    words, least = counter.view(np.uint64), np.uint64(least_that_stays(attributes.rate))
+    _draw(counter, product, first, attributes.stream, step, (int(seed[0]), int(seed[1])))
+    np.right_shift(words, np.uint64(8), out=words)
+    for lane in range(4):
+        np.greater_equal(words[lane], least, out=stays[lane::4])
 
 
 def _drop(
     attributes: DropoutAttributes, x: Array, y: Array, seed: Array, step: Array,
     counter: Array, product: Array, stays: Array, mask: Array, flip: Array,
 ) -> None:  # fmt: skip
-    threshold = np.uint64(math.ceil(attributes.rate * 2**24))
-    factor, key = 1 / (1 - attributes.rate), (int(seed[0]), int(seed[1]))
-    words, blocks = counter.view(np.uint64), counter.shape[1]
-    for start in range(0, y.size, 4 * blocks):
-        _draw(counter, product, start // 4, attributes.stream, step, key)
-        np.right_shift(words, np.uint64(8), out=words)
-        for lane in range(4):
-            np.greater_equal(words[lane], threshold, out=stays[lane::4])
-        part = slice(start, min(start + 4 * blocks, y.size))
+    factor = 1 / (1 - attributes.rate)
+    for start in range(0, y.size, stays.size):
+        draw_stays(attributes, start // 4, seed, step, counter, product, stays)
+        part = slice(start, min(start + stays.size, y.size))
         size, out = part.stop - part.start, y[part]
         np.multiply(x[part], factor, out=out)
         select(stays[:size], out, 0.0, mask[:size], flip[:size], out)
@@ -204,7 +218,7 @@ class Noise(RandomOp):
         raise NotImplementedError
 
     def infer(self, attributes: Any, seed: TensorType, step: TensorType) -> TensorType:
-        _check_counters(seed, step)
+        check_counters(seed, step)
         y = TensorType(attributes.shape, as_dtype(attributes.dtype))
         for number in self.line(attributes):
             number_of("what is drawn", number, y.dtype)
@@ -307,6 +321,18 @@ class Normal(Noise):
 _streams = itertools.count()
 
 
+def next_stream() -> int:
+    """A number of a stream that no op has yet."""
+    return next(_streams)
+
+
+def dropout_rate(what: str, rate: object) -> float:
+    """Return the rate; raises `OptionError` unless 0 ≤ rate < 1."""
+    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise OptionError(f"{what}: the rate lies in 0 to below 1, got {rate!r}")
+    return float(rate)
+
+
 def dropout(x: Value, rate: float = 0.5) -> Value:
     """In training, x with elements zeroed with probability `rate`, the rest times 1 / (1 - rate).
 
@@ -314,11 +340,10 @@ def dropout(x: Value, rate: float = 0.5) -> Value:
     own, new ones every step, by the program's seed (Philox, Salmon et al., 2011); none is kept for
     the gradient. Raises `OptionError` unless 0 ≤ rate < 1.
     """
-    if not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise OptionError(f"dropout: the rate lies in 0 to below 1, got {rate!r}")
+    rate = dropout_rate("dropout", rate)
     if rate == 0:
         return x
-    attributes = DropoutAttributes(float(rate), next(_streams))
+    attributes = DropoutAttributes(rate, next_stream())
     return apply(Dropout, x, SEED, STEP, attributes=attributes).output
 
 
@@ -335,7 +360,7 @@ def uniform(
     """
     type = tensor_type(shape, dtype)
     least, most = (number_of("uniform", end, type.dtype) for end in (low, high))
-    attributes = UniformAttributes(type.shape, type.dtype.name, least, most, next(_streams))
+    attributes = UniformAttributes(type.shape, type.dtype.name, least, most, next_stream())
     return apply(Uniform, SEED, STEP, attributes=attributes).output
 
 
@@ -351,5 +376,5 @@ def normal(
     """
     type = tensor_type(shape, dtype)
     middle, spread = (number_of("normal", number, type.dtype) for number in (mean, scale))
-    attributes = NormalAttributes(type.shape, type.dtype.name, middle, spread, next(_streams))
+    attributes = NormalAttributes(type.shape, type.dtype.name, middle, spread, next_stream())
     return apply(Normal, SEED, STEP, attributes=attributes).output

@@ -2,6 +2,11 @@
 
 from ops.samples import direct
 
+from graphc.ops.dropped_attention import (
+    DroppedAttention,
+    DroppedAttentionGradient,
+    DroppedAttributes,
+)
 from graphc.ops.fused_attention import Attention, AttentionAttributes, AttentionGradient
 
 FLOAT = "float64"
@@ -20,6 +25,32 @@ TILES = (
 """Several blocks that own rows or columns; rows that are no whole packs; rows of the most elements
 on tensor cores."""
 BACK = ((1, 2, 37, 40), QUERIES, KEYS, VALUES, (1, 2, 37, 40), (1, 2, 37))
+
+
+DROPPED = tuple(
+    (DroppedAttributes(0.05, causal, rate=0.3, stream=6), shapes)
+    for causal, shapes in (
+        (True, TILES[0]),
+        (False, ((1, 2, 70, 16), (1, 1, 91, 16), (1, 1, 91, 24))),
+    )
+)
+"""Rows of an even and of an odd number of columns; the latter with keys that heads share."""
+
+
+def both(long, a, shapes):
+    """Rows of attention, and of its gradient."""
+    queries, keys, values = shapes
+    y = (*queries[:3], values[3])
+    counters, ops, name = (), (Attention, AttentionGradient), "attention"
+    if isinstance(a, DroppedAttributes):
+        counters, name = ((2,), ()), "dropped_attention"
+        ops = (DroppedAttention, DroppedAttentionGradient)
+    kinds = ("int64",) * len(counters)
+    forward, back = shapes, (y, queries, keys, values, y, queries[:3])
+    return [
+        long(each, direct(op, a), (*given, *counters), (*(FLOAT,) * len(given), *kinds))
+        for each, op, given in ((name, ops[0], forward), (f"{name}_gradient", ops[1], back))
+    ]
 
 
 def attention_cases(long):
@@ -47,25 +78,8 @@ def attention_cases(long):
             direct(AttentionGradient, CAUSAL),
             (*((1, 1, 66, 8),) * 5, (1, 1, 66)),
         ),
-        *[
-            long(name, direct(op, CAUSAL), shapes)
-            for queries, keys, values in TILES
-            for name, op, shapes in (
-                ("attention", Attention, (queries, keys, values)),
-                (
-                    "attention_gradient",
-                    AttentionGradient,
-                    (
-                        (*queries[:3], values[3]),
-                        queries,
-                        keys,
-                        values,
-                        (*queries[:3], values[3]),
-                        queries[:3],
-                    ),
-                ),
-            )
-        ],
+        *[row for shapes in TILES for row in both(long, CAUSAL, shapes)],
+        *[row for a, shapes in DROPPED for row in both(long, a, shapes)],
         *[
             long(
                 name,

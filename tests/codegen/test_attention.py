@@ -9,7 +9,7 @@ from codegen.on_cpu import Library, aligned, generated
 
 import graphc as g
 
-CASES = [case for case in all_cases() if case.node.op.name.startswith("attention")]
+CASES = [case for case in all_cases() if "attention" in case.node.op.name]
 
 BROKEN_ATTENTION = {
     "no barriers": ("attention", "__syncthreads();", ""),
@@ -80,6 +80,41 @@ def test_broken_attention_on_tensor_cores_is_found(op, right, wrong, tmp_path):
     name = f"{op} long (1, 1, 130, "
     case = next(c for c in CASES if c.name.startswith(name) and "bfloat16 dense" in c.name)
     check_that_it_is_found(case, right, wrong, tmp_path)
+
+
+BROKEN_DROPOUT = {
+    "another element": ("dropped_attention", "u + column, stream", "u + column + 2u, stream"),
+    "another row": ("dropped_attention", "u + row) * ", "u + (row ^ 1u)) * "),
+    "another stream": ("dropped_attention", ", number, unsigned(", ", 0u * number, unsigned("),
+    "another step": ("dropped_attention", "unsigned(step[0])", "0u"),
+    "the other of a pair": ("dropped_attention", "<< (j * 4u + e)", "<< (j * 4u + (e ^ 1u))"),
+    "nothing is dropped": ("dropped_attention", "kept = 0;", "kept = 0; kept = ~0u;"),
+    "gradients of what was dropped": (
+        "dropped_attention_gradient", "(kept >> (j * 4u + e) & 1u ? reach[j][e]",
+        "(true ? reach[j][e]",
+    ),
+    "weights that were dropped": (
+        "dropped_attention_gradient", "(kept >> (j * 4u + e) & 1u ? score[j][e]",
+        "(true ? score[j][e]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [150, 91])
+@pytest.mark.parametrize(("op", "right", "wrong"), BROKEN_DROPOUT.values(), ids=BROKEN_DROPOUT)
+def test_broken_dropout_is_found(op, right, wrong, columns, tmp_path):
+    case = next(
+        c for c in CASES
+        if c.node.op.name == op and "bfloat16 dense" in c.name and " long " in c.name
+        and c.node.named_inputs()["k"].shape[2] == columns
+    )  # fmt: skip
+    check_that_it_is_found(case, right, wrong, tmp_path)
+
+
+def test_dropout_of_another_head_is_found(tmp_path):
+    name = "dropped_attention long (1, 2, 70, 16) bfloat16 dense"
+    case = next(c for c in CASES if c.name == name)
+    check_that_it_is_found(case, "2ull + query_head", "2ull + 0u * query_head", tmp_path)
 
 
 def test_how_operands_lie_changes_no_bit_of_attention(tmp_path):

@@ -64,8 +64,8 @@ def instructions(text):
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_of_the_zoo_keep_to_registers(cuobjdump, name, precision, architecture):
     """None has a stack or spills to local memory, and a block finds registers and shared memory."""
-    options = {"attention": "fused", "drop": 0.0} if name in ("gpt2", "bert", "vit") else {}
-    for each in ({}, options) if options else ({},):
+    fused = {"attention": "fused"} if name in ("gpt2", "bert", "vit") else {}
+    for each in ({}, fused, {**fused, "drop": 0.0}) if fused else ({},):
         plan = g.plan(
             MODELS[name](**each), optimizer=g.optim.Adam(1e-3), reorder=False, device="cuda",
             precision=precision,
@@ -87,14 +87,17 @@ def check_resources(found, architecture):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [75, 80, 90, 100])
+@pytest.mark.parametrize("drop", [0.0, 0.1])
 @pytest.mark.parametrize("widths", [(64, 64), (128, 128), (100, 100), (72, 40)])
-def test_heads_of_all_widths_keep_to_registers(cuobjdump, widths, architecture):
+def test_heads_of_all_widths_keep_to_registers(cuobjdump, widths, drop, architecture):
     """Of those that tensor cores take, on which the oldest device has products of half the length
     and no bfloat16."""
     for dtype in ("float16", *(["bfloat16"] if architecture > 75 else [])):
         q, v = (g.parameter(n, (2, 3, 200, w), dtype) for n, w in zip("qv", widths, strict=True))
-        (dq,) = g.gradient(g.sum(g.attention(q, q, v, causal=True, form="fused")), [q])
-        for name in ("attention", "attention_gradient"):
+        y = g.attention(q, q, v, causal=True, drop=drop, form="fused")
+        (dq,) = g.gradient(g.sum(y), [q])
+        op = "dropped_attention" if drop else "attention"
+        for name in (op, f"{op}_gradient"):
             text = module_text(kernels_of_op(name, dq))
             found = resources(cuobjdump("--dump-resource-usage", text, architecture))
             check_resources(found, architecture)

@@ -1,5 +1,6 @@
 """Transformers with fused attention train like those that keep the weights."""
 
+import functools
 import gc
 import tracemalloc
 
@@ -110,8 +111,55 @@ def test_a_step_allocates_nothing(causal):
     assert peak < 16 * 2**10
 
 
-def test_dropout_is_refused():
-    with pytest.raises(OptionError, match="drop=0"):
-        gpt2(layers=1, attention="fused")
+DROPPING = {**SMALL, "drop": 0.3}
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "native"])
+def test_both_forms_drop_the_same(kernels):
+    """To float64's digits: they draw the same elements in every step."""
+    composed, fused = (
+        g.plan(
+            gpt2(seq_len=9, batch=2, vocab=11, attention=form, **DROPPING),
+            optimizer=g.optim.AdamW(1e-2),
+            kernels=kernels,
+        )
+        for form in ("composed", "fused")
+    )
+    names = [node.op.name for node in fused.graph.nodes]
+    assert names.count("dropped_attention") == names.count("dropped_attention_gradient") == 2
+    (losses, parameters), (own_losses, own_parameters) = (
+        trained(plan) for plan in (composed, fused)
+    )
+    np.testing.assert_allclose(own_losses, losses, rtol=1e-9)
+    for name, array in parameters.items():
+        np.testing.assert_allclose(own_parameters[name], array, rtol=1e-9, atol=1e-9)
+    without = g.plan(gpt2(seq_len=9, batch=2, vocab=11, **SMALL), optimizer=g.optim.AdamW(1e-2))
+    assert abs(trained(without)[0][0] - losses[0]) > 1e-3
+
+
+@pytest.mark.parametrize("recompute", ["sublinear", "mirror"])
+def test_strategies_drop_the_same(recompute):
+    network = functools.partial(gpt2, seq_len=9, batch=2, vocab=11, attention="fused", **DROPPING)
+    plain = g.plan(network(), optimizer=g.optim.AdamW(1e-2))
+    with g.mirror(1):
+        loss = network()
+    other = g.plan(loss, optimizer=g.optim.AdamW(1e-2), recompute=recompute)
+    (losses, parameters), (own_losses, own_parameters) = trained(plain), trained(other, poison=True)
+    assert own_losses == losses
+    for name, array in parameters.items():
+        np.testing.assert_array_equal(own_parameters[name], array)
+
+
+def test_nothing_is_dropped_in_inference():
+    x = g.input("x", (2, 9, 48))
+    y = g.multi_head_attention(x, 2, True, 0.5, form="fused")
+    kept = g.multi_head_attention(x, 2, True, form="fused")
+    program = g.compile(outputs={"y": y, "kept": kept})
+    assert not [node for node in program.graph.nodes if "dropped" in node.op.name]
+    found = program.step(x=np.random.default_rng(0).standard_normal(x.shape).astype(np.float32))
+    np.testing.assert_array_equal(found["y"], found["kept"])
+
+
+def test_forms_are_these():
     with pytest.raises(OptionError, match="composed, fused"):
         gpt2(layers=1, drop=0.0, attention="flash")

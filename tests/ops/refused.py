@@ -63,6 +63,9 @@ RESIZE = {
 }
 MEMBERS = ((), ("",), ("neg",), ("neg(x9)",), ("softmax(x0, axis=0)",), ("neg(x0, value=nan)",))
 
+RATE = (-0.1, 1.0, 1.5, *NOT_FINITE)
+ATTENTION = {"scale": NOT_FINITE, "from_first": (True,)}
+
 REFUSED = {
     "adagrad_update": {"epsilon": DECAY, "weight_decay": DECAY},
     "adam_correction": {"beta1": BETA, "beta2": BETA},
@@ -72,8 +75,8 @@ REFUSED = {
     "adaptive_average_pool2d_gradient": {"extent": EXTENTS},
     "argmax": {**AXIS, "index": INDEX_DTYPE},
     "argmin": {**AXIS, "index": INDEX_DTYPE},
-    "attention": {"scale": NOT_FINITE, "from_first": (True,)},
-    "attention_gradient": {"scale": NOT_FINITE, "from_first": (True,)},
+    "attention": ATTENTION,
+    "attention_gradient": ATTENTION,
     "average_pool2d": POOL,
     "average_pool2d_gradient": {**POOL, "extent": (*EXTENTS, (1, 1), (64, 64))},
     "batch_norm": {"epsilon": EPSILON, "momentum": MOMENTUM},
@@ -95,7 +98,9 @@ REFUSED = {
     "cross_entropy": {"smoothing": PART, "ignored": LABELS},
     "cross_entropy_gradient": {"smoothing": PART, "ignored": LABELS},
     "cumsum": AXIS,
-    "dropout": {"rate": (-0.1, 1.0, 1.5, *NOT_FINITE), "stream": STREAM},
+    "dropout": {"rate": RATE, "stream": STREAM},
+    "dropped_attention": {**ATTENTION, "rate": RATE, "stream": STREAM},
+    "dropped_attention_gradient": {**ATTENTION, "rate": RATE, "stream": STREAM},
     "elu": {"alpha": ABOVE_0},
     "elu_gradient": {"alpha": ABOVE_0},
     "fold_axis": {**UNFOLD, "extent": (*MAP["extent"], 13)},
@@ -228,6 +233,8 @@ ANY_TRUTH = {
     ("argmin", "last"): "as for argmax",
     ("attention", "causal"): "rows see all columns, or those before them",
     ("attention_gradient", "causal"): "as for attention",
+    ("dropped_attention", "causal"): "as for attention",
+    ("dropped_attention_gradient", "causal"): "as for attention",
     ("conv2d_weight_gradient", "wide"): "a product of 16-bit floats may be float32",
     ("cumsum", "exclusive"): "an element's own number is added, or not",
     ("cumsum", "reverse"): "sums may begin at either end",

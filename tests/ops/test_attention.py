@@ -98,7 +98,7 @@ def test_fused_memory_grows_with_the_positions():
     ("options", "match"),
     [
         ({"form": "flash"}, "composed"),
-        ({"form": "fused", "drop": 0.1}, "drop=0"),
+        ({"form": "fused", "drop": 1.0}, "0 to below 1"),
         ({"scale": "large"}, "finite number"),
         ({"scale": float("inf")}, "finite number"),
     ],

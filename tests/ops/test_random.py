@@ -6,7 +6,7 @@ import scipy.stats
 
 import graphc as g
 from graphc.errors import GraphcError, OptionError
-from graphc.ops.random import philox
+from graphc.ops.random import DropoutAttributes, draw_stays, philox
 
 FULL = 0xFFFFFFFF
 KNOWN = [
@@ -26,6 +26,16 @@ def test_known_answers(counter, key, words):
     array = np.array([counter], np.int64).T.repeat(3, axis=1)
     philox(array, key, np.empty((2, 3), np.int64))
     assert array.T.tolist() == [list(words)] * 3
+
+
+def test_blocks_beyond_32_bits_have_a_word_more():
+    """Fused attention numbers the weights of long sequences so far, which no tensor holds."""
+    counter, product = np.empty((4, 3), np.int64), np.empty((2, 3), np.int64)
+    stays, seed = np.empty(12, bool), np.array([3, 4])
+    draw_stays(DropoutAttributes(0.3, 5), 2**32 - 1, seed, np.array(7), counter, product, stays)
+    wanted = np.array([[FULL, 0, 1], [0, 1, 1], [5] * 3, [7] * 3])
+    philox(wanted, (3, 4), product)
+    np.testing.assert_array_equal(stays.reshape(3, 4), wanted.T >= 2**32 * 0.3)
 
 
 X = np.ones((64, 1000), np.float32)

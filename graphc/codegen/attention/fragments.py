@@ -224,15 +224,43 @@ class TensorCoreKernel(AttentionKernel):
     def per_pair(self, body: Sequence[str]) -> str:
         """A loop over the pairs of an owned row and one of the tile that this thread has, as
         `row` and `column`: number e of fragment j, in row e / 2 of the thread's two."""
-        own, other = ("row", "column") if self.owned_axis == "rows" else ("column", "row")
         inner = [
-            f"const Index {own} = base + mine + line + e / 2u * 8u;",
-            f"const Index {other} = at + j * 8u + pair + e % 2u;",
+            *self._place_of_pair(),
             f"const bool seen = all_seen || ({self.seen()});",
             *self.added(),
             *body,
         ]
         return self.per_number(inner)
+
+    def _place_of_pair(self) -> list[str]:
+        own, other = ("row", "column") if self.owned_axis == "rows" else ("column", "row")
+        return [
+            f"const Index {own} = base + mine + line + e / 2u * 8u;",
+            f"const Index {other} = at + j * 8u + pair + e % 2u;",
+        ]
+
+    @property
+    def drawn(self) -> list[str]:
+        """Statements that tell which weights of a tile stay: bit 4j + e of `kept` for number e of
+        fragment j. One block of random words serves both numbers of a pair if it is in one row of
+        an even number of columns."""
+        if not self.drops:
+            return []
+        is_pair = self.owned_axis == "rows" and self.extents["columns"] % 2 == 0
+        step, bits = (2, 3) if is_pair else (1, 1)
+        inner = [*self._place_of_pair(), f"kept |= ({self.stays()} & {bits}u) << (j * 4u + e);"]
+        return [
+            "unsigned kept = 0;",
+            f"#pragma unroll\nfor (unsigned j = 0; j < {self.other_tile // 8}u; ++j)\n"
+            f"    #pragma unroll\n    for (unsigned e = 0; e < 4u; e += {step}u) {{\n"
+            f"{indented(inner, 2)}\n    }}",
+        ]
+
+    def where_it_stays(self, number: str) -> str:
+        """C++ for number e of fragment j, or 0 where dropout has made its weight 0."""
+        if not self.drops:
+            return number
+        return f"(kept >> (j * 4u + e) & 1u ? {number} : {self.number(0.0)})"
 
     def per_number(self, body: Sequence[str]) -> str:
         """A loop over the numbers e of the fragments j of a tile."""

@@ -19,9 +19,14 @@ from graphc.codegen.text.operands import Operand, Places, offset, operand, row_m
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import DType, bool_, float64
+from graphc.ops.fused_attention import TiledAttention
+from graphc.ops.random import least_that_stays
 
 OF_KEYS = ("k", "v", "dk", "dv")
 """Operands whose heads are those of keys."""
+
+COUNTERS = ("seed", "step")
+"""Operands of which every block reads the same: they have no heads."""
 
 Axis = Literal["rows", "columns"]
 """Rows of queries, or columns of scores, which are keys."""
@@ -46,7 +51,8 @@ class AttentionKernel:
         }
         q, k, v = (values[name].shape for name in "qkv")
         self.mask: Value | None = None
-        if len(node.inputs) == len(node.op.inputs):
+        assert isinstance(node.op, TiledAttention)
+        if node.op.has_mask(node):
             self.mask = values["mask"] = node.inputs[-1]
             full = (*q[:3], k[2])
             self.operands["mask"] = operand("mask", self.mask, places[self.mask], full)
@@ -64,6 +70,8 @@ class AttentionKernel:
         self.widths = {"q": q[3], "k": k[3], "v": v[3], "y": v[3], "dy": v[3]}
         self.widths |= {f"d{name}": self.widths[name] for name in "qkv"}
         self.attributes = node.attributes
+        self.drops = "seed" in values
+        """Whether weights go through dropout."""
         self.held: DType = arithmetic_dtype(values["q"].type.dtype)
         self.real = C_TYPES[self.held]
 
@@ -74,9 +82,9 @@ class AttentionKernel:
         self.scratch["along"] = along
 
     @property
-    def masks(self) -> tuple[str, ...]:
-        """The name of the mask, if there is one."""
-        return () if self.mask is None else ("mask",)
+    def optional(self) -> tuple[str, ...]:
+        """The names of operands that not every node has."""
+        return (COUNTERS if self.drops else ()) + (() if self.mask is None else ("mask",))
 
     @property
     def adds_mask(self) -> bool:
@@ -128,6 +136,7 @@ class AttentionKernel:
             f"const Index {name}_head = "
             f"{offset(('batch', self._head_of(name)), self.operands[name].strides[:2])};"
             for name in names
+            if name not in COUNTERS
         ]
 
     def _head_of(self, name: str) -> str:
@@ -153,6 +162,22 @@ class AttentionKernel:
         read = f"widen({self.at('mask', 'row', 'column')})"
         return [f"const {self.real} added = seen ? {read} : {self.number(0.0)};"]
 
+    def stays(self) -> str:
+        """C++ for which of the weights stay of the pair of `row` and `column`, and the next one."""
+        rows, columns = self.extents["rows"], self.extents["columns"]
+        line = f"(batch * {self.heads[1]}ull + {self._head_of('q')}) * {rows}u + row"
+        least = least_that_stays(self.attributes.rate)
+        return f"stays(({line}) * {columns}u + column, stream, {least}u)"
+
+    @property
+    def factor_of_kept(self) -> float:
+        """By what weights are multiplied that dropout leaves."""
+        return 1 / (1 - self.attributes.rate) if self.drops else 1.0
+
+    def raised(self, number: str) -> str:
+        """C++ for a number times that factor."""
+        return f"{number} * {self.number(self.factor_of_kept)}" if self.drops else number
+
     def launch(
         self,
         inputs: Sequence[str],
@@ -167,8 +192,10 @@ class AttentionKernel:
         meets; `first` stands in front of each loop over tiles, `before` and `after` around all."""
         own_tiles = -(-self.owned // self.owned_tile)
         names = [*inputs, *outputs]
+        drawn = "{unsigned(seed[0]), unsigned(seed[1]), number, unsigned(step[0])}"
         body = [
             *shared,
+            *([f"const Stream stream = {drawn};"] if self.drops else []),
             f"const Index base = blockIdx.x % {own_tiles}u * {self.owned_tile}u;",
             f"const Index batch = blockIdx.x / {own_tiles}u / {self.blocks_of[1]}u;",
             f"const Index head = blockIdx.x / {own_tiles}u % {self.blocks_of[1]}u;",
@@ -178,13 +205,16 @@ class AttentionKernel:
         read = [self.operands[name] for name in inputs]
         written = [self.operands[name] for name in outputs]
         spans = [(self._shape_of(o), o) for o in (*read, *written)]
+        given = parameters(read, written) + (", unsigned number" if self.drops else "")
         text = (
-            f'extern "C" __global__ void {ENTRY}({parameters(read, written)}) {{\n'
+            f'extern "C" __global__ void {ENTRY}({given}) {{\n'
             f"    using Index = {widest_index(spans)};\n{indented(body, 1)}\n}}\n"
         )
         arguments: tuple[Argument, ...] = tuple(
             self.scratch.get(o.name) or self.values[o.name] for o in (*read, *written)
         )
+        if self.drops:
+            arguments += (self.attributes.stream,)
         grid = own_tiles * self.blocks_of[0] * self.blocks_of[1]
         return Launch(named("attention", text), arguments, grid, self.block)
 

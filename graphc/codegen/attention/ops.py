@@ -10,6 +10,9 @@ over the keys met so far. A tile that raises the peak first shrinks both sums by
 (Milakov and Gimelshein, 2018; Dao et al., 2022). At the end y = result / total, and
 stats = peak + log(total) is all that the gradient needs of the row's weights.
 
+Where weights go through dropout, which of them stay is drawn again wherever a tile of weights is
+computed. Those that do not count in `total`, but not in `result`.
+
 A mask hides scores, or is added to them. A row from which everything is hidden has a sum of 0, for
 which 1 is taken: y is 0, and so are the gradients' weights.
 
@@ -33,14 +36,14 @@ from graphc.ir.graph import Node
 from graphc.ir.types import TensorType
 
 
-@kernels_of("attention")
+@kernels_of("attention", "dropped_attention")
 def _attention(node: Node, places: Places) -> NodeCalls:
     """One launch."""
     kernels = tensor_cores if tensor_cores.take(node) else plain
     return NodeCalls((kernels.attention(node, places),))
 
 
-@kernels_of("attention_gradient")
+@kernels_of("attention_gradient", "dropped_attention_gradient")
 def _attention_gradient(node: Node, places: Places) -> NodeCalls:
     """Three launches: the sums of dy · y along rows, then dk and dv, then dq."""
     kernels = tensor_cores if tensor_cores.take(node) else plain

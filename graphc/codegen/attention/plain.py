@@ -51,6 +51,10 @@ class PlainKernel(AttentionKernel):
         scaled = f"score[i] * {self.number(self.attributes.scale)}"
         return f"({scaled} + added)" if self.adds_mask else scaled
 
+    def where_it_stays(self, number: str) -> str:
+        """C++ for a number of a pair, or 0 where dropout has made its weight 0."""
+        return f"({self.stays()} & 1u ? {number} : {self.number(0.0)})" if self.drops else number
+
     def parts(self, name: str) -> int:
         """How many elements of a row of an operand one lane takes, with those behind its end."""
         return -(-self.widths[name] // self.chunk) * (self.chunk // WARP)
@@ -171,7 +175,7 @@ def attention(node: Node, places: Places) -> Launch:
         kernel.sums("result", "weights", "v"),
     ]
     after = [_divided(kernel), kernel.stored("y", "result")]
-    read = ("q", "k", "v", *kernel.masks)
+    read = ("q", "k", "v", *kernel.optional)
     return kernel.launch(read, ("y", "stats"), kernel.tiles("weights"), before, [], each, after)
 
 
@@ -189,7 +193,7 @@ def _corrected(kernel: PlainKernel) -> list[str]:
         f"const {real} kept = {exp}(peak[i] - highest);",
         "total[i] = total[i] * kept + across_row<Sum, WARP>(weight);",
         "peak[i] = highest;",
-        "weights[mine + i][lane] = weight;",
+        f"weights[mine + i][lane] = {kernel.where_it_stays('weight')};",
         f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] *= kept;",
     ]
 
@@ -197,9 +201,10 @@ def _corrected(kernel: PlainKernel) -> list[str]:
 def _divided(kernel: PlainKernel) -> str:
     """A loop that divides the owned rows by their sums, and stores the logarithms of these."""
     parts, log = kernel.parts("y"), f"log{kernel.suffix}"
+    share = f"{kernel.raised('result[i][t]')} / total[i]"
     body = [
         *kernel.unseen_rows,
-        f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] /= total[i];",
+        f"#pragma unroll\nfor (unsigned t = 0; t < {parts}u; ++t) result[i][t] = {share};",
         "const Index row = base + mine + i;",
         f"if (lane == 0 && row < {kernel.owned}u)",
         f"    {kernel.at('stats', 'row')} = peak[i] + {log}(total[i]);",
@@ -212,11 +217,12 @@ def _slope(kernel: PlainKernel, store: Sequence[str]) -> str:
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
     stats, along = (f"widen({kernel.at(name, 'row')})" for name in ("stats", "along"))
     weight = f"exp{kernel.suffix}({kernel.score} - {stats})"
+    reach = kernel.where_it_stays(kernel.raised("reach[i]"))
     return kernel.per_owned(
         [
             f"const {kernel.real} weight = seen ? {weight} : {zero};",
             f"const {kernel.real} slope =",
-            f"    seen ? weight * (reach[i] - {along}) * {scale} : {zero};",
+            f"    seen ? weight * ({reach} - {along}) * {scale} : {zero};",
             *store,
         ]
     )
@@ -230,7 +236,8 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
         f"{kernel.real} dk_sum[{OWNED}][{kernel.parts('k')}] = {{}};",
         f"{kernel.real} dv_sum[{OWNED}][{kernel.parts('v')}] = {{}};",
     ]
-    store = ["weights[mine + i][lane] = weight;", "slopes[mine + i][lane] = slope;"]
+    weight = kernel.where_it_stays(kernel.raised("weight"))
+    store = [f"weights[mine + i][lane] = {weight};", "slopes[mine + i][lane] = slope;"]
     each = [
         kernel.dots("score", "k", "q"),
         kernel.dots("reach", "v", "dy"),
@@ -239,7 +246,7 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
         kernel.sums("dk_sum", "slopes", "q"),
     ]
     after = [kernel.stored("dk", "dk_sum"), kernel.stored("dv", "dv_sum")]
-    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.optional)
     tiles = kernel.tiles("weights", "slopes")
     return kernel.launch(inputs, ("dk", "dv"), tiles, before, [], each, after)
 
@@ -256,5 +263,5 @@ def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
         kernel.sums("dq_sum", "slopes", "k"),
     ]
     after = [kernel.stored("dq", "dq_sum")]
-    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.optional)
     return kernel.launch(inputs, ("dq",), kernel.tiles("slopes"), before, [], each, after)

@@ -43,6 +43,8 @@ def attention(node: Node, places: Places) -> Launch:
         f"score[j][e] = {kernel.weight('score[j][e] - highest[e / 2u]')};",
         "total[e / 2u] += score[j][e];",
     ]
+    if kernel.drops:
+        weighed.append(f"score[j][e] = {kernel.where_it_stays('score[j][e]')};")
     each = [
         *kernel.next(),
         kernel.dots("score", "q", "k"),
@@ -50,12 +52,13 @@ def attention(node: Node, places: Places) -> Launch:
         "float highest[2] = {peak[0], peak[1]};",
         kernel.per_pair([f"score[j][e] = seen ? {kernel.power} : {kernel.lowest};", highest]),
         f"#pragma unroll\nfor (unsigned i = 0; i < 2u; ++i) {{\n{indented(raised, 1)}\n}}",
+        *kernel.drawn,
         kernel.per_number(weighed),
         kernel.sums("result", "score", "v"),
         *kernel.done,
     ]
     after = [_divided(kernel), kernel.stored("y", "result")]
-    read = ("q", "k", "v", *kernel.masks)
+    read = ("q", "k", "v", *kernel.optional)
     return kernel.launch(read, ("y", "stats"), kernel.tiles, before, kernel.first(), each, after)
 
 
@@ -65,7 +68,7 @@ def _divided(kernel: TensorCoreKernel) -> str:
     body = [
         "total[i] = across_quad<Sum>(total[i]);",
         *kernel.unseen_rows,
-        f"const float share = {kernel.number(1.0)} / total[i];",
+        f"const float share = {kernel.number(kernel.factor_of_kept)} / total[i];",
         f"#pragma unroll\nfor (unsigned t = 0; t < {kernel.wide['y'] // 8}u; ++t)\n"
         "    result[t][2u * i] *= share, result[t][2u * i + 1u] *= share;",
         "const Index row = base + mine + line + i * 8u;",
@@ -81,12 +84,16 @@ def _slopes(kernel: TensorCoreKernel, stats: str, along: str) -> str:
     zero, scale = kernel.number(0.0), kernel.number(kernel.attributes.scale)
     below = stats if kernel.adds_mask else f"{stats} * {kernel.unit}"
     weight = kernel.weight(f"{kernel.power} - {below}")
-    return kernel.per_pair(
-        [
-            f"score[j][e] = seen ? {weight} : {zero};",
-            f"reach[j][e] = seen ? score[j][e] * (reach[j][e] - {along}) * {scale} : {zero};",
-        ]
+    reach, kept = (
+        kernel.where_it_stays(kernel.raised(f"{name}[j][e]")) for name in ("reach", "score")
     )
+    body = [
+        f"score[j][e] = seen ? {weight} : {zero};",
+        f"reach[j][e] = seen ? score[j][e] * ({reach} - {along}) * {scale} : {zero};",
+    ]
+    if kernel.drops:
+        body.append(f"score[j][e] = {kept};")
+    return "\n".join([*kernel.drawn, kernel.per_pair(body)])
 
 
 def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
@@ -111,7 +118,7 @@ def key_gradients(node: Node, places: Places, along: Scratch) -> Launch:
         *kernel.done,
     ]
     after = [kernel.stored("dk", "dk_sum"), kernel.stored("dv", "dv_sum")]
-    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.optional)
     return kernel.launch(inputs, ("dk", "dv"), tiles, before, kernel.first(numbers), each, after)
 
 
@@ -141,6 +148,6 @@ def query_gradient(node: Node, places: Places, along: Scratch) -> Launch:
         kernel.sums("dq_sum", "reach", "k"),
         *kernel.done,
     ]
-    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.masks)
+    inputs = ("dy", "q", "k", "v", "stats", "along", *kernel.optional)
     after = [kernel.stored("dq", "dq_sum")]
     return kernel.launch(inputs, ("dq",), kernel.tiles, before, kernel.first(), each, after)

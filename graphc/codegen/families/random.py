@@ -12,7 +12,7 @@ from graphc.codegen.text.operands import Operand, Places, index_type
 from graphc.codegen.text.scalar import C_TYPES, arithmetic_dtype, literal
 from graphc.ir.graph import Node
 from graphc.ir.types import DType, float32
-from graphc.ops.random import Noise, Normal
+from graphc.ops.random import Noise, Normal, least_that_stays
 
 WORDS = 4
 """Random words of one block."""
@@ -43,7 +43,7 @@ def _dropout(node: Node, places: Places) -> NodeCalls:
     reading, writing = Access(source, at, width), Access(target, at, width)
     kept = f"{reading.read()} * {literal(1 / (1 - rate), held)}"
     lane = [
-        f"const bool stays = words[lane] >> 8 >= {math.ceil(rate * 2**24)}u;",
+        f"const bool stays = words[lane] >> 8 >= {least_that_stays(rate)}u;",
         f"narrow(stays ? {kept} : {literal(0.0, held)}, {writing.target()});",
     ]
     around = [reading.load(), writing.open()]

@@ -240,3 +240,20 @@ __device__ inline void philox(unsigned (&words)[4], unsigned key0, unsigned key1
         key1 += 0xBB67AE85u;
     }
 }
+
+// Where random numbers come from: a program's seed, the number of a stream, and of a step.
+struct Stream {
+    unsigned key0, key1, number, step;
+};
+
+// Whether an element stays, by its number: 24 random bits are no number below `least`. Of an even
+// number also whether the next one stays: bits 0 and 1.
+__device__ inline unsigned stays(unsigned long long place, Stream from, unsigned least) {
+    const unsigned long long block = place / 4u;
+    unsigned words[4] = {unsigned(block), unsigned(block >> 32), from.number, from.step};
+    philox(words, from.key0, from.key1);
+    // The index of an array in registers is a constant.
+    const unsigned even = place & 2u ? words[2] : words[0], odd = place & 2u ? words[3] : words[1];
+    const unsigned first = place & 1u ? odd : even;
+    return unsigned(first >> 8 >= least) | unsigned(odd >> 8 >= least) << 1;
+}

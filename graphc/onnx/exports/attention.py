@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 
 from graphc.ir.graph import Node
 from graphc.ir.types import DType, bool_
 from graphc.onnx.emission import Emission, exports
+from graphc.onnx.exports.norms import dropped
 from graphc.onnx.exports.products import turned
 
 
@@ -24,7 +27,28 @@ def _masked_softmax(node: Node, on: Emission, x: str, mask: str) -> str:
 
 @exports("attention")
 def _attention(node: Node, on: Emission, q: str, k: str, v: str, *mask: str) -> list[str | None]:
-    a, (left, right, values, *masks) = node.attributes, node.inputs
+    return _attended(node, on, (q, k, v), mask, lambda weights: weights)
+
+
+@exports("dropped_attention")
+def _dropped_attention(
+    node: Node, on: Emission, q: str, k: str, v: str, seed: str, step: str, *mask: str
+) -> list[str | None]:
+    a = node.attributes
+    return _attended(
+        node, on, (q, k, v), mask, lambda weights: dropped(on, weights, a.rate, a.stream)
+    )
+
+
+def _attended(
+    node: Node,
+    on: Emission,
+    operands: tuple[str, str, str],
+    mask: tuple[str, ...],
+    drop: Callable[[str], str],
+) -> list[str | None]:
+    a, (q, k, v), (left, right, values) = node.attributes, operands, node.inputs[:3]
+    masks = node.inputs[-1:] if mask else ()
     (batch, heads, rows, width), columns, dtype = left.shape, right.shape[2], left.type.dtype
     shared = heads // right.shape[1]
     if shared > 1:  # heads of q that one of k serves lie along an axis of their own
@@ -37,7 +61,7 @@ def _attention(node: Node, on: Emission, q: str, k: str, v: str, *mask: str) -> 
     if a.causal:
         past = 0 if a.from_first else columns - rows
         scores = _later_hidden(on, scores, rows, columns, past, dtype)
-    weights = _weights(on, scores, mask, masks[0].type.dtype if masks else bool_, dtype)
+    weights = drop(_weights(on, scores, mask, masks[0].type.dtype if masks else bool_, dtype))
     if shared > 1:
         weights = on("Reshape", weights, on.integers(batch, -1, shared, rows, columns))
     y = on("MatMul", weights, v)

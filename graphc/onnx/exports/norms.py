@@ -77,6 +77,9 @@ def _batch_norm(node: Node, on: Emission, *operands: str) -> Emitted:
 
 @exports("dropout")
 def _dropout(node: Node, on: Emission, x: str, seed: str, step: str) -> str:
-    a = node.attributes
-    mode = on.truth(on.training)
-    return on("Dropout", x, on.number(a.rate, float32), mode, seed=a.stream)
+    return dropped(on, x, node.attributes.rate, node.attributes.stream)
+
+
+def dropped(on: Emission, x: str, rate: float, stream: int) -> str:
+    """Dropout, in a file for training."""
+    return on("Dropout", x, on.number(rate, float32), on.truth(on.training), seed=stream)

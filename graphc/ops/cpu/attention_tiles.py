@@ -8,7 +8,7 @@ each tile again, from the logarithms of the rows' sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,12 +35,37 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Dropping:
+    """Which weights become 0; the others are multiplied by a factor.
+
+    `draw(first, dropped)` says it of elements from the number `first` on among all weights, which
+    are of `shape`, (batch, heads, rows, columns). `room` is for a tile of bools.
+    """
+
+    draw: Callable[[int, Array], None]
+    factor: float
+    shape: tuple[int, ...]
+    room: Array
+
+    def of(self, head: tuple[int, ...], block: Block) -> Array:
+        """Which weights of a block are dropped."""
+        _, heads, rows, columns = self.shape
+        count = block.last - block.first
+        dropped = self.room.reshape(-1)[: count * columns]
+        number = head[0] * heads + head[1]
+        self.draw((number * rows + block.first) * columns, dropped)
+        whole: Array = dropped.reshape(count, columns)
+        return whole[:, : block.seen]
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
     """What rows see of columns, and by which factor scores are multiplied.
 
     Row i sees columns up to i + `shift`, or all where that is None; of these the ones that a `mask`
     of bools holds for, (batch, heads, rows, columns). A mask of floats is added to the scores.
-    `hidden` is room for a tile of bools, `met` for a number a row of a tile.
+    `hidden` is room for a tile of bools, `met` for a number a row of a tile. Weights are dropped
+    where a `dropping` says so.
     """
 
     scale: float
@@ -48,6 +73,7 @@ class Sight:
     mask: Array | None = None
     hidden: Array | None = None
     met: Array | None = None
+    dropping: Dropping | None = None
 
     def blocks(self, rows: int, columns: int) -> Iterator[Block]:
         """All query rows in order."""
@@ -74,6 +100,16 @@ class Sight:
         if self.shift is not None:
             for row in range(block.first, block.last):
                 scores[row - block.first, max(0, row + self.shift + 1) :] = -np.inf
+
+    def dropped(self, head: tuple[int, ...], block: Block) -> Array | None:
+        """Which weights of a block are dropped, where any are."""
+        return None if self.dropping is None else self.dropping.of(head, block)
+
+    def drop(self, dropped: Array | None, numbers: Array) -> None:
+        """Drop weights of a block, or the gradients of what is left of them."""
+        if self.dropping is not None and dropped is not None:
+            np.multiply(numbers, self.dropping.factor, out=numbers)
+            np.copyto(numbers, 0, where=dropped)
 
 
 def attend(
@@ -103,6 +139,7 @@ def attend(
                 np.multiply(logarithms, met, out=logarithms)
                 np.maximum(sums, 1, out=sums)
             np.divide(scores, sums, out=scores)
+            sight.drop(sight.dropped(head, block), scores)
             np.matmul(scores, v[own][seen], out=y[head][part])
             np.log(sums, out=sums)
             np.add(logarithms, sums, out=logarithms)
@@ -139,13 +176,16 @@ def attend_back(
             sight.scores(head, block, q_part, k[own][seen], weights)
             np.subtract(weights, stats[head][part, np.newaxis], out=weights)
             np.exp(weights, out=weights)
-            _add_product(weights.T, dy_part, dv[own][seen], product)
             np.multiply(dy_part, y[head][part], out=products)
             np.add.reduce(products, 1, out=row_sums, keepdims=True)
             np.matmul(dy_part, v[own][seen].T, out=slopes)
+            dropped = sight.dropped(head, block)
+            sight.drop(dropped, slopes)
             np.subtract(slopes, row_sums, out=slopes)
             np.multiply(slopes, weights, out=slopes)
             np.multiply(slopes, sight.scale, out=slopes)
+            sight.drop(dropped, weights)
+            _add_product(weights.T, dy_part, dv[own][seen], product)
             _add_product(slopes.T, q_part, dk[own][seen], product)
             np.matmul(slopes, k[own][seen], out=dq[head][part])
 

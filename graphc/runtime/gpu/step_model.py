@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphc.codegen.attention import tensor_cores
-from graphc.codegen.cudnn_request import ATTENTION, ConvolutionRequest, Request
+from graphc.codegen.cudnn_request import ConvolutionRequest, Request
 from graphc.codegen.products.gemm import COMPUTE_32F_FAST_TF32
 from graphc.codegen.workspace import gpu_workspace
 from graphc.ir.device import Device
 from graphc.ir.graph import Node
 from graphc.ir.types import ROW_BYTES, DType
+from graphc.ops.fused_attention import TiledAttention
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import (
     BoundGemm,
@@ -161,8 +162,8 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
     is_alone = len(kernels) == len(work.calls)  # else the flops are those of a library's calls
     flops: float = sum(n.op.cost(n).flops for n in work.nodes) if is_alone else 0
     rate = device.flops_per_second * PLAIN_PART
-    if node.op.name in ATTENTION:
-        flops *= OWN_PRODUCTS if node.op.name == "attention_gradient" else 1
+    if isinstance(node.op, TiledAttention):
+        flops *= OWN_PRODUCTS if "dq" in node.op.outputs else 1
         if tensor_cores.take(node):
             rate = device.product_rate(node.inputs[0].type.dtype) * OWN_ATTENTION_PART
     computing = flops / rate
@@ -181,7 +182,7 @@ def moved_bytes(work: Work, sizes: Mapping[int, int]) -> int:
 def _kind(node: Node, otherwise: str) -> str:
     if node.op.convolves:
         return "convolutions"
-    return "attention" if node.op.name in ATTENTION else otherwise
+    return "attention" if isinstance(node.op, TiledAttention) else otherwise
 
 
 def _product_seconds(call: BoundGemm, device: Device) -> float:

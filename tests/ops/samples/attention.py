@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+from ops.samples.norm import dropped
 from ops.samples.sample import M, Sample, direct
 from scipy.special import log_softmax, softmax
 
 import graphc as g
-from graphc.ops import fused_attention, shape
+from graphc.ops import shape
 from graphc.ops import softmax as softmax_ops
+from graphc.ops.dropped_attention import (
+    DroppedAttention,
+    DroppedAttentionGradient,
+    DroppedAttributes,
+)
+from graphc.ops.fused_attention import Attention, AttentionAttributes, AttentionGradient
 
 AXIS0, AXIS1 = shape.AxisAttributes(0), shape.AxisAttributes(1)
 
@@ -24,10 +31,11 @@ def causal_softmax(x):
     return softmax(np.where(later, -np.inf, x), -1)
 
 
-def attended(scores_of):
+def attended(scores_of, drops):
     """y and the logarithms of the sums, by the formula; rows that see nothing are 0."""
 
-    def reference(q, k, v, *mask):
+    def reference(q, k, v, *rest):
+        counters, mask = rest[: 2 * drops], rest[2 * drops :]
         k, v = shared_by(q, k), shared_by(q, v)
         scores = scores_of(q, k, *mask)
         lowest = np.finfo(scores.dtype).min
@@ -35,7 +43,8 @@ def attended(scores_of):
         weights = np.exp(scores - peak)
         total = weights.sum(-1, keepdims=True)
         stats = np.where(total > 0, peak + np.log(np.maximum(total, 1)), 0)
-        return weights / np.maximum(total, 1) @ v, stats[..., 0]
+        weights = weights / np.maximum(total, 1)
+        return (dropped(weights, *counters) if drops else weights) @ v, stats[..., 0]
 
     return reference
 
@@ -56,13 +65,17 @@ def attention_scores(causal, from_first):
     return scores_of
 
 
-def attended_back(scores_of):
+def attended_back(scores_of, drops):
     """What y and stats say is taken as given, whatever softmax would say."""
 
-    def reference(dy, q, k, v, y, stats, *mask):
+    def reference(dy, q, k, v, y, stats, *rest):
+        counters, mask = rest[: 2 * drops], rest[2 * drops :]
         wide_k, wide_v = shared_by(q, k), shared_by(q, v)
         weights = np.exp(scores_of(q, wide_k, *mask) - stats[..., None])
-        slopes = weights * (dy @ wide_v.swapaxes(-1, -2) - (dy * y).sum(-1, keepdims=True)) * 0.75
+        reach = dy @ wide_v.swapaxes(-1, -2)
+        reach = dropped(reach, *counters) if drops else reach
+        slopes = weights * (reach - (dy * y).sum(-1, keepdims=True)) * 0.75
+        weights = dropped(weights, *counters) if drops else weights
         sums = (slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ dy)
         parts = (k.shape[1], q.shape[1] // k.shape[1])
         dk, dv = (s.reshape(s.shape[0], *parts, *s.shape[2:]).sum(2) for s in sums)
@@ -72,26 +85,35 @@ def attended_back(scores_of):
 
 
 def attention_samples(
-    label, batch, rows, columns, width, values, causal=False, from_first=False, keys=0, mask=()
-):
+    label, batch, rows, columns, width, values, causal=False, from_first=False, keys=0, mask=(),
+    drops=False,
+):  # fmt: skip
     """Attention of these extents, and its gradient as an op of its own; `mask` is a shape and a
     dtype."""
-    a = fused_attention.AttentionAttributes(0.75, causal, from_first)
+    given, ops, name = (0.75, causal, from_first), (Attention, AttentionGradient), "attention"
+    a = AttentionAttributes(*given)
+    if drops:
+        a = DroppedAttributes(*given, rate=0.25, stream=0)
+        ops, name = (DroppedAttention, DroppedAttentionGradient), "dropped_attention"
     shared = (batch[0], keys or batch[1])
     q, k, v = (*batch, rows, width), (*shared, columns, width), (*shared, columns, values)
     y = (*batch, rows, values)
-    reads = {"dy", "q", "k", "v", "y", "stats", "mask"}
-    shapes, dtypes = ((mask[0],), (mask[1],)) if mask else ((), ())
+    counters = {"seed": (2,), "step": ()} if drops else {}
+    reads = {"dy", "q", "k", "v", "y", "stats", "mask", *counters}
+    shapes, dtypes = (*counters.values(),), ("int64",) * len(counters)
+    if mask:
+        shapes, dtypes = (*shapes, mask[0]), (*dtypes, mask[1])
     scores_of = attention_scores(causal, from_first)
     return [
         Sample(
-            "attention", direct(fused_attention.Attention, a), (q, k, v, *shapes),
-            attended(scores_of), dict.fromkeys("qkv", reads),
-            dtypes=(*("float64",) * 3, *dtypes), second_order=False, joint=True, label=label,
+            name, direct(ops[0], a), (q, k, v, *shapes),
+            attended(scores_of, drops), dict.fromkeys("qkv", reads),
+            dtypes=(*("float64",) * 3, *dtypes), int_limit=1000, second_order=False, joint=True,
+            label=label,
         ),
         Sample(
-            "attention_gradient", direct(fused_attention.AttentionGradient, a),
-            (y, q, k, v, y, (*batch, rows), *shapes), attended_back(scores_of),
+            f"{name}_gradient", direct(ops[1], a),
+            (y, q, k, v, y, (*batch, rows), *shapes), attended_back(scores_of, drops),
             dtypes=(*("float64",) * 6, *dtypes), label=label,
         ),
     ]  # fmt: skip
@@ -140,5 +162,13 @@ SAMPLES = [
     *attention_samples(" added", (2, 4), 3, 4, 5, 2, keys=2, mask=((1, 4, 3, 4), "float64")),
     *attention_samples(
         " causal, mask", (2, 2), 4, 5, 2, 3, True, keys=1, mask=((2, 2, 4, 5), "bool")
+    ),
+    *attention_samples("", (2, 3), 4, 5, 5, 2, drops=True),
+    *attention_samples(" causal, even", (1, 2), 5, 6, 3, 3, True, drops=True),
+    *attention_samples(
+        " shared keys, mask", (2, 4), 3, 4, 5, 2, keys=2, mask=((2, 1, 3, 4), "bool"), drops=True
+    ),
+    *attention_samples(
+        " added", (1, 2), 6, 7, 2, 3, True, mask=((1, 2, 6, 7), "float64"), drops=True
     ),
 ]  # fmt: skip

@@ -17,8 +17,8 @@ def small_gpt2(dtype="float64", **options):
     return gpt2(**sizes, dtype=dtype, **options)
 
 
-def fused_gpt2(dtype="float64"):
-    return small_gpt2(dtype, attention="fused", drop=0.0)
+def fused_gpt2(dtype="float64", drop=0.0):
+    return small_gpt2(dtype, attention="fused", drop=drop)
 
 
 def small_mlp(dtype="float64"):

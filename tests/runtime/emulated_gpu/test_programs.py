@@ -71,6 +71,12 @@ CASES = {
     "gpt2, fused attention": (
         fused_gpt2, g.optim.AdamW(1e-2), {"recompute": "sublinear"}, 1e-8
     ),
+    "gpt2, fused attention with dropout": (
+        lambda: fused_gpt2(drop=0.3), g.optim.AdamW(1e-2), {"recompute": "sublinear"}, 1e-8
+    ),
+    "gpt2, fused attention with dropout, bf16": (
+        lambda: fused_gpt2("float32", 0.3), g.optim.SGD(0.5), {"precision": "bf16"}, 1e-2
+    ),
     # Not Adam's: a bias of keys has a gradient of 0 but for rounding, which Adam would make a step.
     "gpt2, fused attention, bf16": (
         lambda: fused_gpt2("float32"), g.optim.SGD(0.5), {"precision": "bf16"}, 1e-2

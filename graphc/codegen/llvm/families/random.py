@@ -42,7 +42,7 @@ from graphc.codegen.text.scalar import arithmetic_dtype
 from graphc.ir.expression import parse
 from graphc.ir.graph import Node
 from graphc.ir.types import DType, float32, float64, int64
-from graphc.ops.random import LOW, MULTIPLIERS, ROUNDS, WEYL, Noise, Normal
+from graphc.ops.random import LOW, MULTIPLIERS, ROUNDS, WEYL, Noise, Normal, least_that_stays
 
 WORDS = 4
 """Random words of one block."""
@@ -139,7 +139,7 @@ def _dropout(node: Node, places: Places) -> NativeCalls:
     x, seed, step = node.inputs
     dtype, rate = x.type.dtype, node.attributes.rate
     given, pieces = _cut(x.type.elements, WORDS * LANES)
-    threshold, factor = math.ceil(rate * 2**24), bits_of(1 / (1 - rate))
+    threshold, factor = least_that_stays(rate), bits_of(1 / (1 - rate))
     kernel = kernel_of("dropout", dtype, lambda builder: _write_dropout(builder, dtype))
     numbers = (node.attributes.stream, threshold, factor, *given)
     call = NativeCall(kernel, (x, seed, step, node.output), numbers, pieces, 8 * x.type.elements)

@@ -1,0 +1,239 @@
+"""Fused attention whose weights go through dropout, and its gradient.
+
+Element (batch, head, row, column) of the weights is dropped as `dropout` would drop it in a tensor
+of all weights (Philox, Salmon et al., 2011), so both forms of attention drop the same. Which ones
+stay is drawn anew in every tile, forward and for the gradient; nothing of it is kept.
+
+With P = softmax(scale · q · kᵀ), M the mask times 1 / (1 - rate) and y = (P ∘ M) · v, the gradient
+of the scores is P ∘ (M ∘ (dy · vᵀ) - Σ dy · y) · scale: the sum along a row is that of fused
+attention without dropout (Dao et al., 2022).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+
+from graphc.ir.attributes import Between, Whole
+from graphc.ir.builder import SEED, STEP, apply
+from graphc.ir.device import Device
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Recorder
+from graphc.ir.types import TensorType, bool_, int64
+from graphc.ops.cpu.attention_tiles import Dropping, tile_shape
+from graphc.ops.fused_attention import (
+    Attention,
+    AttentionAttributes,
+    AttentionGradient,
+    TiledAttention,
+)
+from graphc.ops.random import (
+    LOW,
+    TILE_BLOCKS,
+    DropoutAttributes,
+    RandomOp,
+    check_counters,
+    draw_stays,
+    next_stream,
+)
+
+LANES = 4
+"""Elements of one block of random words."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedAttributes(AttentionAttributes):
+    """Those of attention; the part of the weights that is dropped, and the number of the stream
+    that they are drawn from."""
+
+    rate: Annotated[float, Between(0.0, below=1.0)] = field(kw_only=True)
+    stream: Annotated[int, Whole(0, LOW)] = field(kw_only=True)
+
+
+class DroppingAttention(RandomOp, TiledAttention):
+    """Base: scratch for what is drawn of a tile of weights."""
+
+    attributes = DroppedAttributes
+    needs_contiguous = ("seed",)
+    flops_per_pair = TiledAttention.flops_per_pair + RandomOp.flops_per_element
+
+    def drawing_scratch(self, node: Node) -> tuple[TensorType, ...]:
+        """Counters, products and elements of some blocks, and which weights of a tile are
+        dropped."""
+        q, k, _ = self.operands(node)
+        rows, columns = tile_shape(q.shape[2], k.shape[2])
+        blocks = min(TILE_BLOCKS, rows * columns // LANES + 2)
+        return (
+            TensorType((4, blocks), int64),
+            TensorType((2, blocks), int64),
+            TensorType((LANES * blocks,), bool_),
+            TensorType((rows * columns,), bool_),
+        )
+
+    def dropping(self, node: Node, seed: Array, step: Array, scratch: Sequence[Array]) -> Dropping:
+        """What drops weights in the node's step."""
+        q, k, _ = self.operands(node)
+        rate, (counter, product, stays, room) = node.attributes.rate, scratch
+        drawn = DropoutAttributes(rate, node.attributes.stream)
+        draw = functools.partial(_draw, drawn, seed, step, counter, product, stays)
+        return Dropping(draw, 1 / (1 - rate), (*q.shape[:3], k.shape[2]), room)
+
+
+def _draw(
+    attributes: DropoutAttributes, seed: Array, step: Array,
+    counter: Array, product: Array, stays: Array, first: int, dropped: Array,
+) -> None:  # fmt: skip
+    """Which elements from the number `first` on are dropped."""
+    done = 0
+    while done < dropped.size:
+        block, skipped = divmod(first + done, LANES)
+        draw_stays(attributes, block, seed, step, counter, product, stays)
+        part = dropped[done : done + stays.size - skipped]
+        np.logical_not(stays[skipped : skipped + part.size], out=part)
+        done += part.size
+
+
+class DroppedAttention(DroppingAttention):
+    """y = dropout(softmax(scale · q · kᵀ + mask)) · v, and as stats the logarithm of each row's
+    sum, as `attention` has it."""
+
+    name, outputs = "dropped_attention", ("y", "stats")
+    inputs = ("q", "k", "v", "seed", "step", "*mask")
+    precision = "narrow"
+    strided_axes = Attention.strided_axes
+    instead_of_gradient = Attention.instead_of_gradient
+    products = Attention.products
+
+    def operands(self, node: Node) -> tuple[Value, Value, Value]:
+        q, k, v, *_ = node.inputs
+        return q, k, v
+
+    def infer(
+        self,
+        attributes: DroppedAttributes,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        seed: TensorType,
+        step: TensorType,
+        *mask: TensorType,
+    ) -> tuple[TensorType, TensorType]:
+        check_counters(seed, step)
+        return self.forward_types(attributes, q, k, v, mask)
+
+    def gradient_q(
+        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value,
+        seed: Value, step: Value, mask: tuple[Value, ...],
+    ) -> Value:  # fmt: skip
+        return _gradient(node, dy, q, k, v, y, stats, seed, step, *mask).outputs[0]
+
+    def gradient_k(
+        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value,
+        seed: Value, step: Value, mask: tuple[Value, ...],
+    ) -> Value:  # fmt: skip
+        return _gradient(node, dy, q, k, v, y, stats, seed, step, *mask).outputs[1]
+
+    def gradient_v(
+        self, node: Node, dy: Value, q: Value, k: Value, v: Value, y: Value, stats: Value,
+        seed: Value, step: Value, mask: tuple[Value, ...],
+    ) -> Value:  # fmt: skip
+        return _gradient(node, dy, q, k, v, y, stats, seed, step, *mask).outputs[2]
+
+    def inference(self, node: Node) -> Value:
+        q, k, v, _, _, *mask = node.inputs
+        a = node.attributes
+        kept = AttentionAttributes(a.scale, a.causal, a.from_first)
+        return apply(Attention, q, k, v, *mask, attributes=kept).outputs[0]
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return *self.drawing_scratch(node), *self.forward_scratch(node)
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        q: Array,
+        k: Array,
+        v: Array,
+        seed: Array,
+        step: Array,
+        *mask: Array,
+        y: Array,
+        stats: Array,
+    ) -> None:
+        dropping = self.dropping(node, seed, step, record.scratch[:4])
+        operands = (q, k, v, y, stats)
+        self.record_forward(record, node, operands, mask, record.scratch[4:], dropping)
+
+
+def _gradient(node: Node, *operands: Value) -> Node:
+    """One node for all three gradients: equal nodes are made one."""
+    return apply(DroppedAttentionGradient, *operands, attributes=node.attributes)
+
+
+class DroppedAttentionGradient(DroppingAttention):
+    """dq, dk and dv; the weights are computed again from stats, and dropped again."""
+
+    name, outputs = "dropped_attention_gradient", ("dq", "dk", "dv")
+    inputs = ("dy", "q", "k", "v", "y", "stats", "seed", "step", "*mask")
+    strided_axes = AttentionGradient.strided_axes
+    instead_of_gradient = AttentionGradient.instead_of_gradient
+    products = AttentionGradient.products
+
+    def operands(self, node: Node) -> tuple[Value, Value, Value]:
+        _, q, k, v, *_ = node.inputs
+        return q, k, v
+
+    def infer(
+        self,
+        attributes: DroppedAttributes,
+        dy: TensorType,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        y: TensorType,
+        stats: TensorType,
+        seed: TensorType,
+        step: TensorType,
+        *mask: TensorType,
+    ) -> tuple[TensorType, TensorType, TensorType]:
+        check_counters(seed, step)
+        return self.backward_types(attributes, (dy, q, k, v, y, stats), mask)
+
+    def scratch(self, node: Node, device: Device) -> tuple[TensorType, ...]:
+        return *self.drawing_scratch(node), *self.backward_scratch(node)
+
+    def kernel(
+        self,
+        record: Recorder,
+        node: Node,
+        dy: Array,
+        q: Array,
+        k: Array,
+        v: Array,
+        y: Array,
+        stats: Array,
+        seed: Array,
+        step: Array,
+        *mask: Array,
+        dq: Array,
+        dk: Array,
+        dv: Array,
+    ) -> None:
+        dropping = self.dropping(node, seed, step, record.scratch[:4])
+        operands = (dy, q, k, v, y, stats, dq, dk, dv)
+        self.record_backward(record, node, operands, mask, record.scratch[4:], dropping)
+
+
+def dropped_attention(
+    q: Value, k: Value, v: Value, masks: Sequence[Value], attributes: AttentionAttributes,
+    rate: float,
+) -> Value:  # fmt: skip
+    """y for operands of four axes; each call drops weights of its own."""
+    a = attributes
+    own = DroppedAttributes(a.scale, a.causal, a.from_first, rate=rate, stream=next_stream())
+    return apply(DroppedAttention, q, k, v, SEED, STEP, *masks, attributes=own).outputs[0]
