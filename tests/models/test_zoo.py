@@ -14,11 +14,13 @@ from graphc.models import (
     bert,
     densenet121,
     gpt2,
+    inception_v3,
     lstm,
     mlp,
     mobilenet_v2,
     preact_resnet,
     resnet,
+    two_tower,
     unet,
     vgg16,
     vit,
@@ -49,6 +51,7 @@ PUBLISHED = [
     (vgg16, {}, 138_357_544),
     (densenet121, {}, 7_978_856),
     (mobilenet_v2, {}, 3_504_872),
+    (inception_v3, {}, 23_834_568),  # torchvision's without the auxiliary classifier
     (gpt2, {}, 124_439_808),
     (gpt2, {"size": "medium"}, 354_823_168),
     (bert, {}, 109_514_298),  # with the layers that restore masked tokens
@@ -139,6 +142,9 @@ def test_wrong_sizes():
         (gpt2, {"width": 10, "heads": 3}),
         (bert, {"seq_len": 600}),
         (vit, {"image": 30}),
+        (inception_v3, {"image": 74}),
+        (inception_v3, {"width": 3}),
+        (two_tower, {"layers": 0}),
     ):
         with pytest.raises(OptionError, match=f"{model.__name__}: |the width must"):
             model(**sizes)
@@ -152,6 +158,7 @@ SMALL = {
         **IMAGE, growth=4, blocks=(2, 2, 2), dtype=dtype
     ),
     "gpt2": lambda dtype="float32": gpt2(**TOKENS, dtype=dtype),
+    "inception_v3": lambda dtype="float32": inception_v3(2, 75, 5, 2, dtype=dtype),
     "lstm": lambda dtype="float32": lstm(
         seq_len=3, batch=2, layers=2, hidden=8, inputs=5, classes=7, dtype=dtype
     ),
@@ -164,6 +171,7 @@ SMALL = {
     "resnet common": lambda dtype="float32": resnet(
         units=(1, 1, 1, 1), form="common", **IMAGE, dtype=dtype
     ),
+    "two_tower": lambda dtype="float32": two_tower(4, 2, 6, 9, 3, dtype=dtype),
     "unet": lambda dtype="float32": unet(**IMAGE, width=4, depth=2, dtype=dtype),
     "vgg16": lambda dtype="float32": vgg16(**IMAGE, width=4, hidden=16, dtype=dtype),
     "vit": lambda dtype="float32": vit(
@@ -172,7 +180,7 @@ SMALL = {
 }
 
 
-DEEP = ("densenet121", "mobilenet_v2", "preact_resnet", "resnet", "resnet common")
+DEEP = ("densenet121", "inception_v3", "mobilenet_v2", "preact_resnet", "resnet", "resnet common")
 """Convolutional networks beside resnet, whose passes take longest."""
 
 

@@ -29,9 +29,9 @@ class Scope:
     def conv(self, x, stride=1, padding=0, groups=1):
         return F.conv2d(x, self["weight"], self["bias"], stride, padding, groups=groups)
 
-    def batch_norm(self, x, name="norm"):
+    def batch_norm(self, x, name="norm", epsilon=1e-5):
         norm = self / name
-        return F.batch_norm(x, None, None, norm["scale"], norm["bias"], training=True)
+        return F.batch_norm(x, None, None, norm["scale"], norm["bias"], True, eps=epsilon)
 
     def layer_norm(self, x, name="norm", epsilon=1e-5):
         norm = self / name
@@ -133,6 +133,67 @@ def densenet121(p, feeds, sizes):
             h = F.avg_pool2d(q.conv(F.relu(q.batch_norm(h))), 2)
     output = p / "output"
     return output.linear(F.relu(output.batch_norm(h)).mean((2, 3)))
+
+
+def inception_v3(p, feeds, sizes):
+    def conv(p, x, stride=1, padding=0):
+        return F.relu(p.batch_norm(p.conv(x, stride, padding), epsilon=1e-3))
+
+    def chain(p, x, *layers):
+        """Convolutions by name, with stride and padding."""
+        for name, *given in layers:
+            x = conv(p / name, x, *given)
+        return x
+
+    def pooled(p, x):
+        return conv(p / "pool", F.avg_pool2d(x, 3, 1, 1))
+
+    def bands(name, count, first):
+        padding = [(0, 3), (3, 0)] if first else [(3, 0), (0, 3)]
+        return [(f"{name}{i + 1}", 1, padding[i % 2]) for i in range(count)]
+
+    def cross(p, x):
+        return [conv(p / "row", x, 1, (0, 1)), conv(p / "column", x, 1, (1, 0))]
+
+    h = chain(p / "stem", feeds["x"], ("a", 2), ("b",), ("c", 1, 1))
+    h = chain(p / "stem", F.max_pool2d(h, 3, 2), ("d",), ("e",))
+    h = F.max_pool2d(h, 3, 2)
+    for number in (1, 2, 3):
+        q = p / f"block{number}"
+        five = chain(q, h, ("five0",), ("five1", 1, 2))
+        three = chain(q, h, ("three0",), ("three1", 1, 1), ("three2", 1, 1))
+        h = torch.cat([conv(q / "one", h), five, three, pooled(q, h)], 1)
+    q = p / "reduction1"
+    three = chain(q, h, ("three0",), ("three1", 1, 1), ("three2", 2))
+    h = torch.cat([conv(q / "one", h, 2), three, F.max_pool2d(h, 3, 2)], 1)
+    for number in (4, 5, 6, 7):
+        q = p / f"block{number}"
+        once = chain(q, h, ("once0",), *bands("once", 2, True))
+        twice = chain(q, h, ("twice0",), *bands("twice", 4, False))
+        h = torch.cat([conv(q / "one", h), once, twice, pooled(q, h)], 1)
+    q = p / "reduction2"
+    three = chain(q, h, ("three0",), ("three1", 2))
+    seven = chain(q, h, ("seven0",), *bands("seven", 2, True), ("seven3", 2))
+    h = torch.cat([three, seven, F.max_pool2d(h, 3, 2)], 1)
+    for number in (8, 9):
+        q = p / f"block{number}"
+        three = torch.cat(cross(q / "three1", conv(q / "three0", h)), 1)
+        twice = chain(q, h, ("twice0",), ("twice1", 1, 1))
+        twice = torch.cat(cross(q / "twice2", twice), 1)
+        h = torch.cat([conv(q / "one", h), three, twice, pooled(q, h)], 1)
+    return (p / "output").linear(h.mean((2, 3)))
+
+
+def two_tower(p, feeds, sizes):
+    towers = []
+    for name in ("queries", "items"):
+        h = (p / name)["table"][feeds[name].long()].mean(1)
+        for layer in range(sizes["layers"]):
+            h = (p / name / f"layer{layer}").linear(h)
+            h = F.relu(h) if layer < sizes["layers"] - 1 else h
+        towers.append(h)
+    query, item = towers
+    return query @ item.T
 
 
 def mobilenet_v2(p, feeds, sizes):
@@ -253,6 +314,14 @@ def vector_feeds(sizes):
     return {"x": x, "labels": classes(sizes)}
 
 
+def word_feeds(sizes):
+    shape = (sizes["batch"], sizes["words"])
+    return {
+        name: RNG.integers(0, sizes["rows"], shape).astype(np.int32)
+        for name in ("queries", "items")
+    }
+
+
 IMAGE = {"batch": 3, "image": 32, "classes": 5}
 RESIDUAL = {"units": (2, 1, 1, 1), "batch": 2, "image": 40, "classes": 5}
 TOKENS = {"layers": 2, "width": 12, "heads": 3, "seq_len": 7, "batch": 2, "vocab": 11}
@@ -270,6 +339,16 @@ CASES = {
     "vgg16": (vgg16, image_feeds, {"width": 8, "hidden": 16, "drop": 0.0, **IMAGE}),
     "densenet121": (densenet121, image_feeds, {"growth": 4, "blocks": (2, 3, 2), **IMAGE}),
     "mobilenet_v2": (mobilenet_v2, image_feeds, {"width": 0.25, "drop": 0.0, **IMAGE}),
+    "inception_v3": (
+        inception_v3,
+        image_feeds,
+        {"width": 2, "drop": 0.0, **IMAGE, "image": 75},
+    ),
+    "two_tower": (
+        two_tower,
+        word_feeds,
+        {"batch": 5, "layers": 3, "width": 6, "rows": 9, "words": 3},
+    ),
     "unet": (unet, pixel_feeds, {"width": 4, "depth": 2, "channels": 2, **IMAGE}),
     "gpt2": (gpt2, token_feeds, {**TOKENS, "positions": 9, "drop": 0.0}),
     "bert": (bert, masked_feeds, {**TOKENS, "positions": 9, "masked": 3, "drop": 0.0}),
@@ -293,7 +372,8 @@ def test_gradients(name):
 
     def peer(parameters):
         logits = network(Scope(parameters), tensors, sizes)
-        labels = tensors["labels"].long().flatten()
+        # Towers find the item of each query, which is that of the same number.
+        labels = tensors.get("labels", torch.arange(sizes["batch"])).long().flatten()
         return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels)
 
     compare(MODELS[name.split()[0]](**sizes, dtype="float64"), peer, feeds)
