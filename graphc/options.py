@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
-from graphc.errors import OptionError
+from graphc.errors import OptionError, whole_number
 from graphc.ir.device import (
     ALIGNMENT,
     DEVICES,
@@ -40,6 +40,9 @@ from graphc.plans.memory_plan import (
 )
 from graphc.step_options import NetworkOptions, StepOptions, true_false_or_none
 from graphc.target import Target, target_of
+
+MOST_STREAMS = 64
+"""Every stream takes some memory of the driver's, and every pair of them events."""
 
 AUTO = "auto"
 """The name of a device that is the GPU of this machine, or else its CPU."""
@@ -105,6 +108,19 @@ class PlacementOptions(Options):
         flag=Flag(
             "groups of elementwise nodes as one kernel each (default: unless kernels are NumPy's)",
             action=argparse.BooleanOptionalAction,
+        ),
+    )
+    streams: int = option(
+        1,
+        "Nodes run on so many streams, side by side where none writes what another one touches. "
+        "Values that may then be alive together lie apart as far as ``budget`` has room; without "
+        "a budget the arena takes no more bytes than on one stream.",
+        check=partial(whole_number, most=MOST_STREAMS),
+        flag=Flag(
+            "nodes side by side on so many streams; --budget gives bytes for it "
+            "(default: {default})",
+            metavar="K",
+            parse=int,
         ),
     )
     overlap_copies: bool = option(

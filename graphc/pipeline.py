@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graphc.allocation.allocate import Allocation
+from graphc.allocation.streams import planned_on_streams
 from graphc.errors import GraphcError, GraphError, OptionError
 from graphc.files import write_atomically
 from graphc.ir import builder
@@ -302,7 +303,13 @@ def _with_updates_together(graph: Graph, compilation: Compilation) -> Graph:
 def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
     options = compilation.options
     allocation = compilation.allocation(graph)
-    placed = allocation.plan(options.allocate, options.policy, options.cost_model)
+    if options.streams > 1:
+        placed = planned_on_streams(
+            allocation, options.allocate, options.policy, options.cost_model, options.streams,
+            options.goal.budget if options.goal else None,
+        )  # fmt: skip
+    else:
+        placed = allocation.plan(options.allocate, options.policy, options.cost_model)
     return replace(placed, settings=_settings(options), certificate=compilation.certificate)
 
 
@@ -331,6 +338,8 @@ def _settings(options: PlanningOptions) -> dict[str, Any]:
         settings["chunk_losses"] = options.chunks_losses
     if options.overlap_copies:
         settings["overlap_copies"] = True
+    if options.streams > 1:
+        settings["streams"] = int(options.streams)
     return settings
 
 

@@ -63,7 +63,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class Places:
     """The tenants of the arena behind the states, and their offsets and height from there."""
 
     tenants: list[Tenant]
@@ -88,7 +88,7 @@ class Allocation:
         self.target = target
         self.alignment = alignment
         self.has_slots = has_slots
-        self._places: dict[Allocate, _Places] = {}
+        self._places: dict[Allocate, Places] = {}
         self._tenants: dict[bool, list[Tenant]] = {}
         """What needs a place, by whether anything is overwritten."""
 
@@ -163,7 +163,7 @@ class Allocation:
 
     def arena_bytes(self, strategy: Allocate) -> int:
         """The bytes of the whole arena under a strategy."""
-        return self.fixed_bytes(self.storages(strategy)) + self._placed(strategy).height
+        return self.fixed_bytes(self.storages(strategy)) + self.placed(strategy).height
 
     def feature_map_bytes(self, strategy: Allocate) -> int:
         """The bytes of feature maps under a strategy, by the paper's measure.
@@ -188,15 +188,22 @@ class Allocation:
         return Sizes(self.arena_bytes(strategy), self.feature_map_bytes(strategy))
 
     def plan(
-        self, strategy: Allocate, recompute: str = "none", costs: CostModel | None = None
+        self,
+        strategy: Allocate,
+        recompute: str = "none",
+        costs: CostModel | None = None,
+        places: Places | None = None,
     ) -> MemoryPlan:
         """The plan under one strategy. `recompute` names the policy that made the graph.
 
-        `costs` says what recomputation costs, by default the roofline of the target's device.
+        `costs` says what recomputation costs, by default the roofline of the target's device;
+        `places` are others for the strategy's tenants than its own.
         """
         started = time.perf_counter()
         storages = self.storages(strategy)
-        buffers, workspaces = self._buffers(storages, self._placed(strategy))
+        places = places or self.placed(strategy)
+        buffers, workspaces = self._buffers(storages, places)
+        arena_bytes = self.fixed_bytes(storages) + places.height
         slots = self._slot_buffers(storages, len(buffers))
         buffers += tuple(slot.buffer for slot in slots)
         return MemoryPlan(
@@ -208,9 +215,12 @@ class Allocation:
             buffers=buffers,
             placements=_with_origins(storages.placements, buffers),
             workspaces=workspaces,
-            arena_bytes=self.arena_bytes(strategy),
+            arena_bytes=arena_bytes,
             feature_map_bytes=self.feature_map_bytes(strategy),
-            strategy_bytes={name: self.arena_bytes(name) for name in ALLOCATE},
+            strategy_bytes={
+                name: arena_bytes if name == strategy else self.arena_bytes(name)
+                for name in ALLOCATE
+            },
             recomputation=recomputation(self.graph, costs or CostModel(self.target.device)),
             planning_seconds=time.perf_counter() - started,
             slots=slots,
@@ -224,10 +234,11 @@ class Allocation:
     def _aligned(self, size: int) -> int:
         return align(size, self.alignment)
 
-    def _placed(self, strategy: Allocate) -> _Places:
+    def placed(self, strategy: Allocate) -> Places:
+        """The places that a strategy finds."""
         if strategy not in self._places:
             tenants = self.tenants(strategy)
-            self._places[strategy] = _Places(tenants, *PLACERS[strategy](tenants))
+            self._places[strategy] = Places(tenants, *PLACERS[strategy](tenants))
         return self._places[strategy]
 
     def _storage_tenants(self, storages: Storages) -> list[Tenant]:
@@ -252,7 +263,7 @@ class Allocation:
         return self._tenants[overwrites]
 
     def _buffers(
-        self, storages: Storages, places: _Places
+        self, storages: Storages, places: Places
     ) -> tuple[tuple[Buffer, ...], dict[Node, Buffer]]:
         """The plan's buffers, and of each node with a workspace the buffer of that.
 

@@ -70,9 +70,9 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say in which order, in which groups, by what and beside which copies
-    nodes run."""
-    add_options(parser, PlanOptions, ("reorder", "fuse", "kernels", "overlap_copies"))
+    """Add the options that say in which order, in which groups, by what, on how many streams and
+    beside which copies nodes run."""
+    add_options(parser, PlanOptions, ("reorder", "fuse", "kernels", "streams", "overlap_copies"))
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:

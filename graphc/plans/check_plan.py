@@ -36,6 +36,7 @@ from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.text import text_window
 from graphc.ir.types import align
 from graphc.plans.check_places import PlacedValues, numbers
+from graphc.plans.check_streams import check_streams
 from graphc.plans.memory_plan import Buffer, MemoryPlan
 
 NOBODY = -1
@@ -47,7 +48,8 @@ def check_plan(plan: MemoryPlan) -> None:
 
     Rejects overlap, illegal overwriting, misalignment, places outside the arena or their buffer,
     lifetimes that end before the last reader, reads of something not computed, views that are none,
-    workspaces that are too small, and an update that is run twice.
+    workspaces that are too small, an update that is run twice, and streams on which nodes that
+    touch the same bytes may change places.
     """
     _Replay(plan).run()
 
@@ -90,6 +92,7 @@ class _Replay:
             self.execute(node, step, updated)
         for name, value in self.graph.outputs.items():
             self.expect(value, f"output {name!r} is copied out")
+        check_streams(self.plan, self.places)
 
     # --- static statements ---
 

@@ -19,6 +19,7 @@ from graphc.ir.graph import Graph, Value
 from graphc.ir.parse import parse_graph
 from graphc.ir.text import format_graph
 from graphc.json_fields import JsonReader
+from graphc.plans.json_streams import STREAMS, read_streams, streams_object
 from graphc.plans.memory_plan import (
     ALLOCATE,
     RECOMPUTE,
@@ -48,8 +49,8 @@ UNSEALED = ("sha256", "planning_seconds")
 """The keys that the checksum leaves out: itself, and the one figure that differs between runs."""
 
 SLOTS = "slots"
-"""The key that only files of plans with slots have: so those of others are as they were before
-there were any."""
+"""The key that only files of plans with slots have, as that of streams is only in those of plans
+with streams: so the files of others are as they were before there were any."""
 
 KEYS = (
     "format", "version", "recompute", "allocate", "alignment", "device", "settings", "certificate",
@@ -126,6 +127,8 @@ def plan_object(plan: MemoryPlan) -> dict[str, Any]:
             {"value": names[slot.value], "way": slot.way, "buffer": slot.buffer.index}
             for slot in plan.slots
         ]
+    if plan.streams is not None:
+        content[STREAMS] = streams_object(graph, plan.streams)
     sha256 = checksum(content)
     return {**content, "sha256": sha256, "planning_seconds": plan.planning_seconds}
 
@@ -152,7 +155,7 @@ def read_plan_json(text: str | bytes) -> PlanFile:
     """Read what `plan_to_json` wrote; raises `PlanFileError` where its structure is not sound."""
     found = READER.objects(READER.parse(text), "the file")
     _check_version(found)
-    READER.record({SLOTS: [], **found}, (*KEYS, SLOTS), "the file")
+    READER.record({SLOTS: [], STREAMS: None, **found}, (*KEYS, SLOTS, STREAMS), "the file")
     graph = _graph(READER.listed(found["graph"], "graph"))
     buffers = tuple(_buffers(READER.listed(found["buffers"], "buffers"), len(graph.nodes)))
     sizes = READER.record(found["strategy_bytes"], ALLOCATE, "strategy_bytes")
@@ -185,6 +188,7 @@ def read_plan_json(text: str | bytes) -> PlanFile:
             name: READER.scalar(given, f"settings.{name}") for name, given in settings.items()
         },
         slots=tuple(_slots(READER.listed(found.get(SLOTS, []), SLOTS), graph, buffers)),
+        streams=read_streams(READER, found.get(STREAMS), graph),
     )
     return PlanFile(plan, READER.text_of(found["sha256"], "sha256"))
 

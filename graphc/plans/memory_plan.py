@@ -12,6 +12,7 @@ from graphc.ir.device import Device
 from graphc.ir.forms import written
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.types import Layout, align, outer_axes
+from graphc.plans.streams import Streams
 from graphc.target import Target, target_of
 
 How = Literal["new", "reuse", "over", "view", "part", "state"]
@@ -139,6 +140,8 @@ class MemoryPlan:
     certificate: Certificate | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
+    streams: Streams | None = None
+    """How nodes may run side by side; None where they run one after another."""
 
     def address(self, value: Value) -> int:
         """The offset of a value's first element in the arena."""
@@ -267,6 +270,21 @@ class MemoryPlan:
             "peak_node": {"number": self.peak_step, "name": self._peak_name()},
             "bytes_by_kind": dict(self.bytes_by_kind),
             "arena_by_strategy": dict(self.strategy_bytes),
+            **self._streams_summary(),
+        }
+
+    def _streams_summary(self) -> dict[str, Any]:
+        """The keys of plans with streams."""
+        if self.streams is None:
+            return {}
+        return {
+            "streams": self.streams.count,
+            "step_seconds": self.streams.seconds,
+            "one_stream_seconds": self.streams.one_stream_seconds,
+            "streams_frontier": [
+                {"arena_bytes": choice.arena_bytes, "step_seconds": choice.seconds}
+                for choice in self.streams.choices
+            ],
         }
 
     def _peak_name(self) -> str | None:

@@ -30,7 +30,7 @@ def format_plan(plan: MemoryPlan, node_limit: int | None = NODE_LIMIT) -> str:
 
     Of more than `node_limit` nodes those around the peak are listed: None lists all, 0 none.
     """
-    sections = [_summary(plan), _kinds(plan), _peak(plan)]
+    sections = [_summary(plan), _kinds(plan), *_streams(plan), _peak(plan)]
     if node_limit != 0:
         sections.insert(0, _nodes(plan, node_limit))
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
@@ -79,6 +79,23 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
 def _summary(plan: MemoryPlan) -> list[str]:
     head = f"plan: allocate={plan.allocate} recompute={plan.recompute} alignment={plan.alignment}"
     return [head, *(line for row in summary_rows(plan) for line in _row(*row))]
+
+
+def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
+    """What streams take and gain, with a star at what the plan has; nothing without streams."""
+    streams = plan.streams
+    if streams is None:
+        return
+    title = f"{streams.count} streams, by the cost model"
+    lines = [title, f"  {'arena':>14}{'a step':>14}{'faster':>10}"]
+    for choice in streams.choices:
+        faster = streams.one_stream_seconds / choice.seconds if choice.seconds else 1.0
+        is_plan = (choice.arena_bytes, choice.seconds) == (plan.arena_bytes, streams.seconds)
+        lines.append(
+            f"  {format_bytes(choice.arena_bytes):>14}{choice.seconds * 1e3:>11.3f} ms"
+            f"{faster:>9.2f}x{'  *' if is_plan else ''}"
+        )
+    yield lines
 
 
 def _row(label: str, figure: str, indent: int = INDENT) -> list[str]:

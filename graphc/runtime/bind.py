@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
-from graphc.errors import DependencyError, GpuUnavailable, OptionError
+from graphc.allocation.streams import on_streams
+from graphc.errors import DependencyError, GpuUnavailable, OptionError, whole_number
 from graphc.ir.device import gpu_number
 from graphc.ir.types import bfloat16
 from graphc.keywords import option, required, takes
 from graphc.options import AUTO
+from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cublaslt import CublasError
@@ -37,6 +39,13 @@ class BindOptions(RunOptions):
         "Where steps run, by default what the plan was made for: ``cpu``, or ``cuda``. A plan for "
         "one GPU runs on any.",
     )
+    _: KW_ONLY
+    streams: int | None = option(
+        None,
+        "Spread the nodes over so many streams, whatever the plan says: those that touch different "
+        "bytes may run at the same time; None: as the plan says.",
+        check=lambda name, given: None if given is None else whole_number(name, given),
+    )
 
 
 @takes(BindOptions)
@@ -47,6 +56,8 @@ def bind(options: BindOptions) -> Program:
     `ArenaError` where the arena does not fit.
     """
     plan, device, kind = options.plan, options.device, options.plan.device.kind
+    if options.streams is not None:
+        plan = on_streams(plan, CostModel.of(plan), options.streams)
     gpu = find(kind if device in (None, AUTO) else device)
     if (gpu is not None) != (kind == "cuda"):
         raise OptionError(
@@ -56,9 +67,9 @@ def bind(options: BindOptions) -> Program:
     if gpu is not None:
         if options.threads is not None:
             raise OptionError("threads are for native kernels on the CPU; leave them out on a GPU")
-        return _on_gpu(gpu, options)
-    if options.cudnn or options.tuning is not None or options.streams != 1:
-        raise OptionError("streams, cudnn and tuning are for GPUs; leave them out on the CPU")
+        return _on_gpu(plan, gpu, options)
+    if options.cudnn or options.tuning is not None:
+        raise OptionError("cudnn and tuning are for GPUs; leave them out on the CPU")
     if options.threads is not None and plan.device.kernels == "numpy":
         raise OptionError("threads run native kernels; leave them out with kernels='numpy'")
     return Program(
@@ -67,8 +78,8 @@ def bind(options: BindOptions) -> Program:
     )  # fmt: skip
 
 
-def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
-    plan, cudnn = options.plan, options.cudnn
+def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
+    cudnn = options.cudnn
     if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
@@ -90,9 +101,8 @@ def _on_gpu(gpu: Gpu, options: BindOptions) -> Program:
             missing = (str(error),)
     debugging = {"poison": options.poison, "check_finite": options.check_finite}
     backend = GpuBackend(
-        plan, accelerator, cuda_graph=options.cuda_graph, streams=options.streams, cudnn=library,
-        **debugging,
-    )  # fmt: skip
+        plan, accelerator, cuda_graph=options.cuda_graph, cudnn=library, **debugging
+    )
     if library is not None and kept is not None:
         write_record(kept, library.record, CudnnError)
     if tuning is not None and accelerator.products.record != chosen:

@@ -26,11 +26,6 @@ class RunOptions(Options):
     """The options that say how a plan runs."""
 
     cuda_graph: bool = option(True, "On a GPU, capture a step as a CUDA graph and replay it.")
-    streams: int = option(
-        1,
-        "On a GPU, with more than 1, nodes that touch different bytes may run at the same time.",
-        check=whole_number,
-    )
     cudnn: bool | str | os.PathLike[str] | None = option(
         None,
         "On a GPU, let cuDNN do convolutions and 16-bit attention; None does so where it is "

@@ -127,7 +127,8 @@ class _Step:
             _demand(steps <= set(range(lifetime.first, lifetime.last)))
 
     def read(self, value):
-        _demand([self.arena.get(place) for place in self.places[value]] == self.tokens[value])
+        found = [self.arena.get(place) for place in self.places[value]]
+        _demand(found == self.tokens.get(value))  # None where nothing has computed it yet
 
     def write(self, value):
         places = self.places[value]

@@ -15,15 +15,22 @@ from graphc.errors import NonFiniteError, level_of_caller
 from graphc.ir.graph import Input, State, Value
 from graphc.ir.types import Layout, span_bytes
 from graphc.plans.memory_plan import MemoryPlan, Way
+from graphc.plans.streams import StreamSlot
 from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
-from graphc.runtime.gpu.bind import BoundGemm, BoundLaunch, BoundPlan, Work, bind
+from graphc.runtime.gpu.bind import (
+    BoundGemm,
+    BoundLaunch,
+    BoundPlan,
+    Work,
+    bind,
+    slots_of_works,
+)
 from graphc.runtime.gpu.cudnn import Cudnn
 from graphc.runtime.gpu.cudnn import shown as cudnn_shown
 from graphc.runtime.gpu.places import places_of_plan, slots_of_plan
 from graphc.runtime.gpu.products import shown
 from graphc.runtime.gpu.staging import Arrivals, Departures, Fetched, arranged
-from graphc.runtime.gpu.streams import StreamSlot, assign_streams
 from graphc.runtime.poison import POISON, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,9 +43,9 @@ class GpuBackend:
     """Kernels and products bound to addresses of one allocation.
 
     The first step is run call by call: libraries get ready, code is loaded. The second one is
-    captured as a CUDA graph, and all from there on replay it, unless `cuda_graph` is false. With
-    `streams` above 1, what does not touch the same bytes may run at the same time. `poison` and
-    `check_finite` are for debugging: steps then run call by call on one stream.
+    captured as a CUDA graph, and all from there on replay it, unless `cuda_graph` is false. Nodes
+    run on the streams of the plan. `poison` and `check_finite` are for debugging: steps then run
+    call by call on one stream.
 
     With `cudnn`, convolutions and attention run by it where it can. A warning tells of products
     that the library does not serve, `report` of all that libraries decline.
@@ -52,7 +59,6 @@ class GpuBackend:
         accelerator: Accelerator,
         *,
         cuda_graph: bool = True,
-        streams: int = 1,
         poison: bool = False,
         check_finite: bool = False,
         cudnn: Cudnn | None = None,
@@ -65,7 +71,8 @@ class GpuBackend:
             self._base = accelerator.allocate(plan.arena_bytes)
             self._places = places_of_plan(plan, self._base)
             self._works = self._ready(cudnn, together=not debugging)
-            count = 1 if debugging else min(streams, max(1, len(self._works)))
+            self._slots = slots_of_works(plan, self._works, alone=debugging)
+            count = 1 + max((slot.stream for slot in self._slots), default=0)
             self._streams = [accelerator.stream() for _ in range(count)]
             arriving, leaving = (
                 slots_of_plan(plan, self._places, self._base, way) for way in get_args(Way)
@@ -74,7 +81,6 @@ class GpuBackend:
             self._arrivals = Arrivals(accelerator, graph.inputs, places, arriving)
             self._departures = Departures(accelerator, graph.outputs, places, leaving)
         self.runs_ahead = bool(leaving)
-        self._slots = assign_streams(plan, self._works, count)
         self._awaited = {other for slot in self._slots for other in slot.waits}
         self._first_update = _first_update(self._works)
         self.is_torn, self._is_settled = False, True

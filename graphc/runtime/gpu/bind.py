@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Node, Value
 from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.streams import StreamSlot
 from graphc.runtime.gpu.cudnn import Cudnn, Plan
 from graphc.runtime.gpu.places import places_of_plan
 
@@ -93,13 +95,42 @@ def bind(
         if any(plan.placements[value].how != "view" for value in node.outputs)
     ]
     works = []
-    for group in groups(nodes, places) if together else [(node,) for node in nodes]:
+    found = _on_one_stream(groups(nodes, places), plan) if together else [(n,) for n in nodes]
+    for group in found:
         if len(group) > 1:
             calls: list[BoundCall] = [_launched(grouped(group, places), _addresses(places, group))]
         else:
             calls = list(_bound(group[0], plan, places, address, tf32, cudnn, serves, declines))
         works.append(Work(plan.graph.position[group[0]], group, tuple(calls)))
     return works
+
+
+def _on_one_stream(
+    groups: Iterable[tuple[Node, ...]], plan: MemoryPlan
+) -> Iterator[tuple[Node, ...]]:
+    """The groups, each in parts that run on one stream."""
+    slots = None if plan.streams is None else plan.streams.slots
+
+    def stream(node: Node) -> int:
+        return 0 if slots is None else slots[node].stream
+
+    for group in groups:
+        for _, part in itertools.groupby(group, stream):
+            yield tuple(part)
+
+
+def slots_of_works(plan: MemoryPlan, works: Sequence[Work], alone: bool) -> list[StreamSlot]:
+    """Where each work runs by the plan, and the works that it waits for, by their numbers; all on
+    one stream if `alone`."""
+    if plan.streams is None or alone:
+        return [StreamSlot(0, ())] * len(works)
+    position, slots = plan.graph.position, plan.streams.slots
+    number_of = {position[node]: number for number, work in enumerate(works) for node in work.nodes}
+    found = []
+    for work in works:
+        waits = {number_of[other] for node in work.nodes for other in slots[node].waits}
+        found.append(StreamSlot(slots[work.nodes[0]].stream, tuple(sorted(waits))))
+    return found
 
 
 def kernels_of(calls: Iterable[BoundCall]) -> list[Kernel]:

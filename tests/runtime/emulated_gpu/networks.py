@@ -4,7 +4,9 @@ import numpy as np
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
 import graphc as g
+from graphc.allocation.streams import on_streams
 from graphc.models import gpt2, mobilenet_v2, preact_resnet, resnet, unet
+from graphc.plans.cost_model import CostModel
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
@@ -122,9 +124,12 @@ def remapped():
     return g.softmax_cross_entropy(g.mean(h, (2, 3)), t)
 
 
-def on_gpu(plan, folder, seed=0, **options):
-    """A program of a plan on an emulated GPU, and that GPU."""
+def on_gpu(plan, folder, seed=0, streams=None, **options):
+    """A program of a plan on an emulated GPU, and that GPU; with `streams` the nodes are spread
+    over so many, whatever the plan says."""
     device = EmulatedDevice(folder, seed)
+    if streams is not None:
+        plan = on_streams(plan, CostModel.of(plan), streams)
     return Program(plan, SEED, backend=GpuBackend(plan, device, **options)), device
 
 

@@ -23,7 +23,8 @@ from graphc.runtime.kernel_files import cache_folder
 def cupy(monkeypatch, folder, tmp_path):
     """A machine with one GPU that knows the kernels of `branches`."""
     plans = [
-        g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda")
+        g.plan(branches(dtype), optimizer=g.optim.Adam(1e-2), device="cuda", streams=streams)
+        for streams in (1, 3)
         for dtype in ("float64", "float32")
     ]
     works = [bind(plan, 512, together=flag) for plan in plans for flag in (True, False)]

@@ -177,6 +177,22 @@ def test_streams_change_no_bit(network, allocate, folder):
         assert device.counts["captures"] == 1
 
 
+@pytest.mark.parametrize("network", [small_convolutions, small_mlp, branches])
+@pytest.mark.parametrize("bytes_more", [0, 2**20])
+def test_planned_streams_change_no_bit(network, bytes_more, folder):
+    """With values apart as far as there is room, whatever order the streams run in."""
+    plain = plan_of(network)
+    expected = trained(plain, folder)[:2]
+    budget = plain.arena_bytes + bytes_more if bytes_more else None
+    for streams in (2, 4):
+        plan = plan_of(network, streams=streams, budget=budget)
+        assert {slot.stream for slot in plan.streams.slots.values()} == set(range(streams))
+        for seed in range(3):
+            *found, device = trained(plan, folder, seed=seed)
+            assert tuple(found) == expected
+            assert device.counts["captures"] == 1
+
+
 def test_without_a_graph_every_call_is_made_anew(folder):
     plan = plan_of()
     captured, plain = (trained(plan, folder, cuda_graph=flag) for flag in (True, False))
@@ -273,8 +289,8 @@ def test_options_that_a_gpu_cannot_have():
         g.plan(branches(), precision="tf32")
     with pytest.raises(OptionError, match="another kind"):
         g.plan(branches(), device=find_device("a100"), roofline="cpu")
-    with pytest.raises(OptionError, match="streams, cudnn and tuning are for GPUs"):
-        g.compile(branches(), streams=2)
+    with pytest.raises(OptionError, match="cudnn and tuning are for GPUs"):
+        g.compile(branches(), cudnn=True)
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):

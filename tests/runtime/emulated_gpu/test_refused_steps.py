@@ -16,8 +16,8 @@ def updates_apart(monkeypatch):
     monkeypatch.setattr("graphc.pipeline.updates_together", lambda graph, *_: graph)
 
 
-def on_gpu(folder, seed=0, **options):
-    plan = plan_of(device="cuda")
+def on_gpu(folder, seed=0, streams=1, **options):
+    plan = plan_of(device="cuda", streams=streams)
     device = EmulatedDevice(folder, seed)
     return Program(plan, backend=GpuBackend(plan, device, **options)), device
 

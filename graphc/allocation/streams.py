@@ -1,0 +1,246 @@
+"""Plans whose nodes run on several streams: bytes against width.
+
+MXNet's note on memory names the two ways, "allocation for parallel operations". Values share bytes
+as on one stream, and what meets on the same bytes waits; or values that may be alive together in
+some legal order lie apart, which takes more bytes and fewer waits. Between the two, only values up
+to some size lie apart.
+
+Who may be alive together follows from a schedule in which all values lie apart. A storage ends
+before another one begins if whatever touches it has run for certain when the first that touches the
+other starts. What then waits for what, in the plan that is made, follows from its bytes alone
+(hazards.py), so no plan depends on that schedule for its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from graphc.allocation.allocate import Allocation, Places
+from graphc.allocation.hazards import Addresses, hazards
+from graphc.allocation.side_by_side import (
+    NOBODY,
+    Needs,
+    Schedule,
+    longest_paths_first,
+    scheduled,
+)
+from graphc.allocation.storages import Storage
+from graphc.ir.graph import Graph, Input, Node
+from graphc.packing.by_conflicts import pack_by_conflicts
+from graphc.plans.cost_model import CostModel
+from graphc.plans.memory_plan import Allocate, MemoryPlan
+from graphc.plans.streams import StreamChoice, Streams
+
+LEAST_SECONDS = 2e-6
+"""A kernel that does next to nothing."""
+
+MOST_TENANTS = 8000
+"""Of more values than these, all share bytes as on one stream: all pairs are looked at."""
+
+PARTS_APART = (1.0, 0.95, 0.9, 0.8, 0.6, 0.3)
+"""Which part of the values lie apart, the smallest first, in the ways that are tried."""
+
+BEFORE_ALL, BEHIND_ALL = NOBODY - 1, 2**62
+"""When inputs are written, and outputs read: outside of the step."""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Places for the tenants of an allocation, and the schedule that their bytes allow."""
+
+    allocation: Allocation
+    places: Places
+    schedule: Schedule
+
+    @cached_property
+    def choice(self) -> StreamChoice:
+        storages = self.allocation.storages("packed")
+        size = self.allocation.fixed_bytes(storages) + self.places.height
+        return StreamChoice(size, self.schedule.seconds)
+
+
+def on_streams(plan: MemoryPlan, costs: CostModel, count: int) -> MemoryPlan:
+    """The plan on `count` streams, its bytes as they are: what meets on the same bytes waits."""
+    places = Addresses.of(plan)
+    seconds = _seconds(places, costs)
+    schedule = scheduled(hazards(places), seconds, count)
+    choice = StreamChoice(plan.arena_bytes, schedule.seconds)
+    return replace(plan, streams=_streams(plan.graph, schedule, seconds, count, [choice]))
+
+
+def planned_on_streams(
+    allocation: Allocation,
+    strategy: Allocate,
+    recompute: str,
+    costs: CostModel,
+    count: int,
+    budget: int | None,
+) -> MemoryPlan:
+    """The fastest plan on `count` streams, by the cost model, within `budget` bytes of arena, or
+    without one within the bytes that one stream takes.
+
+    Only ``packed`` pays bytes for width.
+    """
+    if strategy != "packed":
+        return on_streams(allocation.plan(strategy, recompute, costs), costs, count)
+    ways = list(_ways(allocation, costs, count))
+    frontier = _frontier(ways)
+    limit = ways[0].choice.arena_bytes if budget is None else budget
+    fitting = [way for way in frontier if way.choice.arena_bytes <= limit]
+    best = fitting[-1] if fitting else frontier[0]
+    plan = best.allocation.plan(strategy, recompute, costs, best.places)
+    choices, seconds = [way.choice for way in frontier], _seconds(Addresses.of(plan), costs)
+    return replace(plan, streams=_streams(plan.graph, best.schedule, seconds, count, choices))
+
+
+def _frontier(ways: list[_Way]) -> list[_Way]:
+    """The ways that no other one beats, by rising bytes and falling seconds."""
+    found: list[_Way] = []
+    for way in sorted(ways, key=lambda way: (way.choice.arena_bytes, way.choice.seconds)):
+        if not found or way.choice.seconds < found[-1].choice.seconds:
+            found.append(way)
+    return found
+
+
+def _streams(
+    graph: Graph,
+    schedule: Schedule,
+    seconds: list[float | None],
+    count: int,
+    choices: list[StreamChoice],
+) -> Streams:
+    pairs = zip(graph.nodes, schedule.slots, strict=True)
+    slots = {node: slot for node, slot in pairs if slot is not None}
+    alone = sum(own or 0.0 for own in seconds)
+    return Streams(count, slots, schedule.seconds, alone, tuple(choices))
+
+
+def _seconds(places: Addresses, costs: CostModel) -> list[float | None]:
+    """Those of each node; None for views, for which a step does nothing."""
+    return [
+        max(LEAST_SECONDS, costs.seconds(node)) if places.runs(node) else None
+        for node in places.graph.nodes
+    ]
+
+
+def _ways(allocation: Allocation, costs: CostModel, count: int) -> Iterator[_Way]:
+    """All that is tried, the bytes of one stream first: in the order of the graph, and with the
+    longest paths first."""
+    by_graph = _Width(allocation, costs, count)
+    yield from by_graph.ways()
+    ordered = by_graph.longest_paths_first()
+    if ordered is not allocation.graph:
+        yield from _Width(allocation.of(ordered), costs, count).ways()
+
+
+class _Width:
+    """The ways to place the values of a graph in its order."""
+
+    def __init__(self, allocation: Allocation, costs: CostModel, count: int) -> None:
+        self.allocation, self.count = allocation, count
+        self.graph = allocation.graph
+        self.storages = allocation.storages("packed")
+        self.tenants = allocation.tenants("packed")
+        self.sizes = np.array([tenant.bytes for tenant in self.tenants], np.int64)
+        apart = np.concatenate([[0], np.cumsum(self.sizes)])[:-1]
+        places = self._addresses(apart.tolist(), int(self.sizes.sum()))
+        self.seconds = _seconds(places, costs)
+        self.needs: Needs = hazards(places)
+        """What nodes wait for where all values lie apart."""
+
+    def ways(self) -> Iterator[_Way]:
+        """As on one stream, then with more and more values apart."""
+        yield self._way(self.allocation.placed("packed"))
+        if len(self.tenants) > MOST_TENANTS or self.count == 1 or not len(self.sizes):
+            return
+        together, unordered = self._conflicts()
+        durations = [tenant.last - tenant.first for tenant in self.tenants]
+        ranks, tried = np.sort(self.sizes), set()
+        for part in PARTS_APART:
+            most = int(ranks[max(0, int(part * len(ranks)) - 1)])
+            if most in tried:
+                continue
+            tried.add(most)
+            is_apart = self.sizes <= most
+            conflict = together | (unordered & is_apart & is_apart[:, np.newaxis])
+            offsets, height = pack_by_conflicts(self.sizes.tolist(), conflict, durations)
+            yield self._way(Places(self.tenants, offsets, height))
+
+    def longest_paths_first(self) -> Graph:
+        """The graph in the order of such a schedule, or itself where that is the same."""
+        positions = self.graph.position
+        needs = [
+            {*needed, *(positions[v.node] for v in node.inputs if v.node is not None)}
+            for needed, node in zip(self.needs, self.graph.nodes, strict=True)
+        ]
+        order = longest_paths_first([sorted(n) for n in needs], self.seconds, self.count)
+        if order == list(range(len(order))):
+            return self.graph
+        return self.graph.in_order(self.graph.nodes[number] for number in order)
+
+    def _way(self, places: Places) -> _Way:
+        needs = hazards(self._addresses(places.offsets, places.height))
+        return _Way(self.allocation, places, scheduled(needs, self.seconds, self.count))
+
+    def _addresses(self, offsets: list[int], height: int) -> Addresses:
+        """Where all lies; states, which have bytes of their own, behind the tenants."""
+        spans = []
+        for storage in self.storages.storages:
+            spans.append((height, height + storage.bytes))
+            height += storage.bytes
+        workspaces = {}
+        for tenant, offset in zip(self.tenants, offsets, strict=True):
+            if isinstance(tenant.owner, Storage):
+                spans[tenant.owner.index] = (offset, offset + tenant.bytes)
+            else:
+                workspaces[tenant.owner] = len(spans)
+                spans.append((offset, offset + tenant.bytes))
+        return Addresses(self.graph, self.storages.placements, spans, workspaces)
+
+    def _conflicts(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which tenants are alive at one step in the order of the graph, and which of the others no
+        schedule keeps apart where all values lie apart."""
+        first = np.array([tenant.first for tenant in self.tenants])
+        last = np.array([tenant.last for tenant in self.tenants])
+        together = (first[:, np.newaxis] < last) & (first < last[:, np.newaxis])
+        begin, end = self._clocks()
+        ends_first = np.ones_like(together)
+        for stream in range(self.count):
+            ends_first &= end[:, stream, np.newaxis] <= begin[np.newaxis, :, stream]
+        return together, ~(ends_first | ends_first.T)
+
+    def _clocks(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """By tenant and stream: the last node that has run for certain when any starts that touches
+        the tenant, and the last that touches it."""
+        schedule = scheduled(self.needs, self.seconds, self.count)
+        shape = (len(self.tenants), self.count)
+        begin, end = np.full(shape, BEHIND_ALL, np.int64), np.full(shape, NOBODY, np.int64)
+        row_of: dict[int | Node, int] = {
+            tenant.owner.index if isinstance(tenant.owner, Storage) else tenant.owner: row
+            for row, tenant in enumerate(self.tenants)
+        }
+        placements = self.storages.placements
+        for number, node in enumerate(self.graph.nodes):
+            slot = schedule.slots[number]
+            if slot is None:
+                continue
+            values = (*node.inputs, *node.outputs)
+            touched: list[int | Node] = [node, *(placements[value].buffer for value in values)]
+            for owner in touched:
+                row = row_of.get(owner)
+                if row is not None:  # states have no tenant
+                    begin[row] = np.minimum(begin[row], schedule.before[number])
+                    end[row, slot.stream] = max(end[row, slot.stream], number)
+        for row, tenant in enumerate(self.tenants):
+            if isinstance(tenant.owner, Storage) and isinstance(tenant.owner.root, Input):
+                begin[row] = BEFORE_ALL
+        for value in self.graph.outputs.values():
+            row = row_of.get(placements[value].buffer)
+            if row is not None:
+                end[row] = BEHIND_ALL
+        return begin, end

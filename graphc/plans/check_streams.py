@@ -1,0 +1,127 @@
+"""Whether a plan's streams keep every legal order of its nodes to the results of its own order.
+
+It belongs to the checker of plans and shares no code with the planners.
+
+Problem: a plan with streams fixes a partial order, by the order of each stream and by waits. There
+may be more legal orders than any check could replay. But if of any two nodes that touch a cell, one
+of which writes it, the partial order puts one behind the other as the plan's own order has them,
+then each read finds in every legal order what it finds in that one, which `check_plan` replays.
+
+The partial order is kept as clocks, one hand a stream (Mattern, 1989): for each node the last node
+of every stream that has run for certain when it starts. Node a of stream s has run before node b if
+and only if hand s of b's clock is at a or behind it. The nodes are visited in the plan's order; of
+each cell the last writer is known, and the last reader since on every stream. That is enough: what
+comes behind a stream's last reader comes behind all its readers.
+
+O(E C) for E operands and outputs that cover at most C cells, times the number of streams.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from graphc.errors import PlanError
+from graphc.ir.graph import Node
+from graphc.plans.check_places import PlacedValues, numbers
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.streams import Streams
+
+NOBODY = -1
+"""The reader or writer of cells that no node has touched."""
+
+
+def check_streams(plan: MemoryPlan, places: PlacedValues) -> None:
+    """Raise `PlanError`, with both culprits, where nodes that touch the same bytes may change
+    places, and where slots are no schedule of the plan's nodes."""
+    if plan.streams is not None:
+        _Clocks(plan, plan.streams, places).run()
+
+
+class _Clocks:
+    """One walk through the nodes in the plan's order."""
+
+    def __init__(self, plan: MemoryPlan, streams: Streams, places: PlacedValues) -> None:
+        self.plan, self.streams, self.places = plan, streams, places
+        self.nodes = plan.graph.nodes
+        count = self.check_count()
+        self.ahead = np.full((count, count), NOBODY)
+        """Of each stream the last node of every stream that has run when its next one starts."""
+        self.behind: dict[int, Any] = {}
+        """Node → the same for those that wait for it, with itself."""
+        self.writer = np.full(places.count, NOBODY)
+        self.readers = np.full((places.count, count), NOBODY)
+        self.stream_of = np.zeros(len(self.nodes), np.int64)
+
+    def check_count(self) -> int:
+        """The number of streams, of which there is one at least."""
+        if self.streams.count < 1:
+            raise PlanError(f"a plan runs on one stream at least, got {self.streams.count}", [])
+        return self.streams.count
+
+    def run(self) -> None:
+        """Check the slots of all nodes, and that none may change places with one it depends on."""
+        for number, node in enumerate(self.nodes):
+            slot = self.streams.slots.get(node)
+            if self.places.viewed(node) is not None:
+                if slot is not None:
+                    self.fail(node, "is a view, for which a step does nothing, and has a stream")
+                continue
+            if slot is None:
+                self.fail(node, "has no stream")
+            if not 0 <= slot.stream < self.streams.count:
+                self.fail(node, f"is on stream {slot.stream} of {self.streams.count}")
+            clock = self.ahead[slot.stream]
+            for other in slot.waits:
+                if other not in self.behind:
+                    self.fail(node, f"waits for node {other}, which does not run before it")
+                clock = np.maximum(clock, self.behind[other])
+            self.stream_of[number] = slot.stream
+            self.touch(number, node, clock)
+            after = clock.copy()
+            after[slot.stream] = number
+            self.ahead[slot.stream] = self.behind[number] = after
+
+    def touch(self, number: int, node: Node, clock: Any) -> None:
+        """Check that a node comes behind all that it must, and enter what it reads and writes."""
+        read = [self.places.cells_of(value) for value in node.inputs]
+        written = self.written(node)
+        for cells in (*read, *written):
+            self.expect(node, self.writer[cells], clock, "writes")
+        for cells in written:
+            for stream in range(self.streams.count):
+                self.expect(node, self.readers[cells, stream], clock, "reads")
+        for cells in read:
+            self.readers[cells, self.stream_of[number]] = number
+        for cells in written:
+            self.writer[cells], self.readers[cells] = number, NOBODY
+
+    def written(self, node: Node) -> list[Any]:
+        """The cells that a node writes: those of its outputs, but for parts that lie in them, and
+        of its workspace."""
+        found = [self.places.cells_of(value) for value in node.outputs]
+        if node.op.gathers is not None:
+            inside = [numbers(self.places.cells_of(v)) for v in self.places.inside(node)]
+            taken = np.concatenate([np.zeros(0, np.int64), *inside])
+            found = [np.setdiff1d(numbers(cells), taken) for cells in found]
+        room = self.plan.workspaces.get(node)
+        if room is not None:
+            found.append(self.places.cell_range(room.offset, room.offset + room.bytes))
+        return found
+
+    def expect(self, node: Node, others: Any, clock: Any, verb: str) -> None:
+        """Raise `PlanError` unless all those nodes have run when the clock is so."""
+        others = others[others != NOBODY]
+        late = others[others > clock[self.stream_of[others]]]
+        if late.size:
+            other = self.nodes[int(late[0])]
+            self.fail(
+                node,
+                f"touches bytes that node {late[0]} ({other.label}) {verb}, and does not wait for "
+                "it",
+            )
+
+    def fail(self, node: Node, what: str) -> NoReturn:
+        where = f"node {self.plan.graph.position[node]} ({node.label})"
+        raise PlanError(f"{where} {what}", [node.label])
