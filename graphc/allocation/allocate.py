@@ -13,8 +13,9 @@ edges, S storages):
 4. Parts (`zero_copy`): values that are computed inside the concatenation that reads them, chosen
    on storages in which nothing is overwritten. Step 3 is then done with these parts and without
    any, and the storages that need fewer bytes at one step are taken.
-5. Places (`placing`): an offset for every storage and workspace, by one of four strategies that see
-   nothing but (first step, last step, bytes) of each. Near linear, but for the search of `packed`.
+5. Places (`placing`): an offset for every storage and workspace, by a strategy that sees nothing
+   but (first step, last step, bytes) of each. Near linear, but for the search of `packed`, and for
+   `coloring`.
 
 Invariant: two storages whose lifetimes overlap have no byte in common; within a storage, what an op
 writes lies over what it reads only where the op allows it. `graphc.plans.check_plan` proves both of
@@ -41,7 +42,7 @@ from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import (
-    ALLOCATE,
+    COMPARED,
     Allocate,
     Buffer,
     Lifetime,
@@ -219,7 +220,7 @@ class Allocation:
             feature_map_bytes=self.feature_map_bytes(strategy),
             strategy_bytes={
                 name: arena_bytes if name == strategy else self.arena_bytes(name)
-                for name in ALLOCATE
+                for name in dict.fromkeys((*COMPARED, strategy))
             },
             recomputation=recomputation(self.graph, costs or CostModel(self.target.device)),
             planning_seconds=time.perf_counter() - started,

@@ -1,8 +1,9 @@
-"""The four strategies: offsets of what needs a place, by steps and bytes alone.
+"""The strategies: offsets of what needs a place, by steps and bytes alone.
 
-``none`` and ``inplace`` put every storage apart, ``sharing`` recycles blocks (Fig. 2), ``packed``
-chooses an offset for each. Under the first three, workspaces have one common place behind the
-values, as the paper's system had; ``packed`` gives each a place for the one step that it lives.
+``none`` and ``inplace`` put every storage apart, ``sharing`` recycles blocks (Fig. 2), ``coloring``
+finds such blocks by the graph of conflicts, ``packed`` chooses an offset for each. Under all but
+the last, workspaces have one common place behind the values, as the paper's system had; ``packed``
+gives each a place for the one step that it lives.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphc.allocation.coloring import color
 from graphc.allocation.sharing import share
 from graphc.allocation.storages import Storage
 from graphc.ir.graph import Node
@@ -65,6 +67,11 @@ def _with_common_workspace(
     return offsets, height + work
 
 
+def _colored(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
+    """Offsets where storages share the blocks of a colouring."""
+    return _with_common_workspace(tenants, color)
+
+
 def _packed(tenants: Sequence[Tenant]) -> tuple[list[int], int]:
     """Offsets that a search for a low packing chose; never above those of recycled blocks."""
     columns = np.array([(t.first, t.last, t.bytes) for t in tenants], np.int64).reshape(-1, 3)
@@ -81,4 +88,5 @@ PLACERS: dict[Allocate, Placer] = {
     "inplace": _side_by_side,
     "sharing": _recycled,
     "packed": _packed,
+    "coloring": _colored,
 }

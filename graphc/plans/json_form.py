@@ -22,6 +22,7 @@ from graphc.json_fields import JsonReader
 from graphc.plans.json_streams import STREAMS, read_streams, streams_object
 from graphc.plans.memory_plan import (
     ALLOCATE,
+    COMPARED,
     RECOMPUTE,
     Allocate,
     Buffer,
@@ -158,12 +159,14 @@ def read_plan_json(text: str | bytes) -> PlanFile:
     READER.record({SLOTS: [], STREAMS: None, **found}, (*KEYS, SLOTS, STREAMS), "the file")
     graph = _graph(READER.listed(found["graph"], "graph"))
     buffers = tuple(_buffers(READER.listed(found["buffers"], "buffers"), len(graph.nodes)))
-    sizes = READER.record(found["strategy_bytes"], ALLOCATE, "strategy_bytes")
+    allocate = READER.one_of(found["allocate"], ALLOCATE, "allocate")
+    compared = tuple(dict.fromkeys((*COMPARED, allocate)))
+    sizes = READER.record(found["strategy_bytes"], compared, "strategy_bytes")
     settings = READER.objects(found["settings"], "settings")
     plan = MemoryPlan(
         graph=graph,
         recompute=READER.one_of(found["recompute"], RECOMPUTE, "recompute"),
-        allocate=cast(Allocate, READER.one_of(found["allocate"], ALLOCATE, "allocate")),
+        allocate=cast(Allocate, allocate),
         alignment=_alignment(found["alignment"]),
         device=_device(found["device"]),
         buffers=buffers,

@@ -25,12 +25,16 @@ Way = Literal["in", "out"]
 
 Recompute = Literal["none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Allocate = Literal["none", "inplace", "sharing", "packed"]
+Allocate = Literal["none", "inplace", "sharing", "packed", "coloring"]
 
 RECOMPUTE: tuple[Recompute, ...] = (
     "none", "mirror", "cheap", "segments", "sublinear", "recursive", "optimal",
 )  # fmt: skip
-ALLOCATE: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
+COMPARED: tuple[Allocate, ...] = ("none", "inplace", "sharing", "packed")
+"""Strategies whose bytes every plan states."""
+
+ALLOCATE: tuple[Allocate, ...] = (*COMPARED, "coloring")
+"""All of them; the last one is a baseline that takes long."""
 
 
 PRECISIONS: dict[Precision, str] = {
@@ -120,7 +124,7 @@ class Certificate:
 class MemoryPlan:
     """Buffers of one arena for a graph in its order.
 
-    `strategy_bytes` holds the arena's size under every allocation strategy, for comparison;
+    `strategy_bytes` holds the arena's size under allocation strategies, for comparison;
     `settings` says how the step trains: the optimizer and what differs from the defaults.
     """
 
