@@ -47,7 +47,7 @@ def compile(options: CompileOptions) -> Program:
     gpu = find(options.device)
     planned, running = options.shared(PlanOptions), options.shared(RunOptions)
     if gpu is None and options.device == AUTO:  # only a GPU has them
-        planned |= {"overlap_copies": False}
+        planned |= {"overlap_copies": False, "streams": 1}
         running |= {"cudnn": None, "tuning": None}
     memory_plan = make_plan(PlanOptions(**{**planned, "device": _profile(gpu)}))
     return bind(memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", **running)

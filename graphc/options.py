@@ -38,11 +38,9 @@ from graphc.plans.memory_plan import (
     Recompute,
     check_alignment,
 )
+from graphc.plans.streams import MOST_STREAMS
 from graphc.step_options import NetworkOptions, StepOptions, true_false_or_none
 from graphc.target import Target, target_of
-
-MOST_STREAMS = 64
-"""Every stream takes some memory of the driver's, and every pair of them events."""
 
 AUTO = "auto"
 """The name of a device that is the GPU of this machine, or else its CPU."""
@@ -112,9 +110,10 @@ class PlacementOptions(Options):
     )
     streams: int = option(
         1,
-        "Nodes run on so many streams, side by side where none writes what another one touches. "
-        "Values that may then be alive together lie apart as far as ``budget`` has room; without "
-        "a budget the arena takes no more bytes than on one stream.",
+        "Nodes run on so many streams, side by side where none writes what another one touches; "
+        "on a CPU one after another all the same. Values that may be alive together lie apart as "
+        "far as ``budget`` has room; without a budget the arena takes no more bytes than on one "
+        "stream.",
         check=partial(whole_number, most=MOST_STREAMS),
         flag=Flag(
             "nodes side by side on so many streams; --budget gives bytes for it "
@@ -323,6 +322,15 @@ class FrontierOptions(PlanningOptions):
     _: KW_ONLY
     optimizer: Optimizer = field(metadata=now_required(NetworkOptions, "optimizer"))
 
+    def check(self) -> None:
+        """Check all options, and that no streams are asked for."""
+        super().check()
+        if self.streams > 1:
+            raise OptionError(
+                "a frontier is that of one stream; leave out streams, and plan with a budget to "
+                "see what width takes"
+            )
+
 
 @dataclass(frozen=True)
 class PlanOptions(RecomputeOptions, PlanningOptions):
@@ -344,13 +352,23 @@ class PlanOptions(RecomputeOptions, PlanningOptions):
     def check(self) -> None:
         """Check all options, and that budgets are for training."""
         super().check()
-        if self.goal is not None and self.optimizer is None:
+        if self.goal is not None and self.optimizer is None and not self._budget_is_for_width:
             raise OptionError("budgets are for training steps; give an optimizer")
         if self.policy != "none" and self.optimizer is None:
             raise OptionError(
                 f"only training steps compute anything again; give an optimizer, or leave out "
                 f"recompute={self.policy!r}"
             )
+
+    @property
+    def policy(self) -> Recompute:
+        """The policy that decides on recomputation: a goal implies ``optimal`` in training."""
+        return "none" if self._budget_is_for_width else super().policy
+
+    @property
+    def _budget_is_for_width(self) -> bool:
+        """Whether a budget only says how many bytes streams may take: there is no training step."""
+        return self.optimizer is None and self.streams > 1 and self.budget is not None
 
     @property
     def mode(self) -> bool | None:

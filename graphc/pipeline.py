@@ -306,7 +306,7 @@ def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
     if options.streams > 1:
         placed = planned_on_streams(
             allocation, options.allocate, options.policy, options.cost_model, options.streams,
-            options.goal.budget if options.goal else None,
+            options.goal or Goal(), options.reorders,
         )  # fmt: skip
     else:
         placed = allocation.plan(options.allocate, options.policy, options.cost_model)

@@ -204,7 +204,6 @@ class Allocation:
         storages = self.storages(strategy)
         places = places or self.placed(strategy)
         buffers, workspaces = self._buffers(storages, places)
-        arena_bytes = self.fixed_bytes(storages) + places.height
         slots = self._slot_buffers(storages, len(buffers))
         buffers += tuple(slot.buffer for slot in slots)
         return MemoryPlan(
@@ -216,12 +215,9 @@ class Allocation:
             buffers=buffers,
             placements=_with_origins(storages.placements, buffers),
             workspaces=workspaces,
-            arena_bytes=arena_bytes,
+            arena_bytes=self.fixed_bytes(storages) + places.height,
             feature_map_bytes=self.feature_map_bytes(strategy),
-            strategy_bytes={
-                name: arena_bytes if name == strategy else self.arena_bytes(name)
-                for name in dict.fromkeys((*COMPARED, strategy))
-            },
+            strategy_bytes={n: self.arena_bytes(n) for n in dict.fromkeys((*COMPARED, strategy))},
             recomputation=recomputation(self.graph, costs or CostModel(self.target.device)),
             planning_seconds=time.perf_counter() - started,
             slots=slots,

@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 MOST_COLORED = 2000
 """Of more storages there are millions of conflicts, which networkx holds as dictionaries."""
 
-MOST_SATURATED = 1000
+MOST_SATURATED = 500
 """Of more storages only the first order is tried: the second looks at all that are left each time,
 which would take minutes."""
+
+
+class ColoringError(OptionError):
+    """There are more storages than a colouring is made of."""
 
 
 def color(tenants: Sequence[tuple[int, int, int]]) -> list[int]:
     """The block of each (first, last, bytes), half open, given in order of `first`.
 
-    Raises `OptionError` for more than `MOST_COLORED`.
+    Raises `ColoringError` for more than `MOST_COLORED`.
     """
     if len(tenants) > MOST_COLORED:
-        raise OptionError(
+        raise ColoringError(
             f"allocate='coloring' looks at all pairs of values, at most {MOST_COLORED:,} of them, "
             f"got {len(tenants):,}; choose 'sharing' or 'packed', which are near linear"
         )

@@ -71,60 +71,69 @@ class _Tracker:
         marks = np.unique(spans)
         self.lows, self.highs = (np.searchsorted(marks, ends).tolist() for ends in spans.T)
         self.owners = np.full(len(marks), -1)
+        self.before: dict[int, set[int]] = {}
+        """Who touched the bytes of a buffer before it was met."""
         self.roots: dict[Value, Value] = {}
 
     def visit(self, number: int, node: Node) -> tuple[int, ...]:
         found: set[int] = set()
         written = [value for value in node.outputs if self.placements[value].how != "view"]
         for value in dict.fromkeys(node.inputs):
-            found |= self.opened(self.placements[value].buffer)
             for access in self.touched(value):
                 found |= set() if access.writer is None else {access.writer}
                 access.readers.append(number)
         for value in written:
-            found |= self.opened(self.placements[value].buffer)
             for access in self.touched(value):
                 found |= set(access.all())
                 access.writer, access.readers = number, []
         room = self.workspaces.get(node)
         if room is not None:
-            found |= self.opened(room)
+            self.open(room)
+            found |= self.before[room]
             self.accesses[room][room, None] = _Accesses(number)
         return tuple(sorted(found - {number}))
 
-    def opened(self, buffer: int) -> set[int]:
-        """Who touched the bytes of a buffer that is met for the first time, under earlier ones."""
+    def open(self, buffer: int) -> None:
+        """Note who touched the bytes of a buffer that is met for the first time, under earlier
+        ones."""
         if buffer in self.accesses:
-            return set()
+            return
         self.accesses[buffer] = {}
         cells = self.owners[self.lows[buffer] : self.highs[buffer]]
         before = np.unique(cells[cells >= 0]).tolist()
         cells[:] = buffer
         last = [access for owner in before for access in self.accesses[owner].values()]
-        return {number for access in last for number in access.all()}
+        self.before[buffer] = {number for access in last for number in access.all()}
 
     def touched(self, value: Value) -> list[_Accesses]:
         """The resources that a value lies in."""
         buffer = self.placements[value].buffer
+        self.open(buffer)
         own = self.accesses[buffer]
         root = self.root(value)
-        if self.placements[root].how == "part":
-            return [own.setdefault((buffer, root), self.whole(buffer))]
-        own.setdefault((buffer, None), _Accesses())
-        return list(own.values())
+        is_part = self.placements[root].how == "part"
+        resource = buffer, root if is_part else None
+        if resource not in own:
+            own[resource] = self.untouched(buffer)
+        return [own[resource]] if is_part else list(own.values())
 
-    def whole(self, buffer: int) -> _Accesses:
-        """A new part of a buffer, which all that touched the whole buffer has touched."""
+    def untouched(self, buffer: int) -> _Accesses:
+        """A new resource of a buffer: what touched the whole of it, and its bytes before, has
+        touched it."""
         found = self.accesses[buffer].get((buffer, None), _Accesses())
-        return _Accesses(found.writer, list(found.readers))
+        return _Accesses(found.writer, [*found.readers, *self.before[buffer]])
 
     def root(self, value: Value) -> Value:
-        """The value whose bytes a view lies in, or an overwriting output took."""
+        """The value whose bytes a view lies in, or an overwriting output took: of parts within
+        parts the outermost."""
         chain = []
         while value not in self.roots:
             placement = self.placements[value]
             chain.append(value)
             source = placement.over
+            if placement.how == "part" and source is not None:
+                # A part stands for itself, unless what it is a part of lies in another part.
+                source = source if self.placements[source].how == "part" else None
             if placement.how == "view" and value.node is not None:
                 source = value.node.viewed
             if source is None:

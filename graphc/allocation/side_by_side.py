@@ -9,7 +9,7 @@ order if and only if a's stream has come past a for b.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from graphc.plans.streams import StreamSlot
@@ -89,3 +89,73 @@ def longest_paths_first(needs: Needs, seconds: Sequence[float | None], count: in
             if missing[reader] == 0:
                 heapq.heappush(ready, (-rank[reader], reader))
     return order
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Neighbours that share a launch are one to a schedule: the `heads` of all nodes, which are
+    their own where they stand alone, and the last node behind each head."""
+
+    heads: list[int]
+    tails: dict[int, int]
+
+    @classmethod
+    def of(cls, needs: Needs, keys: Sequence[Hashable | None]) -> Launches:
+        """Neighbours of one key that do not wait for each other; None shares no launch, and what
+        `keys` leaves out, as it does nothing, parts none."""
+        heads: list[int] = []
+        tails: dict[int, int] = {}
+        head, last = 0, None
+        for number, key in enumerate(keys):
+            if key is VIEW:
+                heads.append(number)
+                continue
+            waits = any(other >= head for other in needs[number])
+            if key is None or key != last or waits:
+                head = number
+            last = key
+            heads.append(head)
+            tails[head] = number
+        return cls(heads, tails)
+
+    def needs(self, needs: Needs) -> list[list[int]]:
+        """What the heads wait for; the others wait for nothing."""
+        found: list[set[int]] = [set() for _ in needs]
+        for number, needed in enumerate(needs):
+            found[self.heads[number]].update(self.heads[other] for other in needed)
+        return [sorted(each - {number}) for number, each in enumerate(found)]
+
+    def seconds(self, seconds: Sequence[float | None]) -> list[float | None]:
+        """Those of launches, by their heads: as long as the longest of them."""
+        found: list[float | None] = [None] * len(seconds)
+        for number, own in enumerate(seconds):
+            head = self.heads[number]
+            if own is not None:
+                found[head] = max(own, found[head] or 0.0)
+        return found
+
+    def apart(self, schedule: Schedule) -> Schedule:
+        """The schedule of all nodes, by that of the heads: who waits for one waits for its last."""
+        slots, before, previous = list(schedule.slots), list(schedule.before), NOBODY
+        for number, head in enumerate(self.heads):
+            slot = schedule.slots[head]
+            if slot is None:
+                continue
+            hands = [self.tails.get(hand, hand) for hand in schedule.before[head]]
+            waits = tuple(self.tails[other] for other in slot.waits) if number == head else ()
+            if number != head:
+                hands[slot.stream] = previous
+            slots[number], before[number] = StreamSlot(slot.stream, waits), hands
+            previous = number
+        return Schedule(slots, schedule.seconds, before)
+
+    def in_order(self, order: Sequence[int]) -> list[int]:
+        """An order of heads, and of what does nothing, with all nodes in it."""
+        behind: dict[int, list[int]] = {}
+        for number, head in enumerate(self.heads):
+            behind.setdefault(head, []).append(number)
+        return [n for each in order if self.heads[each] == each for n in behind[each]]
+
+
+VIEW = object()
+"""The key of nodes for which a step does nothing."""

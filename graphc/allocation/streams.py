@@ -24,17 +24,23 @@ from graphc.allocation.allocate import Allocation, Places
 from graphc.allocation.hazards import Addresses, hazards
 from graphc.allocation.side_by_side import (
     NOBODY,
+    VIEW,
+    Launches,
     Needs,
     Schedule,
     longest_paths_first,
     scheduled,
 )
 from graphc.allocation.storages import Storage
+from graphc.errors import BudgetError
 from graphc.ir.graph import Graph, Input, Node
+from graphc.ir.types import exact_bytes
 from graphc.packing.by_conflicts import pack_by_conflicts
 from graphc.plans.cost_model import CostModel
+from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, MemoryPlan
 from graphc.plans.streams import StreamChoice, Streams
+from graphc.target import Target
 
 LEAST_SECONDS = 2e-6
 """A kernel that does next to nothing."""
@@ -56,6 +62,8 @@ class _Way:
     allocation: Allocation
     places: Places
     schedule: Schedule
+    seconds: list[float | None]
+    """Those of launches, by the first node of each."""
 
     @cached_property
     def choice(self) -> StreamChoice:
@@ -63,14 +71,22 @@ class _Way:
         size = self.allocation.fixed_bytes(storages) + self.places.height
         return StreamChoice(size, self.schedule.seconds)
 
+    @property
+    def feature_map_bytes(self) -> int:
+        """Those of the paper's measure, which counts values as on one stream."""
+        return self.allocation.feature_map_bytes("packed")
+
 
 def on_streams(plan: MemoryPlan, costs: CostModel, count: int) -> MemoryPlan:
     """The plan on `count` streams, its bytes as they are: what meets on the same bytes waits."""
     places = Addresses.of(plan)
-    seconds = _seconds(places, costs)
-    schedule = scheduled(hazards(places), seconds, count)
+    needs, seconds = hazards(places), _seconds(places, costs)
+    launches = _launches(places, needs, plan.target)
+    schedule = _scheduled(needs, seconds, launches, count)
+    seconds = launches.seconds(seconds)
     choice = StreamChoice(plan.arena_bytes, schedule.seconds)
-    return replace(plan, streams=_streams(plan.graph, schedule, seconds, count, [choice]))
+    streams = _streams(plan.graph, schedule, seconds, count, [choice])
+    return replace(plan, streams=streams, settings={**plan.settings, "streams": count})
 
 
 def planned_on_streams(
@@ -79,22 +95,34 @@ def planned_on_streams(
     recompute: str,
     costs: CostModel,
     count: int,
-    budget: int | None,
+    goal: Goal,
+    reorders: bool,
 ) -> MemoryPlan:
-    """The fastest plan on `count` streams, by the cost model, within `budget` bytes of arena, or
-    without one within the bytes that one stream takes.
+    """The fastest plan on `count` streams, by the cost model, within the goal's bytes of arena, or
+    without any within those that one stream takes. A goal's bytes of feature maps hold, too.
 
-    Only ``packed`` pays bytes for width.
+    Only ``packed`` pays bytes for width; unless it `reorders`, nodes keep their order. Raises
+    `BudgetError` where nothing fits.
     """
     if strategy != "packed":
         return on_streams(allocation.plan(strategy, recompute, costs), costs, count)
-    ways = list(_ways(allocation, costs, count))
+    ways = list(_ways(allocation, costs, count, reorders))
+    if goal.feature_map_budget is not None:
+        ways = [way for way in ways if way.feature_map_bytes <= goal.feature_map_budget]
     frontier = _frontier(ways)
-    limit = ways[0].choice.arena_bytes if budget is None else budget
+    limit = ways[0].choice.arena_bytes if goal.budget is None else goal.budget
     fitting = [way for way in frontier if way.choice.arena_bytes <= limit]
-    best = fitting[-1] if fitting else frontier[0]
+    if not fitting:
+        least = frontier[0].choice.arena_bytes
+        raise BudgetError(
+            f"the least arena found on {count} streams is {exact_bytes(least)}, over the budget of "
+            f"{exact_bytes(limit)}; raise it to that",
+            least,
+            allocation.live_bytes,
+        )
+    best = fitting[-1]
     plan = best.allocation.plan(strategy, recompute, costs, best.places)
-    choices, seconds = [way.choice for way in frontier], _seconds(Addresses.of(plan), costs)
+    choices, seconds = [way.choice for way in frontier], best.seconds
     return replace(plan, streams=_streams(plan.graph, best.schedule, seconds, count, choices))
 
 
@@ -128,11 +156,28 @@ def _seconds(places: Addresses, costs: CostModel) -> list[float | None]:
     ]
 
 
-def _ways(allocation: Allocation, costs: CostModel, count: int) -> Iterator[_Way]:
-    """All that is tried, the bytes of one stream first: in the order of the graph, and with the
-    longest paths first."""
+def _launches(places: Addresses, needs: Needs, target: Target) -> Launches:
+    """Neighbours that a target may launch together."""
+    nodes = places.graph.nodes
+    keys = [target.launch_key(node) if places.runs(node) else VIEW for node in nodes]
+    return Launches.of(needs, keys)
+
+
+def _scheduled(
+    needs: Needs, seconds: list[float | None], launches: Launches, count: int
+) -> Schedule:
+    """A schedule of all nodes, with those of one launch behind each other."""
+    together = launches.seconds(seconds)
+    return launches.apart(scheduled(launches.needs(needs), together, count))
+
+
+def _ways(allocation: Allocation, costs: CostModel, count: int, reorders: bool) -> Iterator[_Way]:
+    """All that is tried, the bytes of one stream first: in the order of the graph, and if it
+    `reorders` with the longest paths first."""
     by_graph = _Width(allocation, costs, count)
     yield from by_graph.ways()
+    if not reorders:
+        return
     ordered = by_graph.longest_paths_first()
     if ordered is not allocation.graph:
         yield from _Width(allocation.of(ordered), costs, count).ways()
@@ -152,6 +197,7 @@ class _Width:
         self.seconds = _seconds(places, costs)
         self.needs: Needs = hazards(places)
         """What nodes wait for where all values lie apart."""
+        self.launches = _launches(places, self.needs, allocation.target)
 
     def ways(self) -> Iterator[_Way]:
         """As on one stream, then with more and more values apart."""
@@ -178,14 +224,20 @@ class _Width:
             {*needed, *(positions[v.node] for v in node.inputs if v.node is not None)}
             for needed, node in zip(self.needs, self.graph.nodes, strict=True)
         ]
-        order = longest_paths_first([sorted(n) for n in needs], self.seconds, self.count)
+        launches = self.launches
+        together = launches.needs([sorted(n) for n in needs])
+        seconds = launches.seconds(self.seconds)
+        order = launches.in_order(longest_paths_first(together, seconds, self.count))
         if order == list(range(len(order))):
             return self.graph
         return self.graph.in_order(self.graph.nodes[number] for number in order)
 
     def _way(self, places: Places) -> _Way:
-        needs = hazards(self._addresses(places.offsets, places.height))
-        return _Way(self.allocation, places, scheduled(needs, self.seconds, self.count))
+        addresses = self._addresses(places.offsets, places.height)
+        needs = hazards(addresses)
+        launches = _launches(addresses, needs, self.allocation.target)
+        schedule = _scheduled(needs, self.seconds, launches, self.count)
+        return _Way(self.allocation, places, schedule, launches.seconds(self.seconds))
 
     def _addresses(self, offsets: list[int], height: int) -> Addresses:
         """Where all lies; states, which have bytes of their own, behind the tenants."""
@@ -217,7 +269,7 @@ class _Width:
     def _clocks(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """By tenant and stream: the last node that has run for certain when any starts that touches
         the tenant, and the last that touches it."""
-        schedule = scheduled(self.needs, self.seconds, self.count)
+        schedule = _scheduled(self.needs, self.seconds, self.launches, self.count)
         shape = (len(self.tenants), self.count)
         begin, end = np.full(shape, BEHIND_ALL, np.int64), np.full(shape, NOBODY, np.int64)
         row_of: dict[int | Node, int] = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from graphc.allocation.coloring import MOST_COLORED, ColoringError
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, check_writable
 from graphc.cli.described import described
 from graphc.cli.fits import fit_line
@@ -26,7 +27,7 @@ from graphc.cli.plans import (
     plan_from_arguments,
     written,
 )
-from graphc.cli.terminal import WIDTH, Console, say
+from graphc.cli.terminal import WIDTH, Console, say, tell
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import format_bytes
@@ -105,7 +106,13 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         named = [(f"{row.name}, {row.plan.allocate}", row.plan) for row in rows]
         say(fit_line(named, options if not options.model.endswith(SUFFIX) else None))
         Console(width=WIDTH).print(_table(rows))
+        if not (options.model.endswith(SUFFIX) or any(_is_colored(row) for row in rows)):
+            tell([f"coloring: no row, as it is for at most {MOST_COLORED:,} values"])
     written(options)
+
+
+def _is_colored(row: Row) -> bool:
+    return row.plan.allocate == "coloring"
 
 
 def _made(options: argparse.Namespace) -> list[Row]:
@@ -117,10 +124,8 @@ def _made(options: argparse.Namespace) -> list[Row]:
     for choice in POLICIES if trains else POLICIES[: len(ALLOCATE)]:
         try:
             found = plan_from_arguments(options, **choice)
-        except OptionError:
-            if choice.get("allocate") == "coloring":
-                continue  # refused for large networks
-            raise
+        except ColoringError:
+            continue  # `run` says so
         rows.append(Row(found.recompute, found, choice))
     for budget in options.budgets:
         choice = {"budget": budget}

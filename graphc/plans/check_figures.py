@@ -7,6 +7,7 @@ with the planners.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,8 +16,12 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Graph, State, Value
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
 from graphc.plans.memory_plan import Buffer, Lifetime, MemoryPlan, Placement, kind_of
+from graphc.plans.streams import Streams
 
 CURE = "plan again, or correct the plan"
+
+SLACK = 1 + 1e-9
+"""Sums of seconds are rounded."""
 
 
 def check_figures(plan: MemoryPlan) -> None:
@@ -29,6 +34,8 @@ def check_figures(plan: MemoryPlan) -> None:
     _check_origins(plan)
     _check_sizes(plan)
     _check_recomputation(plan)
+    if plan.streams is not None:
+        _check_streams(plan, plan.streams)
 
 
 def _stated(what: str, given: object, found: object, culprits: Sequence[str] = ()) -> None:
@@ -178,7 +185,8 @@ def _check_sizes(plan: MemoryPlan) -> None:
         needed = sum(align(type.bytes, plan.alignment) for type in types)
         _stated(f"the workspace of {node.label}", buffer.bytes, needed, [node.label])
     sizes = plan.strategy_bytes
-    _stated(f"the arena under {plan.allocate!r}", sizes[plan.allocate], plan.arena_bytes)
+    if plan.streams is None:
+        _stated(f"the arena under {plan.allocate!r}", sizes[plan.allocate], plan.arena_bytes)
     for name, size in sizes.items():
         if size < plan.state_bytes:
             raise PlanError(
@@ -217,6 +225,25 @@ def _most_live(plan: MemoryPlan, buffers: Sequence[Buffer]) -> int:
         change[buffer.lifetime.first] += size
         change[buffer.lifetime.last] -= size
     return int(change.cumsum().max())
+
+
+def _check_streams(plan: MemoryPlan, streams: Streams) -> None:
+    """The frontier is one, the plan is on it, and width gains no more than there are streams."""
+    pairs = [(choice.arena_bytes, choice.seconds) for choice in streams.choices]
+    own = plan.arena_bytes, streams.seconds
+    if own not in pairs or any(b[0] <= a[0] or b[1] >= a[1] for a, b in itertools.pairwise(pairs)):
+        raise PlanError(
+            f"the choices of streams are stated as {pairs}; they have rising bytes, falling "
+            f"seconds, and the plan's own {own} among them; {CURE}"
+        )
+    most = streams.count * streams.seconds
+    if not streams.seconds <= streams.one_stream_seconds * SLACK <= most * SLACK**2:
+        raise PlanError(
+            f"a step is stated to take {streams.seconds} s on {streams.count} streams and "
+            f"{streams.one_stream_seconds} s on one, which is more than so many gain; {CURE}"
+        )
+    if plan.settings.get("streams", streams.count) != streams.count:
+        _stated("the number of streams", plan.settings["streams"], streams.count)
 
 
 def _check_recomputation(plan: MemoryPlan) -> None:

@@ -26,7 +26,7 @@ from graphc.errors import PlanError
 from graphc.ir.graph import Node
 from graphc.plans.check_places import PlacedValues, numbers
 from graphc.plans.memory_plan import MemoryPlan
-from graphc.plans.streams import Streams
+from graphc.plans.streams import MOST_STREAMS, Streams
 
 NOBODY = -1
 """The reader or writer of cells that no node has touched."""
@@ -55,9 +55,11 @@ class _Clocks:
         self.stream_of = np.zeros(len(self.nodes), np.int64)
 
     def check_count(self) -> int:
-        """The number of streams, of which there is one at least."""
-        if self.streams.count < 1:
-            raise PlanError(f"a plan runs on one stream at least, got {self.streams.count}", [])
+        """The number of streams, which is one that programs can have."""
+        if not 1 <= self.streams.count <= MOST_STREAMS:
+            raise PlanError(
+                f"a plan runs on 1 to {MOST_STREAMS} streams, got {self.streams.count}", []
+            )
         return self.streams.count
 
     def run(self) -> None:
@@ -76,6 +78,8 @@ class _Clocks:
             for other in slot.waits:
                 if other not in self.behind:
                     self.fail(node, f"waits for node {other}, which does not run before it")
+                if self.stream_of[other] == slot.stream:
+                    self.fail(node, f"waits for node {other}, which is on its own stream")
                 clock = np.maximum(clock, self.behind[other])
             self.stream_of[number] = slot.stream
             self.touch(number, node, clock)

@@ -6,7 +6,7 @@ from typing import Any
 
 from graphc.ir.graph import Graph
 from graphc.json_fields import JsonReader
-from graphc.plans.streams import StreamChoice, Streams, StreamSlot
+from graphc.plans.streams import MOST_STREAMS, StreamChoice, Streams, StreamSlot
 
 STREAMS = "streams"
 """The key of the object in a plan's file."""
@@ -42,7 +42,7 @@ def read_streams(reader: JsonReader, given: object, graph: Graph) -> Streams | N
             slots[node] = StreamSlot(stream, tuple(waits))
     choices = reader.listed(found["choices"], f"{STREAMS}.choices")
     return Streams(
-        reader.whole(found["count"], f"{STREAMS}.count", 1),
+        reader.whole(found["count"], f"{STREAMS}.count", 1, MOST_STREAMS + 1),
         slots,
         reader.number(found["seconds"], f"{STREAMS}.seconds"),
         reader.number(found["one_stream_seconds"], f"{STREAMS}.one_stream_seconds"),

@@ -86,7 +86,9 @@ def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
     streams = plan.streams
     if streams is None:
         return
-    title = f"{streams.count} streams, by the cost model"
+    title = f"{streams.count} streams, by the cost model without launches"
+    if plan.device.kind == "cpu":
+        title += ", if the CPU ran them side by side"
     lines = [title, f"  {'arena':>14}{'a step':>14}{'faster':>10}"]
     for choice in streams.choices:
         faster = streams.one_stream_seconds / choice.seconds if choice.seconds else 1.0

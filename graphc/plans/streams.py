@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from graphc.ir.graph import Node
 
+MOST_STREAMS = 64
+"""Every stream takes some memory of the driver's, and every pair of them events."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamSlot:

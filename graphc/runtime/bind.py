@@ -12,8 +12,10 @@ from graphc.ir.device import gpu_number
 from graphc.ir.types import bfloat16
 from graphc.keywords import option, required, takes
 from graphc.options import AUTO
+from graphc.plans.check_plan import check_plan
 from graphc.plans.cost_model import CostModel
 from graphc.plans.memory_plan import MemoryPlan
+from graphc.plans.streams import MOST_STREAMS
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.cuda import CudaDevice
@@ -25,6 +27,11 @@ from graphc.runtime.options import RunOptions
 from graphc.runtime.program import Program
 
 BFLOAT16_ARCHITECTURE = 80
+
+
+def _check_streams(name: str, given: object) -> None:
+    if given is not None:
+        whole_number(name, given, most=MOST_STREAMS)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class BindOptions(RunOptions):
         None,
         "Spread the nodes over so many streams, whatever the plan says: those that touch different "
         "bytes may run at the same time; None: as the plan says.",
-        check=lambda name, given: None if given is None else whole_number(name, given),
+        check=_check_streams,
     )
 
 
@@ -58,6 +65,7 @@ def bind(options: BindOptions) -> Program:
     plan, device, kind = options.plan, options.device, options.plan.device.kind
     if options.streams is not None:
         plan = on_streams(plan, CostModel.of(plan), options.streams)
+        check_plan(plan)
     gpu = find(kind if device in (None, AUTO) else device)
     if (gpu is not None) != (kind == "cuda"):
         raise OptionError(

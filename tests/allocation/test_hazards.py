@@ -1,6 +1,7 @@
 """Hazards against a comparison of all pairs of nodes, byte by byte."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,9 @@ from runtime.emulated_gpu.networks import branches, small_gpt2, small_mlp
 
 import graphc as g
 from graphc.allocation.hazards import Addresses, hazards
+from graphc.allocation.streams import on_streams
+from graphc.plans.check_plan import check_plan
+from graphc.plans.cost_model import CostModel
 
 
 def touched(plan, node):
@@ -58,3 +62,33 @@ def test_hazards_order_all_that_touches_the_same_bytes(network, options):
     assert len(running) < len(ordered) < len(pairs)
     for i, j in ordered:
         assert i in before[j], f"{plan.graph.nodes[i]} and {plan.graph.nodes[j]}"
+
+
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_parts_of_a_concatenation_run_side_by_side(device):
+    """Four products into one buffer wait for nothing but what was there before."""
+    x = g.input("x", (64, 64))
+    parts = [g.matmul(x, g.parameter(f"w{i}", (64, 64))) for i in range(4)]
+    plan = g.plan(outputs=[g.concat(parts, 0)], device=device)
+    assert {plan.placements[part].how for part in parts} == {"part"}
+    places = Addresses.of(plan)
+    found = hazards(replace(places, workspaces={}))  # which products share
+    products = [n for n, node in enumerate(plan.graph.nodes) if "matmul" in node.op.name]
+    assert len(products) == 4
+    assert all(not set(found[n]) & set(products) for n in products)
+    wide = g.plan(outputs=plan.graph.outputs, device=device, streams=4, budget="1GiB")
+    assert wide.streams.speedup > 2
+
+
+def test_parts_wait_for_what_lay_there_before():
+    """Each part is written over bytes that other values had, and waits for the last that read
+    them."""
+    x = g.input("x", (64, 64))
+    h = x
+    for i in range(3):
+        h = g.tanh(g.matmul(h, g.parameter(f"v{i}", (64, 64))))
+    small = g.sum(h, 1, keepdims=True)
+    parts = [g.matmul(x * small, g.parameter(f"w{i}", (64, 64))) for i in range(3)]
+    plan = g.plan(outputs=[g.sum(g.concat(parts, 0))], reorder=False)
+    for streams in (2, 3):
+        check_plan(on_streams(plan, CostModel(plan.device), streams))

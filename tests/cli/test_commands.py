@@ -78,6 +78,13 @@ def test_compare_is_a_list_of_plan_objects(capsys):
     assert all(name in table for name in (*ALLOCATE, "measure"))
 
 
+def test_compare_says_what_is_too_large_to_color(capsys, monkeypatch):
+    monkeypatch.setattr("graphc.allocation.coloring.MOST_COLORED", 2)
+    out = run(capsys, "compare", "mlp", *SMALL)[1]
+    assert out.splitlines()[-1] == "coloring: no row, as it is for at most 2,000 values"
+    assert "none       coloring" not in out
+
+
 def test_a_model_from_a_file(capsys, tmp_path):
     (tmp_path / "net.py").write_text(
         "import graphc as g\n"

@@ -1,6 +1,7 @@
 """Plans with streams: every legal order gives the same, bytes buy width, and files keep it all."""
 
 import functools
+import json
 import random
 from dataclasses import replace
 
@@ -11,12 +12,15 @@ from runtime.emulated_gpu.networks import branches, small_mlp
 
 import graphc as g
 from graphc.allocation.hazards import Addresses
-from graphc.errors import OptionError, PlanError
+from graphc.errors import BudgetError, OptionError, PlanError, PlanFileError
 from graphc.models import inception_v3, lstm, two_tower
+from graphc.plans.check_figures import check_figures
 from graphc.plans.check_plan import check_plan
-from graphc.plans.json_form import read_plan_json
+from graphc.plans.json_form import checksum, read_plan_json
 from graphc.plans.memory_plan import Lifetime
+from graphc.plans.streams import StreamChoice
 from graphc.runtime.feeds import random_feeds
+from graphc.runtime.gpu.bind import bind, slots_of_works
 from graphc.runtime.program import Program
 
 NETWORKS = {
@@ -175,16 +179,23 @@ def changed(plan, node, **fields):
 def test_slots_that_are_no_schedule_are_refused():
     plan = plan_of("two_tower", streams=2)
     slots, places = plan.streams.slots, Addresses.of(plan)
-    node = next(node for node, slot in slots.items() if slot.waits)
+    *_, node = (node for node, slot in slots.items() if slot.waits)
     left_out = {n: slot for n, slot in slots.items() if n is not node}
     view = next(n for n in plan.graph.nodes if not places.runs(n))
     number = plan.graph.position[node]
+    stream = slots[node].stream
+    own_before = next(
+        before
+        for before, other in enumerate(plan.graph.nodes[:number])
+        if other in slots and slots[other].stream == stream
+    )
     wrong = {
         "has no stream": replace(plan, streams=replace(plan.streams, slots=left_out)),
         "is on stream 2 of 2": changed(plan, node, stream=2),
         f"waits for node {number}, which": changed(plan, node, waits=(number,)),
+        "which is on its own stream": changed(plan, node, waits=(own_before,)),
         "waits for node 9999, which": changed(plan, node, waits=(9999,)),
-        "one stream at least": replace(plan, streams=replace(plan.streams, count=0)),
+        "1 to 64 streams": replace(plan, streams=replace(plan.streams, count=0)),
         "is a view": replace(
             plan, streams=replace(plan.streams, slots={**slots, view: slots[node]})
         ),
@@ -192,6 +203,32 @@ def test_slots_that_are_no_schedule_are_refused():
     for text, other in wrong.items():
         with pytest.raises(PlanError, match=text):
             check_plan(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": 1e-30}, {"choices": ()}, {"one_stream_seconds": 1e9},
+        {"choices": (StreamChoice(1, 1.0),)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_figures_of_streams_are_checked(change):
+    plan = plan_of("branches", streams=3)
+    check_figures(plan)
+    with pytest.raises(PlanError, match="stated"):
+        check_figures(replace(plan, streams=replace(plan.streams, **change)))
+
+
+def test_a_file_with_too_many_streams_is_refused(tmp_path):
+    content = json.loads(plan_of("branches", streams=2).to_json())
+    content["streams"]["count"] = 10**12
+    content["sha256"] = checksum(content)
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(PlanFileError, match=r"streams\.count"):
+        g.load_plan(tmp_path / "plan.json")
+    with pytest.raises(OptionError, match="streams"):
+        g.bind(plan_of("branches"), streams=65)
 
 
 # --- what bytes buy ---
@@ -217,6 +254,58 @@ def test_more_bytes_never_give_a_slower_plan(name):
         assert last is None or plan.streams.seconds <= last
         last = plan.streams.seconds
     assert plan_of(name, streams=4).arena_bytes <= plain.arena_bytes
+
+
+def test_bytes_of_feature_maps_hold_on_streams():
+    """Whatever order is tried: a budget of the paper's measure is one of every way."""
+    for name in NETWORKS:
+        if name == "inception_v3":
+            continue
+        plain = plan_of(name)
+        given = plain.feature_map_bytes
+        plan = plan_of(name, streams=4, feature_map_budget=given)
+        assert plan.feature_map_bytes <= given
+
+
+def test_nodes_keep_their_order_where_that_is_asked_for():
+    labels = [
+        [
+            node.label
+            for node in plan_of("two_tower", reorder=False, budget=2**30, **own).graph.nodes
+        ]
+        for own in ({}, {"streams": 4})
+    ]
+    assert labels[0] == labels[1]
+
+
+def test_inference_buys_width_and_keeps_a_budget():
+    loss = two_tower(batch=64, layers=4, width=128)
+    plain, same = (g.plan(outputs=[loss], device="h200", streams=n) for n in (1, 2))
+    full = g.plan(outputs=[loss], device="h200", streams=2, budget="1GiB")
+    assert same.arena_bytes <= plain.arena_bytes < full.arena_bytes
+    assert full.streams.seconds < same.streams.seconds
+    with pytest.raises(BudgetError, match="on 2 streams") as caught:
+        g.plan(outputs=[loss], device="h200", streams=2, budget=1000)
+    assert caught.value.least_bytes <= plain.arena_bytes
+    with pytest.raises(OptionError, match="budgets are for training"):
+        g.plan(outputs=[loss], budget="1GiB")
+
+
+def test_small_updates_share_a_launch_on_streams():
+    network = functools.partial(inception_v3, batch=1, image=75, width=4, classes=3)
+    counts = []
+    for options in ({}, {"streams": 4}, {"streams": 4, "budget": 2**40}):
+        plan = g.plan(network(), optimizer=g.optim.SGD(0.1), device="h200", **options)
+        works = bind(plan, 0x7F00_0000_0000)
+        counts.append(len(works))
+        for number, slot in enumerate(slots_of_works(plan, works, alone=False)):
+            assert all(other < number for other in slot.waits)
+    assert max(counts) <= 1.05 * counts[0]
+
+
+def test_a_frontier_is_that_of_one_stream():
+    with pytest.raises(OptionError, match="frontier is that of one stream"):
+        g.frontier(NETWORKS["mlp"](), optimizer=g.optim.SGD(0.1), streams=2)
 
 
 def test_towers_run_side_by_side():
@@ -255,7 +344,7 @@ def test_numbers_of_streams_that_are_none(given):
 def test_the_printout_has_a_frontier():
     plan = g.plan(two_tower(), optimizer=g.optim.SGD(0.1), device="h200", streams=4)
     text, found = str(plan), plan.summary("two_tower")
-    start = text.index("4 streams, by the cost model")
+    start = text.index("4 streams, by the cost model without launches")
     rows = text[start:].split("\n\n")[0].splitlines()[2:]
     assert len(rows) == len(plan.streams.choices) == len(found["streams_frontier"])
     assert [row.endswith("*") for row in rows].count(True) == 1
