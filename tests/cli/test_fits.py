@@ -135,7 +135,7 @@ def test_compare_says_which_rows_fit(capsys, has):
     ]  # fmt: skip
     best = min(found, key=lambda row: row["extra_time_fraction"])
     name = f"{best['recompute']}, {best['allocate']}"
-    assert line.startswith(f"fits this machine: {len(found)} of 8; the fastest is {name}, ")
+    assert line.startswith(f"fits this machine: {len(found)} of 9; the fastest is {name}, ")
     has(planned().state_bytes + 1024)
     assert "no budget fits" in first_line(capsys, "compare", "mlp", *DEEP)
 
@@ -155,7 +155,7 @@ def test_plans_for_several_devices_are_each_judged_by_their_own(capsys, tmp_path
     told = first_line(capsys, "compare", *paths.values())
     assert told == "fits its own device: 2 of 3; t4.json, packed is over t4 by 5.00 MiB"
     out = run(capsys, "compare", "mlp", *DEEP, paths["t4"])[1]
-    assert out.startswith("fits its own device: 8 of 9; t4.json, packed is over t4 by 5.00 MiB")
+    assert out.startswith("fits its own device: 9 of 10; t4.json, packed is over t4 by 5.00 MiB")
 
 
 def test_a_gpu_may_be_named_as_the_device(capsys):

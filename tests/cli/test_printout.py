@@ -171,12 +171,12 @@ def test_rows_of_files_with_one_name_and_with_long_names_are_told_apart(capsys, 
     long = "a-name-of-more-than-twenty-letters.json"
     assert [row["model"] for row in rows] == [paths[0], long, paths[2]]
     out = run(capsys, "compare", "mlp", *SMALL, *given)[1]
-    assert out.startswith("fits this machine: 11 of 11; ")
+    assert out.startswith("fits this machine: 12 of 12; ")
     lines = out.splitlines()[3:]
     assert max(map(len, out.splitlines())) <= 80
-    names = [line[:18].strip() for line in lines[8:]]
+    names = [line[:18].strip() for line in lines[9:]]
     assert "".join(names) == "".join([paths[0], long, paths[2]])
-    assert sum(line[18:].strip() != "" for line in lines) == 11
+    assert sum(line[18:].strip() != "" for line in lines) == 12
 
 
 @pytest.mark.parametrize("size", [1, 1023 * 2**20 + 5000, 1023 * 2**30])
