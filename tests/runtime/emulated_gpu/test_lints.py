@@ -63,18 +63,20 @@ CAUSES = {
     ("products", "matmul"): ({"bert", "vit"}, HEADS),
     ("products", "scaled_matmul"): ({"bert", "vit"}, HEADS),
     ("bytes", "batch_norm"): (
-        {"densenet121", "mobilenet_v2", "preact_resnet", "resnet", "unet"}, TWICE
+        {"densenet121", "inception_v3", "mobilenet_v2", "preact_resnet", "resnet", "unet"}, TWICE
     ),
     ("rows", "linear"): ({"mlp", "preact_resnet"}, SHORT),
     ("rows", "matmul"): ({"lstm", "mlp", "preact_resnet"}, SHORT),
     ("rows", "conv2d"): (
-        {"densenet121", "mobilenet_v2", "preact_resnet", "resnet", "unet", "vgg16", "vit"}, UNFOLDED
+        {"densenet121", "inception_v3", "mobilenet_v2", "preact_resnet", "resnet", "unet", "vgg16",
+         "vit"},
+        UNFOLDED,
     ),
     ("rows", "conv2d_input_gradient"): ({"unet"}, UNFOLDED),
     ("rows", "conv2d_weight_gradient"): ({"unet"}, UNFOLDED),
     ("launches", ""): (
-        {"bert", "densenet121", "lstm", "mlp", "mobilenet_v2", "preact_resnet", "resnet", "unet",
-         "vit"},
+        {"bert", "densenet121", "inception_v3", "lstm", "mlp", "mobilenet_v2", "preact_resnet",
+         "resnet", "two_tower", "unet", "vit"},
         "at the usual batch of the zoo a step is short for an H200",
     ),
 }  # fmt: skip
