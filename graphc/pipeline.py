@@ -303,13 +303,10 @@ def _with_updates_together(graph: Graph, compilation: Compilation) -> Graph:
 def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
     options = compilation.options
     allocation = compilation.allocation(graph)
-    if options.streams > 1:
-        placed = planned_on_streams(
-            allocation, options.allocate, options.policy, options.cost_model, options.streams,
-            options.goal or Goal(), options.reorders,
-        )  # fmt: skip
-    else:
-        placed = allocation.plan(options.allocate, options.policy, options.cost_model)
+    placed = planned_on_streams(
+        allocation, options.allocate, options.policy, options.cost_model, options.streams,
+        options.goal or Goal(), options.reorders,
+    )  # fmt: skip
     return replace(placed, settings=_settings(options), certificate=compilation.certificate)
 
 

@@ -99,13 +99,15 @@ def planned_on_streams(
     reorders: bool,
 ) -> MemoryPlan:
     """The fastest plan on `count` streams, by the cost model, within the goal's bytes of arena, or
-    without any within those that one stream takes. A goal's bytes of feature maps hold, too.
+    without any within those that one stream takes. A goal's bytes of feature maps hold, too. On one
+    stream it is the allocation's own plan.
 
     Only ``packed`` pays bytes for width; unless it `reorders`, nodes keep their order. Raises
     `BudgetError` where nothing fits.
     """
-    if strategy != "packed":
-        return on_streams(allocation.plan(strategy, recompute, costs), costs, count)
+    if count == 1 or strategy != "packed":
+        plan = allocation.plan(strategy, recompute, costs)
+        return plan if count == 1 else on_streams(plan, costs, count)
     ways = list(_ways(allocation, costs, count, reorders))
     if goal.feature_map_budget is not None:
         ways = [way for way in ways if way.feature_map_bytes <= goal.feature_map_budget]
@@ -202,7 +204,7 @@ class _Width:
     def ways(self) -> Iterator[_Way]:
         """As on one stream, then with more and more values apart."""
         yield self._way(self.allocation.placed("packed"))
-        if len(self.tenants) > MOST_TENANTS or self.count == 1 or not len(self.sizes):
+        if len(self.tenants) > MOST_TENANTS or not len(self.sizes):
             return
         together, unordered = self._conflicts()
         durations = [tenant.last - tenant.first for tenant in self.tenants]
