@@ -30,6 +30,102 @@ def cut_rectangle(buffers: int, times: int, height: int, seed: int) -> Columns:
     return lower, upper, end - start
 
 
+def cut_evenly(buffers: int, times: int, height: int, seed: int) -> Columns:
+    """About so many buffers that fill [0, times) x [0, height): all pieces are cut at once."""
+    rng = np.random.default_rng(seed)
+    pieces = np.array([[0, times, 0, height]])
+    ready = []
+    # What is above it is cut in two or five pieces, so that the mean ends near times x height / n.
+    limit = 2.45 * times * height / buffers
+    while len(pieces):
+        a, b, c, d = pieces.T
+        large = (b - a) * (d - c).astype(float) > limit * np.exp(rng.normal(0, 0.5, len(a)))
+        is_cut = large & ((b - a >= 2) | (d - c >= 2))
+        ready.append(pieces[~is_cut])
+        a, b, c, d = pieces[is_cut].T
+        wheel = (b - a >= 3) & (d - c >= 3) & (rng.random(len(a)) < 0.2)
+        # Long ones rather in time, large ones rather in bytes.
+        longer = np.log((b - a) / times) - np.log((d - c) / height) > rng.normal(0, 1, len(a))
+        in_time = ~wheel & (b - a >= 2) & (longer | (d - c < 2))
+        pieces = np.concatenate(
+            (
+                _cut_in_time(pieces[is_cut][in_time], rng),
+                _cut_in_time(pieces[is_cut][~wheel & ~in_time][:, [2, 3, 0, 1]], rng)[
+                    :, [2, 3, 0, 1]
+                ],
+                _cut_around(pieces[is_cut][wheel], rng),
+            )
+        )
+    lower, upper, start, end = rng.permutation(np.concatenate(ready)).T
+    return lower, upper, end - start
+
+
+def _cut_in_time(pieces: Any, rng: np.random.Generator) -> Any:
+    a, b, c, d = pieces.T
+    t = rng.integers(a + 1, b)
+    return np.concatenate([np.stack(part, axis=1) for part in ((a, t, c, d), (t, b, c, d))])
+
+
+def _cut_around(pieces: Any, rng: np.random.Generator) -> Any:
+    """Five pieces, four of them around one."""
+    a, b, c, d = pieces.T
+    s = rng.integers(a + 1, b - 1)
+    t = rng.integers(s + 1, b)
+    p = rng.integers(c + 1, d - 1)
+    q = rng.integers(p + 1, d)
+    parts = ((a, t, c, p), (t, b, c, q), (s, b, q, d), (a, s, p, d), (s, t, p, q))
+    return np.concatenate([np.stack(part, axis=1) for part in parts])
+
+
+def first_fit_trap(power: int) -> Columns:
+    """The program of Robson (1971), which drives first fit far above the bytes that are live.
+
+    At most 2**power bytes are live. In stage i all is freed but what lies on one chosen place in
+    every 2**i bytes, and blocks of 2**i bytes, which fit into no hole, take what is freed.
+    """
+    most = 2**power
+    first, last, size = [0] * most, [0] * most, [1] * most
+    live = {at: at for at in range(most)}  # block by offset, with which they are allocated
+    time, place = 1, 0
+    for stage in range(1, power):
+        step = 2**stage
+
+        def kept(place: int, step: int = step, live: dict[int, int] = live) -> dict[int, int]:
+            return {o: i for o, i in live.items() if (place - o) % step < size[i]}
+
+        # The place whose blocks take more room from blocks of 2**stage than they have bytes.
+        places = (place, place + step // 2)
+        place = max(places, key=lambda each: sum(step - size[i] for i in kept(each).values()))
+        stays = kept(place)
+        for index in set(live.values()) - set(stays.values()):
+            last[index] = time
+        live, free = stays, most - sum(size[i] for i in stays.values())
+        at = 0
+        while free >= step:
+            at = _first_fit(live, size, step, at)
+            live[at] = len(size)
+            first.append(time)
+            last.append(0)
+            size.append(step)
+            at, free = at + step, free - step
+        live = dict(sorted(live.items()))
+        time += 1
+    for index in live.values():
+        last[index] = time
+    return np.array(first), np.array(last), np.array(size)
+
+
+def _first_fit(live: dict[int, int], size: list[int], wanted: int, at: int) -> int:
+    """The lowest place from `at` on with so many bytes free."""
+    for offset, index in sorted(live.items()):
+        if offset + size[index] <= at:
+            continue
+        if offset - at >= wanted:
+            return at
+        at = offset + size[index]
+    return at
+
+
 def training_trace(layers: int, seed: int, kept: float = 0.9) -> Columns:
     """Forward values that live until the backward pass reads them, and gradients of one step."""
     rng = np.random.default_rng(seed)

@@ -1,6 +1,8 @@
 """Packing: instances in files, generated families, and the zoo under every recomputation policy.
 
 Heights are given as parts of the bound, the most bytes live at one time; 1 is the least there is.
+Every packing is checked by a sweep over time that shares no code with the packer. "peak MiB" is the
+most memory that the process has taken so far.
 `best fit` places buffers in the order of time, `size first` by falling size with best fit; both are
 taken from the same package in the same run, size first only for up to 20,000 buffers.
 Run: python benchmarks/packing.py [FOLDER ...]        folders hold CSV files for `graphc pack`
@@ -9,6 +11,8 @@ Run: python benchmarks/packing.py [FOLDER ...]        folders hold CSV files for
 from __future__ import annotations
 
 import argparse
+import bisect
+import resource
 import statistics
 import time
 from collections.abc import Iterator
@@ -16,12 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from buffer_families import Columns, cut_rectangle, random_lifetimes, training_trace
+from buffer_families import (
+    Columns,
+    cut_evenly,
+    cut_rectangle,
+    first_fit_trap,
+    random_lifetimes,
+    training_trace,
+)
 from report import circumstances, output_argument, print_table, write_json
 
 import graphc
 from graphc.models import MODELS
-from graphc.packing import NORMAL, THOROUGH, pack
+from graphc.packing import THOROUGH, pack
 from graphc.packing.csv_file import read_buffers
 from graphc.packing.given import Buffers
 from graphc.packing.in_order import place_in_order
@@ -43,9 +54,13 @@ def families() -> Iterator[tuple[str, Columns]]:
     for seed in range(SEEDS):
         for buffers in (50, 100, 200):
             yield f"tight {buffers} #{seed}", cut_rectangle(buffers, 80, 1024, seed)
-    for buffers in (1_000, 10_000, 62_000, 100_000):
+    for power in (8, 10, 12):
+        yield f"trap of first fit, {2**power} bytes", first_fit_trap(power)
+    for buffers in (1_000, 10_000, 62_000, 100_000, 1_000_000):
         yield f"trace {buffers}", training_trace(buffers // 2, 0)
         yield f"random {buffers}", random_lifetimes(buffers, 0)
+        yield f"cut {buffers}", cut_evenly(buffers, buffers, 2**30, 0)
+        yield f"cut {buffers}, {buffers // 10} times", cut_evenly(buffers, buffers // 10, 2**30, 0)
 
 
 def files(folders: list[Path]) -> Iterator[tuple[str, Columns]]:
@@ -59,6 +74,7 @@ def measure(name: str, columns: Columns, effort: int) -> dict[str, Any]:
     started = time.perf_counter()
     packing = pack(*columns, effort=effort)
     seconds = time.perf_counter() - started
+    check(*columns, packing.offsets)
     bound = packing.bound or 1
     buffers = Buffers.of(*columns, 1, None)
     problem, unit = buffers.problem(np.arange(len(buffers.size)))
@@ -78,7 +94,28 @@ def measure(name: str, columns: Columns, effort: int) -> dict[str, Any]:
         "size first": None if by_size is None else int(by_size) * unit / bound,
         "optimal": packing.is_optimal,
         "seconds": seconds,
+        "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def check(lower: Any, upper: Any, size: Any, offsets: Any) -> None:
+    """Raise AssertionError where two buffers that live together overlap."""
+    buffers = np.arange(len(size))
+    # What dies at a time is gone before what is born then.
+    times, births = np.concatenate((upper, lower)), np.repeat((False, True), len(size))
+    order = np.lexsort((births, times))
+    live: list[tuple[int, int]] = []
+    for index, is_born in zip(np.tile(buffers, 2)[order].tolist(), births[order], strict=True):
+        taken = int(offsets[index]), int(offsets[index] + size[index])
+        place = bisect.bisect_left(live, taken)
+        if not is_born:
+            assert live.pop(place) == taken
+            continue
+        assert place == 0 or live[place - 1][1] <= taken[0], f"buffer {index} overlaps one below"
+        assert place == len(live) or taken[1] <= live[place][0], (
+            f"buffer {index} overlaps one above"
+        )
+        live.insert(place, taken)
 
 
 def zoo(names: list[str]) -> list[dict[str, Any]]:
@@ -110,7 +147,7 @@ def main() -> None:
     output_argument(parser, "packing.json")
     options = parser.parse_args()
     instances = [measure(*given, THOROUGH) for given in files(options.folders)]
-    generated = [measure(*given, 10 * NORMAL) for given in families()]
+    generated = [measure(*given, THOROUGH) for given in families()]
     print_table([*instances, *generated])
     networks = zoo(options.networks)
     gaps = [row["gap"] for row in networks]

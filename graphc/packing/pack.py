@@ -70,20 +70,25 @@ def pack(
 
 
 def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Integers, int, int]:
-    """Pack apart what never lives together.
+    """Pack apart what never lives together, always the highest part.
 
     Returns offsets, what no packing is below, and the work done.
     """
     problem, offsets = whole.problem, whole.offsets.copy()
-    work, proven = whole.work, target
-    for group in problem.apart():
-        if int((offsets + problem.size)[group].max()) <= target:
-            continue
-        packer = Packer(problem.part(group), whole.unit)
-        packer.improve(target, max(0, effort - work), wanted)
-        work += packer.work
+    work = whole.work
+    groups = [
+        group for group in problem.apart() if int((offsets + problem.size)[group].max()) > target
+    ]
+    packers = [Packer(problem.part(group), whole.unit) for group in groups]
+    while work < effort:
+        highest = max(packers, key=lambda packer: packer.height)
+        if highest.height <= max(target, highest.bound):
+            break
+        lower = [packer.height for packer in packers if packer.height < highest.height]
+        before = highest.work
+        highest.improve(max([target, *lower]), effort - work + before, wanted)
+        work += highest.work - before
+    for group, packer in zip(groups, packers, strict=True):
         if packer.height < int((offsets + problem.size)[group].max()):
             offsets[group] = packer.offsets
-        proven = max(proven, packer.bound)
-        target = max(target, packer.height)
-    return offsets, proven, work
+    return offsets, max([target, *(packer.bound for packer in packers)]), work

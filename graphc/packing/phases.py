@@ -5,15 +5,19 @@
 3. Squeaky wheel: what ends above the target goes further to the front, and all is placed anew.
    Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
 4. Best and first fit (`place_in_order`) in the same orders.
-5. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993);
-   for problems too large for it, more rounds of the squeaky wheel.
+5. What fits together exactly is joined, and the fewer pieces are packed by all of these methods.
+   Problems too large for phase 4 are joined first of all, and only if they are nearly full.
+6. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993),
+   in turn with pieces of other guesses; for problems too large for it, more rounds of the squeaky
+   wheel.
 
-Phases 1, 2 and 4 place each buffer once, in O(n log n), about O(n log n) and O(n²); 3 repeats 2,
-and 5 is exponential, with a limit. A packing is only ever replaced by a lower one. The bound is the
-most that is live at one time, which most training steps reach in phase 1 or 2; an exhausted search
-raises it, since it proves that a capacity is not enough.
+Phases 1, 2 and 4 place each buffer once, in O(n log n), about O(n log n) and O(n²); 3 repeats 2; 5
+is about linear, and 6 is exponential, each with a limit. A packing is only ever replaced by a lower
+one. The bound is the most that is live at one time, which most training steps reach in phase 1 or
+2; an exhausted search raises it, since it proves that a capacity is not enough.
 
-Where something is pinned, the squeaky wheel places by best fit, and there is no lowest place first.
+Where something is pinned, the squeaky wheel places by best fit, there is no lowest place first, and
+nothing is joined.
 
 Effort is counted in units of work, about a nanosecond each, never in seconds: the same effort gives
 the same packing on every machine, and more effort none that is higher.
@@ -28,6 +32,7 @@ import numpy as np
 
 from graphc.packing.exact import ExactSearch, Outcome
 from graphc.packing.in_time import pack_in_time
+from graphc.packing.joined import Joined
 from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
 from graphc.packing.problem import Integers, PackingProblem
 from graphc.progress import report
@@ -53,6 +58,13 @@ REPORTED = 5 * 10**8
 SEARCHES_FOR_LESS = 4
 """One search in so many looks for something between the best height and the bound."""
 
+FULL = 0.95
+"""The part of the bound that is live on average where a large problem is joined: there, what is
+born fills what dies."""
+
+PIECE_WORK = (10**8, 10**5)
+"""Units of work with the pieces of one guess: so many, and so many more a buffer."""
+
 PARTS = (2, 4, 8, 16)
 """Parts of the way to the bound that such a search goes, in turn."""
 
@@ -64,20 +76,25 @@ class Packer:
     are in the problem's units, of `unit` bytes.
     """
 
-    def __init__(self, problem: PackingProblem, unit: int = 1) -> None:
+    def __init__(self, problem: PackingProblem, unit: int = 1, may_join: bool = True) -> None:
         self.problem, self.unit = problem, unit
         self.bound = problem.bound
         self.work = 0
         self._pinned = bool(problem.is_pinned.any())
+        self._may_join = may_join and not self._pinned
+        self.target = self.wanted = self.bound
+        self.steps = self._steps()
         self._begin()
 
     def improve(self, target: int, effort: int, wanted: int) -> None:
         """Work until the height is `target`, proven least, or `effort` is used up.
 
-        While the height is above `wanted`, that height is looked for, too.
+        While the height is above `wanted`, that height is looked for, too. Another call goes on
+        where the last one ended.
         """
+        self.target, self.wanted = target, wanted
         reported = self.work
-        for _ in self._steps(target, wanted):
+        while True:
             least = max(target, self.bound)
             if self.height <= least or self.work >= effort:
                 return
@@ -87,6 +104,8 @@ class Packer:
                     f"packing {len(self.problem):,} buffers: {self.height * self.unit:,} bytes, at "
                     f"least {least * self.unit:,}, {self.work / effort:.0%} of the effort"
                 )
+            if next(self.steps, None) is None:
+                return
 
     def _begin(self) -> None:
         """Make a first packing at little work."""
@@ -95,23 +114,51 @@ class Packer:
         else:
             self.offsets, self.height = pack_in_time(self.problem)
 
-    def _steps(self, target: int, wanted: int) -> Iterator[None]:
-        yield
-        may_search = len(self.problem) <= SEARCH_LIMIT
+    def _steps(self) -> Iterator[bool]:
+        yield True
+        is_large = len(self.problem) > ORDER_LIMIT
+        if is_large and self.problem.live.mean() >= FULL * self.bound:
+            yield from self._join(0)
         # The skyline of `fill_valleys` starts flat, so it knows no pins.
         if not self._pinned:
             for order in basic_orders(self.problem):
                 self._keep(*self._in_valleys(order))
-                yield
-            yield from self._squeak(target, SQUEAKS)
-        if len(self.problem) <= ORDER_LIMIT:
+                yield True
+            yield from self._squeak(SQUEAKS)
+        if not is_large:
             for order in basic_orders(self.problem):
                 for tightest in (True, False):
                     self._keep(*self._in_order(order, tightest))
-                    yield
-        yield from self._search(target, wanted) if may_search else self._squeak(target, None)
+                    yield True
+            yield from self._join(0)
+        may_search = len(self.problem) <= SEARCH_LIMIT
+        yield from self._search() if may_search else self._squeak(None)
 
-    def _squeak(self, target: int, rounds: int | None) -> Iterator[None]:
+    def _join(self, seed: int) -> Iterator[bool]:
+        """Join what fits together, and pack the pieces instead."""
+        if not self._may_join:
+            return
+        joined = Joined(self.problem, seed)
+        for work in joined.work():
+            self.work += work
+            yield True
+        # Of what is not cut from one rectangle little fits, and most of that by chance.
+        if len(joined.problem) > len(self.problem) / 2:
+            self._may_join = False
+            return
+        inner, done = Packer(joined.problem, self.unit, may_join=False), 0
+        limit = PIECE_WORK[0] + PIECE_WORK[1] * len(self.problem)
+        for _ in inner.steps:
+            self.work, done = self.work + inner.work - done, inner.work
+            inner.target, inner.wanted = self.target, self.wanted
+            if inner.height < self.height:
+                self._keep(joined.offsets(inner.offsets), inner.height)
+            yield True
+            # That the pieces fit no lower proves nothing of the buffers.
+            if inner.height <= max(self.target, inner.bound) or inner.work >= limit:
+                return
+
+    def _squeak(self, rounds: int | None) -> Iterator[bool]:
         """What ends too high goes to the front by a random part of the way."""
         # Each round would be quadratic.
         if self._pinned and len(self.problem) > ORDER_LIMIT:
@@ -126,28 +173,32 @@ class Packer:
                 order = np.argsort(place, kind="stable")
                 found = self._in_order(order, True) if self._pinned else self._in_valleys(order)
                 self._keep(*found)
-                yield
+                yield True
                 # By up to 0.3 of all places, most of them by less: what is to blame is a guess.
-                blamed = np.flatnonzero(found[0] + self.problem.size > target)
+                blamed = np.flatnonzero(found[0] + self.problem.size > self.target)
                 jump = (1 + random_numbers(len(blamed), done)) / 2
                 place[blamed] -= 0.3 * len(place) * jump * jump
 
-    def _search(self, target: int, wanted: int) -> Iterator[None]:
+    def _search(self) -> Iterator[bool]:
         """Restarted searches for the target, and now and then other ways to any progress."""
-        exact, squeaks = ExactSearch(self.problem), self._squeak(target, None)
+        exact, squeaks = ExactSearch(self.problem), self._squeak(None)
+        joins = itertools.chain.from_iterable(self._join(seed) for seed in itertools.count(1))
         for number, order in enumerate(disturbed_orders(self.problem)):
             # The bound may have risen since, by a search that ended without a packing.
-            least = max(target, self.bound)
+            least = max(self.target, self.bound)
             # Most searches ask for all at once; as that may be too hard, one in four asks for less.
             capacity = least
             if number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1:
                 for _ in itertools.islice(squeaks, SQUEAKS):
-                    yield
+                    yield True
                 part = number // SEARCHES_FOR_LESS % len(PARTS)
                 capacity = self.height - max(1, (self.height - least) // PARTS[part])
                 # What the caller wants is asked for before anything in between.
-                if wanted < self.height:
-                    capacity = max(wanted, least)
+                if self.wanted < self.height:
+                    capacity = max(self.wanted, least)
+            elif number % 2 and self._may_join:
+                for _ in itertools.islice(joins, SQUEAKS):
+                    yield True
             found = exact.search(order, capacity, number)
             self.work += CALL + found.work
             if found.outcome is Outcome.FOUND:
@@ -155,7 +206,7 @@ class Packer:
             elif found.outcome is Outcome.NONE_EXISTS:
                 # The whole tree was searched: no packing ends at or below this capacity.
                 self.bound = max(self.bound, capacity + 1)
-            yield
+            yield True
 
     def _keep(self, offsets: Integers, height: int) -> None:
         if height < self.height:

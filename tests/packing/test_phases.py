@@ -30,11 +30,21 @@ def problem_from(lower, upper, size, pinned=None):
 LEVEL_PROBLEM = problem_from(*level_columns(0))
 
 
+def without_joins(problem):
+    """The other methods alone; test_joined.py has this one."""
+    return Packer(problem, may_join=False)
+
+
+def steps_of(packer, target, wanted):
+    packer.target, packer.wanted = target, wanted
+    return packer.steps
+
+
 def heights_by_work(problem, steps):
     """Heights after the first methods, one more at a time, by an effort one above their work."""
     heights, effort = [], 0
     for _ in range(steps):
-        packer = Packer(problem)
+        packer = without_joins(problem)
         packer.improve(problem.bound, effort, problem.bound)
         heights.append(packer.height)
         effort = packer.work + 1
@@ -68,7 +78,7 @@ def as_an_allocator(problem):
 @given(rows(14, longest=5, largest=9))
 def test_the_first_packing_is_what_an_allocator_with_best_fit_gives(given):
     problem = problem_of(given)
-    packer = Packer(problem)
+    packer = without_joins(problem)
     assert packer.offsets.tolist() == as_an_allocator(problem)
     assert packer.height == height_of(problem, packer.offsets)
     assert is_packing(problem, packer.offsets, packer.height)
@@ -83,7 +93,7 @@ def test_lowest_place_first_then_best_and_first_fit_in_every_order(seed, monkeyp
     assert len(orders) == 6
     packings = [lowest_first(problem, order) for order in orders]
     packings += [best_fit(problem, order, tight) for order in orders for tight in (True, False)]
-    best = [Packer(problem).height]
+    best = [without_joins(problem).height]
     for offsets in packings:
         best.append(min(best[-1], height_of(problem, offsets)))
     assert best[-1] > problem.bound
@@ -128,7 +138,7 @@ def calls_of(packer, monkeypatch, steps, wanted=0):
     monkeypatch.setattr(packer, "_in_order", told("order", packer._in_order))
     search = exact.ExactSearch.search
     monkeypatch.setattr(exact.ExactSearch, "search", lambda *given: told("search", search)(*given))
-    for _ in itertools.islice(packer._steps(packer.problem.bound, wanted), steps):
+    for _ in itertools.islice(steps_of(packer, packer.problem.bound, wanted), steps):
         pass
     return calls
 
@@ -138,7 +148,7 @@ def names(calls):
 
 
 def test_every_phase_has_its_turn_and_the_search_asks_for_less_now_and_then(monkeypatch):
-    packer = Packer(LEVEL_PROBLEM)
+    packer = without_joins(LEVEL_PROBLEM)
     bound = packer.bound
     calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1 + 3, wanted=10**9)
     assert names(calls) == [
@@ -157,7 +167,7 @@ def test_every_phase_has_its_turn_and_the_search_asks_for_less_now_and_then(monk
 
 def test_a_height_that_the_caller_wants_is_asked_for_before_others(monkeypatch):
     bound = LEVEL_PROBLEM.bound
-    packer = Packer(LEVEL_PROBLEM)
+    packer = without_joins(LEVEL_PROBLEM)
     calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1, wanted=bound + 3)
     capacities = [arguments[2] for name, arguments in calls if name == "search"]
     assert capacities == [bound, bound, bound, bound + 3]
@@ -168,7 +178,7 @@ def test_what_ends_above_the_target_goes_to_the_front_by_a_random_part_of_the_wa
     monkeypatch.setattr(phases, "SQUEAKS", 6)
     problem = problem_from(*level_columns(2, count=10))
     target = problem.bound
-    calls = calls_of(Packer(problem), monkeypatch, 1 + 6 + 6 + 12 + 3 + 6 + 1 + 3 + 6)
+    calls = calls_of(without_joins(problem), monkeypatch, 1 + 6 + 6 + 12 + 3 + 6 + 1 + 3 + 6)
     orders = [arguments[0].tolist() for name, arguments in calls if name == "valleys"][6:]
     assert len(orders) == 6 + 12  # once in the phase, then from two orders between searches
     for begin, rounds in ((0, orders[:6]), (0, orders[6:12]), (1, orders[12:])):
@@ -189,7 +199,7 @@ def test_work_is_counted_by_what_a_method_looks_at(monkeypatch):
     assert packer.work == call + count**2
     calls_of(packer, monkeypatch, 1 + 5)
     assert packer.work == 6 * (call + count**2)
-    packer = Packer(LEVEL_PROBLEM)
+    packer = without_joins(LEVEL_PROBLEM)
     assert packer.work == 0
     (_, (order,)), *_ = calls_of(packer, monkeypatch, 1 + 1)
     visits = fill_valleys(
@@ -203,13 +213,13 @@ def test_work_is_counted_by_what_a_method_looks_at(monkeypatch):
 def test_large_problems_are_not_placed_in_quadratic_work(monkeypatch):
     monkeypatch.setattr(phases, "ORDER_LIMIT", len(LEVEL_PROBLEM) - 1)
     monkeypatch.setattr(phases, "SEARCH_LIMIT", len(LEVEL_PROBLEM) - 1)
-    calls = calls_of(Packer(LEVEL_PROBLEM), monkeypatch, 200)
+    calls = calls_of(without_joins(LEVEL_PROBLEM), monkeypatch, 200)
     assert names(calls) == [("valleys", 199)]
 
 
 def test_buffers_beside_pins_are_fitted_around_them_and_searched(monkeypatch):
     problem = problem_from(*level_columns(0), {0: 700})
-    packer = Packer(problem)
+    packer = without_joins(problem)
     calls = calls_of(packer, monkeypatch, 1 + 12 + 3 + 40 + 1)
     assert names(calls) == [("order", 12), ("search", 3), ("order", 40), ("search", 1)]
     assert is_packing(problem, packer.offsets, packer.height)
@@ -219,15 +229,15 @@ def test_many_buffers_beside_pins_end_without_using_the_effort(monkeypatch):
     monkeypatch.setattr(phases, "ORDER_LIMIT", 10)
     monkeypatch.setattr(phases, "SEARCH_LIMIT", 10)
     problem = problem_from(*level_columns(0), {0: 0})
-    packer = Packer(problem)
+    packer = without_joins(problem)
     packer.improve(problem.bound, 10**15, problem.bound)
     assert packer.height > problem.bound
     assert packer.work < 10**6
 
 
 def work_until(target):
-    packer = Packer(LEVEL_PROBLEM)
-    for _ in packer._steps(target, target):
+    packer = without_joins(LEVEL_PROBLEM)
+    for _ in steps_of(packer, target, target):
         if packer.height <= target:
             return packer.work
     raise AssertionError("the search has no end")
@@ -235,7 +245,7 @@ def work_until(target):
 
 def test_packing_ends_as_soon_as_its_target_is_reached():
     for target in sorted({*heights_by_work(LEVEL_PROBLEM, 60)}):
-        packer = Packer(LEVEL_PROBLEM)
+        packer = without_joins(LEVEL_PROBLEM)
         packer.improve(target, 10**15, target)
         assert packer.height <= target
         assert packer.work == work_until(target)
@@ -243,7 +253,7 @@ def test_packing_ends_as_soon_as_its_target_is_reached():
 
 def test_an_exhausted_search_raises_the_bound_to_the_least_height():
     problem = problem_of(LEVEL)
-    packer = Packer(problem)
+    packer = without_joins(problem)
     packer.improve(problem.bound, 10**12, problem.bound)
     assert (problem.bound, packer.bound, packer.height) == (11, 12, 12)
     assert not fits(problem, 11)

@@ -34,7 +34,8 @@ def told(problem):
     """Work, height and offsets after each step towards a height that is just above the bound."""
     packer = Packer(problem)
     found = []
-    for _ in itertools.islice(packer._steps(packer.bound, packer.bound + 1), STEPS):
+    packer.wanted = packer.bound + 1
+    for _ in itertools.islice(packer.steps, STEPS):
         found.append((packer.work, packer.height, packer.offsets.tolist()))
     digest = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
     return f"height {packer.height}, bound {packer.bound}, work {packer.work}, steps {digest}"
@@ -57,7 +58,7 @@ def test_orders_are_placed_into_the_tightest_gap_and_into_the_first(monkeypatch)
     monkeypatch.setattr(Packer, "_in_order", noted)
     problem = problem_of(PROBLEMS["some"][0])
     packer = Packer(problem)
-    for _ in itertools.islice(packer._steps(packer.bound, packer.bound), STEPS):
+    for _ in itertools.islice(packer.steps, STEPS):
         pass
     orders = [order.tolist() for order in basic_orders(problem)]
     assert tried == [(order, tightest) for order in orders for tightest in (True, False)]

@@ -12,6 +12,7 @@ from properties.strategies import OPTIMIZERS, examples, networks
 from properties.test_plans import bits
 
 import graphc as g
+from graphc.allocation.coloring import ColoringError
 from graphc.errors import GraphcError
 from graphc.ir.device import KERNELS
 from graphc.models import MODELS
@@ -111,9 +112,12 @@ def test_round_trip_of_networks(name, recompute):
 def test_round_trip_of_the_zoo(name, recompute):
     loss = MODELS[name](batch=1)
     for allocate in ALLOCATE:
-        assert_round_trip(
-            g.plan(loss, optimizer=g.optim.Adam(), recompute=recompute, allocate=allocate)
-        )
+        try:
+            plan = g.plan(loss, optimizer=g.optim.Adam(), recompute=recompute, allocate=allocate)
+        except ColoringError:  # a network with more values than are colored
+            assert allocate == "coloring"
+        else:
+            assert_round_trip(plan)
 
 
 @examples(40)
