@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from passes.recompute.test_budget_planner import MODELS
-from properties.strategies import examples
+from properties.strategies import examples, networks
 
 import graphc as g
 from graphc.allocation.allocate import Sizes
@@ -26,8 +26,11 @@ def small_unet():
     return unet(width=8, depth=3, image=64, batch=2)
 
 
-def points(network, part_of_octaves):
-    """(budget, point) from the least up, each from a planner that has planned nothing else."""
+def points(network, budgets):
+    """(budget, point) of budgets between the least and the most, which `budgets` is called with.
+
+    Each is from a planner that has planned nothing else.
+    """
     options = PlanOptions(network(), optimizer=g.optim.SGD(), budget=1)
     compilation = Compilation(options)
     graph = run(traced(options), before("recompute"), compilation)
@@ -36,19 +39,26 @@ def points(network, part_of_octaves):
         first.within(1, maps_only=False)
     least = caught.value.least_bytes
     most = g.plan(network(), optimizer=g.optim.SGD()).arena_bytes
-    count = part_of_octaves + 1
-    for budget in np.geomspace(least, most, count).astype(int).tolist():
+    for budget in budgets(least, most):
         budget = min(max(budget, least), most)
         yield budget, planner(graph, compilation).within(budget, maps_only=False)
 
 
-def assert_never_slower(network, pairs):
-    found = list(points(network, pairs))
-    assert len(found) == pairs + 1
+def assert_in_order(found):
     for (small, fewer), (large, more) in itertools.pairwise(found):
         assert small <= large
         assert fewer.sizes.arena_bytes <= small
         assert more.extra_time <= fewer.extra_time, (small, large)
+
+
+def assert_never_slower(network, pairs):
+    found = list(
+        points(
+            network, lambda least, most: np.geomspace(least, most, pairs + 1).astype(int).tolist()
+        )
+    )
+    assert len(found) == pairs + 1
+    assert_in_order(found)
     assert found[0][1].extra_time > found[-1][1].extra_time == 0
 
 
@@ -80,6 +90,17 @@ SWEPT = {
 @pytest.mark.parametrize("name", SWEPT)
 def test_more_budget_is_never_slower_over_25_pairs(name):
     assert_never_slower(SWEPT[name], 25)
+
+
+@examples(100)
+@given(networks(), st.lists(st.floats(0, 1), min_size=5, max_size=5))
+def test_more_budget_is_never_slower_at_random_budgets_of_random_graphs(network, parts):
+    """Ten pairs of budgets a graph, as no two neighbours are in the wrong order."""
+
+    def budgets(least, most):
+        return sorted(least + round(part * (most - least)) for part in parts)
+
+    assert_in_order(list(points(lambda: network.loss, budgets)))
 
 
 @pytest.mark.parametrize(
