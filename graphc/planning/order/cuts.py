@@ -22,6 +22,7 @@ One cut is a maximum flow, of SciPy's in whole numbers of 32 bits: where the sum
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +79,10 @@ class Cuts:
     def at(self, step: int) -> StepCut:
         """The least set to run before `step`, and the bytes live during the step behind it."""
         problem, steps = self.problem, self.problem.steps
-        ends = [(self.source, first, UNCUTTABLE) for first in problem.before[step]]
+        # All that step waits for and that waits for it, not just the nearest, which would have the
+        # same cuts: the flow's paths are short so, where they were as long as a network is deep.
+        ends = [(self.source, first, UNCUTTABLE) for first in _reached(problem.before, step)]
+        ends += [(last, self.sink, UNCUTTABLE) for last in _reached(problem.behind, step)]
         ends.append((step, self.sink, UNCUTTABLE))
         rows = np.concatenate([self.rows, np.array(ends, np.int32)])
         network = csr_array((rows[:, 2], (rows[:, 0], rows[:, 1])), shape=(self.count, self.count))
@@ -93,3 +97,14 @@ class Cuts:
             # As if all operands died, which no order can better: a bound stays one.
             during -= steps.overwritten(step, steps.inputs[step])
         return StepCut(problem.base + result.flow_value * self.unit + during, before)
+
+
+def _reached(arcs: Sequence[Sequence[int]], start: int) -> list[int]:
+    """The steps that arcs lead to from one, without itself."""
+    found, waiting = {start}, [start]
+    while waiting:
+        for step in arcs[waiting.pop()]:
+            if step not in found:
+                found.add(step)
+                waiting.append(step)
+    return sorted(found - {start})
