@@ -144,10 +144,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, help="of CSV files")
     parser.add_argument("--networks", nargs="*", default=sorted(MODELS), help="of the zoo")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="generated ones with it in the name"
+    )
     output_argument(parser, "packing.json")
     options = parser.parse_args()
     instances = [measure(*given, THOROUGH) for given in files(options.folders)]
-    generated = [measure(*given, THOROUGH) for given in families()]
+    chosen = (given for given in families() if options.only in given[0])
+    generated = [measure(*given, THOROUGH) for given in chosen]
     print_table([*instances, *generated])
     networks = zoo(options.networks)
     gaps = [row["gap"] for row in networks]
