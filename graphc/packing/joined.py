@@ -78,6 +78,7 @@ class Joined:
             if len(whole) < len(self.problem):
                 self._keep(whole)
                 fruitless = 0
+            # More than half are left at the first end: little fits. After a ruin that is rare.
             is_hopeless = len(whole) > self._buffers / 2
             if done >= limit or len(whole) == 1 or fruitless > PATIENCE or is_hopeless:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -75,20 +76,29 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
     Returns offsets, what no packing is below, and the work done.
     """
     problem, offsets = whole.problem, whole.offsets.copy()
-    work = whole.work
-    groups = [
-        group for group in problem.apart() if int((offsets + problem.size)[group].max()) > target
-    ]
-    packers = [Packer(problem.part(group), whole.unit) for group in groups]
+    ends = offsets + problem.size
+    groups = [group for group in problem.apart() if int(ends[group].max()) > target]
+    packers = []
+    for group in groups:
+        packer = Packer(problem.part(group), whole.unit)
+        packer.keep(offsets[group], int(ends[group].max()))
+        packers.append(packer)
+    work = whole.work + sum(packer.work for packer in packers)
+    highest = [(-packer.height, index) for index, packer in enumerate(packers)]
+    heapq.heapify(highest)
     while work < effort:
-        highest = max(packers, key=lambda packer: packer.height)
-        if highest.height <= max(target, highest.bound):
+        _, index = heapq.heappop(highest)
+        packer = packers[index]
+        if packer.height <= max(target, packer.bound):
             break
-        lower = [packer.height for packer in packers if packer.height < highest.height]
-        before = highest.work
-        highest.improve(max([target, *lower]), effort - work + before, wanted)
-        work += highest.work - before
+        # To where another part is higher, and at least by one unit.
+        goal = min(-highest[0][0], packer.height - 1) if highest else target
+        before = packer.work
+        has_more = packer.improve(max(target, goal), effort - work + before, wanted)
+        work += packer.work - before
+        if not has_more:
+            break
+        heapq.heappush(highest, (-packer.height, index))
     for group, packer in zip(groups, packers, strict=True):
-        if packer.height < int((offsets + problem.size)[group].max()):
-            offsets[group] = packer.offsets
+        offsets[group] = packer.offsets
     return offsets, max([target, *(packer.bound for packer in packers)]), work

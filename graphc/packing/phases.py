@@ -6,7 +6,7 @@
    Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
 4. Best and first fit (`place_in_order`) in the same orders.
 5. What fits together exactly is joined, and the fewer pieces are packed by all of these methods.
-   Problems too large for phase 4 are joined first of all, and only if they are nearly full.
+   Problems too large for phase 4 are joined before phase 2, and only if they are nearly full.
 6. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993),
    in turn with pieces of other guesses; for problems too large for it, more rounds of the squeaky
    wheel.
@@ -66,7 +66,7 @@ PIECE_WORK = (10**8, 10**5)
 """Units of work with the pieces of one guess: so many, and so many more a buffer."""
 
 PARTS = (2, 4, 8, 16)
-"""Parts of the way to the bound that such a search goes, in turn."""
+"""Parts of the way to the bound that a search for less goes, in turn."""
 
 
 class Packer:
@@ -79,33 +79,32 @@ class Packer:
     def __init__(self, problem: PackingProblem, unit: int = 1, may_join: bool = True) -> None:
         self.problem, self.unit = problem, unit
         self.bound = problem.bound
-        self.work = 0
+        self.work = self._reported = 0
         self._pinned = bool(problem.is_pinned.any())
         self._may_join = may_join and not self._pinned
         self.target = self.wanted = self.bound
         self.steps = self._steps()
         self._begin()
 
-    def improve(self, target: int, effort: int, wanted: int) -> None:
+    def improve(self, target: int, effort: int, wanted: int) -> bool:
         """Work until the height is `target`, proven least, or `effort` is used up.
 
         While the height is above `wanted`, that height is looked for, too. Another call goes on
-        where the last one ended.
+        where the last one ended; there is nothing left to try where it returns False.
         """
         self.target, self.wanted = target, wanted
-        reported = self.work
         while True:
             least = max(target, self.bound)
             if self.height <= least or self.work >= effort:
-                return
-            if self.work - reported >= REPORTED:
-                reported = self.work
+                return True
+            if self.work - self._reported >= REPORTED:
+                self._reported = self.work
                 report(
                     f"packing {len(self.problem):,} buffers: {self.height * self.unit:,} bytes, at "
                     f"least {least * self.unit:,}, {self.work / effort:.0%} of the effort"
                 )
             if next(self.steps, None) is None:
-                return
+                return False
 
     def _begin(self) -> None:
         """Make a first packing at little work."""
@@ -122,13 +121,13 @@ class Packer:
         # The skyline of `fill_valleys` starts flat, so it knows no pins.
         if not self._pinned:
             for order in basic_orders(self.problem):
-                self._keep(*self._in_valleys(order))
+                self.keep(*self._in_valleys(order))
                 yield True
             yield from self._squeak(SQUEAKS)
         if not is_large:
             for order in basic_orders(self.problem):
                 for tightest in (True, False):
-                    self._keep(*self._in_order(order, tightest))
+                    self.keep(*self._in_order(order, tightest))
                     yield True
             yield from self._join(0)
         may_search = len(self.problem) <= SEARCH_LIMIT
@@ -152,7 +151,7 @@ class Packer:
             self.work, done = self.work + inner.work - done, inner.work
             inner.target, inner.wanted = self.target, self.wanted
             if inner.height < self.height:
-                self._keep(joined.offsets(inner.offsets), inner.height)
+                self.keep(joined.offsets(inner.offsets), inner.height)
             yield True
             # That the pieces fit no lower proves nothing of the buffers.
             if inner.height <= max(self.target, inner.bound) or inner.work >= limit:
@@ -172,7 +171,7 @@ class Packer:
                 done += 1
                 order = np.argsort(place, kind="stable")
                 found = self._in_order(order, True) if self._pinned else self._in_valleys(order)
-                self._keep(*found)
+                self.keep(*found)
                 yield True
                 # By up to 0.3 of all places, most of them by less: what is to blame is a guess.
                 blamed = np.flatnonzero(found[0] + self.problem.size > self.target)
@@ -182,33 +181,36 @@ class Packer:
     def _search(self) -> Iterator[bool]:
         """Restarted searches for the target, and now and then other ways to any progress."""
         exact, squeaks = ExactSearch(self.problem), self._squeak(None)
-        joins = itertools.chain.from_iterable(self._join(seed) for seed in itertools.count(1))
+        # A seed that leaves too many pieces ends them all.
+        seeds = itertools.takewhile(lambda _: self._may_join, itertools.count(1))
+        joins = itertools.chain.from_iterable(map(self._join, seeds))
         for number, order in enumerate(disturbed_orders(self.problem)):
+            asks_for_less = number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1
+            if asks_for_less:
+                yield from itertools.islice(squeaks, SQUEAKS)
+            elif number % 2:
+                yield from itertools.islice(joins, SQUEAKS)
             # The bound may have risen since, by a search that ended without a packing.
             least = max(self.target, self.bound)
             # Most searches ask for all at once; as that may be too hard, one in four asks for less.
             capacity = least
-            if number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1:
-                for _ in itertools.islice(squeaks, SQUEAKS):
-                    yield True
+            if asks_for_less:
                 part = number // SEARCHES_FOR_LESS % len(PARTS)
                 capacity = self.height - max(1, (self.height - least) // PARTS[part])
                 # What the caller wants is asked for before anything in between.
                 if self.wanted < self.height:
                     capacity = max(self.wanted, least)
-            elif number % 2 and self._may_join:
-                for _ in itertools.islice(joins, SQUEAKS):
-                    yield True
             found = exact.search(order, capacity, number)
             self.work += CALL + found.work
             if found.outcome is Outcome.FOUND:
-                self._keep(found.offsets, int((found.offsets + self.problem.size).max()))
+                self.keep(found.offsets, int((found.offsets + self.problem.size).max()))
             elif found.outcome is Outcome.NONE_EXISTS:
                 # The whole tree was searched: no packing ends at or below this capacity.
                 self.bound = max(self.bound, capacity + 1)
             yield True
 
-    def _keep(self, offsets: Integers, height: int) -> None:
+    def keep(self, offsets: Integers, height: int) -> None:
+        """Take a packing if it is lower."""
         if height < self.height:
             self.offsets, self.height = offsets, height
 

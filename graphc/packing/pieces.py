@@ -5,8 +5,8 @@ time fills just what dies then, so equal sizes there are hardly chance. Three sh
 together, and each is a rectangle again:
 
 - *In time*: one dies when another of the same size is born, and hands its bytes on.
-- *A pile*: two live equally long. As short lives often are, both must also be as large as one or
-  two others that end, or begin, where they begin, or end.
+- *A pile*: two live equally long. As short lives often do, they must also be as large together as
+  one or two others that end, or begin, where they begin, or end.
 - *A wheel* of five, which no straight cut through a rectangle makes::
 
       | d d d c c |        a and e end when b begins, and are as large as b;
@@ -51,10 +51,10 @@ comparisons made."""
 class Pieces(NamedTuple):
     """All pieces by number: first the buffers, then what is put together of them.
 
-    `first`, `last`, `size`, `is_whole` (no part of another), `is_guess` and `failures` have an
-    entry a piece, `parts` has rows of PARTS. `head[list, time]`, `following[list, piece]` and
-    `before` are the lists; `queue` and `is_queued` the times to look at; `free` the numbers not in
-    use; `near` has room for four lists.
+    `first`, `last`, `size`, `buffers` (of how many it is made), `is_whole` (no part of another),
+    `is_guess` and `failures` have an entry a piece, `parts` has rows of PARTS. `head[list, time]`,
+    `following[list, piece]` and `before` are the lists; `queue` and `is_queued` the times to look
+    at; `free` the numbers not in use; `near` has room for four lists.
     """
 
     first: Integers

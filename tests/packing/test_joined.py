@@ -158,3 +158,25 @@ def test_first_fit_takes_far_more_than_is_live_in_its_trap():
     np.add.at(changes, upper, -size)
     assert changes.cumsum().max() == 256
     assert height >= 4 * 256
+
+
+def test_seeds_that_leave_too_many_pieces_end_the_joining(monkeypatch):
+    """The first seed leaves few; a later one does not, and none is asked behind it."""
+    asked = []
+
+    class Later:
+        def __init__(self, problem, seed):
+            asked.append(seed)
+            self.problem = problem
+
+        def work(self):
+            yield 1
+
+    lower, upper, size = cut_rectangle(60, 20, 64, 0)
+    none = np.zeros(len(size), np.int64)
+    packer = Packer(PackingProblem.of(lower, upper, size, none.astype(bool), none))
+    packer.bound = packer.target = packer.wanted = 0  # never reached, so that all goes on
+    monkeypatch.setattr(phases, "Joined", Later)
+    for _ in itertools.islice(packer.steps, 200):
+        pass
+    assert asked == [0]

@@ -232,3 +232,26 @@ def test_a_plan_is_packed_without_a_report(monkeypatch):
         assert heard == []
         pack(*level_columns(0), effort=2 * 10**6)
     assert len(heard) == 1
+
+
+def test_many_buffers_with_a_pin_end_without_using_the_effort(monkeypatch):
+    monkeypatch.setattr(phases, "ORDER_LIMIT", 20)
+    monkeypatch.setattr(phases, "SEARCH_LIMIT", 20)
+    lower, upper, size = cut_rectangle(60, 40, 512, 0)
+    found = pack(lower, upper, size, pinned={0: 0}, effort=10**15)
+    assert found.height > found.bound
+    assert found.work < 10**6
+
+
+def test_the_effort_goes_to_the_highest_of_the_parts():
+    """Two parts that live apart: neither waits until the other has used up everything."""
+    parts = [cut_rectangle(100, 40, 1000, seed) for seed in (3, 4)]
+    lower, upper, size = (np.concatenate(column) for column in zip(*parts, strict=True))
+    lower[len(parts[0][0]) :] += 40
+    upper[len(parts[0][0]) :] += 40
+    heights = []
+    for effort in (0, 10**6, 10**7, 10**8):
+        found = pack(lower, upper, size, effort=effort)
+        assert found.height <= max(pack(*part, effort=effort // 4).height for part in parts)
+        heights.append(found.height)
+    assert heights == sorted(heights, reverse=True)
