@@ -1,6 +1,6 @@
 """What remains of a problem when pieces that fit together are one.
 
-`graphc.packing.pieces` puts together what fits. Where that ends, pieces that live equally long are
+`graphc.packing.fits` puts together what fits. Where that ends, pieces that live equally long are
 piled on a guess, the longest lives first, since short ones agree by chance. When nothing is left to
 guess, the guesses that led to nothing are taken apart, and all begins anew with other guesses.
 Where that makes the pieces no fewer, small pieces are taken apart, too, as some fitted by chance: a
@@ -95,7 +95,8 @@ class Joined:
 
     def _settle(self, limit: int) -> Generator[int, None, int]:
         """Put together all that fits; gives units of work, returns comparisons."""
-        from graphc.packing.pieces import QUEUED, WORK, settle
+        from graphc.packing.fits import settle
+        from graphc.packing.pieces import QUEUED, WORK
 
         counters, done = self._pieces.counters, 0
         while True:
