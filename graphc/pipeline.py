@@ -34,7 +34,7 @@ from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.norm_gradients import merge_norm_gradients
-from graphc.passes.order import reordered, with_least_peak
+from graphc.passes.order import by_layers, reordered, with_least_peak
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
 from graphc.passes.recompute import OptimalPlanner, recompute
@@ -275,11 +275,11 @@ def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
 def planner(graph: Graph, compilation: Compilation) -> OptimalPlanner:
     """The planner for budgets of bytes or flops, of a training graph without copies."""
     options, plain = compilation.options, graph
-    order = with_least_peak if options.reorders else None
+    order, others = (with_least_peak, by_layers) if options.reorders else (None, None)
     if compilation.unfused is not None:
         plain = run(compilation.unfused, FUSING, Compilation(options, recomputes=False))
     allocation = compilation.allocation(graph)
-    return OptimalPlanner(allocation, options.cost_model, options.allocate, order, plain)
+    return OptimalPlanner(allocation, options.cost_model, options.allocate, order, plain, others)
 
 
 def _recomputed(graph: Graph, compilation: Compilation) -> Graph:

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
 from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.planning.order import Arc, Precedence, least_order
+from graphc.planning.order import Arc, Precedence, layer_by_layer, least_order
 from graphc.planning.steps import Steps
 
 SAVED_BY_PARTS = 0.001
@@ -49,8 +49,37 @@ def reordered(given: Allocation) -> Allocation:
     return found if is_smaller else given
 
 
+def by_layers(given: Allocation) -> list[Allocation]:
+    """The graph with layers that recur over time one after another (planning/order/layers.py).
+
+    For plans that make values again. Empty for graphs without such layers, for those with copies,
+    which stand where they are needed, and for several forward passes.
+    """
+    return _by_layers(given, at_once=True)
+
+
+def _by_layers(given: Allocation, at_once: bool) -> list[Allocation]:
+    if any(node.copy_of is not None for node in given.graph.nodes):
+        return []
+    graph_steps = GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
+    steps = graph_steps.steps
+    states = {graph_steps.numbers[state] for state in given.graph.states}
+    problem = Precedence(steps, tuple(_arcs(graph_steps)), steps.fixed_bytes)
+    order = layer_by_layer(problem, sorted(states), at_once)
+    return [] if order is None else [given.of(_in_order(graph_steps, order))]
+
+
 def with_least_peak(given: Allocation) -> Allocation:
-    """The graph in an order with fewer live bytes, or as it is given where none is found."""
+    """The graph in an order with fewer live bytes, or as it is given where none is found.
+
+    It is looked for from the order given, and from that by layers.
+    """
+    found = map(_improved, (given, *_by_layers(given, at_once=False)))
+    return min([given, *found], key=lambda order: order.live_bytes)
+
+
+def _improved(given: Allocation) -> Allocation:
+    """What the search makes of an order, or that order."""
     graph_steps = GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
     arcs = tuple(_arcs(graph_steps))
 

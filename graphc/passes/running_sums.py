@@ -2,18 +2,24 @@
 
 Without this, the gradient of a weight that is used T times exists twice at each of the T additions:
 the sum so far, and the summand. With beta = 1 of a BLAS only the sum does.
+
+A sum of two products fixes which of them runs first. Where one comes from a layer that recurs over
+time and the other one from outside, that would fix which loop is the inner one, over layers or over
+time, and planners choose that (planning/order/layers.py). Such a sum stays an addition.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from graphc.ir.graph import Graph, Node, Value
+from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.rewrite import rewrite
 from graphc.ops.elementwise import Add
 from graphc.ops.linear_cross_entropy import GradientSum
 from graphc.ops.matmul import Matmul
 from graphc.passes.dead_code import remove_dead_code
+from graphc.planning.order import components
 
 
 def use_running_sums(graph: Graph) -> Graph:
@@ -31,11 +37,11 @@ def use_running_sums(graph: Graph) -> Graph:
         and node.output not in graph.visible
         and len(graph.uses[node.output]) == 1
     }
+    free = _between_layers(graph, addable)
     taken: set[int] = set()
 
     def replacement(node: Node) -> Node:
-        is_sum = isinstance(node.op, Add) and node.phase == "gradient"
-        if not is_sum and not isinstance(node.op, GradientSum):
+        if not _is_sum(node) or node.serial in free:
             return node
         for product, total in (node.inputs[::-1], node.inputs):
             if product.node is not None and product.node.serial in addable - taken:
@@ -47,6 +53,48 @@ def use_running_sums(graph: Graph) -> Graph:
 
     rewritten = rewrite(graph, replacement)
     return remove_dead_code(rewritten) if taken else graph
+
+
+def _is_sum(node: Node) -> bool:
+    return (isinstance(node.op, Add) and node.phase == "gradient") or isinstance(
+        node.op, GradientSum
+    )
+
+
+def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
+    """Sums, by serial, of a product of a layer that recurs and one from outside of it."""
+    sums = [
+        node
+        for node in graph.nodes
+        if _is_sum(node) and all(v.node and v.node.serial in addable for v in node.inputs)
+    ]
+    if not sums:
+        return set()
+    backward = [node for node in graph.nodes if node.phase == "gradient"]
+    index = {node: number for number, node in enumerate(backward)}
+    readers: dict[Value, list[int]] = {}
+    for node in backward:
+        for value in dict.fromkeys(graph.roots[value] for value in node.inputs):
+            if isinstance(value, State):
+                readers.setdefault(value, []).append(index[node])
+    shared = [group for group in readers.values() if len(group) > 1]
+    if not shared:
+        return set()
+    before = [[index[v.node] for v in node.inputs if v.node in index] for node in backward]
+    found = components(before, shared)
+    component = {vertex: number for number, group in enumerate(found) for vertex in group}
+    recurrent = {
+        component[vertex]
+        for vertex, firsts in enumerate(before)
+        if any(component[first] == component[vertex] for first in firsts)
+    }
+
+    def meets(node: Node) -> bool:
+        """Whether its operands are from different components, one of which recurs."""
+        own = {component[index[v.node]] for v in node.inputs if v.node in index}
+        return len(own) == 2 and not own.isdisjoint(recurrent)
+
+    return {node.serial for node in sums if meets(node)}
 
 
 def _is_of_gradients(graph: Graph, value: Value) -> bool:

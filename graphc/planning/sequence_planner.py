@@ -70,6 +70,7 @@ class SequencePlanner:
         self.spans = [Spans(chain) for chain in chains if chain.useful]
         self.forward_cost = sum(steps.cost_of(chain.useful) for chain in chains)
         least = max((spans.least_peak() for spans in self.spans), default=0)
+        self.step_cost = steps.cost_of(range(len(steps)))
         self.floor = steps.fixed_bytes + least
         """Bytes that every plan found here needs."""
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}

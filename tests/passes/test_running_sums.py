@@ -49,6 +49,36 @@ def test_a_weight_used_t_times_has_t_minus_one_accumulating_products():
         assert plan.placements[node.output].how == "over"
 
 
+def two_layers_over_time(steps):
+    """Two layers of h = tanh(w · x + u · h), the second on the first, and the sum of the last h."""
+    x = g.input("x", (steps, 4, 8))
+    weights = {name: g.parameter(name, (8, 8)) for name in ("w0", "u0", "w1", "u1")}
+    states = [g.parameter(f"h{layer}", (4, 8), trainable=False) for layer in range(2)]
+    for step in range(steps):
+        below = x[step]
+        for layer in range(2):
+            own = g.affine(states[layer], weights[f"u{layer}"])
+            states[layer] = below = g.tanh(g.affine(below, weights[f"w{layer}"]) + own)
+    return g.sum(below)
+
+
+def test_a_sum_of_a_layer_over_time_and_of_the_layer_above_stays_an_addition():
+    plan = g.plan(two_layers_over_time(5), optimizer=g.optim.SGD(0.1), fuse=False)
+    # The first layer's state is read by itself and by the layer above, but for the last one.
+    assert len(added_products(plan.graph)) == 4
+    # Each of the four weights has a product a step; the first of them opens the sum.
+    assert len(accumulating(plan.graph)) == 4 * 4
+
+
+def test_products_of_one_value_are_added_where_no_layer_recurs():
+    x = g.input("x", (4, 8))
+    hidden = g.tanh(g.affine(x, g.parameter("w", (8, 8))))
+    branches = [g.tanh(g.affine(hidden, g.parameter(f"w{i}", (8, 8)))) for i in range(3)]
+    plan = g.plan(g.sum(branches[0] * branches[1] * branches[2]), optimizer=g.optim.SGD(0.1))
+    assert not added_products(plan.graph)
+    assert len(accumulating(plan.graph)) == 2
+
+
 def test_the_gradient_is_that_of_the_chain_rule():
     loss = shared_weight(5)
     program = g.compile(loss, optimizer=g.optim.SGD(1.0), seed=3)

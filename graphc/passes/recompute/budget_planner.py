@@ -6,9 +6,11 @@ lie inside concatenations, nor the orders that passes/order.py may find. So for 
     1. the largest limit of live bytes whose plan has an arena of at most B, in its own order or a
        better one, is looked for on a ladder of limits (ladder.py), up to as much above B as an
        order, or parts, save without recomputation;
-    2. the paper's policies that would be cheaper, and may fit, are made as well.
+    2. the paper's policies that would be cheaper, and may fit, are made as well;
+    3. where layers recur over time, 1 is done for the order by layers (passes/order.py), and for
+       the order given only if that does not need clearly more: no budget decides it.
 
-The best of both is taken, so the result is never worse than one of the paper's that fits. What is
+The best of all is taken, so the result is never worse than one of the paper's that fits. What is
 tried for a limit depends on no budget, and more is tried for a larger budget; ladder.py says what
 follows. Where nothing fits, the plan of the fewest bytes is told in the error: the search is done
 again for one byte less than was found until it finds nothing, so no budget below it has a plan.
@@ -20,17 +22,17 @@ on the steps in which concatenations take the fewest bytes: it holds for every o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 from graphc.allocation.allocate import Allocation
-from graphc.errors import BudgetError
 from graphc.ir.graph import Graph, Node
-from graphc.ir.types import exact_bytes, format_bytes
+from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.ladder import Ladder
 from graphc.passes.recompute.points import Point, undominated
-from graphc.passes.recompute.trials import Trials
+from graphc.passes.recompute.trials import Trials, does_not_fit
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel, recomputation
@@ -39,6 +41,9 @@ from graphc.plans.memory_plan import Allocate, Certificate
 
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
+
+CLEARLY = 0.9
+"""Part of the least bytes below which another order is planned for alone."""
 
 POINTS = 16
 """Budgets of a frontier."""
@@ -52,7 +57,8 @@ class OptimalPlanner:
 
     `order` gives the graph in an order with fewer live bytes, or as it is; without it, nodes
     stay in the order of the sequence that is planned. `plain` is the graph as it is for a plan
-    that computes nothing again, where groups may be larger.
+    that computes nothing again, where groups may be larger. `others` gives the graph in orders that
+    are worth a planner each: what is asked for the whole arena is the best of all.
     """
 
     def __init__(
@@ -62,13 +68,16 @@ class OptimalPlanner:
         strategy: Allocate = "packed",
         order: Callable[[Allocation], Allocation] | None = None,
         plain: Graph | None = None,
+        others: Callable[[Allocation], list[Allocation]] | None = None,
     ) -> None:
         self.allocation, self.costs, self.strategy, self.order = allocation, costs, strategy, order
+        self.others = others
         self.graph = graph = allocation.graph
         self.plain = plain or graph
         self._graph_steps: dict[tuple[bool, bool], GraphSteps] = {}
         self._planners: dict[tuple[bool, bool], SequencePlanner] = {}
         self._sequences: dict[str, list[int]] = {}
+        self._names: tuple[str, ...] = OTHERS
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._orders: dict[Graph, Graph] = {}
@@ -111,7 +120,9 @@ class OptimalPlanner:
         if best is None:
             best = self.least(maps_only)
             if best.bytes(maps_only) > budget:
-                raise self._does_not_fit(budget, best, maps_only)
+                found = self.allocation.of(best.graph).plan(self.strategy, "optimal")
+                least = best.bytes(maps_only)
+                raise does_not_fit(budget, found, least, self.bound_bytes(), maps_only)
         return best if maps_only else self._ordered(best)
 
     def _within(self, budget: int, maps_only: bool) -> Point | None:
@@ -119,15 +130,47 @@ class OptimalPlanner:
         best = self._other("none", maps_only)
         if best.bytes(maps_only) <= budget:
             return best
-        found = self._ladder(maps_only).within(budget)
+        found = None if maps_only else self._best_of_others(budget)
+        if maps_only or not self._is_dominated:
+            found = self._ladder(maps_only, found).within(budget) or found
         for other in self._cheaper(found, budget, maps_only):
-            if other.bytes(maps_only) <= budget and (
-                found is None or other.extra_time < found.extra_time
-            ):
+            is_faster = found is None or other.extra_time < found.extra_time
+            if is_faster and other.bytes(maps_only) <= budget:
                 found = other
         return found
 
-    def _ladder(self, maps_only: bool) -> Ladder:
+    def _best_of_others(self, budget: int) -> Point | None:
+        """The fastest that other orders have within a budget."""
+        points: list[Point] = []
+        for each in self._alternatives:
+            each._trials = self._trials
+            if (point := each._within(budget, False)) is not None:
+                points.append(point)
+        return min(points, key=lambda point: point.extra_time, default=None)
+
+    @functools.cached_property
+    def _alternatives(self) -> list[OptimalPlanner]:
+        """Planners of the graph in other orders, which know what this one knows of graphs."""
+        made = []
+        for allocation in self.others(self.allocation) if self.others else ():
+            self._allocations[allocation.graph] = allocation
+            made.append(OptimalPlanner(allocation, self.costs, self.strategy, self.order))
+            made[-1]._allocations, made[-1]._orders = self._allocations, self._orders
+            made[-1]._points, made[-1]._names = self._points, ("none",)
+        return made
+
+    @functools.cached_property
+    def _is_dominated(self) -> bool:
+        """Whether another order needs clearly fewer bytes, at least and without recomputation."""
+        own = self._planner(maps_only=False, by_flops=False)
+        others = [each._planner(maps_only=False, by_flops=False) for each in self._alternatives]
+        return any(
+            other.floor <= CLEARLY * own.floor and other.once.peak_bytes <= own.once.peak_bytes
+            for other in others
+        )
+
+    def _ladder(self, maps_only: bool, known: Point | None = None) -> Ladder:
+        """The ladder for limits, on which no plan is looked at that is no faster than `known`."""
         planner = self._planner(maps_only, by_flops=False)
         # As if an order, or parts, saved as much with recomputation as without.
         plain = self._other("none", maps_only).bytes(maps_only)
@@ -137,15 +180,19 @@ class OptimalPlanner:
             planner.floor,
             reach,
             lambda limit: planner.plan_for(limit) is not None,
-            lambda limit, budget: self._fitting(limit, budget, maps_only),
+            lambda limit, budget: self._fitting(limit, budget, maps_only, known),
         )
 
-    def _fitting(self, limit: int, budget: int, maps_only: bool) -> Point | None:
+    def _fitting(
+        self, limit: int, budget: int, maps_only: bool, known: Point | None
+    ) -> Point | None:
         """The plan for a limit in bytes of the steps, if it is within the budget."""
-        key = (limit, maps_only)
+        planner, key = self._planner(maps_only, by_flops=False), (limit, maps_only)
+        plan = planner.plan_for(limit)
+        assert plan is not None, "only feasible limits are tried"
+        if known and plan.extra_cost >= known.extra_time * planner.step_cost:
+            return known
         if key not in self._limits:
-            plan = self._planner(maps_only, by_flops=False).plan_for(limit)
-            assert plan is not None, "only feasible limits are tried"
             self._limits[key] = self._graph_of(plan, maps_only, by_flops=False)
         graph = self._limits[key]
         point = self._measured_within(graph, budget, maps_only)
@@ -164,7 +211,7 @@ class OptimalPlanner:
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
         planner = self._planner(maps_only=False, by_flops=True)
-        allowed = max_extra_flops * planner.steps.cost_of(range(len(planner.steps)))
+        allowed = max_extra_flops * planner.step_cost
         plan = planner.least_costing(allowed)
         best = self._ordered(self._point(plan, maps_only=False, by_flops=True))
         for name in self._policies():
@@ -172,9 +219,10 @@ class OptimalPlanner:
             # By the steps first, which takes no graph: most policies drop out here.
             if cost <= allowed and (self._saves or peak < best.bytes(False)):
                 best = min(best, self._other(name, False), key=lambda point: point.bytes(False))
+        rest = [each.least_with(max_extra_flops) for each in self._alternatives]
         if self.order is not None:  # which may save more where nothing is computed again
-            best = min(best, self._other("none", False), key=lambda point: point.bytes(False))
-        return best
+            rest.append(self._other("none", False))
+        return min([best, *rest], key=lambda point: point.bytes(False))
 
     def knee(self) -> Point:
         """The plan where the curve of bytes against time bends, farthest from its chord."""
@@ -192,13 +240,19 @@ class OptimalPlanner:
         )
         plan = planner.plan(limit) or planner.once
         point = self._ordered(self._point(plan, maps_only=False, by_flops=False))
+        found = self._best_of_others(point.bytes(False))
+        if found is not None and found.extra_time < point.extra_time:
+            point = found
         return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
         """The fewest bytes found at any price: with one byte less, no search finds a plan."""
         if maps_only not in self._least:
-            plan = self._planner(maps_only, by_flops=False).least()
-            found: Point | None = self._point(plan, maps_only, by_flops=False)
+            points = [] if maps_only else [each.least(False) for each in self._alternatives]
+            if maps_only or not self._is_dominated:
+                plan = self._planner(maps_only, by_flops=False).least()
+                points.append(self._point(plan, maps_only, by_flops=False))
+            found: Point | None = min(points, key=lambda point: point.bytes(maps_only))
             while found is not None:
                 least = found if maps_only else self._ordered(found)
                 found = self._within(least.bytes(maps_only) - 1, maps_only)
@@ -323,7 +377,7 @@ class OptimalPlanner:
     def _policies(self) -> Iterator[str]:
         """The names of the other policies, without those that run the same as one before."""
         seen: list[list[int]] = []
-        for name in OTHERS:
+        for name in self._names:
             sequence = self._sequence(name)
             if sequence not in seen:
                 seen.append(sequence)
@@ -332,8 +386,7 @@ class OptimalPlanner:
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
         """Other policies that cost less by the steps and may fit: in the order of the steps, and
         where nothing is concatenated, no arena is below live bytes."""
-        steps = self._graph_steps_for(maps_only, by_flops=False).steps
-        step_cost = steps.cost_of(range(len(steps)))
+        step_cost = self._planner(maps_only, by_flops=False).step_cost
         for name in self._policies():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
             may_fit = maps_only or self._saves or peak <= budget
@@ -341,31 +394,6 @@ class OptimalPlanner:
                 may_fit = self._is_moved(name)
             if may_fit and (best is None or cost < best.extra_time * step_cost):
                 yield self._other(name, maps_only)
-
-    def _does_not_fit(self, budget: int, least: Point, maps_only: bool) -> BudgetError:
-        found = self.allocation.of(least.graph).plan(self.strategy, "optimal")
-        node = found.graph.nodes[found.peak_step].label
-        names = found.graph.names
-        largest = [
-            (", ".join(names[value] for value in found.residents[b.index][:2]), b.bytes)
-            for b in found.live_at(found.peak_step)
-            if b.index in found.residents
-        ][:6]
-        measured = "feature maps fit" if maps_only else "arena fits"
-        bound = least_bytes(self._graph_steps_for(maps_only, by_flops=False).bounding_steps())
-        listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
-        packed = "" if self.strategy == "packed" else "allocate packed, which needs less, "
-        return BudgetError(
-            f"no plan found whose {measured} into {exact_bytes(budget)}; the "
-            f"least found is {exact_bytes(least.bytes(maps_only))}, and none can be below "
-            f"{exact_bytes(bound)}. At its peak, {node}, the largest values are: {listed}. "
-            f"Raise the budget, {packed}or make the batch smaller (accumulate=k keeps the step's "
-            "batch)",
-            least.bytes(maps_only),
-            bound,
-            node,
-            tuple(largest),
-        )
 
 
 def _flops(node: Node) -> float:
