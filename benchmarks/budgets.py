@@ -2,8 +2,9 @@
 
 Budgets lie between the smallest arena found and that without recomputation, at equal distances. The
 gap is the plan's step time over the least that is proven within the same bytes, by the cost model.
-The best of the paper's policies that fit is planned in the same run.
-Run: python benchmarks/budgets.py [NETWORK ...]
+The best of the paper's policies that fit is planned in the same run. With --wide, networks with
+layers over time and with long skips instead, at shares of the same way.
+Run: python benchmarks/budgets.py [--wide] [NETWORK ...]
 """
 
 from __future__ import annotations
@@ -27,13 +28,26 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Where the defaults are not the size of interest."""
 
+EVENLY = tuple(index / (BUDGETS - 1) for index in range(BUDGETS))
+SHARES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.7)
+"""Shares of the way from the least arena to that without recomputation."""
+
+WIDE: dict[str, tuple[str, dict[str, Any]]] = {
+    "lstm, 64 steps": ("lstm", {"seq_len": 64}),
+    "lstm, 128 steps": ("lstm", {"seq_len": 128}),
+    "lstm, 256 steps": ("lstm", {"seq_len": 256}),
+    "unet, batch 8": ("unet", {"batch": 8}),
+    "densenet121, batch 16": ("densenet121", {"batch": 16}),
+}
+"""Networks that many values cross wherever they are cut."""
+
 
 def plan(name: str, **options: Any) -> graphc.MemoryPlan:
-    loss = MODELS[name](**SIZES.get(name, {}))
-    return graphc.plan(loss, optimizer=graphc.optim.SGD(), **options)
+    model, sizes = WIDE[name] if name in WIDE else (name, SIZES.get(name, {}))
+    return graphc.plan(MODELS[model](**sizes), optimizer=graphc.optim.SGD(), **options)
 
 
-def measure(name: str) -> list[dict[str, Any]]:
+def measure(name: str, shares: tuple[float, ...]) -> list[dict[str, Any]]:
     others = [plan(name, recompute=policy) for policy in OTHERS]
     most = others[0].arena_bytes
     try:
@@ -41,8 +55,8 @@ def measure(name: str) -> list[dict[str, Any]]:
     except graphc.BudgetError as error:
         least = error.least_bytes
     rows = []
-    for index in range(BUDGETS):
-        budget = least + (most - least) * index // (BUDGETS - 1)
+    for share in shares:
+        budget = least + int((most - least) * share)
         found = plan(name, budget=budget)
         assert found.certificate is not None, "a plan for a budget has a certificate"
         extra, bound = found.recomputation.extra_time_fraction, found.certificate.extra_time_bound
@@ -55,6 +69,8 @@ def measure(name: str) -> list[dict[str, Any]]:
             {
                 "network": name,
                 "budget": budget,
+                "share": share,
+                "most": most,
                 "arena_bytes": found.arena_bytes,
                 "holds": found.arena_bytes <= budget,
                 "extra_time": extra,
@@ -72,28 +88,34 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "network": name,
         "least MiB": rows[0]["budget"] / 2**20,
-        "most MiB": rows[-1]["budget"] / 2**20,
+        "most MiB": rows[0]["most"] / 2**20,
         "all hold": all(row["holds"] for row in rows),
         "monotone": all(
             b["extra_time"] <= a["extra_time"] + 1e-9 for a, b in itertools.pairwise(rows)
         ),
         "never worse": all(row["extra_time"] <= row["best_other"] + 1e-9 for row in others),
         "extra at least": rows[0]["extra_time"],
-        "extra half way": rows[BUDGETS // 2]["extra_time"],
+        "extra half way": min(rows, key=_from_half)["extra_time"],
         "median gap": statistics.median(row["gap"] for row in rows),
         "largest gap": max(row["gap"] for row in rows),
         "seconds": statistics.median(row["seconds"] for row in rows),
     }
 
 
+def _from_half(row: dict[str, Any]) -> tuple[float, float]:
+    return round(abs(row["share"] - 0.5), 9), -row["share"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*", default=sorted(MODELS), help="of the zoo")
+    parser.add_argument("networks", nargs="*", help="of the zoo, or of the wide ones")
+    parser.add_argument("--wide", action="store_true", help="networks without narrow cuts")
     output_argument(parser, "budgets.json")
     options = parser.parse_args()
     rows, summaries = [], []
-    for name in options.networks:
-        measured = measure(name)
+    names, shares = (WIDE, SHARES) if options.wide else (sorted(MODELS), EVENLY)
+    for name in options.networks or names:
+        measured = measure(name, shares)
         rows += measured
         summaries.append(summary(name, measured))
         print_table(summaries[-1:])
