@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 from typing import Any
 
 from report import circumstances, output_argument, print_table, write_json
@@ -95,7 +96,7 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         ),
         "never worse": all(row["extra_time"] <= row["best_other"] + 1e-9 for row in others),
         "extra at least": rows[0]["extra_time"],
-        "extra half way": min(rows, key=_from_half)["extra_time"],
+        "extra half way": min(rows, key=_from_half)["extra_time"],  # or nearest to it
         "median gap": statistics.median(row["gap"] for row in rows),
         "largest gap": max(row["gap"] for row in rows),
         "seconds": statistics.median(row["seconds"] for row in rows),
@@ -110,10 +111,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", help="of the zoo, or of the wide ones")
     parser.add_argument("--wide", action="store_true", help="networks without narrow cuts")
-    output_argument(parser, "budgets.json")
+    output_argument(parser, "budgets_wide.json" if "--wide" in sys.argv else "budgets.json")
     options = parser.parse_args()
     rows, summaries = [], []
-    names, shares = (WIDE, SHARES) if options.wide else (sorted(MODELS), EVENLY)
+    names, shares = (list(WIDE), SHARES) if options.wide else (sorted(MODELS), EVENLY)
+    if unknown := set(options.networks) - set(names):
+        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     for name in options.networks or names:
         measured = measure(name, shares)
         rows += measured

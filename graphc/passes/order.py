@@ -16,6 +16,9 @@ whether its parts lie inside it. So there are two models, one in which parts nev
 which they always do. The second is searched too where parts save a thousandth, and `live_bytes` of
 the allocator picks the best of what is found and the order given.
 
+Where layers recur over time, the search begins twice: from the order given, and from that by layers
+with gradients of parameters last (planning/order/layers.py).
+
 Fewer live bytes need not be a smaller arena, since packing may lose more: `reordered` takes the
 order found only where its packed arena is smaller than that of the order given.
 """
@@ -53,7 +56,8 @@ def by_layers(given: Allocation) -> list[Allocation]:
     """The graph with layers that recur over time one after another (planning/order/layers.py).
 
     For plans that make values again. Empty for graphs without such layers, for those with copies,
-    which stand where they are needed, and for several forward passes.
+    which stand where they are needed (as 16-bit ones of parameters), and for several forward
+    passes.
     """
     return _by_layers(given, at_once=True)
 
@@ -63,9 +67,10 @@ def _by_layers(given: Allocation, at_once: bool) -> list[Allocation]:
         return []
     graph_steps = GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
     steps = graph_steps.steps
-    states = {graph_steps.numbers[state] for state in given.graph.states}
+    states = given.graph.states
+    parameters = {graph_steps.numbers[state] for state in states if state.role == "parameter"}
     problem = Precedence(steps, tuple(_arcs(graph_steps)), steps.fixed_bytes)
-    order = layer_by_layer(problem, sorted(states), at_once)
+    order = layer_by_layer(problem, sorted(parameters), at_once)
     return [] if order is None else [given.of(_in_order(graph_steps, order))]
 
 

@@ -19,6 +19,7 @@ from graphc.ops.elementwise import Add
 from graphc.ops.linear_cross_entropy import GradientSum
 from graphc.ops.matmul import Matmul
 from graphc.passes.dead_code import remove_dead_code
+from graphc.passes.recompute.cuts import forward_passes
 from graphc.planning.order import components
 
 
@@ -68,14 +69,14 @@ def _between_layers(graph: Graph, addable: Collection[int]) -> set[int]:
         for node in graph.nodes
         if _is_sum(node) and all(v.node and v.node.serial in addable for v in node.inputs)
     ]
-    if not sums:
+    if not sums or len(forward_passes(graph)) != 1:  # several passes have no such order
         return set()
     backward = [node for node in graph.nodes if node.phase == "gradient"]
     index = {node: number for number, node in enumerate(backward)}
     readers: dict[Value, list[int]] = {}
     for node in backward:
         for value in dict.fromkeys(graph.roots[value] for value in node.inputs):
-            if isinstance(value, State):
+            if isinstance(value, State) and value.role == "parameter":
                 readers.setdefault(value, []).append(index[node])
     shared = [group for group in readers.values() if len(group) > 1]
     if not shared:

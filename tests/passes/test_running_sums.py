@@ -5,10 +5,12 @@ import pytest
 import scipy.special
 
 import graphc as g
+from graphc.allocation.allocate import Allocation
 from graphc.allocation.liveness import liveness
 from graphc.ir.builder import apply
 from graphc.ops.conv import Conv2d
 from graphc.ops.geometry import Conv2dAttributes
+from graphc.passes.order import by_layers
 from graphc.passes.running_sums import use_running_sums
 
 
@@ -49,7 +51,7 @@ def test_a_weight_used_t_times_has_t_minus_one_accumulating_products():
         assert plan.placements[node.output].how == "over"
 
 
-def two_layers_over_time(steps):
+def two_layers_over_time(steps, drop=0.0):
     """Two layers of h = tanh(w · x + u · h), the second on the first, and the sum of the last h."""
     x = g.input("x", (steps, 4, 8))
     weights = {name: g.parameter(name, (8, 8)) for name in ("w0", "u0", "w1", "u1")}
@@ -58,7 +60,8 @@ def two_layers_over_time(steps):
         below = x[step]
         for layer in range(2):
             own = g.affine(states[layer], weights[f"u{layer}"])
-            states[layer] = below = g.tanh(g.affine(below, weights[f"w{layer}"]) + own)
+            states[layer] = g.tanh(g.affine(below, weights[f"w{layer}"]) + own)
+            below = g.dropout(states[layer], drop) if drop else states[layer]
     return g.sum(below)
 
 
@@ -68,6 +71,26 @@ def test_a_sum_of_a_layer_over_time_and_of_the_layer_above_stays_an_addition():
     assert len(added_products(plan.graph)) == 4
     # Each of the four weights has a product a step; the first of them opens the sum.
     assert len(accumulating(plan.graph)) == 4 * 4
+
+
+@pytest.mark.parametrize("layers", ["over time", "apart"])
+def test_what_all_dropouts_read_makes_no_layer(layers):
+    if layers == "over time":
+        loss = two_layers_over_time(5, drop=0.5)
+    else:
+        loss = g.input("x", (4, 8))
+        for layer in range(6):
+            loss = g.dropout(g.tanh(g.affine(loss, g.parameter(f"w{layer}", (8, 8)))), 0.5)
+        loss = g.sum(loss)
+    graph = g.plan(loss, optimizer=g.optim.SGD(0.1), fuse=False, reorder=False).graph
+    assert len(by_layers(Allocation(graph))) == (layers == "over time")
+
+
+def test_several_forward_passes_have_no_order_by_layers_and_keep_their_running_sums():
+    loss = two_layers_over_time(3)
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), fuse=False, accumulate=2)
+    # What is left adds gradients of weights from pass to pass.
+    assert {node.output.shape for node in added_products(plan.graph)} == {(8, 8)}
 
 
 def test_products_of_one_value_are_added_where_no_layer_recurs():

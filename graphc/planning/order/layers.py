@@ -176,10 +176,10 @@ class _Backward:
             for later in self.problem.behind[placed]:
                 self.awaited[later] -= 1
             for value in self.problem.steps.inputs[placed]:
-                if value in self.readers:
-                    self.readers[value].discard(placed)
-                    # The last reader but one is placed: now the last one frees the value.
-                    touched |= self.readers[value]
+                readers = self.readers.get(value, set())
+                readers.discard(placed)
+                if len(readers) == 1:  # which frees the value
+                    touched |= readers
             for later in touched:
                 if not self.placed[later] and not self.awaited[later] and self._is_urgent(later):
                     heapq.heappush(waiting, later)
