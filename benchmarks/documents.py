@@ -94,6 +94,18 @@ def budgets(content: dict[str, Any]) -> str:
     return table(*lines)
 
 
+def wide_budgets(content: dict[str, Any]) -> str:
+    """Extra time found / proven, by share of the way from the least arena to the plain one."""
+    rows = content["rows"]
+    shares = sorted({row["share"] for row in rows})
+    lines = [("network", "arena MiB, least to most", *(f"{share:.0%}" for share in shares))]
+    for row in content["summary"]:
+        found = {each["share"]: each for each in rows if each["network"] == row["network"]}
+        times = (f"{found[s]['extra_time']:.1%} / {found[s]['proven']:.1%}" for s in shares)
+        lines.append((row["network"], f"{row['least MiB']:.0f} to {row['most MiB']:.0f}", *times))
+    return table(*lines)
+
+
 def step_times(content: dict[str, Any]) -> str:
     """With a column for each of the figures that the file has."""
     rows = content["rows"]
@@ -227,6 +239,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "heights of packings": ("packing.json", heights),
     "gaps of budgets": ("budgets.json", gaps_of_budgets),
     "budgets": ("budgets.json", budgets),
+    "wide budgets": ("budgets_wide.json", wide_budgets),
     "step times": ("step_time.json", step_times),
     "planned times": ("planned_time.json", planned_times),
     "planning times": ("planning_time.json", planning_times),
