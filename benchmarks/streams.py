@@ -1,13 +1,15 @@
 """What streams take and gain: bytes of the arena against the modelled seconds of a step.
 
 By the roofline of a device, which takes it that nodes side by side do not slow each other: so the
-figures are what the order of nodes and their bytes allow, not what a device reaches. Run:
+figures are what the order of nodes and their bytes allow, not what a device reaches. Then steps of
+small networks are measured on this CPU, where kernels of several streams share its threads. Run:
 python benchmarks/streams.py
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from report import circumstances, output_argument, print_table, write_json
 import graphc
 from graphc.models import inception_v3, lstm, two_tower
 from graphc.plans.streams import Streams
+from graphc.runtime.feeds import random_feeds
 
 MODELS: dict[str, Callable[[], graphc.Value]] = {
     "two_tower": two_tower,
@@ -23,6 +26,14 @@ MODELS: dict[str, Callable[[], graphc.Value]] = {
     "lstm": lstm,
 }
 COUNTS = (2, 4)
+ON_CPU: dict[str, Callable[[], graphc.Value]] = {
+    "two_tower": lambda: two_tower(batch=16, width=64, rows=1000),
+    "inception_v3": lambda: inception_v3(batch=1, image=75, width=8),
+    "lstm": lambda: lstm(batch=4, hidden=64, seq_len=32),
+}
+"""Networks whose kernels are small."""
+
+ROUNDS = 40
 EVERYTHING_APART = 2**60
 """A budget that no way of using streams reaches."""
 
@@ -52,7 +63,36 @@ def main() -> None:
         found.append({**alone, "step_ms": (one_stream or 0.0) * 1e3})
     print_table(rows)
     content = {**circumstances(["graphc", "numpy"]), "device": options.device, "modelled": True}
-    write_json(Path(options.output), {**content, "plans": found})
+    measured = [row for name in ON_CPU for row in on_cpu(name)]
+    print_table(measured)
+    write_json(Path(options.output), {**content, "plans": found, "measured_on_cpu": measured})
+
+
+def on_cpu(name: str) -> list[dict[str, object]]:
+    """Measured steps on one stream and on several, all apart; turns are taken, the least counts."""
+    plans = [
+        planned(ON_CPU[name], "cpu", count, None if count == 1 else EVERYTHING_APART)
+        for count in (1, *COUNTS)
+    ]
+    programs = [graphc.bind(plan) for plan in plans]
+    feeds = {source.name: array for source, array in random_feeds(plans[0].graph, 0).items()}
+    seconds: list[list[float]] = [[] for _ in programs]
+    for _ in range(ROUNDS):
+        for program, own in zip(programs, seconds, strict=True):
+            program.step(feeds)
+            started = time.perf_counter()
+            program.step(feeds)
+            own.append(time.perf_counter() - started)
+    return [
+        {
+            "network": name,
+            "streams": count,
+            "arena_bytes": plan.arena_bytes,
+            "step_ms": min(own) * 1e3,
+            "times_one_stream": min(seconds[0]) / min(own),
+        }
+        for count, plan, own in zip((1, *COUNTS), plans, seconds, strict=True)
+    ]
 
 
 def planned(

@@ -13,6 +13,7 @@ from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.cpu.bind import bind, numpy_settings
 from graphc.runtime.cpu.native import Rows
+from graphc.runtime.cpu.side_by_side import SideBySide
 from graphc.runtime.index_ranges import ComputedRange
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -52,9 +53,8 @@ class CpuBackend:
     @property
     def report(self) -> Report:
         calls = [*self._reading, *self._updating]
-        rows = [call for call in calls if isinstance(call, Rows)]
-        native = sum(call.end - call.first for call in rows)
-        return Report({"native": native, "numpy": len(calls) - len(rows)})
+        rows = [call.rows for call in calls if isinstance(call, Rows | SideBySide)]
+        return Report({"native": sum(rows), "numpy": len(calls) - len(rows)})
 
     @property
     def runs_ahead(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.native import Rows, native_rows
+from graphc.runtime.cpu.side_by_side import side_by_side
 from graphc.runtime.index_ranges import ComputedRange
 from graphc.runtime.poison import POISON, Range, empty_at_start, freed_after
 
@@ -89,9 +90,9 @@ class StepCalls:
     `checks_late` says whether a check, which may refuse the step, is among them.
     """
 
-    reading: list[Call] = field(default_factory=list)
-    updating: list[Call] = field(default_factory=list)
-    checks_late: bool = False
+    reading: list[Call]
+    updating: list[Call]
+    checks_late: bool
 
 
 def bind(
@@ -103,30 +104,41 @@ def bind(
     threads: int | None = None,
 ) -> tuple[dict[Value, Array], StepCalls]:
     """Views of all values in the arena, and the calls of a step; `computed` are the ranges of
-    integers that a node has to find them in, `threads` how many run native kernels."""
+    integers that a node has to find them in, `threads` how many run native kernels.
+
+    Where bytes are poisoned or numbers are looked at, nodes keep the plan's order.
+    """
     arrays = arrays_of(plan, arena)
     run = node_calls(plan, arena, arrays, threads)
     fill = functools.partial(_poisoned, arena)
-    found = StepCalls([fill(span) for span in empty_at_start(plan)] if poison else [])
     freed = freed_after(plan) if poison else {}
-    calls = found.reading
+    reading: dict[Node, list[Call]] = {}
+    updating: dict[Node, list[Call]] = {}
+    calls, checks_late = reading, False
     for step, node in enumerate(plan.graph.nodes):
         if node.op.has_effect:
-            calls = found.updating
+            calls = updating
         checks: list[Call] = [
             functools.partial(range.check, plan.graph.names[range.value], arrays[range.value])
             for range in computed.get(node, ())
         ]
-        calls += checks + run[node]
         finite: list[Call] = [
             functools.partial(_require_finite, node, plan.graph, value, arrays[value])
             for value in (node.outputs if check_finite else ())
         ]
-        calls += finite
-        found.checks_late |= calls is found.updating and bool(checks or finite)
-        calls += map(fill, freed.get(step, ()))
-    found.reading, found.updating = joined(found.reading), joined(found.updating)
-    return arrays, found
+        checks_late |= calls is updating and bool(checks or finite)
+        calls[node] = [*checks, *run[node], *finite, *map(fill, freed.get(step, ()))]
+    in_order = poison or check_finite or plan.streams is None
+    begin = [fill(span) for span in empty_at_start(plan)] if poison else []
+    first, rest = (_arranged(plan, part, in_order) for part in (reading, updating))
+    return arrays, StepCalls([*begin, *first], rest, checks_late)
+
+
+def _arranged(plan: MemoryPlan, calls: Mapping[Node, list[Call]], in_order: bool) -> list[Call]:
+    """The calls of some nodes one after another, or as the plan's streams let them run."""
+    if in_order or plan.streams is None:
+        return joined([call for own in calls.values() for call in own])
+    return joined(side_by_side(calls, plan.graph.position, plan.streams.slots))
 
 
 def node_calls(

@@ -30,6 +30,11 @@ class Rows:
     first: int
     end: int
 
+    @property
+    def rows(self) -> int:
+        """How many rows a call runs."""
+        return self.end - self.first
+
     def __call__(self) -> None:
         self.table.run(self.first, self.end)
 

@@ -33,7 +33,7 @@ ROW = np.dtype(
         ("first", np.uint64),  # a kernel's buffers, or the primitive
         ("second", np.uint64),  # a kernel's numbers, or the stream
         ("pieces", np.int64),  # of a kernel, or a primitive's arguments
-        ("threads", np.int64),  # for a kernel
+        ("threads", np.int64),  # that are worth it, or that a primitive was made for
         ("arguments", np.uint64),  # of a primitive
         ("next", np.int64),  # the first piece that no thread has taken yet
         ("share", np.int64),  # how many pieces a thread takes at a time
@@ -55,8 +55,11 @@ x86-64, more where they are longer."""
 LEAST_TURNS, MOST_TURNS = 16, 1024
 """How many kernels run on one thread after such a wait; more if the next wait is long, too."""
 
+ROW_TYPE = "%row = type { ptr, ptr, ptr, i64, i64, ptr, i64, i64, i64 }"
+"""`ROW` in LLVM's language."""
+
 _LOOP = f"""
-%row = type {{ ptr, ptr, ptr, i64, i64, ptr, i64, i64, i64 }}
+{ROW_TYPE}
 %pool = type {{ ptr, ptr, ptr, i64, i64, i64 }}
 
 declare i64 @llvm.readcyclecounter()
@@ -254,7 +257,7 @@ def pool_of(threads: int | None) -> Pool:
         return Pool(threads=1)
     functions = library.GOMP_parallel, library.omp_get_max_threads, library.omp_set_num_threads
     most = _most_threads(library)
-    return Pool(*map(_address, functions), min(threads or processors(), most))
+    return Pool(*map(address_of, functions), min(threads or processors(), most))
 
 
 def _most_threads(library: Any) -> int:
@@ -277,7 +280,8 @@ class StepTable:
         self._rows: list[tuple[int, ...]] = []
         self._kept: list[Any] = []
         """What rows point to."""
-        self._execute = 0
+        self.execute = 0
+        """The address of oneDNN's function that runs a primitive."""
         self._table = np.empty(0, ROW)
 
     def __len__(self) -> int:
@@ -296,17 +300,33 @@ class StepTable:
 
     def add_primitive(self, call: Execution) -> None:
         """Add a primitive of oneDNN on its arguments."""
-        self._execute = call.function
+        self.execute = call.function
         self._kept.append(call)
         arguments = ctypes.addressof(call.arguments)
-        self._rows.append((0, call.primitive, call.stream, call.count, 1, arguments, 0, 0, 0))
+        row = 0, call.primitive, call.stream, call.count, call.threads, arguments, 0, 1, 0
+        self._rows.append(row)
+
+    def address(self, row: int) -> int:
+        """Where a row lies, until another one is added."""
+        if len(self._table) != len(self._rows):
+            self._table = np.array(self._rows, ROW)
+        return int(self._table.ctypes.data) + row * ROW.itemsize
+
+    def share(self, row: int) -> int:
+        """How many pieces of a row a thread takes at a time: all, where it is worth no second."""
+        _, _, _, pieces, threads, _, _, share, _ = self._rows[row]
+        return share if threads > 1 else max(1, pieces)
+
+    def may_share(self, first: int, end: int) -> bool:
+        """Whether rows `first` to `end` - 1 may run beside others: there are several threads, and
+        no row is a primitive that wants more than one of them."""
+        rows = self._rows[first:end]
+        return self.pool.threads > 1 and all(row[0] != 0 or row[4] == 1 for row in rows)
 
     def run(self, first: int, end: int) -> None:
         """Run rows `first` to `end` - 1. Raises `GraphcError` where a primitive fails."""
-        if len(self._table) != len(self._rows):
-            self._table = np.array(self._rows, ROW)
-        table, pool = self._table.ctypes.data, ctypes.addressof(self.pool)
-        reached = _called(_loop(), table, first, end, pool, self._execute)
+        table, pool = self.address(0), ctypes.addressof(self.pool)
+        reached = called(_loop(), table, first, end, pool, self.execute)
         if reached != end:
             raise GraphcError(f"oneDNN refused to run call {reached} of the step")
 
@@ -333,12 +353,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_Forked.begin)
 
 
-def _called(loop: Any, *arguments: int) -> int:
+def called(loop: Any, *arguments: int) -> Any:
     """What the loop returns, which has ended however this is left."""
     if _Forked.caller is None:
-        return int(loop(*arguments))
+        return loop(*arguments)
     with _uninterrupted():
-        return int(_Forked.caller.submit(loop, *arguments).result())
+        return _Forked.caller.submit(loop, *arguments).result()
 
 
 @contextmanager
@@ -359,7 +379,8 @@ def _loop() -> Any:
     return ctypes.CFUNCTYPE(number, pointer, number, number, pointer, pointer)(address)
 
 
-def _address(function: Any) -> int:
+def address_of(function: Any) -> int:
+    """Where a function of C begins."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return address

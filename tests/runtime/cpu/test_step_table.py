@@ -121,7 +121,7 @@ def test_a_primitive_that_fails_is_told_and_ends_the_run(scaled):
     y = np.ones(3)
     table = table_of(1, scaled, y, [2])
     for primitive in (1, 4):
-        table.add_primitive(Execution(address, primitive, 5, arguments, 2, (function,)))
+        table.add_primitive(Execution(address, primitive, 5, arguments, 2, 1, (function,)))
     table.add_kernel(scaled, [y.ctypes.data], [100], 3, 3)
     with pytest.raises(GraphcError, match="refused to run call 2 of the step"):
         table.run(0, len(table))

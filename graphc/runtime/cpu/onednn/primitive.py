@@ -75,6 +75,8 @@ class Execution:
     stream: int
     arguments: ctypes.Array[Argument]
     count: int
+    threads: int
+    """How many the primitive was made for."""
     kept: tuple[object, ...]
     """The handles that the call needs."""
 
@@ -104,6 +106,8 @@ class Primitive:
         )
         self.implementation = (name.value or b"").decode()
         self._made: Owned | None = None
+        self.threads = int(library.functions.omp_get_max_threads())
+        """How many it runs on; see `Library.threads`."""
 
     @property
     def descriptor(self) -> Pointer:
@@ -158,7 +162,7 @@ class Primitive:
         kept = (self, *memories.values())
         return Execution(
             library.execute, self.primitive.handle, library.stream.handle, arguments, len(listed),
-            kept,
+            self.threads, kept,
         )  # fmt: skip
 
 
