@@ -22,7 +22,8 @@ they may,
 
 Where all values are kept, bytes are most at the turn. There a sum of gradients would come on top
 of them, while its operands lie where values of the forward pass have been. So these wait until all
-layers have run, and then follow one update after another.
+layers have run, and then follow one update after another. Behind the layers, forward steps may wait
+until a gradient asks for them, as the output of each time does; the lower peak decides.
 
 Forward steps are those of a mirror: each stands by the last backward step that needs it, the last
 of those first. This is topological, as a step is needed at least as late as all that it is needed
@@ -90,7 +91,8 @@ def layer_by_layer(problem: Precedence, shared: Iterable[int], at_once: bool) ->
     else:
         updates = [step for step in range(turn, len(steps)) if not problem.behind[step]]
         backward = _Backward(problem, turn, recurrent, updates, is_eager=False).order
-    return [*_mirrored(problem, turn, backward), *backward]
+    order = [*_mirrored(problem, turn, backward), *backward]
+    return order if at_once else min(order, _when_asked(problem, turn, order), key=steps.peak)
 
 
 def _backward(problem: Precedence, value: int, turn: int) -> list[int]:
@@ -194,6 +196,22 @@ class _Backward:
             if self.readers.get(value) == {step} and value not in steps.held
         )
         return sum(freed) >= steps.total(steps.outputs[step])
+
+
+def _when_asked(problem: Precedence, turn: int, order: Sequence[int]) -> list[int]:
+    """The order with forward steps as late as the backward ones in it allow."""
+    placed: dict[int, None] = {}
+    position = {step: number for number, step in enumerate(order)}
+    asking = (step for step in order if step >= turn or not problem.behind[step])
+    for step in sorted(asking, key=lambda step: (step < turn, position[step])):
+        missing, pending = {step}, [step]
+        while pending:
+            for first in problem.before[pending.pop()]:
+                if first not in placed and first not in missing:
+                    missing.add(first)
+                    pending.append(first)
+        placed |= dict.fromkeys(sorted(missing, key=position.__getitem__))
+    return list(placed)
 
 
 def _mirrored(problem: Precedence, turn: int, backward: Sequence[int]) -> list[int]:

@@ -34,7 +34,7 @@ def test_components_reach_each_other_and_stand_in_topological_order(seed):
         assert not reached[later[0]] & set(earlier)
 
 
-def unrolled(layers, times):
+def unrolled(layers, times, outputs=0):
     """A recurrent network's step: forward over time and layers, backward the other way round.
 
     Layer l at time t reads its own result of t - 1 and that of l - 1. Its gradient frees its result
@@ -58,8 +58,14 @@ def unrolled(layers, times):
         reads += [results[layer, time - 1]] if time else []
         results[layer, time] = value(10)
         step(reads, [results[layer, time]])
+    loss = [value(outputs) for _ in range(times)] if outputs else []
+    for time, made in enumerate(loss):
+        step([results[layers - 1, time]], [made])
     turn = len(rows)
     passed, sums = {}, {}
+    for time, made in enumerate(loss):
+        passed[layers, time, 1] = value(2)
+        step([made], [passed[layers, time, 1]])
     for time, layer in itertools.product(reversed(range(times)), reversed(range(layers))):
         # What comes back from later and from above is added before.
         back = [
@@ -115,6 +121,22 @@ def test_sums_of_gradients_may_wait_until_all_layers_have_run():
     assert made[: made.index(100)].count(10) == 11
     # Then one parameter after another: four sums and the update that they are for.
     assert [size for size in made if size in (0, 100)] == [100, 100, 100, 100, 0] * 3
+
+
+def test_outputs_wait_until_their_gradients_ask_for_them():
+    steps, parameters = unrolled(3, 4, outputs=70)
+    order = layer_by_layer(Precedence(steps), parameters, at_once=False)
+    assert Precedence(steps).is_legal(order)
+    turn = steps.runs[0].turn
+    outputs = [step for step in range(turn) if steps.total(steps.outputs[step]) == 70]
+    assert len(outputs) == 4
+    for step in outputs:  # what reads an output stands right behind it
+        after = order[order.index(step) + 1]
+        assert set(steps.outputs[step]) <= set(steps.inputs[after])
+    # Repeated steps belong to the forward pass of a plan that makes values again.
+    eager = layer_by_layer(Precedence(steps), parameters, at_once=True)
+    assert sorted(eager[:turn]) == list(range(turn))
+    assert steps.peak(order) + 2 * 70 <= steps.peak(eager)
 
 
 def test_without_a_layer_that_recurs_there_is_no_order():
