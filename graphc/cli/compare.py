@@ -161,8 +161,12 @@ def _table(rows: Sequence[Row]) -> Table:
         "paper's\nmeasure", "\narena", "\ngap", "extra\nflops", "extra\ntime", "planning\nseconds"
     ):  # fmt: skip
         table.add_column(column, justify="right", no_wrap=True)
+    has_streams = any(row.plan.streams is not None for row in rows)
+    if has_streams:  # times that of one stream, by the cost model
+        table.add_column("\nspeed", justify="right", no_wrap=True)
     for row in rows:
         plan, again = row.plan, row.plan.recomputation
+        faster = 1.0 if plan.streams is None else plan.streams.speedup
         table.add_row(
             row.name,
             plan.allocate,
@@ -172,6 +176,7 @@ def _table(rows: Sequence[Row]) -> Table:
             f"{again.extra_flops_fraction:.1%}",
             f"{again.extra_time_fraction:.1%}",
             f"{plan.planning_seconds:.2f}",
+            *([f"{faster:.2f}x"] if has_streams else []),
         )
     return table
 

@@ -78,6 +78,22 @@ def test_compare_is_a_list_of_plan_objects(capsys):
     assert all(name in table for name in (*ALLOCATE, "measure"))
 
 
+def test_compare_shows_what_streams_gain(capsys):
+    small = ["layers=2", "width=6", "rows=9", "words=3", "batch=4", "--budget", "1MiB"]
+    tables = [run(capsys, "compare", "two_tower", *small, "--streams", n)[1] for n in "14"]
+    assert ["speed" in table for table in tables] == [False, True]
+    (code, out, _) = run(capsys, "compare", "two_tower", *small, "--streams", "4", "--json")
+    found = json.loads(out)[-1]["streams"]
+    gained = found["one_stream_seconds"] / found["seconds"]
+    assert code == 0
+    assert gained > 1.5
+    assert (
+        tables[1]
+        .splitlines()[-1 - ("1MiB" in tables[1].splitlines()[-1][:8])]
+        .endswith(f"{gained:.2f}x")
+    )
+
+
 def test_compare_says_what_is_too_large_to_color(capsys, monkeypatch):
     monkeypatch.setattr("graphc.allocation.coloring.MOST_COLORED", 2)
     out = run(capsys, "compare", "mlp", *SMALL)[1]

@@ -37,3 +37,40 @@ def random_problem(count, seed, pinned=0.0):
             }
         )
     return parse_problem({"nodes": nodes, "outputs": [1000 - (count - 1)], "fixed_bytes": 7})
+
+
+def random_training(layers, seed):
+    """A random forward graph of `layers` nodes, and the gradients of all of them but the first.
+
+    A gradient reads those of the node's readers, and the values that the node reads and makes.
+    """
+    rng = np.random.default_rng(seed)
+    nodes = []
+    readers = [[] for _ in range(layers)]
+    for i in range(layers):
+        sources = {i - 1} if i else set()
+        if i > 1 and rng.random() < 0.4:
+            sources.add(int(rng.integers(max(0, i - 5), i)))
+        for source in sources:
+            readers[source].append(i)
+        nodes.append(
+            {
+                "id": i,
+                "cost": int(rng.integers(1, 6)),
+                "bytes": int(rng.integers(1, 10)),
+                "inputs": sorted(sources),
+            }
+        )
+    gradient = {}
+    for i in range(layers - 1, 0, -1):
+        reads = {gradient[reader] for reader in readers[i]} | {i, *nodes[i]["inputs"]}
+        gradient[i] = len(nodes)
+        nodes.append(
+            {
+                "id": len(nodes),
+                "cost": int(rng.integers(1, 6)),
+                "bytes": int(rng.integers(1, 10)),
+                "inputs": sorted(reads),
+            }
+        )
+    return parse_problem({"nodes": nodes, "outputs": [len(nodes) - 1]})
