@@ -42,9 +42,6 @@ from graphc.plans.memory_plan import Allocate, Certificate
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
 
-CLEARLY = 0.9
-"""Part of the least bytes below which another order is planned for alone."""
-
 POINTS = 16
 """Budgets of a frontier."""
 
@@ -131,8 +128,7 @@ class OptimalPlanner:
         if best.bytes(maps_only) <= budget:
             return best
         found = None if maps_only else self._best_of_others(budget)
-        if maps_only or not self._is_dominated:
-            found = self._ladder(maps_only, found).within(budget) or found
+        found = self._ladder(maps_only, found).within(budget) or found
         for other in self._cheaper(found, budget, maps_only):
             is_faster = found is None or other.extra_time < found.extra_time
             if is_faster and other.bytes(maps_only) <= budget:
@@ -158,16 +154,6 @@ class OptimalPlanner:
             made[-1]._allocations, made[-1]._orders = self._allocations, self._orders
             made[-1]._points, made[-1]._names = self._points, ("none",)
         return made
-
-    @functools.cached_property
-    def _is_dominated(self) -> bool:
-        """Whether another order needs clearly fewer bytes, at least and without recomputation."""
-        own = self._planner(maps_only=False, by_flops=False)
-        others = [each._planner(maps_only=False, by_flops=False) for each in self._alternatives]
-        return any(
-            other.floor <= CLEARLY * own.floor and other.once.peak_bytes <= own.once.peak_bytes
-            for other in others
-        )
 
     def _ladder(self, maps_only: bool, known: Point | None = None) -> Ladder:
         """The ladder for limits, on which no plan is looked at that is no faster than `known`."""
@@ -249,9 +235,10 @@ class OptimalPlanner:
         """The fewest bytes found at any price: with one byte less, no search finds a plan."""
         if maps_only not in self._least:
             points = [] if maps_only else [each.least(False) for each in self._alternatives]
-            if maps_only or not self._is_dominated:
-                plan = self._planner(maps_only, by_flops=False).least()
-                points.append(self._point(plan, maps_only, by_flops=False))
+            planner = self._planner(maps_only, by_flops=False)
+            # No plan of the steps is below their floor, so it is not looked for above the others.
+            if not any(point.bytes(maps_only) < planner.floor for point in points):
+                points.append(self._point(planner.least(), maps_only, by_flops=False))
             found: Point | None = min(points, key=lambda point: point.bytes(maps_only))
             while found is not None:
                 least = found if maps_only else self._ordered(found)
