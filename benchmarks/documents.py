@@ -27,6 +27,7 @@ DOCUMENTS = (
     "README.md",
     "docs/costs.md",
     "docs/onnx.md",
+    "docs/packing.md",
     "docs/recomputation.md",
     "docs/torch.md",
     "docs/viewing.md",
@@ -40,6 +41,9 @@ PACKED = {
     "tiny BERT training trace": "somas_tiny_bert",
 }
 """Instances of the README's table, by the names that it gives them."""
+
+LARGE, FEW = 50_000, 500
+"""Buffers from which on, and up to which, generated instances are told of."""
 
 
 def table(*rows: tuple[str, ...]) -> str:
@@ -62,6 +66,24 @@ def heights(content: dict[str, Any]) -> str:
         f"Of the networks below under every recomputation policy, the median arena is "
         f"{100 * statistics.median(gaps):.1f} % above that bound,\n"
         f"and the worst {100 * max(gaps):.1f} %."
+    )
+
+
+def large_packings(content: dict[str, Any]) -> str:
+    found = {row["instance"]: row for row in content["generated"]}
+    lines = [("instance", "buffers", "best fit", "graphc", "seconds", "memory, MiB")]
+    for name, row in found.items():
+        if row["buffers"] >= LARGE:
+            relative = (f"{row[key]:.3f}" for key in ("best fit", "height"))
+            cost = f"{row['seconds']:.0f}", f"{row['peak MiB']:,.0f}"
+            lines.append((name, f"{row['buffers']:,}", *relative, *cost))
+    few = [row for row in found.values() if row["buffers"] <= FEW]
+    proven = sum(row["optimal"] for row in few)
+    return (
+        f"Heights over the most bytes live at one time; seconds and memory are the process's:\n\n"
+        f"{table(*lines)}\n\n"
+        f"Of {len(few)} generated instances of up to {FEW} buffers, {proven} are packed at that "
+        "bound, which proves them."
     )
 
 
@@ -237,6 +259,7 @@ def torch_budgets_row(row: dict[str, Any]) -> tuple[str, ...]:
 
 BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "heights of packings": ("packing.json", heights),
+    "large packings": ("packing_families.json", large_packings),
     "gaps of budgets": ("budgets.json", gaps_of_budgets),
     "budgets": ("budgets.json", budgets),
     "wide budgets": ("budgets_wide.json", wide_budgets),
