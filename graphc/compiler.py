@@ -86,11 +86,11 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
         bound = plans.bound_bytes()
         return [
             FrontierPoint(
-                point.sizes.arena_bytes,
-                point.sizes.feature_map_bytes,
+                point.arena_bytes,
+                point.feature_map_bytes,
                 point.extra_time,
                 point.extra_flops,
-                plans.extra_time_bound(point.sizes.arena_bytes, maps_only=False),
+                plans.extra_time_bound(point.arena_bytes, maps_only=False),
                 bound,
             )
             for point in plans.frontier()

@@ -99,14 +99,14 @@ class OptimalPlanner:
             self._trials = Trials(str(goal), goal.feature_map_budget, True, time_bound=bound)
             point = self.within(goal.feature_map_budget, maps_only=True)
             ordered = self._ordered(point)
-            if ordered.sizes.feature_map_bytes <= goal.feature_map_budget:
+            if ordered.feature_map_bytes <= goal.feature_map_budget:
                 point = ordered
         else:
             if goal.max_extra_flops is not None:
                 point = self.least_with(goal.max_extra_flops)
             else:
                 point = self.knee()
-            bound = self.extra_time_bound(point.sizes.arena_bytes, maps_only=False)
+            bound = self.extra_time_bound(point.arena_bytes, maps_only=False)
         # What computes nothing again may be of other groups than those that the bounds are for.
         least = min(least, self._allocated(point.graph).live_bytes)
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
@@ -250,7 +250,7 @@ class OptimalPlanner:
         """Plans from the fewest bytes to those without recomputation, dominated ones left out."""
         least = self.least(maps_only=False)
         plain = self._other("none", maps_only=False)
-        low, high = least.sizes.arena_bytes, plain.sizes.arena_bytes
+        low, high = least.arena_bytes, plain.arena_bytes
         points = [least, plain]
         for index in range(1, POINTS - 1):
             # Half the distance in bytes, half in their logarithm: tight budgets are the steep part.
@@ -301,10 +301,9 @@ class OptimalPlanner:
 
     def _measured(self, graph: Graph) -> Point:
         if graph not in self._points:
-            sizes = self._allocated(graph).sizes(self.strategy)
             again = recomputation(graph, self.costs)
-            point = Point(graph, sizes, again.extra_time_fraction, again.extra_flops_fraction)
-            self._points[graph] = point
+            extra = again.extra_time_fraction, again.extra_flops_fraction
+            self._points[graph] = Point(self._allocated(graph), self.strategy, *extra)
         self._trials.tell(self._points[graph])
         return self._points[graph]
 
@@ -315,7 +314,7 @@ class OptimalPlanner:
             return point
         found = self._measured(graph)
         # An order may have fewer live bytes and still pack worse, under another strategy too.
-        return found if found.sizes.arena_bytes < point.sizes.arena_bytes else point
+        return found if found.arena_bytes < point.arena_bytes else point
 
     def _reordered(self, graph: Graph) -> Graph:
         if self.order is None:

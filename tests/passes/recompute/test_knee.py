@@ -9,9 +9,7 @@ from graphc.passes.recompute.budget_planner import POINTS, OptimalPlanner
 
 
 def point_of(size):
-    return SimpleNamespace(
-        bytes=lambda maps_only: size, sizes=SimpleNamespace(arena_bytes=size), size=size
-    )
+    return SimpleNamespace(bytes=lambda maps_only: size, arena_bytes=size, size=size)
 
 
 @pytest.mark.parametrize(
