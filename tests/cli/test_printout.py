@@ -184,12 +184,12 @@ def test_a_table_of_any_sizes_cuts_no_figure(size):
     again = SimpleNamespace(extra_flops_fraction=1.5, extra_time_fraction=1.5)
     plan = SimpleNamespace(
         allocate="inplace", recomputation=again, feature_map_bytes=size, arena_bytes=size,
-        live_bytes=size, planning_seconds=1234.5,
+        live_bytes=size, planning_seconds=1234.5, streams=SimpleNamespace(speedup=12.345),
     )  # fmt: skip
     console = Console(width=80, file=io.StringIO())
     console.print(_table([Row("budget 123456789012345678B", plan)]))
     words = console.file.getvalue().split()
-    assert {"inplace", "1234.50", *format_bytes(size).split()} <= set(words)
+    assert {"inplace", "1234.50", "12.35x", *format_bytes(size).split()} <= set(words)
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -106,7 +106,7 @@ def bind(
     """Views of all values in the arena, and the calls of a step; `computed` are the ranges of
     integers that a node has to find them in, `threads` how many run native kernels.
 
-    Where bytes are poisoned or numbers are looked at, nodes keep the plan's order.
+    Where bytes are poisoned or numbers are looked at, integers too, nodes keep the plan's order.
     """
     arrays = arrays_of(plan, arena)
     run = node_calls(plan, arena, arrays, threads)
@@ -128,7 +128,8 @@ def bind(
         ]
         checks_late |= calls is updating and bool(checks or finite)
         calls[node] = [*checks, *run[node], *finite, *map(fill, freed.get(step, ()))]
-    in_order = poison or check_finite or plan.streams is None
+    # A check stands before the first reader in the plan's order, which is that of no stream.
+    in_order = poison or check_finite or bool(computed) or plan.streams is None
     begin = [fill(span) for span in empty_at_start(plan)] if poison else []
     first, rest = (_arranged(plan, part, in_order) for part in (reading, updating))
     return arrays, StepCalls([*begin, *first], rest, checks_late)

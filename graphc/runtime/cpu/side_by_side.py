@@ -272,21 +272,23 @@ class SideBySide:
     """A call of a step: rows of a table on several streams, each behind what it waits for."""
 
     def __init__(self, table: StepTable, streams: Sequence[Sequence[_Link]]) -> None:
-        self._table = table
+        self._pool = table.pool
         self.rows = sum(map(len, streams))
         """How many rows a call runs."""
         links = [link for stream in streams for link in stream]
         needs = np.array([link.needs for link in links], np.int64)
         self._entries = np.zeros(len(links), ENTRY)
         self._entries["needs"] = needs.ctypes.data + needs.strides[0] * np.arange(len(links))
+        self._rows = table.table
+        first = self._rows.ctypes.data
         for entry, link in zip(self._entries, links, strict=True):
-            entry["row"] = table.address(link.row)
+            entry["row"] = first + link.row * ROW.itemsize
             entry["share"] = table.share(link.row)
         counts = np.array([len(stream) for stream in streams], np.int64)
         begins = (np.cumsum(counts) - counts) * ENTRY.itemsize
         lists = (self._entries.ctypes.data + begins).astype(np.uint64)
         self._progress = np.zeros(len(streams), np.int64)
-        self._kept = needs, counts, lists
+        self._kept = table, needs, counts, lists
         addresses = (array.ctypes.data for array in (lists, counts, self._progress))
         self._stretch = _Stretch(len(streams), *addresses, 0, 0, table.execute, _yields())
 
@@ -294,11 +296,11 @@ class SideBySide:
         """Run all rows. Raises `GraphcError` where a primitive fails."""
         self._entries["next"] = self._entries["done"] = 0
         self._progress[:] = 0
-        stretch, pool = self._stretch, self._table.pool
+        stretch, pool = self._stretch, self._pool
         stretch.ticket = stretch.failed = 0
         called(_loop(), ctypes.addressof(stretch), pool.parallel, pool.threads)
         if stretch.failed:
-            row = (stretch.failed - self._table.address(0)) // ROW.itemsize
+            row = (stretch.failed - self._rows.ctypes.data) // ROW.itemsize
             raise GraphcError(f"oneDNN refused to run call {row} of the step")
 
 
@@ -309,9 +311,11 @@ def side_by_side(
     one another in one call.
 
     `order` are the nodes' numbers in the graph. What a node waits for is among them, or is over.
+    Views, which have no slot, have no calls.
     """
     queues: dict[int, deque[Node]] = {}
-    for node in calls:
+    for node, own in calls.items():
+        assert node in slots or not own
         if node in slots:
             queues.setdefault(slots[node].stream, deque()).append(node)
     waiting = {order[node] for node in calls if node in slots}
@@ -360,9 +364,9 @@ def _joined(
     order: Mapping[Node, int],
 ) -> list[Call]:
     """The calls of a stretch: one where it is of several streams."""
-    numbers = sorted({slots[node].stream for node in nodes})
-    if len(numbers) < 2:
+    if len({slots[node].stream for node in nodes if calls[node]}) < 2:
         return [call for node in nodes for call in calls[node]]
+    numbers = sorted({slots[node].stream for node in nodes})
     streams: dict[int, list[_Link]] = {number: [] for number in numbers}
     clocks = {number: [0] * len(numbers) for number in numbers}
     """What has to be over before a stream goes on. A node without calls, such as a concatenation

@@ -306,11 +306,12 @@ class StepTable:
         row = 0, call.primitive, call.stream, call.count, call.threads, arguments, 0, 1, 0
         self._rows.append(row)
 
-    def address(self, row: int) -> int:
-        """Where a row lies, until another one is added."""
+    @property
+    def table(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """All rows; another array when one was added."""
         if len(self._table) != len(self._rows):
             self._table = np.array(self._rows, ROW)
-        return int(self._table.ctypes.data) + row * ROW.itemsize
+        return self._table
 
     def share(self, row: int) -> int:
         """How many pieces of a row a thread takes at a time: all, where it is worth no second."""
@@ -320,12 +321,13 @@ class StepTable:
     def may_share(self, first: int, end: int) -> bool:
         """Whether rows `first` to `end` - 1 may run beside others: there are several threads, and
         no row is a primitive that wants more than one of them."""
-        rows = self._rows[first:end]
-        return self.pool.threads > 1 and all(row[0] != 0 or row[4] == 1 for row in rows)
+        if self.pool.threads < 2:
+            return False
+        return all(row[0] != 0 or row[4] == 1 for row in self._rows[first:end])
 
     def run(self, first: int, end: int) -> None:
         """Run rows `first` to `end` - 1. Raises `GraphcError` where a primitive fails."""
-        table, pool = self.address(0), ctypes.addressof(self.pool)
+        table, pool = self.table.ctypes.data, ctypes.addressof(self.pool)
         reached = called(_loop(), table, first, end, pool, self.execute)
         if reached != end:
             raise GraphcError(f"oneDNN refused to run call {reached} of the step")
@@ -339,11 +341,13 @@ class _Forked:
     """
 
     caller: ClassVar[ThreadPoolExecutor | None] = None
+    has_called: ClassVar[bool] = False
+    """Whether a call was made, by which the process may have a pool."""
 
     @classmethod
     def begin(cls) -> None:
         """Start the thread, if the parent may have a pool."""
-        if _loop.cache_info().currsize:
+        if cls.has_called:
             with _uninterrupted():  # which the thread inherits
                 cls.caller = ThreadPoolExecutor(1)
                 cls.caller.submit(int).result()
@@ -355,6 +359,7 @@ if hasattr(os, "register_at_fork"):
 
 def called(loop: Any, *arguments: int) -> Any:
     """What the loop returns, which has ended however this is left."""
+    _Forked.has_called = True
     if _Forked.caller is None:
         return loop(*arguments)
     with _uninterrupted():

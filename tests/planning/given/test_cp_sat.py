@@ -3,6 +3,8 @@
 Smaller problems are exact, which other tests compare with an enumeration.
 """
 
+import math
+
 import pytest
 from planning.problems import random_training
 
@@ -27,7 +29,8 @@ class Referee:
     In stage t nodes 0, ..., t run in their order: t for the first time, the others again or not.
     `runs[t, i]` says whether i does, `kept[t, i]` whether i is there when the stage begins. It is
     in the way from the moment it is there until its last reader of the stage has run, or to the end
-    where it is kept.
+    where it is kept. Nothing is pinned. A plan may be cheaper: in another order, or where a stage
+    computes a node twice.
     """
 
     def __init__(self, problem, budget, most):
@@ -84,14 +87,14 @@ class Referee:
         return found
 
     def least_cost(self):
-        """The optimum; raises AssertionError where there is none, or it takes too long."""
+        """The optimum, infinite where nothing here is as cheap as the plan; None if undecided."""
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = SECONDS
         solver.parameters.random_seed = 0
         status = solver.solve(self.model)
-        assert status != cp_model.INFEASIBLE, "nothing is as cheap as the plan"
-        assert status == cp_model.OPTIMAL, f"undecided after {SECONDS} seconds"
-        return round(solver.objective_value)
+        if status == cp_model.INFEASIBLE:
+            return math.inf
+        return round(solver.objective_value) if status == cp_model.OPTIMAL else None
 
 
 def problems():
@@ -103,7 +106,7 @@ def problems():
         yield problem, int(problem.bound_bytes + part * (most - problem.bound_bytes))
 
 
-def test_plans_are_the_optimum_of_cp_sat_and_never_below_it():
+def test_plans_are_as_cheap_as_the_optimum_of_their_order():
     optimal = decided = 0
     for problem, budget in problems():
         assert len(problem.needed) > LARGEST
@@ -112,7 +115,8 @@ def test_plans_are_the_optimum_of_cp_sat_and_never_below_it():
         except BudgetError:
             continue
         least = Referee(problem, budget, int(found.cost)).least_cost()
-        assert found.cost >= least
-        decided, optimal = decided + 1, optimal + (found.cost == least)
+        assert found.peak_bytes <= budget
+        if least is not None:
+            decided, optimal = decided + 1, optimal + (found.cost <= least)
     assert decided >= 0.8 * PROBLEMS
     assert optimal >= 0.95 * decided

@@ -1,16 +1,20 @@
 """Rows on several streams: each runs once, behind what it waits for, and beside what it may."""
 
 import ctypes
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 from runtime.cpu.test_step_table import scaled  # noqa: F401 - a fixture
+from runtime.forked import in_child
 
 import graphc as g
-from graphc.errors import GraphcError
+from graphc.errors import FeedError, GraphcError
 from graphc.models import inception_v3, lstm, two_tower
 from graphc.plans.streams import StreamSlot
 from graphc.runtime.cpu.native import Rows
@@ -188,5 +192,53 @@ def test_steps_have_the_bits_of_one_stream(name, streams):
     for _ in range(10):
         losses = {program.step(feeds)["loss"].tobytes() for program in (plain, spread)}
         assert len(losses) == 1
-        for name, array in plain.states.items():
-            assert array.tobytes() == spread.states[name].tobytes()
+        for state, array in plain.states.items():
+            assert array.tobytes() == spread.states[state].tobytes()
+
+
+def two_chains():
+    """A plan of two chains that have nothing in common, all of small kernels."""
+    outputs = {}
+    for name in ("first", "second"):
+        value = g.input(name, (5, 7))
+        for _ in range(4):
+            value = g.cumsum(g.tanh(value), axis=1)
+        outputs[name] = value
+    return g.plan(outputs=outputs, streams=2, budget=2**20, device="cpu")
+
+
+def step_in_a_child():
+    """Whether a forked child takes the same step as its parent, which has called nothing else."""
+    plan = two_chains()
+    feeds = {source.name: array for source, array in random_feeds(plan.graph, 5).items()}
+    program = g.bind(plan, threads=2)
+    assert all(isinstance(call, SideBySide) for call in program._backend._reading)
+    wanted = bits_of(program, feeds)
+    return in_child(lambda: bits_of(program, feeds)) == wanted
+
+
+def bits_of(program, feeds):
+    return {name: array.tobytes() for name, array in program.step(feeds).items()}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_has_threads_of_its_own():
+    """In a process that has run no other table."""
+    command = "from runtime.cpu.test_side_by_side import step_in_a_child as s; print(s())"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "True\n"
+
+
+def test_where_integers_are_checked_nodes_keep_their_order():
+    """A check stands before the first reader of the plan's order alone."""
+    rows = g.cast(g.input("rows", (3,)) * 2.0, "int32")
+    table = g.input("table", (8, 4))
+    outputs = {f"y{n}": g.tanh(g.gather(table, rows)) * float(n) for n in range(1, 4)}
+    program = g.bind(g.plan(outputs=outputs, streams=3, budget=2**20, device="cpu"), threads=2)
+    assert not any(isinstance(call, SideBySide) for call in program._backend._reading)
+    with pytest.raises(FeedError):
+        program.step(rows=np.full(3, 9.0, np.float32), table=np.zeros((8, 4), np.float32))
