@@ -109,7 +109,7 @@ LIMITS = [
 @pytest.mark.parametrize(("build", "forward", "little"), LIMITS)
 def test_the_paper_networks_within_extra_flops(build, forward, little):
     for part, mebibytes in ((0.33, forward), (0.03, little)):
-        found = g.plan(build(), optimizer=g.optim.SGD(), max_extra_flops=part)
+        found = g.plan(build(), optimizer=g.optim.SGD(), feature_map_budget=mebibytes * MIB)
         assert found.feature_map_bytes <= mebibytes * MIB
         assert found.recomputation.extra_flops_fraction <= part
 
