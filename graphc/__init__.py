@@ -51,6 +51,7 @@ from graphc.ops.choice import (
     minimum,
     where,
 )
+from graphc.ops.collective import all_gather, all_reduce, broadcast, reduce_scatter
 from graphc.ops.concat import concat, split
 from graphc.ops.conv import conv2d, conv_transpose2d
 from graphc.ops.conv_layers import conv1d, conv3d, conv_transpose1d, conv_transpose3d

@@ -122,6 +122,10 @@ class ProgramBusy(GraphcError):  # noqa: N818 - a state of a program, no mistake
     """A program was called in the middle of its own step."""
 
 
+class RanksError(GraphcError):
+    """The ranks of a program do not fit together, or one has lost the others."""
+
+
 class NonFiniteError(GraphcError):
     """`check_finite=True` found NaN or infinity."""
 

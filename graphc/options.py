@@ -228,6 +228,13 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
         super().check()
         if self.optimizer is None and (self.clip_norm is not None or self.accumulate != 1):
             raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
+        if self.optimizer is None and self.ranks != 1:
+            raise OptionError("ranks belong to training; give an optimizer")
+        if self.ranks > 1 and self.streams > 1:
+            raise OptionError(
+                "a step of several ranks runs on one stream beside its communication; leave out "
+                "streams, or ranks"
+            )
         if self.optimizer is None and self.chunk_losses:
             raise OptionError("chunk_losses belongs to training; give an optimizer")
         if self.device == AUTO:

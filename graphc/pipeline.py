@@ -21,12 +21,14 @@ from graphc.errors import GraphcError, GraphError, OptionError
 from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
+from graphc.ir.links import links_of
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.ops.shape import copy
 from graphc.options import PlanningOptions, PlanOptions
 from graphc.passes.chunk_losses import chunk_losses
 from graphc.passes.common_subexpressions import share_common_subexpressions
+from graphc.passes.data_parallel import DataParallel
 from graphc.passes.dead_code import remove_dead_code
 from graphc.passes.fusion.constants import inline_constants
 from graphc.passes.fusion.elementwise import fuse
@@ -35,6 +37,7 @@ from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.norm_gradients import merge_norm_gradients
 from graphc.passes.order import by_layers, reordered, with_least_peak
+from graphc.passes.overlap_collectives import overlap_collectives
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
 from graphc.passes.recompute import OptimalPlanner, recompute
@@ -253,8 +256,9 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     assert options.optimizer is not None, "the step is for training"
     has_loss_scale = options.precision == "fp16"
+    parallel = DataParallel(options.ranks, links_of(options.planned_for).slowest(options.ranks))
     return training_graph(
-        graph, options.optimizer, options.clip_norm, int(options.accumulate), has_loss_scale
+        graph, options.optimizer, options.clip_norm, int(options.accumulate), has_loss_scale, parallel
     )
 
 
@@ -300,6 +304,14 @@ def _with_updates_together(graph: Graph, compilation: Compilation) -> Graph:
     return compilation.keep(updates_together(compilation.allocation(graph), goal))
 
 
+def _with_exchanges_beside(graph: Graph, compilation: Compilation) -> Graph:
+    options = compilation.options
+    goal = (options.goal or Goal()) if compilation.certificate else None
+    link = links_of(options.planned_for).slowest(options.ranks)
+    allocation = compilation.allocation(graph)
+    return compilation.keep(overlap_collectives(allocation, options.cost_model, link, goal))
+
+
 def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
     options = compilation.options
     allocation = compilation.allocation(graph)
@@ -335,6 +347,8 @@ def _settings(options: PlanningOptions) -> dict[str, Any]:
         settings["chunk_losses"] = options.chunks_losses
     if options.overlap_copies:
         settings["overlap_copies"] = True
+    if options.ranks > 1:
+        settings["ranks"] = int(options.ranks)
     if options.streams > 1:
         settings["streams"] = int(options.streams)
     return settings
@@ -382,6 +396,11 @@ STEPS: tuple[Step, ...] = (
         "updates-together",
         _with_updates_together,
         lambda options: options.reorders and options.target.shares_launches,
+    ),
+    Step(
+        "overlap-collectives",
+        _with_exchanges_beside,
+        lambda options: options.reorders and options.ranks > 1,
     ),
 )
 """The steps in their order; after the last one, values are given their places ("plan")."""

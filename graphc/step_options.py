@@ -10,6 +10,7 @@ from functools import partial
 from graphc.errors import OptionError, number_between, quoted, truth, whole_number
 from graphc.ir.graph import Value
 from graphc.keywords import Flag, Options, option
+from graphc.ops.collective import MOST_RANKS
 from graphc.optim import LARGEST_FLOAT32, Optimizer
 from graphc.optim.rates import check_optimizer
 from graphc.plans.memory_plan import PRECISIONS, Precision
@@ -72,6 +73,17 @@ class StepOptions(Options):
         "outputs but the loss, get a first axis of k, and the loss is the average.",
         check=_micro_batches,
         flag=Flag("micro-batches a step (default: {default})", metavar="K", parse=int),
+    )
+    ranks: int = option(
+        1,
+        "So many processes train together, each on a batch of its own: they add their gradients "
+        "up, and the loss is the mean of theirs. See docs/parallel.md.",
+        check=partial(whole_number, most=MOST_RANKS),
+        flag=Flag(
+            "processes that train together, each on a batch of its own (default: {default})",
+            metavar="N",
+            parse=int,
+        ),
     )
     precision: Precision = option(
         "fp32",

@@ -36,7 +36,7 @@ from graphc.allocation.layout import layouts
 from graphc.allocation.liveness import Liveness, liveness, peak_bytes
 from graphc.allocation.placing import PLACERS, Tenant
 from graphc.allocation.storages import Storage, Storages
-from graphc.allocation.zero_copy import choose_parts
+from graphc.allocation.zero_copy import choose_parts, is_bucket
 from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Graph, Input, Node, State, Value
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
@@ -123,9 +123,15 @@ class Allocation:
         copied = assign_storages(self.graph, self.live, self.strides, overwrite=True)
         if all(node.op.gathers is None for node in self.graph.nodes):
             return copied
-        parts = choose_parts(self.graph, self.separate, self.target)
-        placed = assign_storages(self.graph, self.live, self.strides, overwrite=True, parts=parts)
-        return placed if placed.peak_bytes() <= copied.peak_bytes() else copied
+        has_buckets = any(is_bucket(self.graph, node) for node in self.graph.nodes)
+        for fills_buckets in (True, False) if has_buckets else (False,):
+            parts = choose_parts(self.graph, self.separate, self.target, fills_buckets)
+            placed = assign_storages(
+                self.graph, self.live, self.strides, overwrite=True, parts=parts
+            )
+            if placed.peak_bytes() <= copied.peak_bytes():
+                return placed
+        return copied
 
     def storages(self, strategy: Allocate) -> Storages:
         """The storages that a strategy finds places for."""

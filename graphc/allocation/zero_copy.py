@@ -14,11 +14,13 @@ The choice is greedy. Concatenations are visited from the last to the first: a c
 itself a part has its place before its own parts are looked at, so these lie in the outermost whole,
 and a whole never becomes a part. At each one, all parts that can be placed are tried together, and
 if that does not pay, each alone. Parts are placed where that lowers the most bytes live at one of
-the steps that they or the whole live on; or, with the same most, the sum over these steps.
+the steps that they or the whole live on; or, with the same most, the sum over these steps. A bucket
+of gradients, which ranks exchange, is alive for long and would seldom gain by that: its parts are
+placed wherever the peak of the whole graph stays, since what is not copied is time saved.
 
 Invariant: `profile[t]` has the bytes live at step t with the parts chosen so far in their wholes.
-Each choice lowers (most, sum) on the steps it touches and changes no other, so the peak of the
-whole graph never grows. Nothing is overwritten in this model, though, and a part cannot overwrite
+Each choice lowers (most, sum) on the steps it touches, or keeps to the peak of all steps, and
+changes no other, so the peak of the whole graph never grows. Nothing is overwritten in this model, though, and a part cannot overwrite
 an operand; so `Allocation.merged` compares the storages with parts to those without.
 
 Cost: O(P (N + R)) for P operands of concatenations, N steps, and R readers of an operand's storage;
@@ -59,18 +61,27 @@ class Parts:
     lifetimes: dict[Value, tuple[int, int]]
 
 
-def choose_parts(graph: Graph, separate: Storages, target: Target) -> Parts:
+def choose_parts(
+    graph: Graph, separate: Storages, target: Target, fills_buckets: bool = True
+) -> Parts:
     """Choose the values that are computed inside a concatenation.
 
-    `separate` holds the storages of the graph with views merged and nothing overwritten.
+    `fills_buckets` says whether buckets are filled without copies even where that keeps them alive
+    for longer. `separate` holds the storages of the graph with views merged and nothing overwritten.
     """
-    choosing = _Choosing(graph, separate, target)
+    choosing = _Choosing(graph, separate, target, fills_buckets)
     for node in reversed(graph.nodes):
         if node.op.gathers is not None:
             choosing.visit(node)
     wholes = {part.whole for part in choosing.places.values()}
     lifetimes = {whole: choosing.block_of(whole).lifetime for whole in wholes}
     return Parts(choosing.places, lifetimes)
+
+
+def is_bucket(graph: Graph, node: Node) -> bool:
+    """Whether a concatenation is read by exchanges between ranks alone."""
+    uses = graph.uses[node.output] if node.op.gathers is not None else []
+    return bool(uses) and all(graph.nodes[step].op.sends for step in uses)
 
 
 @dataclass(slots=True)
@@ -101,8 +112,10 @@ class _Move:
 class _Choosing:
     """The greedy choice: the parts so far, and the bytes live at each step with them in place."""
 
-    def __init__(self, graph: Graph, separate: Storages, target: Target) -> None:
-        self.graph = graph
+    def __init__(
+        self, graph: Graph, separate: Storages, target: Target, fills_buckets: bool
+    ) -> None:
+        self.graph, self.fills_buckets = graph, fills_buckets
         self.separate = separate
         self.target = target
         self.places: dict[Value, Part] = {}
@@ -135,7 +148,7 @@ class _Choosing:
         remaining = list(moves.values())
         for group in (remaining, *([move] for move in remaining)):
             free = [m for m in group if self.blocks[m.block].residents[0] not in self.places]
-            if free and self.pays(self.block_of(whole), [self.blocks[m.block] for m in free]):
+            if free and self.pays(node, self.block_of(whole), [self.blocks[m.block] for m in free]):
                 for move in free:
                     self.place(move, Part(whole, y, move.layout))
 
@@ -202,14 +215,17 @@ class _Choosing:
         names = {node.op.input_name(i) for i, v in enumerate(node.inputs) if v is value}
         return all(self.takes(node, name, value, layout) for name in names)
 
-    def pays(self, outer: _Block, inner: list[_Block]) -> bool:
-        """Whether placing lowers the peak of the steps that it touches, or else their sum."""
+    def pays(self, node: Node, outer: _Block, inner: list[_Block]) -> bool:
+        """Whether placing lowers the peak of the steps that it touches, or else their sum; for a
+        bucket of gradients whether it keeps to the peak of all steps."""
         first = min(block.first for block in (outer, *inner))
         last = max(block.last for block in (outer, *inner))
         before = self.profile[first:last]
         after = before + outer.bytes
         for block in (outer, *inner):
             after[block.first - first : block.last - first] -= block.bytes
+        if self.fills_buckets and is_bucket(self.graph, node):
+            return int(after.max()) <= self.profile.max()
         return (int(after.max()), int(after.sum())) < (int(before.max()), int(before.sum()))
 
     def place(self, move: _Move, part: Part) -> None:

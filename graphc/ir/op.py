@@ -53,10 +53,27 @@ class Cost:
     bytes_written: int
 
 
+class Lane(Protocol):
+    """Where the exchanges between ranks run, beside the other calls of a step."""
+
+    def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
+        """The call that begins the collective of a node, and returns before it is done."""
+        ...
+
+    def ends(self, node: Node) -> Callable[[], None]:
+        """The call that waits until the collective of a node, which was bound before, is done."""
+        ...
+
+
 class Recorder(Protocol):
     """What a kernel sees while a program is bound."""
 
     scratch: tuple[Array, ...]
+
+    @property
+    def lane(self) -> Lane:
+        """Where collectives run."""
+        ...
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...
 
@@ -119,6 +136,8 @@ class Op:
     read: they lie channels-last where a target prefers that."""
     convolves: ClassVar[bool] = False
     """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
+    sends: ClassVar[bool] = False
+    """Whether the op is a collective: what it reads goes to other ranks."""
     multiplies: ClassVar[bool] = False
     """Whether the op is a product of matrices, whose rows are padded where a target prefers it."""
 
@@ -199,6 +218,10 @@ class Op:
     def ignored_index(self, node: Node) -> int | None:
         """The one integer beyond the limit that such inputs may hold; None where there is none."""
         return None
+
+    def sent_bytes(self, node: Node) -> int:
+        """The bytes that a rank sends to others; 0 but for collectives."""
+        return 0
 
     def widens(self, node: Node) -> bool:
         """Whether the kernel runs on float32 copies of 16-bit operands here."""

@@ -17,6 +17,7 @@ from graphc.ops.reduce import square_sum
 from graphc.ops.shape import full, reshape
 from graphc.ops.update import LossScaleAttributes, LossScaleUpdate, Update
 from graphc.optim import LARGEST_FLOAT32, Optimizer
+from graphc.passes.data_parallel import DataParallel
 from graphc.passes.gradient import gradient
 from graphc.passes.micro_batches import MicroBatch, micro_batches
 from graphc.passes.modes import count_step, training_effects, without_changes
@@ -32,28 +33,32 @@ def training_graph(
     clip_norm: float | None,
     accumulate: int,
     has_loss_scale: bool,
+    parallel: DataParallel,
 ) -> Graph:
     """The forward graph with gradients and the updates of all trainable parameters, no copies.
 
     `clip_norm` is the largest norm of all gradients together, `accumulate` the number of
-    micro-batches. With `has_loss_scale` the loss is scaled, for gradients in float16.
+    micro-batches. With `has_loss_scale` the loss is scaled, for gradients in float16. `parallel`
+    says how ranks come to the same gradients.
     """
     trained = _trained(forward)
     wide = float64 if any(state.type.dtype == float64 for state in trained) else float32
     with builder.in_phase("update"):
         updater = optimizer.begin(wide)
     scaling = _LossScale() if has_loss_scale else None
-    batches, gradients = _accumulated(forward, trained, accumulate, scaling)
+    batches, gradients = _accumulated(forward, trained, accumulate, scaling, parallel)
+    with builder.in_phase("gradient"):
+        gradients = parallel.summed(gradients)
     with builder.in_phase("update"):
         gradients, finite = _conditioned(gradients, wide, clip_norm, scaling)
-    updates = training_effects(forward, batches)
+        updates = parallel.averaged(training_effects(forward, batches))
     for state, value in zip(trained, gradients, strict=True):
         with builder.in_phase("update", state.name.rpartition("/")[0]):
             updates.append(updater.update(state, value))
     finish = getattr(updater, "finish", None)  # only groups look at all parameters together
     if finish is not None:
         finish()
-    outputs = _joined_outputs([batch.graph for batch in batches])
+    outputs = _joined_outputs([batch.graph for batch in batches], parallel)
     if builder.STEP in builder.trace(outputs, updates).states:
         updates.append(count_step())
     if scaling is not None and finite is not None:
@@ -72,7 +77,11 @@ def _trained(forward: Graph) -> list[State]:
 
 
 def _accumulated(
-    forward: Graph, trained: Sequence[State], accumulate: int, scaling: _LossScale | None
+    forward: Graph,
+    trained: Sequence[State],
+    accumulate: int,
+    scaling: _LossScale | None,
+    parallel: DataParallel,
 ) -> tuple[list[MicroBatch], list[Value]]:
     """All micro-batches, and the gradients of `trained` summed over them.
 
@@ -81,10 +90,8 @@ def _accumulated(
     batches: list[MicroBatch] = []
     totals: list[Value] = []
     for batch in micro_batches(forward, accumulate):
-        loss = batch.graph.outputs["loss"]
         with builder.in_phase("gradient"):
-            if accumulate > 1:
-                loss = scale(loss, 1 / accumulate)
+            loss = parallel.share_of(batch.graph.outputs["loss"], accumulate)
             if scaling is not None:
                 loss = cast(loss, compute_dtype(loss.type.dtype))
                 loss = mul(loss, cast(scaling.factor, loss.type.dtype))
@@ -147,16 +154,20 @@ def _guarded(node: Node, finite: Value) -> Node:
         return builder.apply(type(node.op), *node.inputs, finite, attributes=node.attributes)
 
 
-def _joined_outputs(graphs: Sequence[Graph]) -> Mapping[str, Value]:
-    """The outputs of a step: the loss averaged over micro-batches, others along a first axis."""
+def _joined_outputs(graphs: Sequence[Graph], parallel: DataParallel) -> Mapping[str, Value]:
+    """The outputs of a step: the loss averaged over micro-batches and ranks, others along a first
+    axis, and each rank's own."""
     if len(graphs) == 1:
-        return graphs[0].outputs
+        loss = graphs[0].outputs["loss"]
+        with builder.in_phase("forward"):
+            return {**graphs[0].outputs, "loss": parallel.mean(loss)}
     outputs: dict[str, Value] = {}
     with builder.in_phase("forward"):
         for name in graphs[0].outputs:
             values = [graph.outputs[name] for graph in graphs]
             if name == "loss":
-                outputs[name] = scale(functools.reduce(add, values), 1 / len(values))
+                loss = scale(functools.reduce(add, values), 1 / len(values))
+                outputs[name] = parallel.mean(loss)
             else:
                 outputs[name] = concat([reshape(value, (1, *value.shape)) for value in values])
     return outputs

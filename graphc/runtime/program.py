@@ -30,6 +30,8 @@ from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
 from graphc.runtime.index_ranges import IndexRanges
 from graphc.runtime.initial import fill_initial
+from graphc.runtime.ranks.lane import Lane
+from graphc.runtime.ranks.together import by_rank_0, lane_of, of_rank
 from graphc.runtime.turns import Turns
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -57,6 +59,7 @@ class Program:
         check_finite: bool = False,
         backend: Backend | None = None,
         threads: int | None = None,
+        lane: Lane | None = None,
     ) -> None:
         self.plan = plan
         self.graph = plan.graph
@@ -69,9 +72,12 @@ class Program:
                 f"the plan was made for {plan.device.name}, a GPU; graphc.bind runs it where there "
                 "is one, a plan with device='cpu' runs here"
             )
+        self._lane = lane_of(plan, seed, lane)
         ranges = IndexRanges(plan.graph)
         self._feeds = Feeds(plan.graph, check_finite, ranges.fed)
-        self._backend = backend or CpuBackend(plan, poison, check_finite, ranges.computed, threads)
+        self._backend = backend or CpuBackend(
+            plan, poison, check_finite, ranges.computed, threads, self._lane
+        )
         check_outputs(plan)
         self._named = {s.name: s for s in self.graph.states if s.role != "constant"}
         self._turns = Turns(on_gpu)
@@ -209,10 +215,12 @@ class Program:
     def save(self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None) -> None:
         """Write all states to a safetensors file, completely or not at all.
 
+        Of several ranks, which all call it, rank 0 writes; the file is that of one process.
         Constants are part of the plan and not of the file.
         `notes` go into the file's metadata; `graphc.read_notes` gives them back.
         """
-        save_states(path, self._turns.take(self._read_all), notes or {})
+        states = self._turns.take(self._read_all)
+        by_rank_0(self._lane, lambda: save_states(path, states, notes or {}))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read all states; raises `CheckpointError`, changing nothing, if the file does not fit."""
@@ -222,21 +230,24 @@ class Program:
 
     def _read(self, state: State) -> Array:
         self._require_whole()
-        return self._backend.read(state)
+        return of_rank(self._lane.wire.rank, state, self._backend.read(state))
 
     def _read_all(self) -> dict[str, Array]:
         return {name: self._read(state) for name, state in self._named.items()}
 
     def _write(self, state: State, given: Array) -> None:
         self._require_whole()
-        self._backend.write(state, given)
+        self._put(state, given)
 
     def _replace(self, states: Iterable[tuple[State, Array]]) -> None:
         """Write all states; where that stops on the way, they are torn."""
         self._backend.is_torn = True
         for state, array in states:
-            self._backend.write(state, array)
+            self._put(state, array)
         self._backend.is_torn = False
+
+    def _put(self, state: State, array: Array) -> None:
+        self._backend.write(state, of_rank(self._lane.wire.rank, state, array))
 
     def _require_whole(self) -> None:
         if self._backend.is_torn:

@@ -15,6 +15,7 @@ from graphc.runtime.cpu.bind import bind, numpy_settings
 from graphc.runtime.cpu.native import Rows
 from graphc.runtime.cpu.side_by_side import SideBySide
 from graphc.runtime.index_ranges import ComputedRange
+from graphc.runtime.ranks.lane import ALONE, Lane
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,10 +34,11 @@ class CpuBackend:
         check_finite: bool,
         computed: Mapping[Node, Sequence[ComputedRange]],
         threads: int | None = None,
+        lane: Lane = ALONE,
     ) -> None:
         self.plan, self.is_torn = plan, False
         self._arena = Arena(plan)
-        self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads)
+        self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
         replaced = (self._arrays[state] for node in effects for state in node.replaced.values())

@@ -15,13 +15,14 @@ import numpy as np
 
 from graphc.errors import NonFiniteError
 from graphc.ir.graph import Graph, Node, Value
-from graphc.ir.op import Strided, is_16_bit
+from graphc.ir.op import Lane, Strided, is_16_bit
 from graphc.ir.types import align
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.native import Rows, native_rows
 from graphc.runtime.cpu.side_by_side import side_by_side
 from graphc.runtime.index_ranges import ComputedRange
+from graphc.runtime.ranks.lane import ALONE
 from graphc.runtime.poison import POISON, Range, empty_at_start, freed_after
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -44,8 +45,8 @@ def numpy_settings() -> Iterator[None]:
 class Recording:
     """Collects what a kernel records; `scratch` is its part of the workspace."""
 
-    def __init__(self, scratch: tuple[Array, ...]) -> None:
-        self.scratch = scratch
+    def __init__(self, scratch: tuple[Array, ...], lane: Lane = ALONE) -> None:
+        self.scratch, self.lane = scratch, lane
         self.calls: list[Call] = []
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -58,8 +59,10 @@ def bind_node(
     arrays: Mapping[Value, Array],
     workspace: Sequence[Array],
     strided: Strided,
+    lane: Lane = ALONE,
 ) -> list[Call]:
-    """The calls of one node on the arrays of its values, with one array a workspace tensor."""
+    """The calls of one node on the arrays of its values, with one array a workspace tensor, and
+    the `lane` on which collectives run."""
     inputs = node.op.prepared(node, strided)
     outputs = [v for v in node.outputs if node.op.widens(node) and is_16_bit(v)]
     copies = dict(zip((*inputs, *outputs), workspace, strict=False))
@@ -69,11 +72,14 @@ def bind_node(
         for value in outputs
     ]
     operands = {value: arrays[value] for value in node.inputs + node.outputs} | copies
-    return [*loads, *_record(node, operands, tuple(workspace[len(copies) :])), *stores]
+    scratch = tuple(workspace[len(copies) :])
+    return [*loads, *_record(node, operands, scratch, lane), *stores]
 
 
-def _record(node: Node, arrays: Mapping[Value, Array], scratch: tuple[Array, ...]) -> list[Call]:
-    recording = Recording(scratch)
+def _record(
+    node: Node, arrays: Mapping[Value, Array], scratch: tuple[Array, ...], lane: Lane
+) -> list[Call]:
+    recording = Recording(scratch, lane)
     outputs: dict[str, Any] = {
         name: [arrays[v] for v in value] if isinstance(value, tuple) else arrays[value]
         for name, value in node.named_outputs().items()
@@ -102,6 +108,7 @@ def bind(
     check_finite: bool,
     computed: Mapping[Node, Sequence[ComputedRange]],
     threads: int | None = None,
+    lane: Lane = ALONE,
 ) -> tuple[dict[Value, Array], StepCalls]:
     """Views of all values in the arena, and the calls of a step; `computed` are the ranges of
     integers that a node has to find them in, `threads` how many run native kernels.
@@ -109,7 +116,7 @@ def bind(
     Where bytes are poisoned or numbers are looked at, integers too, nodes keep the plan's order.
     """
     arrays = arrays_of(plan, arena)
-    run = node_calls(plan, arena, arrays, threads)
+    run = node_calls(plan, arena, arrays, threads, lane)
     fill = functools.partial(_poisoned, arena)
     freed = freed_after(plan) if poison else {}
     reading: dict[Node, list[Call]] = {}
@@ -143,14 +150,18 @@ def _arranged(plan: MemoryPlan, calls: Mapping[Node, list[Call]], in_order: bool
 
 
 def node_calls(
-    plan: MemoryPlan, arena: Arena, arrays: Mapping[Value, Array], threads: int | None
+    plan: MemoryPlan,
+    arena: Arena,
+    arrays: Mapping[Value, Array],
+    threads: int | None,
+    lane: Lane = ALONE,
 ) -> dict[Node, list[Call]]:
     """What a step calls for each node, natively where it can; nothing where outputs are views."""
     rows: Mapping[Node, Rows] = {}
     if plan.device.kernels == "native":
         rows = native_rows(plan, arena.bytes.ctypes.data, threads)
     return {
-        node: [rows[node]] if node in rows else numpy_calls(node, plan, arena, arrays)
+        node: [rows[node]] if node in rows else numpy_calls(node, plan, arena, arrays, lane)
         for node in plan.graph.nodes
     }
 
@@ -176,7 +187,11 @@ def arrays_of(plan: MemoryPlan, arena: Arena) -> dict[Value, Array]:
 
 
 def numpy_calls(
-    node: Node, plan: MemoryPlan, arena: Arena, arrays: Mapping[Value, Array]
+    node: Node,
+    plan: MemoryPlan,
+    arena: Arena,
+    arrays: Mapping[Value, Array],
+    lane: Lane = ALONE,
 ) -> list[Call]:
     """What a step calls for one node by NumPy; nothing where its outputs are views."""
     if all(plan.placements[value].how == "view" for value in node.outputs):
@@ -192,7 +207,7 @@ def numpy_calls(
     rest = {value: strides for value, strides in plan.strided.items() if value not in copies}
     calls = [functools.partial(np.copyto, operands[value], arrays[value]) for value in copies]
     own = len(node.op.workspace(node, plan.device, rest))  # a library's room is behind it
-    return [*calls, *bind_node(node, operands, workspace[len(copies) :][:own], rest)]
+    return [*calls, *bind_node(node, operands, workspace[len(copies) :][:own], rest, lane)]
 
 
 def _workspace(plan: MemoryPlan, arena: Arena, node: Node) -> list[Array]:

@@ -1,0 +1,77 @@
+"""What ranks exchange bytes over: latency and bandwidth of links, by device.
+
+Numbers are those of data sheets and standards, in one direction, not measurements. Inside a machine
+it is NVLink where the device has it, else PCIe, or the memory that processes share; between
+machines a network adapter for each GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphc.ir.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a rank sends through: seconds until the first byte arrives, and bytes a second."""
+
+    latency: float
+    bytes_per_second: float
+
+    def seconds(self, messages: float, sent_bytes: float) -> float:
+        """How long a rank takes for so many messages one after another, of so many bytes in all."""
+        return messages * self.latency + sent_bytes / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The link inside a machine with its number of ranks, and the one between machines."""
+
+    inside: Link
+    ranks_inside: int
+    between: Link
+
+    def slowest(self, ranks: int) -> Link:
+        """The link that decides how fast so many ranks are together."""
+        return self.inside if ranks <= self.ranks_inside else self.between
+
+
+SHARED_MEMORY = Link(20e-6, 4e9)
+ETHERNET_25 = Link(30e-6, 3.1e9)
+ETHERNET_100 = Link(10e-6, 12.5e9)
+INFINIBAND_200 = Link(5e-6, 25e9)
+INFINIBAND_400 = Link(5e-6, 50e9)
+
+
+def _pcie(generation: int) -> Link:
+    """16 lanes: 16 GB/s in generation 3, twice as much in each that follows."""
+    return Link(5e-6, 16e9 * 2 ** (generation - 3))
+
+
+def _nvlink(bandwidth: float) -> Link:
+    return Link(3e-6, bandwidth)
+
+
+LINKS = {
+    "cpu": Links(SHARED_MEMORY, 8, ETHERNET_25),
+    "v100": Links(_nvlink(150e9), 8, ETHERNET_100),
+    "v100-32gb": Links(_nvlink(150e9), 8, ETHERNET_100),
+    "t4": Links(_pcie(3), 8, ETHERNET_100),
+    "a100": Links(_nvlink(300e9), 8, INFINIBAND_200),
+    "a100-40gb": Links(_nvlink(300e9), 8, INFINIBAND_200),
+    "rtx-3090": Links(_pcie(4), 8, ETHERNET_25),
+    "l4": Links(_pcie(4), 8, ETHERNET_100),
+    "l40s": Links(_pcie(4), 8, INFINIBAND_200),
+    "rtx-4090": Links(_pcie(4), 8, ETHERNET_25),
+    "h100": Links(_nvlink(450e9), 8, INFINIBAND_400),
+    "h200": Links(_nvlink(450e9), 8, INFINIBAND_400),
+    "b200": Links(_nvlink(900e9), 8, INFINIBAND_400),
+    "rtx-5090": Links(_pcie(5), 8, ETHERNET_25),
+}
+"""Device profile → its links, of machines with up to 8 of it."""
+
+
+def links_of(device: Device) -> Links:
+    """The links of a device; of one that is in no table those of PCIe 4 and 25 Gb/s."""
+    return LINKS.get(device.name, Links(_pcie(4), 8, ETHERNET_25))

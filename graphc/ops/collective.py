@@ -1,0 +1,210 @@
+"""Collectives: what the ranks of a program exchange, each with values of its own.
+
+A collective is two nodes. The first begins it: the runtime takes the operand and goes on with the
+nodes behind it. The second, `Arrival`, waits until the result is there. What lies between the two
+runs beside the communication, and since the result and what is still being sent are values that are
+alive in between, the planner keeps their bytes apart from all others.
+
+Sums are made in the order of ranks, see `graphc.runtime.ranks.sums`: the bits of a result do not
+depend on how many elements are summed at once, nor on which rank sums them.
+
+For gradients, the loss is the sum of the ranks' losses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from graphc.errors import DTypeError, OptionError, ShapeError, whole_number
+from graphc.ir.attributes import Whole
+from graphc.ir.builder import apply, as_value
+from graphc.ir.graph import Node, Value
+from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.types import TensorType
+
+MOST_RANKS = 2**16
+"""The most ranks of a program."""
+
+Ranks = Annotated[int, Whole(1, MOST_RANKS)]
+
+
+@dataclass(frozen=True, slots=True)
+class RanksAttributes:
+    """How many ranks take part."""
+
+    ranks: Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class RootAttributes:
+    """How many ranks take part, and whose value all get."""
+
+    ranks: Ranks
+    root: Annotated[int, Whole(0, MOST_RANKS - 1)]
+
+
+class Collective(Op):
+    """Base: begins an exchange between all ranks; its output may be read by an `Arrival` alone."""
+
+    needs_contiguous = ("x",)
+    native_16_bit = True
+    sends = True
+    passes: ClassVar[float]
+    """How often the bytes of the longer operand leave a rank, where there are very many ranks."""
+
+    def cost(self, node: Node) -> Cost:
+        """What a rank sums; the link that bytes go over is no part of a device's memory."""
+        moved = sum(value.type.bytes for value in (*node.inputs, *node.outputs))
+        return Cost(node.inputs[0].type.elements, moved, moved)
+
+    def sent_bytes(self, node: Node) -> int:
+        """The bytes that each rank sends, and as many arrive."""
+        ranks = node.attributes.ranks
+        longest = max(node.inputs[0].type.bytes, node.output.type.bytes)
+        return int(self.passes * longest * (ranks - 1) / ranks)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, y: Array) -> None:
+        record(record.lane.begins(node, x, y))
+
+
+def _summed(name: str, x: TensorType) -> None:
+    if x.dtype.kind != "float":
+        raise DTypeError(f"{name} sums floats, got {x}; cast them first")
+
+
+def _along_first(name: str, x: TensorType) -> int:
+    if not x.rank:
+        raise ShapeError(f"{name} is along a first axis, got a single number; reshape it to (1,)")
+    return x.shape[0]
+
+
+class AllReduce(Collective):
+    """y = the sum of all ranks' x."""
+
+    name, inputs = "all_reduce", ("x",)
+    attributes = RanksAttributes
+    may_overwrite = {"y": ("x",)}
+    passes = 2.0
+
+    def infer(self, attributes: RanksAttributes, x: TensorType) -> TensorType:
+        _summed(self.name, x)
+        return x
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return all_reduce(dy, node.attributes.ranks)
+
+
+class ReduceScatter(Collective):
+    """y = this rank's part, along the first axis, of the sum of all ranks' x."""
+
+    name, inputs = "reduce_scatter", ("x",)
+    attributes = RanksAttributes
+    passes = 1.0
+
+    def infer(self, attributes: RanksAttributes, x: TensorType) -> TensorType:
+        _summed(self.name, x)
+        length, ranks = _along_first(self.name, x), attributes.ranks
+        if length % ranks:
+            raise ShapeError(
+                f"the first axis is parted evenly among {ranks} ranks, got {x}; pad it to "
+                f"{math.ceil(length / ranks) * ranks}"
+            )
+        return x.with_shape((length // ranks, *x.shape[1:]))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return all_gather(dy, node.attributes.ranks)
+
+
+class AllGather(Collective):
+    """y = all ranks' x behind each other, along the first axis."""
+
+    name, inputs = "all_gather", ("x",)
+    attributes = RanksAttributes
+    passes = 1.0
+
+    def infer(self, attributes: RanksAttributes, x: TensorType) -> TensorType:
+        length = _along_first(self.name, x)
+        return x.with_shape((length * attributes.ranks, *x.shape[1:]))
+
+    def gradient(self, node: Node, dy: Value) -> Value:
+        return reduce_scatter(dy, node.attributes.ranks)
+
+
+class Broadcast(Collective):
+    """y = x of the rank `root`."""
+
+    name, inputs = "broadcast", ("x",)
+    attributes = RootAttributes
+    may_overwrite = {"y": ("x",)}
+    passes = 1.0
+    instead_of_gradient = {"x": "add all_reduce of the value where it is 0 on all ranks but one"}
+
+    def infer(self, attributes: RootAttributes, x: TensorType) -> TensorType:
+        if attributes.root >= attributes.ranks:
+            raise OptionError(f"root is a rank below {attributes.ranks}, got {attributes.root}")
+        return x
+
+
+class Arrival(Op):
+    """y = x, when the collective that computes x is done; what that `reads` stays until then."""
+
+    name, inputs = "arrival", ("x", "*reads")
+    may_overwrite = {"y": ("x",)}
+    needs_contiguous = ("x",)
+    native_16_bit = True
+
+    def infer(self, attributes: Any, x: TensorType, *reads: TensorType) -> TensorType:
+        return x
+
+    def gradient_x(self, node: Node, dy: Value) -> Value:
+        return dy
+
+    def gradient_reads(self, node: Node) -> tuple[None, ...]:
+        return (None,) * (len(node.inputs) - 1)
+
+    def cost(self, node: Node) -> Cost:
+        """Nothing where the result stays in its place, as it does in a plan that overwrites."""
+        return Cost(0, 0, 0)
+
+    def kernel(self, record: Recorder, node: Node, x: Array, *reads: Array, y: Array) -> None:
+        record(record.lane.ends(node.inputs[0].producer))
+        if x.ctypes.data != y.ctypes.data:
+            record(np.copyto, y, x)
+
+
+def all_reduce(x: Value, ranks: int) -> Value:
+    """The sum of x over `ranks` ranks, which all get; its gradient is that of the sum of losses.
+
+    Raises `DTypeError` for what is no float.
+    """
+    attributes = RanksAttributes(whole_number("all_reduce: ranks", ranks, most=MOST_RANKS))
+    return apply(Arrival, apply(AllReduce, as_value("all_reduce", x), attributes=attributes).output).output
+
+
+def reduce_scatter(x: Value, ranks: int) -> Value:
+    """The sum of x (n, ...) over all ranks, of which rank r gets part r of `ranks`, (n / ranks, ...).
+
+    Raises `ShapeError` where n is no multiple of `ranks`, and `DTypeError` for what is no float.
+    """
+    attributes = RanksAttributes(whole_number("reduce_scatter: ranks", ranks, most=MOST_RANKS))
+    x = as_value("reduce_scatter", x)
+    return apply(Arrival, apply(ReduceScatter, x, attributes=attributes).output, x).output
+
+
+def all_gather(x: Value, ranks: int) -> Value:
+    """x (n, ...) of all ranks behind each other, (ranks · n, ...)."""
+    attributes = RanksAttributes(whole_number("all_gather: ranks", ranks, most=MOST_RANKS))
+    x = as_value("all_gather", x)
+    return apply(Arrival, apply(AllGather, x, attributes=attributes).output, x).output
+
+
+def broadcast(x: Value, ranks: int, root: int = 0) -> Value:
+    """x of rank `root`, which all get. It has no gradient."""
+    count = whole_number("broadcast: ranks", ranks, most=MOST_RANKS)
+    attributes = RootAttributes(count, whole_number("broadcast: root", root, least=0))
+    started = apply(Broadcast, as_value("broadcast", x), attributes=attributes).output
+    return apply(Arrival, started).output

@@ -1,0 +1,105 @@
+"""The step of one of several ranks that train the same network, each on a batch of its own.
+
+The loss of the step is the mean over ranks, so each rank's part of it is divided by their number
+before it is differentiated, and gradients are sums. They are summed in buckets: gradients of one
+dtype, in the order in which the backward pass makes them, side by side in one value. Where a
+gradient can be computed in its place there, `allocation.zero_copy` puts it there, and filling a
+bucket copies nothing.
+
+Sums are in the order of ranks whatever a bucket holds (see `runtime.ranks.sums`), so buckets, and
+the plan as a whole, change no bit of a gradient.
+
+With B bytes of gradients, a link of latency α and bandwidth β, and buckets of b bytes, what cannot
+be hidden behind the backward pass is the last bucket and a latency each: b / β + α B / b, which is
+least for b = √(α β B).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from graphc.ir import builder
+from graphc.ir.graph import Node, State, Value
+from graphc.ir.links import Link
+from graphc.ir.types import DType
+from graphc.ops.collective import all_reduce
+from graphc.ops.concat import concat, split
+from graphc.ops.elementwise import scale
+from graphc.ops.shape import reshape
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """How the ranks of a program come to the same gradients; one rank has nothing to do."""
+
+    ranks: int
+    link: Link
+
+    def share_of(self, loss: Value, parts: int) -> Value:
+        """A rank's part of the step's loss, which is the mean over ranks and `parts`."""
+        return scale(loss, 1 / (self.ranks * parts)) if self.ranks * parts > 1 else loss
+
+    def mean(self, value: Value) -> Value:
+        """The mean over ranks."""
+        return value if self.ranks == 1 else all_reduce(scale(value, 1 / self.ranks), self.ranks)
+
+    def summed(self, values: Sequence[Value]) -> list[Value]:
+        """The sum over ranks of each value, exchanged in buckets."""
+        if self.ranks == 1:
+            return list(values)
+        found: dict[Value, Value] = {}
+        for bucket in self._buckets(values):
+            found.update(zip(bucket, _exchanged(bucket, self.ranks), strict=True))
+        return [found[value] for value in values]
+
+    def averaged(self, effects: Sequence[Node]) -> list[Node]:
+        """Updates of states that are no parameters, such as running statistics, with the mean over
+        ranks of what they read: then all ranks have the same states."""
+        if self.ranks == 1:
+            return list(effects)
+        read = dict.fromkeys(
+            value
+            for node in effects
+            for value in node.inputs
+            if not isinstance(value, State) and value.type.dtype.kind == "float"
+        )
+        scaled = {value: scale(value, 1 / self.ranks) for value in read}
+        means = dict(zip(read, self.summed(list(scaled.values())), strict=True))
+        return [_reading(node, means) for node in effects]
+
+    def _buckets(self, values: Iterable[Value]) -> list[list[Value]]:
+        """The values in the order in which they are computed, in buckets of one dtype each."""
+        made = sorted(dict.fromkeys(values), key=_made)
+        total = sum(value.type.bytes for value in made)
+        most = math.sqrt(self.link.latency * self.link.bytes_per_second * total)
+        buckets: list[list[Value]] = []
+        filling: dict[DType, list[Value]] = {}
+        for value in made:
+            bucket = filling.get(value.type.dtype)
+            if bucket is None or sum(v.type.bytes for v in bucket) + value.type.bytes > most:
+                bucket = filling[value.type.dtype] = []
+                buckets.append(bucket)
+            bucket.append(value)
+        return buckets
+
+
+def _made(value: Value) -> tuple[int, int]:
+    """When a value is computed; one that no node computes is there at once."""
+    return (value.node.serial, value.index) if value.node is not None else (-1, 0)
+
+
+def _exchanged(bucket: Sequence[Value], ranks: int) -> list[Value]:
+    """The sums over ranks of the values of a bucket."""
+    if len(bucket) == 1:
+        return [all_reduce(bucket[0], ranks)]
+    whole = concat([reshape(value, (value.type.elements,)) for value in bucket])
+    parts = split(all_reduce(whole, ranks), [value.type.elements for value in bucket])
+    return [reshape(part, value.shape) for part, value in zip(parts, bucket, strict=True)]
+
+
+def _reading(node: Node, means: dict[Value, Value]) -> Node:
+    operands = [means.get(value, value) for value in node.inputs]
+    with builder.in_phase(node.phase, node.scope):
+        return builder.apply(type(node.op), *operands, attributes=node.attributes)

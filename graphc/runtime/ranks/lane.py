@@ -1,0 +1,141 @@
+"""A thread that runs the exchanges of a rank one after another, beside the calls of its steps.
+
+All ranks begin the same collectives in the same order, as their plans are equal, so the threads
+meet. A step waits at most so many seconds for one: a rank that is gone must not hang the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from graphc.errors import RanksError
+from graphc.ir.graph import Node
+from graphc.runtime.ranks import sums
+from graphc.runtime.ranks.wire import Alone, Wire
+
+Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T")
+
+TIME_LIMIT = 60.0
+"""The seconds that a rank waits for the others, unless told."""
+
+
+class Lane:
+    """The exchanges of one rank; all programs on a wire share its lane."""
+
+    def __init__(self, wire: Wire, time_limit: float = TIME_LIMIT) -> None:
+        self.wire, self.time_limit = wire, time_limit
+        self._tickets: dict[Node, _Ticket] = {}
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], _Ticket]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._broken = ""
+
+    @functools.cached_property
+    def room(self) -> sums.Room:
+        """Where sums are made."""
+        return sums.Room(self.wire.size)
+
+    def begins(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
+        """The call that begins a collective; y may be x where the op overwrites."""
+        ranks = node.attributes.ranks
+        if ranks != self.wire.size:
+            raise RanksError(
+                f"{node.label} is between {ranks} ranks, and this program runs on "
+                f"{self.wire.size}; plan with ranks={self.wire.size}, or start {ranks} processes"
+            )
+        work = self._work(node, x, y)
+        ticket = self._tickets[node] = _Ticket(node.label)
+        needs_copy = node.op.may_overwrite and x.ctypes.data != y.ctypes.data
+
+        def begin() -> None:
+            if needs_copy:
+                np.copyto(y, x)
+            self._put(work, ticket)
+
+        return begin
+
+    def ends(self, node: Node) -> Callable[[], None]:
+        """The call that waits for a collective, and raises what it raised."""
+        ticket = self._tickets[node]
+        return lambda: self._wait(ticket)
+
+    def run(self, what: str, function: Callable[[], T]) -> T:
+        """Run a function between those exchanges, and wait for what it returns."""
+        if self.wire.size == 1:
+            return function()
+        ticket = _Ticket(what)
+        self._put(function, ticket)
+        result: T = self._wait(ticket)
+        return result
+
+    def _work(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
+        wire, room = self.wire, self.room
+        match node.op.name:
+            case "all_reduce":
+                return sums.all_reduce(wire, room, y)
+            case "reduce_scatter":
+                return sums.reduce_scatter(wire, room, x, y)
+            case "all_gather":
+                return sums.all_gather(wire, x, y)
+            case _:
+                return sums.broadcast(wire, y, node.attributes.root)
+
+    def _put(self, work: Callable[[], Any], ticket: _Ticket) -> None:
+        if self._broken:
+            raise RanksError(self._broken)
+        if self.wire.size == 1:
+            work()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="graphc ranks", daemon=True)
+            self._thread.start()
+        self._waiting.put((work, ticket))
+
+    def _loop(self) -> None:
+        while True:
+            work, ticket = self._waiting.get()
+            try:
+                ticket.results.put((work(), None))
+            except BaseException as error:
+                ticket.results.put((None, error))
+
+    def _wait(self, ticket: _Ticket) -> Any:
+        wire = self.wire
+        if wire.size == 1:
+            return None
+        if self._broken:
+            raise RanksError(self._broken)
+        try:
+            result, error = ticket.results.get(timeout=self.time_limit)
+        except queue.Empty:
+            self._broken = (
+                f"rank {wire.rank} of {wire.size} waited {self.time_limit:g} s for the others in "
+                f"{ticket.what}; one of them has ended or hangs. Start all again from the last "
+                "checkpoint"
+            )
+            raise RanksError(self._broken) from None
+        if error is not None:
+            self._broken = (
+                f"rank {wire.rank} of {wire.size} lost the others in {ticket.what}: {error}. "
+                "Start all again from the last checkpoint"
+            )
+            raise RanksError(self._broken) from error
+        return result
+
+
+class _Ticket:
+    """A collective that was begun: what it is called, and how it ended."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+
+ALONE = Lane(Alone())
+"""The lane of programs that have one rank."""

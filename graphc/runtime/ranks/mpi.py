@@ -1,0 +1,68 @@
+"""Ranks that are processes under MPI; the only file that imports mpi4py, and only when used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import DependencyError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SPINS = 200
+"""How often a request is asked whether it is done before the thread sleeps between."""
+
+NAP = 5e-5
+"""Seconds of such a sleep: a rank that waits leaves its processor to those that compute."""
+
+
+class MpiWire:
+    """The connection of a process with all others that one `mpirun` started."""
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise DependencyError(
+                f"several ranks on CPUs need mpi4py and an MPI ({error}); "
+                "pip install 'graphc-compiler[mpi]'"
+            ) from error
+        self._mpi = MPI
+        # Of its own, so that no message of a user's gets in between.
+        self._world = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+
+    def exchange(
+        self, sent: Array, starts: Sequence[int], lengths: Sequence[int], received: Array
+    ) -> None:
+        own, byte = lengths[self.rank], self._mpi.BYTE
+        counts, places = [own] * self.size, [own * rank for rank in range(self.size)]
+        self._finish(
+            self._world.Ialltoallv(
+                [sent, lengths, starts, byte], [received, counts, places, byte]
+            )
+        )
+
+    def gather(self, whole: Array, starts: Sequence[int], lengths: Sequence[int]) -> None:
+        pieces = [whole, lengths, starts, self._mpi.BYTE]
+        self._finish(self._world.Iallgatherv(self._mpi.IN_PLACE, pieces))
+
+    def broadcast(self, whole: Array, root: int) -> None:
+        self._finish(self._world.Ibcast([whole, self._mpi.BYTE], root))
+
+    def tell(self, message: bytes) -> list[bytes]:
+        found: list[bytes] = self._world.allgather(message)
+        return found
+
+    def abort(self) -> None:
+        self._world.Abort(1)
+
+    def _finish(self, request: Any) -> None:
+        for _ in range(SPINS):
+            if request.Test():
+                return
+        while not request.Test():
+            time.sleep(NAP)

@@ -1,0 +1,82 @@
+"""What the ranks of a program agree on: that they run the same plan, and who writes a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from graphc.errors import RanksError
+from graphc.ir.graph import State
+from graphc.plans.json_form import checksum, plan_object
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.runtime.ranks.lane import ALONE, Lane
+from graphc.runtime.ranks.world import world_lane
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+GOLDEN = 0x9E3779B9
+"""What a rank's number is multiplied with, so that all bits of a seed change."""
+
+
+def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:
+    """The lane for a plan: the one given, or that of the processes which were started together.
+
+    Raises `RanksError` where there are more or fewer ranks than the plan is for, and where not all
+    have the same plan and seed.
+    """
+    ranks = plan.settings.get("ranks", 1)
+    if ranks == 1:
+        return ALONE
+    lane = lane or world_lane()
+    if lane.wire.size != ranks:
+        raise RanksError(
+            f"the plan is for {ranks} ranks, and this is rank {lane.wire.rank} of "
+            f"{lane.wire.size}; start {ranks} processes, as mpirun -n {ranks} does, or plan with "
+            f"ranks={lane.wire.size}"
+        )
+    _check_same(lane, plan, seed)
+    return lane
+
+
+def _check_same(lane: Lane, plan: MemoryPlan, seed: int) -> None:
+    own = hashlib.sha256(f"{seed}\n{checksum(plan_object(plan))}".encode()).digest()
+    told = lane.run("the comparison of plans", lambda: lane.wire.tell(own))
+    others = [rank for rank, digest in enumerate(told) if digest != told[0]]
+    if others:
+        raise RanksError(
+            f"ranks {', '.join(map(str, others))} have another plan or seed than rank 0; start all "
+            "with the same network, options and version of graphc"
+        )
+
+
+def of_rank(rank: int, state: State, given: Array) -> Array:
+    """What a rank has for a state that others have as given, or the other way round.
+
+    Only the seed of random ops differs, so that each rank draws bits of its own; what is saved is
+    that of rank 0.
+    """
+    if rank == 0 or not hasattr(state.initial, "kind") or state.initial.kind != "seed":
+        return given
+    return given ^ np.array([0, rank * GOLDEN & 0xFFFFFFFF], given.dtype)
+
+
+def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
+    """Do something on rank 0, while the others wait until it is done; what it raises is raised on
+    all."""
+    if lane.wire.size == 1:
+        work()
+        return
+    error: BaseException | None = None
+    if lane.wire.rank == 0:
+        try:
+            work()
+        except BaseException as caught:
+            error = caught
+    told = lane.run("writing a file", lambda: lane.wire.tell(str(error or "").encode()))
+    if error is not None:
+        raise error
+    if told[0]:
+        raise RanksError(f"rank 0 could not do its part: {told[0].decode()}")

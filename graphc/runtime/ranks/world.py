@@ -1,0 +1,57 @@
+"""Which rank this process is, by what started it, and its connection with the others.
+
+`mpirun`, `srun` and `torchrun` tell each process its number and how many there are in variables of
+their own. Under the first two, ranks are connected by MPI.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphc.errors import RanksError
+from graphc.runtime.ranks.lane import ALONE, TIME_LIMIT, Lane
+from graphc.runtime.ranks.mpi import MpiWire
+
+LAUNCHERS = {
+    "mpirun of Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpirun": ("PMI_RANK", "PMI_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    "torchrun": ("RANK", "WORLD_SIZE"),
+}
+"""What starts ranks → the variables of a process's number and of how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The number of this process among those that were started together."""
+
+    rank: int = 0
+    size: int = 1
+    launcher: str = ""
+
+
+def find_world(environment: Mapping[str, str] = os.environ) -> World:
+    """What the launcher says in its variables; rank 0 of 1 where nothing has been launched."""
+    for launcher, names in LAUNCHERS.items():
+        rank, size = (environment.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal() and int(size) > 1:
+            return World(int(rank), int(size), launcher)
+    return World()
+
+
+@functools.cache
+def world_lane() -> Lane:
+    """The lane of this process, which all its programs share; raises `RanksError`."""
+    world = find_world()
+    if world.size == 1:
+        return ALONE
+    wire = MpiWire()
+    if wire.size != world.size:
+        raise RanksError(
+            f"{world.launcher} started {world.size} processes, but MPI knows {wire.size}: it does "
+            "not belong to that launcher. Start them with the mpirun of the MPI that mpi4py uses"
+        )
+    return Lane(wire, TIME_LIMIT)
