@@ -30,6 +30,7 @@ from graphc.cli.progress import progress_shown
 from graphc.cli.terminal import complain, say
 from graphc.errors import BudgetError, GraphcError, quoted
 from graphc.files import is_standard_output
+from graphc.runtime.ranks.world import end_all
 
 INFEASIBLE = 3
 """The exit code where no plan fits the budget; with --json there is an object all the same."""
@@ -74,6 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return INFEASIBLE
     except GraphcError as error:
         complain(error)
+        end_all()
         return 2
     except BrokenPipeError:  # the reader, for example `head`, has seen enough
         sys.stderr.close()

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress as ProgressBar
@@ -30,6 +30,7 @@ from graphc.importing.network import Network
 from graphc.ir.builder import trace
 from graphc.ir.graph import Input
 from graphc.plans.printout import summary_rows
+from graphc.runtime.ranks.world import find_world
 from graphc.training.digits import DigitsTraining, Epoch
 from graphc.training.feeds import ArrayFeeds, FunctionFeeds
 from graphc.training.onnx_training import MeanLoss, OnnxTraining
@@ -114,7 +115,8 @@ def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str)
     parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
     add_strategy(parser)
     add_options(parser, CompileOptions, ("device", "threads"))
-    add_recipe(parser, default)
+    # Processes that were launched together train together.
+    add_recipe(parser, replace(default, ranks=find_world().size))
     add_options(parser, CompileOptions, ("seed",))
     parser.add_argument("--save", metavar="FILE", help="write a checkpoint here as the run goes")
     parser.add_argument("--resume", metavar="FILE", help="go on from a checkpoint, bit for bit")
@@ -138,7 +140,7 @@ def _text(options: argparse.Namespace) -> None:
     check_settings("text", TextTraining, settings, sizes)
     run = TextTraining(recipe(options), options.steps, options.file, dump=options.dump, **settings)
     _train(run, options, "text")
-    if not options.json:
+    if not options.json and run.training.rank == 0:
         for prompt in PROMPTS:
             say("-" * 40)
             say(run.sample(prompt, SAMPLE_BYTES).decode(errors="replace"))
@@ -173,7 +175,7 @@ def _train_network(
     feeds = _feeds(options.data, fed, unread, chosen.seed)
     run = OnnxTraining(chosen, options.steps, network, loss, feeds, dump=options.dump, task=task)
     _train(run, options, task)
-    if options.export:
+    if options.export and run.training.rank == 0:
         run.export(options.export)
 
 
@@ -194,12 +196,13 @@ def _check_count(option: str, count: int) -> None:
 
 
 def _train(run: Run, options: argparse.Namespace, task: str) -> None:
-    if options.save:
+    is_first = run.training.rank == 0
+    if options.save and is_first:
         check_writable(options.save)
     if options.resume:
         run.resume(options.resume)
     reports: list[Report] = []
-    console = Console(quiet=options.json)
+    console = Console(quiet=options.json or not is_first)
     for label, figure in summary_rows(run.training.plan):
         console.print(f"{label:<20}{figure}", highlight=False, soft_wrap=True)
     hidden = options.json or not console.is_terminal
@@ -215,7 +218,7 @@ def _train(run: Run, options: argparse.Namespace, task: str) -> None:
             if options.save:
                 run.save(options.save)
             sys.stdout.flush()
-    if options.json:
+    if options.json and is_first:
         say(json.dumps({**run.training.plan.summary(task), **_reported(reports)}))
 
 

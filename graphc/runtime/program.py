@@ -31,6 +31,7 @@ from graphc.runtime.feeds import Feeds
 from graphc.runtime.index_ranges import IndexRanges
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.ranks.lane import Lane
+from graphc.runtime.ranks.sums import room_bytes
 from graphc.runtime.ranks.together import by_rank_0, lane_of, of_rank
 from graphc.runtime.turns import Turns
 
@@ -103,6 +104,24 @@ class Program:
     def report(self) -> Report:
         """What a step calls, by kind, and what libraries declined to do."""
         return self._backend.report
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among the `ranks` that run the plan together, from 0."""
+        return self._lane.wire.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many processes run the plan together."""
+        return self._lane.wire.size
+
+    @property
+    def communication_bytes(self) -> int:
+        """Bytes beside the arena in which sums over ranks are made; 0 for a plan of one rank.
+
+        What MPI itself takes is not among them.
+        """
+        return room_bytes(self.ranks) if self.ranks > 1 else 0
 
     @property
     def parameters(self) -> MutableMapping[str, Array]:
@@ -230,7 +249,7 @@ class Program:
 
     def _read(self, state: State) -> Array:
         self._require_whole()
-        return of_rank(self._lane.wire.rank, state, self._backend.read(state))
+        return of_rank(self.rank, state, self._backend.read(state))
 
     def _read_all(self) -> dict[str, Array]:
         return {name: self._read(state) for name, state in self._named.items()}
@@ -247,7 +266,7 @@ class Program:
         self._backend.is_torn = False
 
     def _put(self, state: State, array: Array) -> None:
-        self._backend.write(state, of_rank(self._lane.wire.rank, state, array))
+        self._backend.write(state, of_rank(self.rank, state, array))
 
     def _require_whole(self) -> None:
         if self._backend.is_torn:

@@ -101,18 +101,19 @@ class DigitsTraining(TrainingRun):
         """Load the data, plan and bind both programs; a step takes recipe.accumulate batches."""
         logits = LOGITS[choose("digits: model", model, tuple(LOGITS))](layers, hidden, batch)
         self.data, self.batch = load_digits(), batch
-        self.step_images = batch * recipe.accumulate
+        self.step_images = batch * recipe.accumulate * recipe.ranks
         if not self.step_images <= len(self.data.train_x):
             raise OptionError(
-                "batch times accumulate must lie between 1 and the number of training images, "
-                f"{len(self.data.train_x)}; got batch={batch}, accumulate={recipe.accumulate}"
+                "batch times accumulate times ranks must lie between 1 and the number of training "
+                f"images, {len(self.data.train_x)}; got batch={batch}, "
+                f"accumulate={recipe.accumulate}, ranks={recipe.ranks}"
             )
         self.steps_per_epoch = len(self.data.train_x) // self.step_images
         steps = epochs * self.steps_per_epoch
         options = recipe.compile_options(steps)
         training = compile(classified(logits), dump=dump, **options)
         self.inference = compile(outputs={"logits": logits}, **recipe.inference_options())
-        sizes = {"layers": layers, "hidden": hidden, "batch": batch}
+        sizes = {"layers": layers, "hidden": hidden, "batch": batch * recipe.ranks}
         super().__init__(recipe, training, steps, task="digits", model=model, **sizes)
 
     def run(self) -> Iterator[Epoch | int]:
@@ -131,7 +132,8 @@ class DigitsTraining(TrainingRun):
             yield Epoch(epoch + 1, total / count, self.test_accuracy(), speed)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
-        """The images of one step, with an axis for micro-batches where there are several."""
+        """This rank's images of one step, with an axis for micro-batches where there are several."""
+        rows = self.own(rows, self.batch)
         x, labels = self.data.train_x[rows], self.data.train_labels[rows]
         if self.recipe.accumulate == 1:
             return {"x": x, "labels": labels}

@@ -58,12 +58,14 @@ class OnnxTraining(TrainingRun):
 
     def run(self) -> Iterator[MeanLoss | int]:
         """Train to the end; yields the number of steps done after each step, and the loss."""
-        count = self.recipe.accumulate
+        ranks, own = self.training.ranks, self.training.rank
+        count = self.recipe.accumulate * ranks
         batches = self.feeds(self.done * count)
         started, losses = time.perf_counter(), []
         every = math.ceil(self.steps / REPORTS)
         while self.done < self.steps:
-            losses.append(self.step(_joined([next(batches) for _ in range(count)])))
+            fed = [next(batches) for _ in range(count)]  # of all ranks, in turn
+            losses.append(self.step(_joined(fed[own::ranks])))
             yield self.done
             if self.done % every == 0 or self.done == self.steps:
                 speed = len(losses) / (time.perf_counter() - started)

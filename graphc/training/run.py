@@ -31,6 +31,16 @@ class TrainingRun:
         """Train from step `done` to step `steps`."""
         raise NotImplementedError
 
+    def own(self, rows: Array, batch: int) -> Array:
+        """This rank's part of the rows of a step, in batches behind each other.
+
+        A step's rows are those of its micro-batches, and of each the ranks' batches in their order,
+        so that all ranks together see what one process with their joint batch does.
+        """
+        ranks = self.training.ranks
+        parted = rows.reshape(-1, ranks, batch, *rows.shape[1:])[:, self.training.rank]
+        return parted.reshape(-1, *rows.shape[1:])
+
     def step(self, feeds: Mapping[str, Array]) -> float:
         """Run one step and return its loss.
 
@@ -46,7 +56,7 @@ class TrainingRun:
         return loss
 
     def save(self, path: str) -> None:
-        """Write the states and how far the run came."""
+        """Write the states and how far the run came; of several ranks, which all call it, one does."""
         self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
 
     def resume(self, path: str) -> None:

@@ -97,7 +97,7 @@ class TextTraining(TrainingRun):
         self.continuing = compile(outputs={"logits": logits}, **recipe.inference_options())
         sizes = {
             "text": hashlib.sha256(text.tobytes()).hexdigest(),
-            "batch": batch,
+            "batch": batch * recipe.ranks,
             "drop": drop,
             **network,
         }
@@ -118,9 +118,9 @@ class TextTraining(TrainingRun):
                 started, losses = time.perf_counter(), []
 
     def feeds(self, order: np.random.Generator) -> dict[str, Array]:
-        """Random places of the text."""
-        count = self.batch * self.recipe.accumulate
-        starts = order.integers(0, len(self.text) - self.seq_len, count)
+        """Random places of the text, those of this rank."""
+        count = self.batch * self.recipe.accumulate * self.recipe.ranks
+        starts = self.own(order.integers(0, len(self.text) - self.seq_len, count), self.batch)
         fed = self.windows(self.text, starts)
         if self.recipe.accumulate == 1:
             return fed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +35,7 @@ class MpiWire:
         # Of its own, so that no message of a user's gets in between.
         self._world = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self._end_all_with_this_one()
 
     def exchange(
         self, sent: Array, starts: Sequence[int], lengths: Sequence[int], received: Array
@@ -59,6 +61,17 @@ class MpiWire:
 
     def abort(self) -> None:
         self._world.Abort(1)
+
+    def _end_all_with_this_one(self) -> None:
+        """Let an error that ends this process end the others: at its end MPI would wait for them."""
+        told = sys.excepthook
+
+        def tell_and_abort(*error: Any) -> None:
+            told(*error)
+            sys.stderr.flush()
+            self.abort()
+
+        sys.excepthook = tell_and_abort
 
     def _finish(self, request: Any) -> None:
         for _ in range(SPINS):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -40,6 +41,13 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
         if rank.isdecimal() and size.isdecimal() and int(size) > 1:
             return World(int(rank), int(size), launcher)
     return World()
+
+
+def end_all() -> None:
+    """End the processes that are connected with this one, which would wait for it in vain."""
+    if world_lane.cache_info().currsize and (lane := world_lane()) is not ALONE:
+        sys.stderr.flush()
+        lane.wire.abort()
 
 
 @functools.cache
