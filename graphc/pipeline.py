@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from graphc.allocation.allocate import Allocation
 from graphc.allocation.streams import planned_on_streams
@@ -47,10 +47,10 @@ from graphc.passes.simplify import simplify
 from graphc.passes.training_step import training_graph
 from graphc.passes.updates_together import updates_together
 from graphc.plans.check_plan import check_plan
-from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
 from graphc.progress import report
+from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95
 """The part of the peak that losses by parts may leave."""
@@ -258,7 +258,12 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     has_loss_scale = options.precision == "fp16"
     parallel = DataParallel(options.ranks, links_of(options.planned_for).slowest(options.ranks))
     return training_graph(
-        graph, options.optimizer, options.clip_norm, int(options.accumulate), has_loss_scale, parallel
+        graph,
+        options.optimizer,
+        options.clip_norm,
+        int(options.accumulate),
+        has_loss_scale,
+        parallel,
     )
 
 
@@ -319,39 +324,7 @@ def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:
         allocation, options.allocate, options.policy, options.cost_model, options.streams,
         options.goal or Goal(), options.reorders,
     )  # fmt: skip
-    return replace(placed, settings=_settings(options), certificate=compilation.certificate)
-
-
-def _settings(options: PlanningOptions) -> dict[str, Any]:
-    """What a plan says about itself: the optimizer, and what differs from the defaults."""
-    settings: dict[str, Any] = {}
-    if options.optimizer is not None:
-        has_fields = hasattr(options.optimizer, "__dataclass_fields__")
-        name = repr(options.optimizer) if has_fields else type(options.optimizer).__name__
-        settings["optimizer"] = name
-    if options.clip_norm is not None:
-        settings["clip_norm"] = float(options.clip_norm)
-    if options.accumulate > 1:
-        settings["accumulate"] = int(options.accumulate)
-    if options.precision != "fp32":
-        settings["precision"] = options.precision
-    if options.cost_model != CostModel(options.planned_for, tf32=options.precision == "tf32"):
-        settings["costs"] = str(options.cost_model)
-    if not options.reorder:
-        settings["reorder"] = False
-    if options.planned_for.kernels == "numpy":
-        settings["kernels"] = "numpy"
-    if options.fuses != options.target.fuses:
-        settings["fuse"] = options.fuses
-    if options.trains and options.chunks_losses != options.target.chunks_losses:
-        settings["chunk_losses"] = options.chunks_losses
-    if options.overlap_copies:
-        settings["overlap_copies"] = True
-    if options.ranks > 1:
-        settings["ranks"] = int(options.ranks)
-    if options.streams > 1:
-        settings["streams"] = int(options.streams)
-    return settings
+    return replace(placed, settings=settings_of(options), certificate=compilation.certificate)
 
 
 def _trains(options: PlanningOptions) -> bool:

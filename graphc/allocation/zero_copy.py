@@ -20,8 +20,9 @@ placed wherever the peak of the whole graph stays, since what is not copied is t
 
 Invariant: `profile[t]` has the bytes live at step t with the parts chosen so far in their wholes.
 Each choice lowers (most, sum) on the steps it touches, or keeps to the peak of all steps, and
-changes no other, so the peak of the whole graph never grows. Nothing is overwritten in this model, though, and a part cannot overwrite
-an operand; so `Allocation.merged` compares the storages with parts to those without.
+changes no other, so the peak of the whole graph never grows. Nothing is overwritten in this model,
+though, and a part cannot overwrite an operand; so `Allocation.merged` compares the storages with
+parts to those without.
 
 Cost: O(P (N + R)) for P operands of concatenations, N steps, and R readers of an operand's storage;
 the N are additions in NumPy. The paper has no such rule.
@@ -67,7 +68,8 @@ def choose_parts(
     """Choose the values that are computed inside a concatenation.
 
     `fills_buckets` says whether buckets are filled without copies even where that keeps them alive
-    for longer. `separate` holds the storages of the graph with views merged and nothing overwritten.
+    for longer. `separate` holds the storages of the graph with views merged and nothing
+    overwritten.
     """
     choosing = _Choosing(graph, separate, target, fills_buckets)
     for node in reversed(graph.nodes):
@@ -225,7 +227,7 @@ class _Choosing:
         for block in (outer, *inner):
             after[block.first - first : block.last - first] -= block.bytes
         if self.fills_buckets and is_bucket(self.graph, node):
-            return int(after.max()) <= self.profile.max()
+            return int(after.max()) <= int(self.profile.max())
         return (int(after.max()), int(after.sum())) < (int(before.max()), int(before.sum()))
 
     def place(self, move: _Move, part: Part) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from graphc.codegen import exchanges
 from graphc.codegen.attention import ops as attention
 from graphc.codegen.convolution import ops as convolution
 from graphc.codegen.elementwise import ops as elementwise
@@ -34,8 +35,8 @@ from graphc.ir.graph import Node, Value
 from graphc.ir.op import Op
 
 FAMILIES = (
-    attention, axis_map, convolution, cross_entropy, elementwise, extremes, interpolate, lookup,
-    norms, order, pooling, products, random, reductions, resample, roi_align, scan, scatter,
+    attention, axis_map, convolution, cross_entropy, elementwise, exchanges, extremes, interpolate,
+    lookup, norms, order, pooling, products, random, reductions, resample, roi_align, scan, scatter,
     softmax, step_numbers,
 )  # fmt: skip
 """The modules whose import registers the rules of the package's own ops."""

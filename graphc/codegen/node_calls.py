@@ -116,7 +116,22 @@ class Gemm:
         return replace(self, first=first, second=second, c=c, bias=bias)
 
 
-Call = Program | Launch | Gemm
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective between ranks, which a library carries out: `kind` is the op's name."""
+
+    kind: str
+    ranks: int
+    root: int
+    x: Buffer
+    y: Buffer
+
+    def on(self, buffers: Mapping[Buffer, Buffer]) -> Exchange:
+        """This call on other buffers."""
+        return replace(self, x=buffers.get(self.x, self.x), y=buffers.get(self.y, self.y))
+
+
+Call = Program | Launch | Gemm | Exchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,9 @@ class Collective(Op):
     needs_contiguous = ("x",)
     native_16_bit = True
     sends = True
+    flops_per_element = 1
     passes: ClassVar[float]
     """How often the bytes of the longer operand leave a rank, where there are very many ranks."""
-
-    def cost(self, node: Node) -> Cost:
-        """What a rank sums; the link that bytes go over is no part of a device's memory."""
-        moved = sum(value.type.bytes for value in (*node.inputs, *node.outputs))
-        return Cost(node.inputs[0].type.elements, moved, moved)
 
     def sent_bytes(self, node: Node) -> int:
         """The bytes that each rank sends, and as many arrive."""
@@ -177,16 +173,17 @@ class Arrival(Op):
 
 
 def all_reduce(x: Value, ranks: int) -> Value:
-    """The sum of x over `ranks` ranks, which all get; its gradient is that of the sum of losses.
+    """The sum over `ranks` ranks of float x of any shape, which all get.
 
     Raises `DTypeError` for what is no float.
     """
     attributes = RanksAttributes(whole_number("all_reduce: ranks", ranks, most=MOST_RANKS))
-    return apply(Arrival, apply(AllReduce, as_value("all_reduce", x), attributes=attributes).output).output
+    started = apply(AllReduce, as_value("all_reduce", x), attributes=attributes).output
+    return apply(Arrival, started).output
 
 
 def reduce_scatter(x: Value, ranks: int) -> Value:
-    """The sum of x (n, ...) over all ranks, of which rank r gets part r of `ranks`, (n / ranks, ...).
+    """The sum over all ranks of float x (n, ...), of which rank r gets part r, (n / ranks, ...).
 
     Raises `ShapeError` where n is no multiple of `ranks`, and `DTypeError` for what is no float.
     """
@@ -196,14 +193,14 @@ def reduce_scatter(x: Value, ranks: int) -> Value:
 
 
 def all_gather(x: Value, ranks: int) -> Value:
-    """x (n, ...) of all ranks behind each other, (ranks · n, ...)."""
+    """x (n, ...) of any dtype of all ranks behind each other, (ranks · n, ...)."""
     attributes = RanksAttributes(whole_number("all_gather: ranks", ranks, most=MOST_RANKS))
     x = as_value("all_gather", x)
     return apply(Arrival, apply(AllGather, x, attributes=attributes).output, x).output
 
 
 def broadcast(x: Value, ranks: int, root: int = 0) -> Value:
-    """x of rank `root`, which all get. It has no gradient."""
+    """x of rank `root`, of any shape and dtype, which all get. It has no gradient."""
     count = whole_number("broadcast: ranks", ranks, most=MOST_RANKS)
     attributes = RootAttributes(count, whole_number("broadcast: root", root, least=0))
     started = apply(Broadcast, as_value("broadcast", x), attributes=attributes).output

@@ -69,11 +69,14 @@ class DataParallel:
         means = dict(zip(read, self.summed(list(scaled.values())), strict=True))
         return [_reading(node, means) for node in effects]
 
+    def _bucket_bytes(self, total: int) -> float:
+        return math.sqrt(self.link.latency * self.link.bytes_per_second * total)
+
     def _buckets(self, values: Iterable[Value]) -> list[list[Value]]:
         """The values in the order in which they are computed, in buckets of one dtype each."""
         made = sorted(dict.fromkeys(values), key=_made)
         total = sum(value.type.bytes for value in made)
-        most = math.sqrt(self.link.latency * self.link.bytes_per_second * total)
+        most = self._bucket_bytes(total)
         buckets: list[list[Value]] = []
         filling: dict[DType, list[Value]] = {}
         for value in made:

@@ -35,9 +35,7 @@ def overlap_collectives(
 ) -> Allocation:
     """The graph with its exchanges beside other nodes, or as it is where a goal forbids that."""
     graph = given.graph
-    nodes = tuple(
-        _Walk(graph, costs.seconds, lambda node: exchange_seconds(node, link)).order()
-    )
+    nodes = tuple(_Walk(graph, costs.seconds, lambda node: exchange_seconds(node, link)).order())
     if nodes == graph.nodes:
         return given
     found = given.of(graph.in_order(nodes))
@@ -56,7 +54,7 @@ def _fill_only(graph: Graph) -> set[Node]:
     for node in reversed(graph.nodes):
         if isinstance(node.op, Collective):
             found.add(node)
-        elif not _is_seen(graph, node) and node.op.views or node.op.gathers is not None:
+        elif not _is_seen(graph, node) and (node.op.views or node.op.gathers):
             users = _users(graph, node)
             if users and users <= found:
                 found.add(node)
@@ -112,7 +110,7 @@ class _Walk:
             if node in self.early and self.missing[node] < 0:
                 continue  # placed already
             until = self._until(node)
-            if node in self.late or until > self.now and node.op.has_effect:
+            if node in self.late or (until > self.now and node.op.has_effect):
                 self._put_off(step, node, until)
             else:
                 yield from self._place(node)

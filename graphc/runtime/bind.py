@@ -25,6 +25,7 @@ from graphc.runtime.gpu.records import read_record, write_record
 from graphc.runtime.kernel_files import cache_folder
 from graphc.runtime.options import RunOptions
 from graphc.runtime.program import Program
+from graphc.runtime.ranks.together import ranks_of
 
 BFLOAT16_ARCHITECTURE = 80
 
@@ -88,6 +89,11 @@ def bind(options: BindOptions) -> Program:
 
 def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     cudnn = options.cudnn
+    if ranks_of(plan) > 1:
+        raise OptionError(
+            "plans of several ranks are made for GPUs, but run on CPUs alone by now; plan again "
+            "with device='cpu'"
+        )
     if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
@@ -116,7 +122,7 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     if tuning is not None and accelerator.products.record != chosen:
         write_record(tuning, accelerator.products.record, CublasError)
     backend.report = replace(backend.report, declined=(*missing, *backend.report.declined))
-    return Program(plan, seed=options.seed, backend=backend, **debugging)
+    return Program(plan, options.seed, options.poison, options.check_finite, backend=backend)
 
 
 def _uses_bfloat16(plan: MemoryPlan) -> bool:

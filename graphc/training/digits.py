@@ -132,7 +132,7 @@ class DigitsTraining(TrainingRun):
             yield Epoch(epoch + 1, total / count, self.test_accuracy(), speed)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
-        """This rank's images of one step, with an axis for micro-batches where there are several."""
+        """This rank's images of a step, with an axis for micro-batches where there are several."""
         rows = self.own(rows, self.batch)
         x, labels = self.data.train_x[rows], self.data.train_labels[rows]
         if self.recipe.accumulate == 1:

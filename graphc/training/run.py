@@ -56,7 +56,7 @@ class TrainingRun:
         return loss
 
     def save(self, path: str) -> None:
-        """Write the states and how far the run came; of several ranks, which all call it, one does."""
+        """Write the states and how far the run came; all ranks call it, and one writes."""
         self.training.save(path, self.recipe.notes(self.steps, self.done, **self.sizes))
 
     def resume(self, path: str) -> None:

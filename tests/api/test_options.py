@@ -67,6 +67,7 @@ def test_the_public_keywords():
         "optimizer": None,
         "clip_norm": None,
         "accumulate": 1,
+        "ranks": 1,
         "precision": "fp32",
         "chunk_losses": None,
         "recompute": None,

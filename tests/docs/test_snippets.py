@@ -183,6 +183,10 @@ def test_other_commands_name_targets_and_extras_that_there_are():
             elif program == "pip":
                 (extras,) = re.findall(r"'\.\[(.*?)\]'", line)
                 assert set(extras.split(",")) <= set(project["optional-dependencies"]), line
+            elif program == "mpirun":
+                assert arguments[0] == "-n", line
+                assert arguments[1].isdecimal(), line
+                assert arguments[2] == "graphc", line
             else:
                 assert program == "graphc" or (ROOT / program).is_file(), line
     assert seen >= {"graphc", "make", "pip"}

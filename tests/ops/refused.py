@@ -63,6 +63,7 @@ RESIZE = {
 }
 MEMBERS = ((), ("",), ("neg",), ("neg(x9)",), ("softmax(x0, axis=0)",), ("neg(x0, value=nan)",))
 
+RANKS = {"ranks": (0, -1, 2**17, HUGE, 1.5)}
 RATE = (-0.1, 1.0, 1.5, *NOT_FINITE)
 ATTENTION = {"scale": NOT_FINITE, "from_first": (True,)}
 
@@ -73,6 +74,8 @@ REFUSED = {
     "adamw_update": {"beta1": BETA, "beta2": BETA, "epsilon": DECAY},
     "adaptive_average_pool2d": {"extent": EXTENTS},
     "adaptive_average_pool2d_gradient": {"extent": EXTENTS},
+    "all_gather": RANKS,
+    "all_reduce": RANKS,
     "argmax": {**AXIS, "index": INDEX_DTYPE},
     "argmin": {**AXIS, "index": INDEX_DTYPE},
     "attention": ATTENTION,
@@ -80,6 +83,7 @@ REFUSED = {
     "average_pool2d": POOL,
     "average_pool2d_gradient": {**POOL, "extent": (*EXTENTS, (1, 1), (64, 64))},
     "batch_norm": {"epsilon": EPSILON, "momentum": MOMENTUM},
+    "broadcast": {**RANKS, "root": (-1, 1, HUGE, 0.5)},
     "broadcast_to": {"shape": (*SHAPE, (7,), ())},
     "bitcast": {"dtype": (*DTYPE, "float32", "bool")},
     "cast": {"dtype": DTYPE},
@@ -174,6 +178,7 @@ REFUSED = {
         "mode": ("", "mirror"),
     },
     "power": {"value": NUMBER},
+    "reduce_scatter": RANKS,
     "reshape": {"shape": (*SHAPE, (7,), ())},
     "reverse": {"axes": (*AXES["axes"], ())},
     "resize_axis": RESIZE,

@@ -22,8 +22,8 @@ from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.native import Rows, native_rows
 from graphc.runtime.cpu.side_by_side import side_by_side
 from graphc.runtime.index_ranges import ComputedRange
-from graphc.runtime.ranks.lane import ALONE
 from graphc.runtime.poison import POISON, Range, empty_at_start, freed_after
+from graphc.runtime.ranks.lane import ALONE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], Any]

@@ -13,7 +13,7 @@ from graphc.codegen.elementwise.kernel import elementwise
 from graphc.codegen.elementwise.ops import straightened
 from graphc.codegen.elementwise.updates import grouped, groups
 from graphc.codegen.lowering import calls_of
-from graphc.codegen.node_calls import Buffer, Call, Gemm, Launch, Scratch
+from graphc.codegen.node_calls import Buffer, Call, Exchange, Gemm, Launch, Scratch
 from graphc.codegen.products.kernel import product_kernel
 from graphc.codegen.text.kernel import Kernel
 from graphc.codegen.text.operands import Place, in_one_piece
@@ -58,7 +58,16 @@ class BoundPlan:
     workspace: int
 
 
-BoundCall = BoundLaunch | BoundGemm | BoundPlan
+@dataclass(frozen=True, slots=True)
+class BoundExchange:
+    """A collective with the addresses of what it reads and writes."""
+
+    exchange: Exchange
+    x: int
+    y: int
+
+
+BoundCall = BoundLaunch | BoundGemm | BoundPlan | BoundExchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +256,8 @@ def _with_addresses(
 ) -> BoundCall:
     if isinstance(call, Gemm):
         return BoundGemm(call, addresses, library, library_bytes)
+    if isinstance(call, Exchange):
+        return BoundExchange(call, addresses[call.x], addresses[call.y])
     assert isinstance(call, Launch)  # programs are written by now
     return _launched(call, addresses)
 

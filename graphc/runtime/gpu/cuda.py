@@ -16,7 +16,7 @@ import numpy as np
 from graphc.errors import ArenaError
 from graphc.ir.types import format_bytes
 from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
-from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundPlan, kernels_of
+from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundLaunch, BoundPlan, kernels_of
 from graphc.runtime.gpu.cubins import cubins
 from graphc.runtime.gpu.cublaslt import LtProduct, NoAlgorithm, load_cublaslt
 from graphc.runtime.gpu.device import Gpu, load_cupy
@@ -110,6 +110,7 @@ class CudaDevice:
         if isinstance(call, BoundPlan):
             call.library.run(call.plan, call.addresses, call.workspace, stream.ptr)
             return
+        assert isinstance(call, BoundLaunch), "plans of several ranks are refused on GPUs"
         function = self._functions[call.kernel.name]
         function((call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream=stream)
 

@@ -23,6 +23,7 @@ from graphc.ir.types import ROW_BYTES, DType
 from graphc.ops.fused_attention import TiledAttention
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.gpu.bind import (
+    BoundExchange,
     BoundGemm,
     BoundLaunch,
     BoundPlan,
@@ -157,6 +158,8 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
             yield _kind(node, "products"), _product_seconds(call, device)
         elif isinstance(call, BoundPlan):
             yield _kind(node, "convolutions"), _request_seconds(call.plan.request, node, device)
+        elif isinstance(call, BoundExchange):
+            return  # it runs beside the other nodes, over a link
     moving = moved_bytes(work, sizes) / (device.bytes_per_second * MEMORY_PART)
     kernels = [call for call in work.calls if not isinstance(call, BoundGemm | BoundPlan)]
     is_alone = len(kernels) == len(work.calls)  # else the flops are those of a library's calls

@@ -43,9 +43,7 @@ class MpiWire:
         own, byte = lengths[self.rank], self._mpi.BYTE
         counts, places = [own] * self.size, [own * rank for rank in range(self.size)]
         self._finish(
-            self._world.Ialltoallv(
-                [sent, lengths, starts, byte], [received, counts, places, byte]
-            )
+            self._world.Ialltoallv([sent, lengths, starts, byte], [received, counts, places, byte])
         )
 
     def gather(self, whole: Array, starts: Sequence[int], lengths: Sequence[int]) -> None:
@@ -63,7 +61,7 @@ class MpiWire:
         self._world.Abort(1)
 
     def _end_all_with_this_one(self) -> None:
-        """Let an error that ends this process end the others: at its end MPI would wait for them."""
+        """Let an error that ends this process end the others, for which MPI would wait."""
         told = sys.excepthook
 
         def tell_and_abort(*error: Any) -> None:

@@ -1,7 +1,7 @@
 """Collectives on a wire, with sums in the order of ranks.
 
-Element e of a sum over N ranks is ((x₀[e] + x₁[e]) + x₂[e]) + ... + x₍N₋₁₎[e], whoever adds, however
-many elements are summed at once, and wherever the ranks run. So the bits of a gradient depend on N
+Element e of a sum is ((x₀[e] + x₁[e]) + x₂[e]) + ... over the ranks, whoever adds, however many
+elements are summed at once, and wherever the ranks run. So the bits of a gradient depend on N
 alone: not on buckets, nor on whether states are sharded. Libraries' own reductions promise less:
 their order changes with the length of the message, and with an element's place in it.
 
@@ -17,6 +17,7 @@ arrives lies in a `Room`, one for all collectives of a program, since they run o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +62,7 @@ def all_reduce(wire: Wire, room: Room, y: Array) -> Call:
     sums = _summing(wire, room, flat, bounds, own)
     item = flat.itemsize
     starts = [item * bound for bound in bounds[:-1]]
-    lengths = [item * (b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+    lengths = [item * (b - a) for a, b in itertools.pairwise(bounds)]
     whole = _bytes_of(flat)
 
     def call() -> None:
@@ -110,12 +111,10 @@ def _summing(wire: Wire, room: Room, flat: Array, bounds: list[int], out: Array)
     that part."""
     item, sent = flat.itemsize, _bytes_of(flat)
     step = room.piece // item
-    longest = max(b - a for a, b in zip(bounds, bounds[1:], strict=False))
+    longest = max(b - a for a, b in itertools.pairwise(bounds))
     calls: list[Call] = []
     for first in range(0, longest, step):
-        counts = [
-            min(max(b - a - first, 0), step) for a, b in zip(bounds, bounds[1:], strict=False)
-        ]
+        counts = [min(max(b - a - first, 0), step) for a, b in itertools.pairwise(bounds)]
         starts = [item * (bound + first) for bound in bounds[:-1]]
         lengths = [item * count for count in counts]
         own = counts[wire.rank]

@@ -21,13 +21,18 @@ GOLDEN = 0x9E3779B9
 """What a rank's number is multiplied with, so that all bits of a seed change."""
 
 
+def ranks_of(plan: MemoryPlan) -> int:
+    """How many ranks a plan is for: as many as its collectives are between."""
+    return next((int(n.attributes.ranks) for n in plan.graph.nodes if n.op.sends), 1)
+
+
 def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:
     """The lane for a plan: the one given, or that of the processes which were started together.
 
     Raises `RanksError` where there are more or fewer ranks than the plan is for, and where not all
     have the same plan and seed.
     """
-    ranks = plan.settings.get("ranks", 1)
+    ranks = ranks_of(plan)
     if ranks == 1:
         return ALONE
     lane = lane or world_lane()
@@ -60,7 +65,9 @@ def of_rank(rank: int, state: State, given: Array) -> Array:
     """
     if rank == 0 or not hasattr(state.initial, "kind") or state.initial.kind != "seed":
         return given
-    return given ^ np.array([0, rank * GOLDEN & 0xFFFFFFFF], given.dtype)
+    mask = np.array([0, rank * GOLDEN & 0xFFFFFFFF], given.dtype)
+    own: Array = np.bitwise_xor(given, mask)
+    return own
 
 
 def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:

@@ -8,6 +8,7 @@ differentiable input, the least set of values that its gradient needs.
 from ops.samples import (
     attention,
     axis_maps,
+    collectives,
     elementwise,
     fused,
     interpolate,
@@ -46,10 +47,12 @@ SAMPLES = [
     *losses.SAMPLES,
     *order.SAMPLES,
     *updates.SAMPLES,
+    *collectives.SAMPLES,
 ]
 
 STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
     "adam_correction",
+    "arrival",
     "learning_rate",
     "with_change",
     "with_gradient",

@@ -1,0 +1,102 @@
+"""Processes under MPI: a run as a user starts it, and what happens when one of them dies."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+
+SECONDS = 60
+
+PHASES = {
+    "connecting": "die()",
+    "a step": "program = bound(); program.step(feeds()); die(); program.step(feeds())",
+    "a collective": "program = bound(); later(die, 0.05)\nwhile True: program.step(feeds())",
+    "saving": "program = bound(); later(die, 0.05)\nwhile True: program.save(sys.argv[1])",
+}
+
+SCRIPT = """
+import os, signal, sys, threading, time
+import numpy as np
+import graphc as g
+from graphc.runtime.ranks.world import find_world
+
+def die():
+    if find_world().rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def later(what, seconds):
+    threading.Timer(seconds, what).start()
+
+def bound():
+    x = g.input("x", (4, 8))
+    loss = g.mean(g.linear(x, 1000))
+    return g.compile(loss, optimizer=g.optim.SGD(), ranks=find_world().size, threads=1)
+
+def feeds():
+    return {"x": np.ones((4, 8), np.float32)}
+
+"""
+
+
+def run(ranks, *arguments):
+    """What so many processes of a command of Python come to."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MPI"))}
+    return subprocess.run(
+        [MPIEXEC, "-n", str(ranks), sys.executable, *arguments],
+        capture_output=True, text=True, timeout=SECONDS, env=environment, check=False,
+    )  # fmt: skip
+
+
+def digits(ranks, batch, *more):
+    found = run(
+        ranks, "-m", "graphc", "train", "digits", f"batch={batch}", "layers=2", "hidden=32",
+        "--epochs", "2", "--threads", "1", "--json", *more,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
+
+
+def test_two_processes_train_as_one_does_and_go_on_from_one_file(tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    alone, both = digits(1, 32), digits(2, 16, "--save", path)
+    for one, two in zip(alone["epochs"], both["epochs"], strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+    assert both["epochs"] == digits(2, 16)["epochs"]
+    more = run(
+        1, "-m", "graphc", "train", "digits", "batch=32", "layers=2", "hidden=32", "--epochs", "3",
+        "--threads", "1", "--resume", path,
+    )  # fmt: skip
+    assert more.returncode == 0, more.stderr
+    assert "epoch   3" in more.stdout
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_process_that_is_killed_ends_the_others_and_tears_no_file(phase, tmp_path):
+    path = tmp_path / "states.safetensors"
+    found = run(2, "-c", SCRIPT + PHASES[phase], str(path))
+    assert found.returncode != 0
+    if path.exists():
+        check = "import sys, safetensors.numpy as s; s.load_file(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", check, str(path)], check=True, timeout=SECONDS)
+
+
+def test_an_error_of_one_process_ends_the_others():
+    failing = "\nprogram = bound()\nif find_world().rank == 1: raise ValueError('this one')"
+    found = run(2, "-c", SCRIPT + failing + "\nprogram.step(feeds())")
+    assert found.returncode != 0
+    assert "ValueError: this one" in found.stderr
+
+
+@pytest.mark.slow
+def test_four_processes_train_as_one_does():
+    alone, four = digits(1, 32), digits(4, 8)
+    for one, other in zip(alone["epochs"], four["epochs"], strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)

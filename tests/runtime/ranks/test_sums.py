@@ -1,0 +1,161 @@
+"""Collectives of several ranks, which are threads here, against sums that NumPy makes in order."""
+
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import graphc as g
+from graphc.errors import RanksError
+from graphc.runtime.program import Program
+from graphc.runtime.ranks import sums
+from graphc.runtime.ranks.lane import Lane
+from graphc.runtime.ranks.threads import on_ranks
+from graphc.runtime.ranks.wire import Alone
+
+DTYPES = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+
+
+def drawn(ranks, count, dtype):
+    return np.random.default_rng(count).normal(size=(ranks, count)).astype(DTYPES[dtype])
+
+
+def in_order(values):
+    """((x0 + x1) + x2) + ..., 16-bit numbers in float32."""
+    wide = values.astype(np.float32) if values.itemsize == 2 else values
+    total = wide[0].copy()
+    for each in wide[1:]:
+        total = total + each
+    return total.astype(values.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 4, 30, 200_010])
+def test_all_have_the_sum_in_the_order_of_ranks(ranks, count, dtype):
+    values = drawn(ranks, count, dtype)
+
+    def work(wire):
+        y = values[wire.rank].copy()
+        sums.all_reduce(wire, sums.Room(ranks), y)()
+        return y
+
+    for found in on_ranks(ranks, work):
+        assert found.tobytes() == in_order(values).tobytes()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_parts_are_scattered_and_gathered(ranks):
+    values = drawn(ranks, 60_000 * ranks, "float32")
+
+    def work(wire):
+        part = np.empty(60_000, np.float32)
+        sums.reduce_scatter(wire, sums.Room(ranks), values[wire.rank], part)()
+        whole = np.empty(60_000 * ranks, np.float32)
+        sums.all_gather(wire, part, whole)()
+        root = values[wire.rank].copy()
+        sums.broadcast(wire, root, ranks - 1)()
+        return whole, root
+
+    for whole, root in on_ranks(ranks, work):
+        assert whole.tobytes() == in_order(values).tobytes()
+        assert root.tobytes() == values[-1].tobytes()
+
+
+def test_the_room_is_as_large_as_it_is_said_to_be():
+    for ranks in (1, 2, 64, 1000):
+        assert sums.Room(ranks).bytes == sums.room_bytes(ranks)
+
+
+def test_a_graph_of_collectives_computes_what_numpy_does():
+    ranks = 3
+    x = g.input("x", (6, 5), "float64")
+    outputs = {
+        "sum": g.all_reduce(x, ranks),
+        "part": g.reduce_scatter(x, ranks),
+        "all": g.all_gather(x * 2.0, ranks),
+        "root": g.broadcast(x, ranks, root=2),
+        "x": x + 0.0,
+    }
+    values = np.random.default_rng(0).normal(size=(ranks, 6, 5))
+    for allocate in ("none", "packed"):
+        plan = g.plan(outputs=outputs, allocate=allocate)
+
+        def work(wire, plan=plan):
+            return Program(plan, poison=True, lane=Lane(wire)).step(x=values[wire.rank])
+
+        for rank, found in enumerate(on_ranks(ranks, work)):
+            total = (values[0] + values[1]) + values[2]
+            np.testing.assert_array_equal(found["sum"], total)
+            np.testing.assert_array_equal(found["part"], total[2 * rank : 2 * rank + 2])
+            np.testing.assert_array_equal(found["all"], (2 * values).reshape(18, 5))
+            np.testing.assert_array_equal(found["root"], values[2])
+            np.testing.assert_array_equal(found["x"], values[rank])
+
+
+def test_gradients_are_those_of_the_sum_of_losses():
+    """By finite differences of one rank's operand."""
+    ranks, step = 2, 1e-6
+    x = g.input("x", (4,), "float64")
+    weights = g.constant(np.array([1.0, -2.0, 0.5, 3.0]))
+    y = g.all_gather(g.sin(g.reduce_scatter(g.all_reduce(x * x, ranks) * x, ranks)), ranks)
+    loss = g.sum(y * weights)
+    plan = g.plan(outputs={"loss": loss, "dx": g.gradient(loss, [x])[0]})
+    values = np.random.default_rng(1).normal(size=(ranks, 4))
+
+    def losses(given):
+        found = on_ranks(
+            ranks, lambda wire: Program(plan, lane=Lane(wire)).step(x=given[wire.rank])
+        )
+        return sum(float(each["loss"]) for each in found), found
+
+    _, found = losses(values)
+    for rank in range(ranks):
+        for place in range(4):
+            moved = np.zeros_like(values)
+            moved[rank, place] = step
+            slope = (losses(values + moved)[0] - losses(values - moved)[0]) / (2 * step)
+            assert found[rank]["dx"][place] == pytest.approx(slope, rel=1e-6, abs=1e-7)
+
+
+class Silent(Alone):
+    """A wire whose other rank never answers."""
+
+    size = 2
+
+    def __init__(self):
+        self.never = threading.Event()
+
+    def exchange(self, sent, starts, lengths, received):
+        self.never.wait()
+
+
+def test_a_rank_whose_others_are_gone_says_so_within_the_limit():
+    plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
+    program = Program(plan, lane=Lane(Silent(), time_limit=0.1))
+    for _ in range(2):
+        with pytest.raises(RanksError, match=r"rank 0 of 2 waited 0\.1 s for the others in all_r"):
+            program.step(x=np.zeros(4, np.float32))
+
+
+def test_what_breaks_an_exchange_is_told():
+    plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
+
+    def work(wire):
+        program = Program(plan, lane=Lane(wire))
+        if wire.rank == 1:
+            wire.abort()
+            return
+        with pytest.raises(RanksError, match="rank 0 of 2 lost the others in all_reduce: a rank"):
+            program.step(x=np.zeros(4, np.float32))
+
+    on_ranks(2, work)
+
+
+def test_a_program_has_as_many_ranks_as_its_plan():
+    plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
+    with pytest.raises(
+        RanksError, match="the plan is for 2 ranks, and this is rank 0 of 1; start 2"
+    ):
+        Program(plan)
