@@ -1,9 +1,9 @@
 """How long a step of a plan takes on a GPU by a model, call by call; no GPU is needed.
 
 Each call of a step takes the longer of computing and moving, at parts of the device's peaks that
-good kernels reach, and costs a launch inside a CUDA graph. Left out are exchanges between ranks, caches, blocks that do not
-fill the device, and how good the kernels are that graphc itself writes. So the figures say where
-time goes and what a change would save, not how long a step takes.
+good kernels reach, and costs a launch inside a CUDA graph. Left out are exchanges between ranks,
+caches, blocks that do not fill the device, and how good the kernels are that graphc itself writes.
+So the figures say where time goes and what a change would save, not how long a step takes.
 """
 
 from __future__ import annotations
