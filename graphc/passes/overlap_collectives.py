@@ -94,6 +94,7 @@ class _Walk:
     ) -> None:
         self.graph, self.seconds, self.exchanging = graph, seconds, exchanging
         self.early, self.late = _fill_only(graph), _may_wait(graph)
+        self.placed: set[Node] = set()
         self.now = self.link_free = 0.0
         self.there: dict[Value, float] = {}
         """When a value that depends on an exchange is there."""
@@ -107,8 +108,8 @@ class _Walk:
     def order(self) -> Iterator[Node]:
         """All nodes, in the order to run them in."""
         for step, node in enumerate(self.graph.nodes):
-            if node in self.early and self.missing[node] < 0:
-                continue  # placed already
+            if node in self.placed:
+                continue
             until = self._until(node)
             if node in self.late or (until > self.now and node.op.has_effect):
                 self._put_off(step, node, until)
@@ -134,12 +135,13 @@ class _Walk:
 
     def _due(self, now: float) -> Iterator[Node]:
         while self.waiting and self.waiting[0][0] <= now:
-            yield from self._place(self.graph.nodes[heapq.heappop(self.waiting)[1]])
+            node = self.graph.nodes[heapq.heappop(self.waiting)[1]]
+            if node not in self.placed:
+                yield from self._place(node)
 
     def _place(self, node: Node) -> Iterator[Node]:
         yield node
-        if node in self.missing:
-            self.missing[node] = -1
+        self.placed.add(node)
         if isinstance(node.op, Collective):
             self.link_free = max(self.now, self.link_free) + self.exchanging(node)
             self.there[node.output] = self.link_free
@@ -150,5 +152,5 @@ class _Walk:
     def _filled(self, users: Collection[Node]) -> Iterator[Node]:
         for user in sorted(users & self.missing.keys(), key=self.graph.position.__getitem__):
             self.missing[user] -= 1
-            if self.missing[user] == 0:
+            if not self.missing[user] and user not in self.placed:
                 yield from self._place(user)

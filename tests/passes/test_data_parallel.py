@@ -164,6 +164,20 @@ def test_exchanges_run_beside_the_backward_pass():
         assert all(nodes[k].op.sends or nodes[k].op.views for k in range(last + 1, i))
 
 
+def test_exchanges_of_a_network_may_depend_on_each_other():
+    x = g.input("x", (4, 8), "float64")
+    with g.scope("first"):
+        h = g.linear(x, 6)
+    y = g.linear(g.all_gather(g.reduce_scatter(h, 2), 2), 6)
+    outputs = {"norm": g.sqrt(g.all_reduce(g.sum(g.all_reduce(y, 2) * y), 2))}
+    loss = g.mean(g.all_reduce(g.tanh(y), 2))
+    options = {"outputs": outputs, "optimizer": g.optim.SGD(0.1), "ranks": 2}
+    plans = [g.plan(loss, **options, **more) for more in ({}, {"reorder": False})]
+    feeds, _ = drawn(plans[0].graph, 2, 0)
+    first, other = (trained(plan, feeds, 2) for plan in plans)
+    assert first[0][0] == first[1][0] == other[0][0]
+
+
 def test_a_budget_holds_for_a_rank():
     build = lambda: preact_resnet(20, batch=8)  # noqa: E731
     plain = g.plan(build(), optimizer=g.optim.SGD(), ranks=2)
