@@ -138,6 +138,8 @@ class Op:
     """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
     sends: ClassVar[bool] = False
     """Whether the op is a collective: what it reads goes to other ranks."""
+    awaits: ClassVar[bool] = False
+    """Whether the op waits until a collective whose output it reads is done."""
     multiplies: ClassVar[bool] = False
     """Whether the op is a product of matrices, whose rows are padded where a target prefers it."""
 

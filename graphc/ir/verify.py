@@ -19,7 +19,8 @@ def verify(graph: Graph) -> None:
     - names of inputs and of states are unique;
     - its values have less than 2**60 bytes together;
     - a state is updated at most once, and no node reads its old content after that;
-    - what an op must overwrite is a state, and no constant.
+    - what an op must overwrite is a state, and no constant;
+    - what a collective is still working on is read by nothing but what waits for it.
     """
     check_names(graph)
     total = sum(value.type.bytes for value in graph.values)
@@ -40,6 +41,13 @@ def verify(graph: Graph) -> None:
                     node,
                     f"{node.label} reads {graph.names[value]} after {updated[value].label} "
                     "replaced it; an update runs after the last reader of its state",
+                )
+            if value.node is not None and value.node.op.sends and not node.op.awaits:
+                _fail(
+                    graph,
+                    node,
+                    f"{node.label} reads {graph.names[value]} while {value.node.label} is under "
+                    "way; read what an arrival makes of it",
                 )
         inferred = node.op.infer_types(node.attributes, tuple(v.type for v in node.inputs))
         if inferred != node.output_types:

@@ -146,12 +146,16 @@ class Broadcast(Collective):
 
 
 class Arrival(Op):
-    """y = x, when the collective that computes x is done; what that `reads` stays until then."""
+    """y = x, when the collective that computes x is done; what that `reads` stays until then.
+
+    There is nothing to wait for where no collective computes x.
+    """
 
     name, inputs = "arrival", ("x", "*reads")
     may_overwrite = {"y": ("x",)}
     needs_contiguous = ("x",)
     native_16_bit = True
+    awaits = True
 
     def infer(self, attributes: Any, x: TensorType, *reads: TensorType) -> TensorType:
         return x
@@ -167,7 +171,9 @@ class Arrival(Op):
         return Cost(0, 0, 0)
 
     def kernel(self, record: Recorder, node: Node, x: Array, *reads: Array, y: Array) -> None:
-        record(record.lane.ends(node.inputs[0].producer))
+        begun = node.inputs[0].node
+        if begun is not None and begun.op.sends:
+            record(record.lane.ends(begun))
         if x.ctypes.data != y.ctypes.data:
             record(np.copyto, y, x)
 

@@ -95,6 +95,7 @@ class Lane:
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="graphc ranks", daemon=True)
             self._thread.start()
+        ticket.is_open = True
         self._waiting.put((work, ticket))
 
     def _loop(self) -> None:
@@ -109,7 +110,7 @@ class Lane:
 
     def _wait(self, ticket: _Ticket) -> Any:
         wire = self.wire
-        if wire.size == 1:
+        if wire.size == 1 or not ticket.is_open:
             return None
         if self._broken:
             raise RanksError(self._broken)
@@ -128,14 +129,16 @@ class Lane:
                 "Start all again from the last checkpoint"
             )
             raise RanksError(self._broken) from error
+        ticket.is_open = False
         return result
 
 
 class _Ticket:
-    """A collective that was begun: what it is called, and how it ended."""
+    """A collective: what it is called, and how it ended. `is_open` from its beginning until
+    somebody has waited for it; others behind that one need not."""
 
     def __init__(self, what: str) -> None:
-        self.what = what
+        self.what, self.is_open = what, False
         self.results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import RanksError
+from graphc.errors import GraphError, RanksError
+from graphc.ir import builder
+from graphc.ops.collective import AllReduce, Arrival, RanksAttributes
 from graphc.runtime.program import Program
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.lane import Lane
@@ -159,3 +161,24 @@ def test_a_program_has_as_many_ranks_as_its_plan():
         RanksError, match="the plan is for 2 ranks, and this is rank 0 of 1; start 2"
     ):
         Program(plan)
+
+
+def test_what_is_under_way_is_read_by_an_arrival_alone():
+    text = g.format_graph(g.plan(outputs={"y": g.all_reduce(g.input("x", (4,)), 2)}).graph)
+    assert "arrival" in text
+    with pytest.raises(GraphError, match=r"relu reads .* while all_reduce is under way; read what"):
+        g.parse_graph(text.replace("arrival", "relu"))
+
+
+def test_a_collective_may_be_awaited_twice():
+    x = g.input("x", (4,))
+    begun = builder.apply(AllReduce, x, attributes=RanksAttributes(2)).output
+    plan = g.plan(outputs=[builder.apply(Arrival, begun).output + i for i in range(2)])
+
+    def work(wire):
+        program = Program(plan, lane=Lane(wire))
+        return [program.step(x=np.full(4, k, np.float32)) for k in range(2)]
+
+    for steps in on_ranks(2, work):
+        for k, found in enumerate(steps):
+            assert [*found["output0"], *found["output1"]] == [2 * k] * 4 + [2 * k + 1] * 4
