@@ -1,8 +1,8 @@
-"""The base class of every op, the registry, and the checks made when an op class is created.
+"""The base class of every op, and the registry.
 
 An op is one class in one place: names, attributes, type inference, buffer relations, cost,
-symbolic gradient and kernel. The methods below are looked up by name when the class is created,
-because their parameters are part of the declaration:
+symbolic gradient and kernel. The methods below are looked up by name when the class is created
+(`graphc.ir.op_class`), because their parameters are part of the declaration:
 
 ``infer(self, attributes, *input types) -> output type(s)``
     Shapes and dtypes; raises `ShapeError` or `DTypeError` with the rule that is broken.
@@ -19,15 +19,15 @@ because their parameters are part of the declaration:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from graphc.errors import GraphError, OptionError
+from graphc.errors import OptionError
 from graphc.ir.device import Device
+from graphc.ir.op_class import GradientRule, check_class, check_cures, gradient_rules
 from graphc.ir.types import MOST_AXES, Layout, TensorType, float32, outer_axes
 
 if TYPE_CHECKING:
@@ -76,14 +76,6 @@ class Recorder(Protocol):
         ...
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GradientRule:
-    """The method that differentiates by one input, and the names of the values that it reads."""
-
-    method: Callable[..., Any]
-    reads: tuple[str, ...]
 
 
 ANY_AXES = MOST_AXES
@@ -159,9 +151,9 @@ class Op:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "name" in cls.__dict__:
-            _check(cls)
-            cls.gradients = _gradient_rules(cls)
-            _check_cures(cls)
+            check_class(cls, Op, REGISTRY)
+            cls.gradients = gradient_rules(cls)
+            check_cures(cls)
             REGISTRY[cls.name] = cls()
 
     @property
@@ -318,100 +310,6 @@ def find_op(name: str) -> Op:
     if name not in REGISTRY:
         raise OptionError(f"unknown op {name!r}; `graphc ops` lists the {len(REGISTRY)} known ones")
     return REGISTRY[name]
-
-
-def _fail(cls: type[Op], rule: str) -> None:
-    raise GraphError(f"op {cls.name!r} ({cls.__qualname__}): {rule}")
-
-
-def _check(cls: type[Op]) -> None:
-    """Raise `GraphError`, with the rule that is broken, for an op class that is not sound."""
-    if cls.name in REGISTRY:
-        _fail(cls, f"its name is taken by {type(REGISTRY[cls.name]).__qualname__}")
-    if not is_dataclass(cls.attributes) or not cls.attributes.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        _fail(cls, "`attributes` must be a frozen dataclass")
-    if not hasattr(cls, "infer"):
-        _fail(cls, "it has no `infer`")
-    names = [name.lstrip("*") for name in cls.inputs + cls.outputs]
-    if len(set(names)) != len(names):
-        _fail(cls, f"inputs and outputs must have different names, got {names}")
-    inputs = {name.lstrip("*") for name in cls.inputs}
-    outputs = {name.lstrip("*") for name in cls.outputs}
-    for relation in ("views", "gathers"):
-        if (source := getattr(cls, relation)) is not None and source not in inputs:
-            _fail(cls, f"`{relation}` names {source!r}, which is no input")
-    for relation, oracle in (("views", "numpy_views"), ("gathers", "numpy_parts")):
-        if getattr(cls, relation) is not None and getattr(cls, oracle) is getattr(Op, oracle):
-            _fail(cls, f"it has `{relation}` and no `{oracle}`, with which plans are checked")
-    if unknown := set(cls.strided_axes) - {*inputs, *outputs}:
-        _fail(cls, f"`strided_axes` names {sorted(unknown)}: no inputs or outputs")
-    relations = [(o, i) for o, taken in cls.may_overwrite.items() for i in taken]
-    for output, source in relations + list(cls.must_overwrite.items()):
-        if output not in outputs or source not in inputs:
-            _fail(cls, f"a buffer relation names {output!r} over {source!r}: not output over input")
-    for output, sources in cls.independent.items():
-        if output not in outputs or not inputs.issuperset(sources):
-            _fail(cls, f"`independent` says {output!r} of {sources}: not an output of inputs")
-    single = {cls.views, *cls.must_overwrite, *cls.must_overwrite.values()}
-    if several := sorted(f"*{name}" for name in single if f"*{name}" in cls.inputs + cls.outputs):
-        _fail(cls, f"{several} cannot be viewed or replaced: that takes one value, not any number")
-    _check_kernel(cls)
-
-
-def _check_cures(cls: type[Op]) -> None:
-    """Raise `GraphError` unless cures are for inputs that have no gradient."""
-    without = {name.lstrip("*") for name in cls.inputs} - set(cls.gradients)
-    if wrong := sorted(set(cls.instead_of_gradient) - without):
-        _fail(cls, f"`instead_of_gradient` names {wrong}: no inputs without a gradient rule")
-
-
-def _check_kernel(cls: type[Op]) -> None:
-    """Raise `GraphError` unless an op has a kernel whose parameters are its inputs and outputs."""
-    kernel = getattr(cls, "kernel", None)
-    if kernel is None:
-        if cls.views is None:
-            _fail(cls, "it has no `kernel`, which only an op that is always a view may lack")
-        return
-    parameters = list(inspect.signature(kernel).parameters.values())[3:]
-    kinds = {parameter.kind for parameter in parameters}
-    if inspect.Parameter.VAR_KEYWORD in kinds:
-        return  # a family's kernel, made from the expression
-    given = [("*" if p.kind is p.VAR_POSITIONAL else "") + p.name for p in parameters]
-    expected = list(cls.inputs) + [name.lstrip("*") for name in cls.outputs]
-    if given != expected:
-        _fail(cls, f"`kernel` takes {given} after `record, node`; declared are {expected}")
-
-
-def _gradient_rules(cls: type[Op]) -> dict[str, GradientRule]:
-    """Input → its gradient rule, from the methods of an op class named ``gradient...``."""
-    inputs = [name.lstrip("*") for name in cls.inputs]
-    outputs = [name.lstrip("*") for name in cls.outputs]
-    known = {*inputs, *outputs, *(f"d{output}" for output in outputs)}
-    rules = {}
-    for attribute in dir(cls):
-        if attribute == "gradient":
-            if len(inputs) != 1:
-                _fail(
-                    cls, "`gradient` is for ops with one input; write one `gradient_<input>` each"
-                )
-            target = inputs[0]
-        elif attribute.startswith("gradient_"):
-            target = attribute.removeprefix("gradient_")
-            if target not in inputs:
-                _fail(cls, f"`{attribute}` is for no input; inputs are {inputs}")
-        else:
-            continue
-        method = getattr(cls, attribute)
-        reads = tuple(list(inspect.signature(method).parameters)[2:])
-        for name in reads:
-            if name not in known:
-                _fail(
-                    cls,
-                    f"`{attribute}` reads {name!r}, which is not an input {inputs}, "
-                    f"an output {outputs} or the gradient of an output",
-                )
-        rules[target] = GradientRule(method, reads)
-    return rules
 
 
 def attribute_items(attributes: Any) -> tuple[tuple[str, Any], ...]:
