@@ -65,6 +65,13 @@ def verify(graph: Graph) -> None:
     for name, value in graph.outputs.items():
         if value not in known:
             raise GraphError(f"output {name!r} is {value!r}, which no node of the graph computes")
+        if value.node is not None and value.node.op.sends:
+            _fail(
+                graph,
+                value.node,
+                f"output {name!r} is what {value.node.label} has under way; give out what an "
+                "arrival makes of it",
+            )
 
 
 def _fail(graph: Graph, node: Node, message: str) -> NoReturn:

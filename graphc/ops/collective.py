@@ -23,7 +23,7 @@ from graphc.errors import DTypeError, OptionError, ShapeError, whole_number
 from graphc.ir.attributes import Whole
 from graphc.ir.builder import apply, as_value
 from graphc.ir.graph import Node, Value
-from graphc.ir.op import Array, Cost, Op, Recorder
+from graphc.ir.op import Array, Op, Recorder
 from graphc.ir.types import TensorType
 
 MOST_RANKS = 2**16
@@ -166,10 +166,6 @@ class Arrival(Op):
     def gradient_reads(self, node: Node) -> tuple[None, ...]:
         return (None,) * (len(node.inputs) - 1)
 
-    def cost(self, node: Node) -> Cost:
-        """Nothing where the result stays in its place, as it does in a plan that overwrites."""
-        return Cost(0, 0, 0)
-
     def kernel(self, record: Recorder, node: Node, x: Array, *reads: Array, y: Array) -> None:
         begun = node.inputs[0].node
         if begun is not None and begun.op.sends:
@@ -183,9 +179,7 @@ def all_reduce(x: Value, ranks: int) -> Value:
 
     Raises `DTypeError` for what is no float.
     """
-    attributes = RanksAttributes(whole_number("all_reduce: ranks", ranks, most=MOST_RANKS))
-    started = apply(AllReduce, as_value("all_reduce", x), attributes=attributes).output
-    return apply(Arrival, started).output
+    return _exchange(AllReduce, x, RanksAttributes(_count(AllReduce, ranks)))
 
 
 def reduce_scatter(x: Value, ranks: int) -> Value:
@@ -193,21 +187,27 @@ def reduce_scatter(x: Value, ranks: int) -> Value:
 
     Raises `ShapeError` where n is no multiple of `ranks`, and `DTypeError` for what is no float.
     """
-    attributes = RanksAttributes(whole_number("reduce_scatter: ranks", ranks, most=MOST_RANKS))
-    x = as_value("reduce_scatter", x)
-    return apply(Arrival, apply(ReduceScatter, x, attributes=attributes).output, x).output
+    return _exchange(ReduceScatter, x, RanksAttributes(_count(ReduceScatter, ranks)))
 
 
 def all_gather(x: Value, ranks: int) -> Value:
     """x (n, ...) of any dtype of all ranks behind each other, (ranks · n, ...)."""
-    attributes = RanksAttributes(whole_number("all_gather: ranks", ranks, most=MOST_RANKS))
-    x = as_value("all_gather", x)
-    return apply(Arrival, apply(AllGather, x, attributes=attributes).output, x).output
+    return _exchange(AllGather, x, RanksAttributes(_count(AllGather, ranks)))
 
 
 def broadcast(x: Value, ranks: int, root: int = 0) -> Value:
     """x of rank `root`, of any shape and dtype, which all get. It has no gradient."""
-    count = whole_number("broadcast: ranks", ranks, most=MOST_RANKS)
+    count = _count(Broadcast, ranks)
     attributes = RootAttributes(count, whole_number("broadcast: root", root, least=0))
-    started = apply(Broadcast, as_value("broadcast", x), attributes=attributes).output
-    return apply(Arrival, started).output
+    return _exchange(Broadcast, x, attributes)
+
+
+def _count(op: type[Collective], ranks: int) -> int:
+    return whole_number(f"{op.name}: ranks", ranks, most=MOST_RANKS)
+
+
+def _exchange(op: type[Collective], x: Value, attributes: Any) -> Value:
+    """A collective from its beginning to its end; what it does not overwrite stays until then."""
+    x = as_value(op.name, x)
+    held = () if op.may_overwrite else (x,)
+    return apply(Arrival, apply(op, x, attributes=attributes).output, *held).output

@@ -17,7 +17,8 @@ from graphc.plans.memory_plan import MemoryPlan, Recomputation
 
 
 def seconds(node: Node, device: Device, tf32: bool = False) -> float:
-    """The seconds of a node by the roofline, the longer of computing and moving; 0 for a view.
+    """The seconds of a node by the roofline, the longer of computing and moving; 0 for a view and
+    for the end of a collective.
 
     Sums of products run at the rate of tensor cores where those take the operands; `tf32` says
     whether they take float32."""
@@ -26,6 +27,8 @@ def seconds(node: Node, device: Device, tf32: bool = False) -> float:
         in_one_piece = Layout(0, contiguous_strides(viewed.type))
         if node.op.view(node, in_one_piece) is not None:
             return 0.0
+    if node.op.awaits:  # the result stays in its place in a plan that overwrites
+        return 0.0
     if node.op.sent_bytes(node):
         return exchange_seconds(node, links_of(device).slowest(node.attributes.ranks))
     cost = node.op.cost(node)

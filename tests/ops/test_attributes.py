@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from codegen.updates import UPDATES
 from ops.refused import ANY_TRUTH, FAR, HUGE, INF, NAN, NOT_FINITE, REFUSED
-from ops.samples import SAMPLES, Sample
+from ops.samples import SAMPLES
 from ops.test_every_op import build, find_node
 
 import graphc as g
@@ -19,21 +19,18 @@ from graphc.errors import GraphcError, OptionError, ShapeError, TextError
 from graphc.ir import builder
 from graphc.ir.attributes import Between, Whole, checked_attributes
 from graphc.ir.device import find_device
-from graphc.ir.graph import Graph
 from graphc.ir.op import REGISTRY, attribute_items
 from graphc.ir.parse import attribute_types
 from graphc.ir.types import TensorType, as_dtype, float32, float64, int64, uint8
 from graphc.ir.verify import verify
-
-ARRIVAL = Sample("arrival", lambda x: g.all_reduce(x, 1), ((3, 4),), lambda x: x)
-"""The half of every collective that has no function of its own."""
+from graphc.ops.collective import Arrival
 
 
 @cache
 def nodes():
     """Op → a node of it, by the first of its samples."""
     found = {}
-    for sample in (*SAMPLES, *UPDATES, ARRIVAL):
+    for sample in (*SAMPLES, *UPDATES):
         if sample.op not in found:
             found[sample.op] = find_node(sample, build(sample)[2])
     return found
@@ -134,7 +131,10 @@ def test_what_is_no_optimizer_is_refused_where_it_is_given():
 
 
 def alone(name, **changes):
-    """A graph of one node, on states where it overwrites them and inputs elsewhere."""
+    """A graph of one node, on states where it overwrites them and inputs elsewhere.
+
+    Where the node is a collective, what waits for it is there, too.
+    """
     model = nodes()[name]
     replaced = set(model.op.must_overwrite.values())
     operands = [
@@ -146,7 +146,9 @@ def alone(name, **changes):
     attributes = replace(model.attributes, **changes) if changes else model.attributes
     node = builder.create(model.op, operands, attributes, builder.Context())
     outputs = {f"y{v.index}": v for v in node.outputs if v not in node.replaced}
-    graph = Graph((node,), outputs or {"y": node.outputs[0]})
+    if node.op.sends:  # and the end of what it begins
+        outputs = {"y": builder.apply(Arrival, node.output).output}
+    graph = builder.trace(outputs or {"y": node.outputs[0]})
     verify(graph)
     return graph
 

@@ -38,20 +38,19 @@ class Room:
     """Where what arrives from other ranks lies until it is summed: bytes beside the arena."""
 
     def __init__(self, ranks: int) -> None:
-        self.piece = max(LEAST_BYTES, PIECE_BYTES // ranks)
-        """Bytes of a rank's piece, a multiple of every element's size."""
+        self.piece = _piece_bytes(ranks)
         self.arrived = np.empty(ranks * self.piece, np.uint8)
         self.wide = np.empty((2, self.piece // 2), np.float32)
 
-    @property
-    def bytes(self) -> int:
-        return self.arrived.nbytes + self.wide.nbytes
+
+def _piece_bytes(ranks: int) -> int:
+    """Bytes of a rank's piece, a multiple of every element's size."""
+    return max(LEAST_BYTES, PIECE_BYTES // ranks)
 
 
 def room_bytes(ranks: int) -> int:
     """The bytes of the room of a program with so many ranks."""
-    piece = max(LEAST_BYTES, PIECE_BYTES // ranks)
-    return ranks * piece + 4 * piece
+    return (ranks + 4) * _piece_bytes(ranks)
 
 
 def all_reduce(wire: Wire, room: Room, y: Array) -> Call:

@@ -52,7 +52,6 @@ SAMPLES = [
 
 STATE_OPS = {name for name, op in REGISTRY.items() if op.has_effect} | {
     "adam_correction",
-    "arrival",
     "learning_rate",
     "with_change",
     "with_gradient",

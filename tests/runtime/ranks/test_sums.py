@@ -1,5 +1,6 @@
 """Collectives of several ranks, which are threads here, against sums that NumPy makes in order."""
 
+import re
 import threading
 
 import ml_dtypes
@@ -67,7 +68,8 @@ def test_parts_are_scattered_and_gathered(ranks):
 
 def test_the_room_is_as_large_as_it_is_said_to_be():
     for ranks in (1, 2, 64, 1000):
-        assert sums.Room(ranks).bytes == sums.room_bytes(ranks)
+        room = sums.Room(ranks)
+        assert room.arrived.nbytes + room.wide.nbytes == sums.room_bytes(ranks)
 
 
 def test_a_graph_of_collectives_computes_what_numpy_does():
@@ -143,9 +145,11 @@ def test_a_rank_whose_others_are_gone_says_so_within_the_limit():
 
 def test_what_breaks_an_exchange_is_told():
     plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
+    both_compared = threading.Barrier(2)
 
     def work(wire):
         program = Program(plan, lane=Lane(wire))
+        both_compared.wait()
         if wire.rank == 1:
             wire.abort()
             return
@@ -168,6 +172,11 @@ def test_what_is_under_way_is_read_by_an_arrival_alone():
     assert "arrival" in text
     with pytest.raises(GraphError, match=r"relu reads .* while all_reduce is under way; read what"):
         g.parse_graph(text.replace("arrival", "relu"))
+    begun = re.search(r"(%\S+)\b[^\n]* all_reduce", text)[1]
+    line = re.search(r"[^\n]*arrival[^\n]*\n", text)[0]
+    arrived = re.search(r"%\w+", line)[0]
+    with pytest.raises(GraphError, match="output 'y' is what all_reduce has under way; give out"):
+        g.parse_graph(text.replace(line, "").replace(arrived, begun))
 
 
 def test_a_collective_may_be_awaited_twice():
