@@ -21,7 +21,7 @@ from graphc.errors import GraphcError, GraphError, OptionError
 from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.links import links_of
+from graphc.ir.links import Link, links_of
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.ops.shape import copy
@@ -256,7 +256,7 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     assert options.optimizer is not None, "the step is for training"
     has_loss_scale = options.precision == "fp16"
-    parallel = DataParallel(options.ranks, links_of(options.planned_for).slowest(options.ranks))
+    parallel = DataParallel(options.ranks, _link(options))
     return training_graph(
         graph,
         options.optimizer,
@@ -265,6 +265,10 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
         has_loss_scale,
         parallel,
     )
+
+
+def _link(options: PlanningOptions) -> Link:
+    return links_of(options.planned_for).slowest(options.ranks)
 
 
 def _recomputes(compilation: Compilation) -> bool:
@@ -300,21 +304,26 @@ def _recomputed(graph: Graph, compilation: Compilation) -> Graph:
     return graph
 
 
+def _goal_of_repeats(compilation: Compilation) -> Goal | None:
+    """What the steps behind a search for what to recompute must keep to; None without a search."""
+    return (compilation.options.goal or Goal()) if compilation.certificate else None
+
+
 def _in_order(graph: Graph, compilation: Compilation) -> Graph:
     return compilation.keep(reordered(compilation.allocation(graph)))
 
 
 def _with_updates_together(graph: Graph, compilation: Compilation) -> Graph:
-    goal = (compilation.options.goal or Goal()) if compilation.certificate else None
+    goal = _goal_of_repeats(compilation)
     return compilation.keep(updates_together(compilation.allocation(graph), goal))
 
 
 def _with_exchanges_beside(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
-    goal = (options.goal or Goal()) if compilation.certificate else None
-    link = links_of(options.planned_for).slowest(options.ranks)
-    allocation = compilation.allocation(graph)
-    return compilation.keep(overlap_collectives(allocation, options.cost_model, link, goal))
+    allocation, goal = compilation.allocation(graph), _goal_of_repeats(compilation)
+    return compilation.keep(
+        overlap_collectives(allocation, options.cost_model, _link(options), goal)
+    )
 
 
 def _allocated(graph: Graph, compilation: Compilation) -> MemoryPlan:

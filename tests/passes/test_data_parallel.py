@@ -126,7 +126,7 @@ def test_no_plan_and_no_bucket_changes_a_bit(monkeypatch):
         plans.append(g.plan(build(), optimizer=g.optim.SGD(0.01), ranks=2))
     monkeypatch.undo()
     counts = {sum(isinstance(n.op, Collective) for n in plan.graph.nodes) for plan in plans}
-    assert len(counts) > 2  # other buckets, and copies of none
+    assert len(counts) > 2  # many buckets, few, and one
     feeds, _ = drawn(plans[0].graph, 2, 0)
     found = [trained(plan, feeds, 2)[0] for plan in plans]
     for losses, states in found[1:]:

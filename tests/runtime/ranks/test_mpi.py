@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 SECONDS = 60
 
 PHASES = {
-    "connecting": "die()",
+    "connecting": "die(); bound()",
     "a step": "program = bound(); program.step(feeds()); die(); program.step(feeds())",
     "a collective": "program = bound(); later(die, 0.05)\nwhile True: program.step(feeds())",
     "saving": "program = bound(); later(die, 0.05)\nwhile True: program.save(sys.argv[1])",
