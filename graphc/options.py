@@ -28,6 +28,7 @@ from graphc.ir.graph import Value
 from graphc.ir.types import parse_bytes
 from graphc.keywords import Flag, Options, now_required, option
 from graphc.optim import Optimizer
+from graphc.optim.rates import check_elementwise
 from graphc.plans.cost_model import CostModel
 from graphc.plans.costs import Costs, load_costs
 from graphc.plans.goal import Goal
@@ -230,6 +231,10 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
             raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
         if self.optimizer is None and self.ranks != 1:
             raise OptionError("ranks belong to training; give an optimizer")
+        if self.shard != "none":
+            if self.optimizer is None:
+                raise OptionError("shard belongs to training; give an optimizer")
+            check_elementwise(self.optimizer)
         if self.ranks > 1 and self.streams > 1:
             raise OptionError(
                 "a step of several ranks runs on one stream beside its communication; leave out "

@@ -256,7 +256,8 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     assert options.optimizer is not None, "the step is for training"
     has_loss_scale = options.precision == "fp16"
-    parallel = DataParallel(options.ranks, _link(options))
+    shards = options.shard == "states" and options.ranks > 1
+    parallel = DataParallel(options.ranks, _link(options), shards)
     return training_graph(
         graph,
         options.optimizer,

@@ -35,6 +35,8 @@ def settings_of(options: PlanningOptions) -> dict[str, Any]:
         settings["overlap_copies"] = True
     if options.ranks > 1:
         settings["ranks"] = int(options.ranks)
+        if options.shard != "none":
+            settings["shard"] = options.shard
     if options.streams > 1:
         settings["streams"] = int(options.streams)
     return settings

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from typing import Literal
 
 from graphc.errors import OptionError, number_between, quoted, truth, whole_number
 from graphc.ir.graph import Value
@@ -84,6 +85,13 @@ class StepOptions(Options):
             metavar="N",
             parse=int,
         ),
+    )
+    shard: Literal["none", "states"] = option(
+        "none",
+        "One of {choices}: with ``states`` each of `ranks` holds and updates an N-th of parameters "
+        "and moments, and parameters are gathered before they are read. See docs/parallel.md.",
+        choices=("none", "states"),
+        flag=Flag("what each rank holds a part of: {choices} (default: {default})", metavar="S"),
     )
     precision: Precision = option(
         "fp32",

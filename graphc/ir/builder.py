@@ -25,6 +25,7 @@ from graphc.ir.attributes import checked_attributes
 from graphc.ir.contents import Contents, contents_of
 from graphc.ir.graph import Graph, Initial, Input, Node, Phase, Role, State, Value, ancestors
 from graphc.ir.op import REGISTRY, Op
+from graphc.ir.shards import Shard
 from graphc.ir.types import DTYPES, DType, TensorType, tensor_type
 
 
@@ -246,6 +247,14 @@ def check_initial(name: str, type: TensorType, initial: Initial) -> None:
                 f"{type.dtype}"
             )
         number_of(f"ten times {where}, as far as draws go", 10 * initial.scale, type.dtype)
+
+
+def check_shard(name: str, type: TensorType, shard: Shard) -> None:
+    """Raise `OptionError` or `DTypeError` unless a state of that type can be such a part."""
+    for member in shard.members:
+        check_state_name(member.name)
+        check_initial(member.name, tensor_type(member.shape, type.dtype), member.initial)
+    shard.check(name, type.shape)
 
 
 def state(name: str, shape: Sequence[int], dtype: object, value: float, role: Role) -> State:

@@ -21,6 +21,7 @@ from graphc.ir.forms import written
 from graphc.ir.methods import Methods
 from graphc.ir.op import Op
 from graphc.ir.operators import Operators
+from graphc.ir.shards import Shard
 from graphc.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class State(Value):
     """A value that lives across steps: a parameter, moment, statistic, counter or constant."""
 
     name: str = ""
-    initial: Initial | Contents = Initial("constant", 0.0)
+    initial: Initial | Contents | Shard = Initial("constant", 0.0)
     role: Role = "parameter"
     trainable: bool = True
 

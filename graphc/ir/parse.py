@@ -14,6 +14,7 @@ from graphc.ir import builder
 from graphc.ir.contents import read_contents
 from graphc.ir.graph import Graph, Initial, Node, Phase, State, Value
 from graphc.ir.op import REGISTRY, Op
+from graphc.ir.shards import Member, Shard
 from graphc.ir.types import TensorType, as_dtype
 from graphc.ir.verify import verify
 
@@ -160,6 +161,8 @@ class _Parser:
         if (kind == "input") != name.startswith("%"):
             self.fail("inputs are named %name, states @name")
         known = SOURCE_DETAILS.get(kind, ("initial", "scale", "trainable"))
+        if "members" in details and kind in ("parameter", "moment"):
+            known = ("ranks", "members")
         if not set(details) <= set(known):
             self.fail(f"{kind} has the details {known}, got {list(details)}")
         try:
@@ -168,14 +171,29 @@ class _Parser:
                 return builder.constant_named(label, read_contents(type, details))
             if kind == "input":
                 return builder.input(label, type.shape, type.dtype, details.get("default"))
-            initial = Initial(details.get("initial", "constant"), details.get("scale", 0.0))
-            builder.check_initial(label, type, initial)
+            initial = self.initial(label, type, details)
         except GraphcError as error:
             self.fail(str(error))
         trainable = kind == "parameter" and details.get("trainable", True)
         if not isinstance(trainable, bool):
             self.fail(f"trainable is True or False, got {trainable!r}")
         return State(type, name=label, initial=initial, role=kind, trainable=trainable)  # type: ignore[arg-type]
+
+    def initial(self, label: str, type: TensorType, details: Mapping[str, Any]) -> Initial | Shard:
+        if "members" not in details:
+            initial = Initial(details.get("initial", "constant"), details.get("scale", 0.0))
+            builder.check_initial(label, type, initial)
+            return initial
+        try:
+            members = [
+                Member(name, tuple(shape), Initial(kind, scale))
+                for name, shape, kind, scale in details["members"]
+            ]
+            shard = Shard(details.get("ranks", 0), tuple(members))
+            builder.check_shard(label, type, shard)
+        except (TypeError, ValueError):
+            self.fail(f"members of {label!r} are rows of (name, shape, initial kind, scale)")
+        return shard
 
     def node(self, match: re.Match[str], details: Mapping[str, Any]) -> Node:
         op = REGISTRY.get(match["op"])

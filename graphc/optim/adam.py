@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphc.errors import number_between
 from graphc.ir import builder
@@ -50,6 +51,8 @@ class Adam:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
 
+    is_elementwise: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         _check_adam(self)
 
@@ -69,6 +72,8 @@ class AdamW:
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.01
+
+    is_elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_adam(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphc.errors import OptionError, number_between
 from graphc.ir import builder
@@ -53,6 +54,8 @@ class SGD:
     weight_decay: float = 0.0
     nesterov: bool = False
 
+    is_elementwise: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_rate(self.learning_rate)
         number_between("momentum", self.momentum, 0, 1)
@@ -102,6 +105,8 @@ class Adagrad:
     weight_decay: float = 0.0
     initial: float = 0.0
 
+    is_elementwise: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_rate(self.learning_rate)
         check_decay(self.weight_decay)
@@ -140,6 +145,8 @@ class RMSProp:
     weight_decay: float = 0.0
     momentum: float = 0.0
     centered: bool = False
+
+    is_elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_rate(self.learning_rate)
@@ -183,6 +190,8 @@ class Lion:
     beta1: float = 0.9
     beta2: float = 0.99
     weight_decay: float = 0.0
+
+    is_elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_rate(self.learning_rate)

@@ -39,6 +39,11 @@ class Groups:
         pairs = tuple((pattern, optimizer) for pattern, optimizer in self.groups)
         object.__setattr__(self, "groups", pairs)
 
+    @property
+    def is_elementwise(self) -> bool:
+        optimizers = [optimizer for _, optimizer in self.groups]
+        return all(getattr(o, "is_elementwise", False) for o in (*optimizers, self.default))
+
     def begin(self, dtype: DType) -> Updater:
         members = []
         for number, (pattern, optimizer) in enumerate(self.groups):
@@ -68,12 +73,16 @@ class _GroupsUpdater:
     names: list[str] = field(default_factory=list)
 
     def update(self, parameter: State, gradient: Value) -> Node:
-        self.names.append(parameter.name)
+        return self.of(parameter.name).update(parameter, gradient)
+
+    def of(self, name: str) -> Updater:
+        """The updater of the parameter of that name."""
+        self.names.append(name)
         for group in self.groups:
-            if group.pattern.search(parameter.name):
+            if group.pattern.search(name):
                 group.size += 1
-                return group.updater.update(parameter, gradient)
-        return self.default.update(parameter, gradient)
+                return group.updater
+        return self.default
 
     def finish(self) -> None:
         """Raise `OptionError` for a group without a parameter."""

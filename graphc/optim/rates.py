@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from graphc.errors import OptionError, choose, number_between, quoted, whole_number
 from graphc.ir import builder
-from graphc.ir.graph import Node, State, Value
+from graphc.ir.graph import Initial, Node, State, Value
+from graphc.ir.shards import Shard
 from graphc.ir.types import DType, compute_dtype
 from graphc.keywords import asks
 from graphc.ops.elementwise import scale, shift
@@ -22,7 +23,11 @@ class Updater(Protocol):
 
 
 class Optimizer(Protocol):
-    """Settings of an optimizer; `begin` adds what all updates of a step share, in that dtype."""
+    """Settings of an optimizer; `begin` adds what all updates of a step share, in that dtype.
+
+    One whose update of an element depends on that element of its operands alone says so by
+    `is_elementwise = True`: then ranks can share its states out.
+    """
 
     def begin(self, dtype: DType) -> Updater: ...
 
@@ -32,6 +37,16 @@ def check_optimizer(name: str, given: object) -> None:
     if isinstance(given, type) or not hasattr(given, "begin"):
         raise OptionError(
             f"{name} must be an object such as graphc.optim.Adam(1e-3), got {quoted(given)}"
+        )
+
+
+def check_elementwise(optimizer: Optimizer) -> None:
+    """Raise `OptionError` for an optimizer whose states cannot be shared out."""
+    if not getattr(optimizer, "is_elementwise", False):
+        raise OptionError(
+            f"shard='states' updates parts of rows of parameters, and {optimizer!r} looks at a "
+            "whole parameter; take SGD, Adam, AdamW, Adagrad, RMSProp or Lion, or leave out shard. "
+            "An optimizer of your own whose updates are elementwise says is_elementwise = True"
         )
 
 
@@ -96,4 +111,7 @@ def check_decay(weight_decay: float) -> None:
 def moment(kind: str, parameter: State, value: float = 0.0) -> State:
     """A moment like the parameter, in float32 where 16 bits would underflow."""
     dtype = compute_dtype(parameter.type.dtype)
-    return builder.state(f"{kind}/{parameter.name}", parameter.shape, dtype, value, "moment")
+    found = builder.state(f"{kind}/{parameter.name}", parameter.shape, dtype, value, "moment")
+    if isinstance(parameter.initial, Shard):
+        return replace(found, initial=parameter.initial.moments(kind, Initial("constant", value)))
+    return found

@@ -17,13 +17,12 @@ least for b = √(α β B).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from graphc.ir import builder
 from graphc.ir.graph import Node, State, Value
 from graphc.ir.links import Link
-from graphc.ir.types import DType
 from graphc.ops.collective import all_reduce
 from graphc.ops.concat import concat, split
 from graphc.ops.elementwise import scale
@@ -36,6 +35,8 @@ class DataParallel:
 
     ranks: int
     link: Link
+    shards_states: bool = False
+    """Whether parameters and moments are shared out, see `graphc.passes.sharded_states`."""
 
     def share_of(self, loss: Value, parts: int) -> Value:
         """A rank's part of the step's loss, which is the mean over ranks and `parts`."""
@@ -49,10 +50,16 @@ class DataParallel:
         """The sum over ranks of each value, exchanged in buckets."""
         if self.ranks == 1:
             return list(values)
+        distinct = list(dict.fromkeys(values))
         found: dict[Value, Value] = {}
-        for bucket in self._buckets(values):
+        for numbers in self.buckets(distinct, [value.type.dtype for value in distinct]):
+            bucket = [distinct[number] for number in numbers]
             found.update(zip(bucket, _exchanged(bucket, self.ranks), strict=True))
         return [found[value] for value in values]
+
+    def total_of_parts(self, value: Value) -> Value:
+        """The sum over ranks of what each computes of its part of the gradients."""
+        return all_reduce(value, self.ranks) if self.shards_states else value
 
     def averaged(self, effects: Sequence[Node]) -> list[Node]:
         """Updates of states that are no parameters, such as running statistics, with the mean over
@@ -72,19 +79,20 @@ class DataParallel:
     def _bucket_bytes(self, total: int) -> float:
         return math.sqrt(self.link.latency * self.link.bytes_per_second * total)
 
-    def _buckets(self, values: Iterable[Value]) -> list[list[Value]]:
-        """The values in the order in which they are computed, in buckets of one dtype each."""
-        made = sorted(dict.fromkeys(values), key=_made)
-        total = sum(value.type.bytes for value in made)
-        most = self._bucket_bytes(total)
-        buckets: list[list[Value]] = []
-        filling: dict[DType, list[Value]] = {}
-        for value in made:
-            bucket = filling.get(value.type.dtype)
-            if bucket is None or sum(v.type.bytes for v in bucket) + value.type.bytes > most:
-                bucket = filling[value.type.dtype] = []
+    def buckets(self, values: Sequence[Value], kinds: Sequence[Hashable]) -> list[list[int]]:
+        """The numbers of the values in the order in which these are computed, in buckets of one of
+        their `kinds` each."""
+        most = self._bucket_bytes(sum(value.type.bytes for value in values))
+        buckets: list[list[int]] = []
+        filling: dict[Hashable, tuple[list[int], int]] = {}
+        for number in sorted(range(len(values)), key=lambda number: _made(values[number])):
+            kind, size = kinds[number], values[number].type.bytes
+            bucket, held = filling.get(kind, ([], 0))
+            if not bucket or held + size > most:
+                bucket, held = [], 0
                 buckets.append(bucket)
-            bucket.append(value)
+            bucket.append(number)
+            filling[kind] = bucket, held + size
         return buckets
 
 

@@ -101,7 +101,8 @@ def mirror_counts(
         if node in fixed or node.op.has_effect:
             counts[node] = 0
         elif (viewed := node.viewed) is not None:
-            counts[node] = 0 if viewed.node is None else counts[viewed.node]
+            # What is viewed may be made elsewhere, as gathered parameters are: then it stays.
+            counts[node] = 0 if viewed.node is None else counts.get(viewed.node, 0)
         else:
             counts[node] = mirror(node)
     return counts

@@ -21,6 +21,7 @@ from graphc.passes.data_parallel import DataParallel
 from graphc.passes.gradient import gradient
 from graphc.passes.micro_batches import MicroBatch, micro_batches
 from graphc.passes.modes import count_step, training_effects, without_changes
+from graphc.passes.sharded_states import ShardedStates
 
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
@@ -47,14 +48,22 @@ def training_graph(
         updater = optimizer.begin(wide)
     scaling = _LossScale() if has_loss_scale else None
     batches, gradients = _accumulated(forward, trained, accumulate, scaling, parallel)
-    with builder.in_phase("gradient"):
-        gradients = parallel.summed(gradients)
+    sharded = None
+    if parallel.shards_states:
+        others = [value for batch in batches for value in batch.graph.outputs.values()]
+        sharded = ShardedStates.of(parallel, trained, gradients, updater, others)
+        targets = [(row.state, row.updater) for row in sharded.rows]
+        gradients = [row.gradient for row in sharded.rows]
+    else:
+        targets = [(state, updater) for state in trained]
+        with builder.in_phase("gradient"):
+            gradients = parallel.summed(gradients)
     with builder.in_phase("update"):
-        gradients, finite = _conditioned(gradients, wide, clip_norm, scaling)
+        gradients, finite = _conditioned(gradients, wide, clip_norm, scaling, parallel)
         updates = parallel.averaged(training_effects(forward, batches))
-    for state, value in zip(trained, gradients, strict=True):
+    for (state, own), value in zip(targets, gradients, strict=True):
         with builder.in_phase("update", state.name.rpartition("/")[0]):
-            updates.append(updater.update(state, value))
+            updates.append(own.update(state, value))
     finish = getattr(updater, "finish", None)  # only groups look at all parameters together
     if finish is not None:
         finish()
@@ -64,6 +73,8 @@ def training_graph(
     if scaling is not None and finite is not None:
         updates = [_guarded(node, finite) for node in updates] + [scaling.update(finite)]
     graph = without_changes(builder.trace(outputs, updates))
+    if sharded is not None:
+        graph = sharded.gathered(graph)
     return replace(graph, kept=frozenset().union(*(batch.graph.kept for batch in batches)))
 
 
@@ -105,7 +116,11 @@ def _accumulated(
 
 
 def _conditioned(
-    gradients: list[Value], wide: DType, clip_norm: float | None, scaling: _LossScale | None
+    gradients: list[Value],
+    wide: DType,
+    clip_norm: float | None,
+    scaling: _LossScale | None,
+    parallel: DataParallel,
 ) -> tuple[list[Value], Value | None]:
     """The gradients without the loss scale and with a norm of at most `clip_norm`.
 
@@ -114,6 +129,7 @@ def _conditioned(
     if clip_norm is None and scaling is None:
         return gradients, None
     squares = functools.reduce(add, (cast(square_sum(value), wide) for value in gradients))
+    squares = parallel.total_of_parts(squares)
     factor = full((), 1.0, wide)
     norm = sqrt(squares)
     if scaling is not None:

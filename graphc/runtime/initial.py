@@ -14,32 +14,54 @@ from typing import Any
 import numpy as np
 
 from graphc.ir.contents import Contents
-from graphc.ir.graph import State
+from graphc.ir.graph import Initial, State
+from graphc.ir.shards import Shard, overlap
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _CHUNK = 1 << 18
 
 
-def fill_initial(state: State, seed: int, out: Array) -> None:
-    """Write the state's initial values into `out`, contiguous."""
-    if isinstance(state.initial, Contents):
-        out[...] = state.initial.array
+def fill_initial(state: State, seed: int, out: Array, rank: int = 0) -> None:
+    """Write the state's initial values into `out`, contiguous.
+
+    Of a row that ranks hold together, `rank` says whose part it is.
+    """
+    match state.initial:
+        case Contents() as contents:
+            out[...] = contents.array
+        case Shard() as shard:
+            _fill_part(shard, seed, out, rank)
+        case Initial() as initial:
+            _fill(state.name, initial, seed, out)
+
+
+def _fill_part(shard: Shard, seed: int, out: Array, rank: int) -> None:
+    """The part of a rank; a member is drawn as where one process has it whole."""
+    out.fill(0)
+    for first, member in shard.places():
+        in_part, in_member = overlap(rank * out.size, out.size, first, member.elements)
+        if in_part.start < in_part.stop:
+            whole = np.empty(member.elements, out.dtype)
+            _fill(member.name, member.initial, seed, whole)
+            out[in_part] = whole[in_member]
+
+
+def _fill(name: str, initial: Initial, seed: int, out: Array) -> None:
+    if initial.kind == "constant":
+        out.fill(initial.scale)
         return
-    if state.initial.kind == "constant":
-        out.fill(state.initial.scale)
-        return
-    if state.initial.kind == "seed":
+    if initial.kind == "seed":
         out[...] = (seed & 0xFFFFFFFF, seed >> 32)
         return
-    digest = hashlib.blake2b(state.name.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     key = np.array([seed, int.from_bytes(digest, "little")], np.uint64)
     generator = np.random.Philox(key=key)
     flat = out.reshape(-1)
-    draw = _uniform if state.initial.kind == "uniform" else _normal
+    draw = _uniform if initial.kind == "uniform" else _normal
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
-        part[...] = (draw(generator, part.size) * state.initial.scale).astype(part.dtype)
+        part[...] = (draw(generator, part.size) * initial.scale).astype(part.dtype)
 
 
 def _unit(generator: np.random.Philox, count: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
@@ -30,6 +31,7 @@ from graphc.runtime.cpu.backend import CpuBackend
 from graphc.runtime.feeds import Feeds
 from graphc.runtime.index_ranges import IndexRanges
 from graphc.runtime.initial import fill_initial
+from graphc.runtime.ranks.held import Held, held_by_name, member_of, parts_written, whole_row
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.sums import room_bytes
 from graphc.runtime.ranks.together import by_rank_0, lane_of, of_rank
@@ -80,7 +82,7 @@ class Program:
             plan, poison, check_finite, ranges.computed, threads, self._lane
         )
         check_outputs(plan)
-        self._named = {s.name: s for s in self.graph.states if s.role != "constant"}
+        self._named = held_by_name(self.graph)
         self._turns = Turns(on_gpu)
         self._pending: deque[_Pending] = deque()
         self._latest: _Pending | None = None
@@ -125,7 +127,11 @@ class Program:
 
     @property
     def parameters(self) -> MutableMapping[str, Array]:
-        """Parameters by name. Reading gives a copy; assigning checks shape and dtype."""
+        """Parameters by name. Reading gives a copy; assigning checks shape and dtype.
+
+        Under `shard="states"` reading is an exchange, which all ranks take part in, and all assign
+        the same: each takes its part.
+        """
         return self._states({n: s for n, s in self._named.items() if s.role == "parameter"})
 
     @property
@@ -133,7 +139,7 @@ class Program:
         """Everything that steps may change: parameters, moments, statistics, counters."""
         return self._states(self._named)
 
-    def _states(self, states: Mapping[str, State]) -> MutableMapping[str, Array]:
+    def _states(self, states: Mapping[str, Held]) -> MutableMapping[str, Array]:
         return _States(
             states,
             lambda state: self._turns.take(self._read, state),
@@ -148,7 +154,7 @@ class Program:
 
     def _initial(self, state: State) -> Array:
         initial = np.empty(state.shape, state.type.dtype.numpy)
-        fill_initial(state, self._seed, initial)
+        fill_initial(state, self._seed, initial, self.rank)
         return initial
 
     def step(
@@ -245,18 +251,33 @@ class Program:
         """Read all states; raises `CheckpointError`, changing nothing, if the file does not fit."""
         types = {name: state.type for name, state in self._named.items()}
         found = load_states(path, types)
-        self._turns.take(self._replace, [(self._named[name], found[name]) for name in found])
+        self._turns.take(self._load, [(self._named[name], found[name]) for name in found])
 
-    def _read(self, state: State) -> Array:
+    def _load(self, given: Iterable[tuple[Held, Array]]) -> None:
+        self._replace(parts_written(self.rank, given, self._backend.read))
+
+    def _read(self, held: Held) -> Array:
         self._require_whole()
-        return of_rank(self.rank, state, self._backend.read(state))
+        own = self._backend.read(held.state)
+        if held.first is None:
+            return of_rank(self.rank, held.state, own)
+        return member_of(whole_row(self._lane, held.state, own), held)
 
     def _read_all(self) -> dict[str, Array]:
-        return {name: self._read(state) for name, state in self._named.items()}
-
-    def _write(self, state: State, given: Array) -> None:
+        """Everything by name; on ranks that do not save, nothing of what all hold together."""
         self._require_whole()
-        self._put(state, given)
+        found = {name: self._read(h) for name, h in self._named.items() if h.first is None}
+        together = [held for held in self._named.values() if held.first is not None]
+        for state, members in itertools.groupby(together, key=lambda held: held.state):
+            row = whole_row(self._lane, state, self._backend.read(state))
+            if self.rank == 0:
+                found.update((held.name, member_of(row, held)) for held in members)
+        return {name: found[name] for name in self._named if name in found}
+
+    def _write(self, held: Held, given: Array) -> None:
+        self._require_whole()
+        for state, array in parts_written(self.rank, [(held, given)], self._backend.read):
+            self._put(state, array)
 
     def _replace(self, states: Iterable[tuple[State, Array]]) -> None:
         """Write all states; where that stops on the way, they are torn."""
@@ -304,9 +325,9 @@ class _States(MutableMapping[str, Array]):
 
     def __init__(
         self,
-        states: Mapping[str, State],
-        read: Callable[[State], Array],
-        write: Callable[[State, Array], None],
+        states: Mapping[str, Held],
+        read: Callable[[Held], Array],
+        write: Callable[[Held, Array], None],
         constants: Collection[str],
     ) -> None:
         self._states, self._read, self._write = states, read, write

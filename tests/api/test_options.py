@@ -68,6 +68,7 @@ def test_the_public_keywords():
         "clip_norm": None,
         "accumulate": 1,
         "ranks": 1,
+        "shard": "none",
         "precision": "fp32",
         "chunk_losses": None,
         "recompute": None,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -76,6 +77,20 @@ def test_two_processes_train_as_one_does_and_go_on_from_one_file(tmp_path):
     )  # fmt: skip
     assert more.returncode == 0, more.stderr
     assert "epoch   3" in more.stdout
+
+
+def test_shards_train_alike_and_are_saved_as_one_file(tmp_path):
+    paths = [tmp_path / name for name in ("whole.safetensors", "sharded.safetensors")]
+    options = ["--optimizer", "adam"]
+    whole = digits(2, 16, *options, "--save", str(paths[0]))
+    sharded = digits(2, 16, *options, "--shard", "states", "--save", str(paths[1]))
+    assert sharded["epochs"] == whole["epochs"]
+    states, others = map(load_file, paths)
+    assert sorted(states) == sorted(others)
+    for name, state in states.items():
+        assert state.tobytes() == others[name].tobytes()
+    (last,) = digits(1, 32, *options, "--epochs", "3", "--resume", str(paths[1]))["epochs"]
+    assert last["loss"] < sharded["epochs"][-1]["loss"]
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -1,0 +1,172 @@
+"""Parameters and moments shared out among ranks: each holds and updates an N-th of them.
+
+ZeRO's first two stages (Rajbhandari et al., 2020) inside the plan. The parameters whose gradients
+are exchanged together become one row, of which each rank has a part as its state, and the same part
+of every moment. A step is
+
+    before it is read:    all ranks' parts are gathered into the row; parameters are views of it
+    when it is computed:  gradients of a row are summed and scattered: a rank gets its part's
+    then:                 each rank updates its part
+
+which sends as many bytes as an all-reduce. Where all that is read of a parameter is its cast to 16
+bits, the cast is gathered: half the bytes, and float32 masters are nowhere whole. Gradients of a
+row die when they are sent, and a row when it was last read.
+
+An update sees a part and not a parameter, so it must be elementwise. Sums over ranks are in their
+order here, too, so parameters are equal in every bit to those of ranks that share nothing out. Only
+a norm of all gradients is summed in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphc.ir import builder
+from graphc.ir.graph import Graph, Initial, Node, State, Value, ancestors
+from graphc.ir.rewrite import Rewriter
+from graphc.ir.shards import Member, Shard
+from graphc.ir.types import DType, TensorType
+from graphc.ops.choice import Cast, cast
+from graphc.ops.collective import all_gather, reduce_scatter
+from graphc.ops.concat import concat, split
+from graphc.ops.shape import full, reshape
+from graphc.optim import Updater
+from graphc.passes.data_parallel import DataParallel
+
+
+@dataclass(frozen=True)
+class Row:
+    """Parameters that ranks hold together: this rank's part, and its part of their gradients."""
+
+    parameters: tuple[State, ...]
+    state: State
+    gradient: Value
+    updater: Updater
+
+
+@dataclass(frozen=True)
+class ShardedStates:
+    """All rows of a training step, and what is to stand for each parameter in it."""
+
+    rows: list[Row] = field(default_factory=list)
+    gathered_as: Mapping[State, DType] = field(default_factory=dict)
+    """Parameter → the dtype in which it is gathered."""
+
+    @classmethod
+    def of(
+        cls,
+        parallel: DataParallel,
+        parameters: Sequence[State],
+        gradients: Sequence[Value],
+        updater: Updater,
+        outputs: Iterable[Value],
+    ) -> ShardedStates:
+        """The rows of parameters with those gradients, which this rank has of its own batch.
+
+        `outputs` are what else the step computes.
+        """
+        found = cls([], _dtypes_read(parameters, [*gradients, *outputs]))
+        of_name = getattr(updater, "of", lambda name: updater)  # only groups tell them apart
+        updaters = [of_name(state.name) for state in parameters]
+        kinds = [
+            (state.type.dtype, value.type.dtype, found.gathered_as[state], id(updater))
+            for state, value, updater in zip(parameters, gradients, updaters, strict=True)
+        ]
+        for number, bucket in enumerate(parallel.buckets(gradients, kinds)):
+            bucket.sort(key=lambda i: -_power_of_two(gradients[i]))
+            members = tuple(parameters[i] for i in bucket)
+            state = _shard(f"shard{number}", members, parallel.ranks)
+            with builder.in_phase("gradient"):
+                gradient = _scattered([gradients[i] for i in bucket], state, parallel.ranks)
+            found.rows.append(Row(members, state, gradient, updaters[bucket[0]]))
+        return found
+
+    def gathered(self, graph: Graph) -> Graph:
+        """A graph that reads what is gathered where it read parameters."""
+        rewriter = Rewriter(graph)
+        with builder.in_phase("update"):
+            whole = {state: value for row in self.rows for state, value in self._gathered(row)}
+        added = ancestors(list(whole.values()))
+        for node in added:
+            rewriter.add(node)
+        rewriter.stand([*whole], [*whole.values()])
+        for node in graph.nodes:
+            if _reads_narrow(node, self.gathered_as):
+                rewriter.stand(node.outputs, [whole[_state_of(node.inputs[0])]])
+            else:
+                rewriter.put(node, rewriter.moved(node))
+        return rewriter.result()
+
+    def _gathered(self, row: Row) -> Iterator[tuple[State, Value]]:
+        """The parameters of a row, gathered from all ranks."""
+        shard = _shard_of(row.state)
+        part = cast(row.state, self.gathered_as[row.parameters[0]])
+        values = _split(all_gather(part, shard.ranks), shard)
+        for state, value in zip(row.parameters, values, strict=False):
+            yield state, reshape(value, state.shape)
+
+
+def _dtypes_read(parameters: Sequence[State], values: Sequence[Value]) -> Mapping[State, DType]:
+    """Parameter → the dtype that all readers below `values` cast it to, or its own."""
+    read: dict[Value, set[DType]] = {state: set() for state in parameters}
+    for node in ancestors(values):
+        for value in node.inputs:
+            if value in read:
+                is_cast = isinstance(node.op, Cast)
+                read[value].add((node.output if is_cast else value).type.dtype)
+    found = {}
+    for state in parameters:
+        (dtype,) = read[state] if len(read[state]) == 1 else {state.type.dtype}
+        found[state] = dtype if dtype.itemsize < state.type.dtype.itemsize else state.type.dtype
+    return found
+
+
+def _power_of_two(value: Value) -> int:
+    """The largest one that divides a number of elements. In a row in which these fall, each member
+    begins at a multiple of its own, as aligned as its rows are."""
+    return value.type.elements & -value.type.elements
+
+
+def _reads_narrow(node: Node, gathered_as: Mapping[State, DType]) -> bool:
+    """Whether a node casts a parameter to what is gathered of it."""
+    return isinstance(node.op, Cast) and any(
+        isinstance(value, State) and gathered_as.get(value, value.type.dtype) != value.type.dtype
+        for value in node.inputs
+    )
+
+
+def _shard(name: str, members: Sequence[State], ranks: int) -> State:
+    initials = []
+    for state in members:
+        assert isinstance(state.initial, Initial), "constants are not trained"
+        initials.append(Member(state.name, state.shape, state.initial))
+    shard = Shard(ranks, tuple(initials))
+    type = TensorType((shard.elements,), members[0].type.dtype)
+    return State(type, name=name, initial=shard, role="parameter", trainable=True)
+
+
+def _shard_of(state: State) -> Shard:
+    assert isinstance(state.initial, Shard)
+    return state.initial
+
+
+def _state_of(value: Value) -> State:
+    assert isinstance(value, State)
+    return value
+
+
+def _scattered(gradients: Sequence[Value], state: State, ranks: int) -> Value:
+    """This rank's part of the sum over ranks of a row of gradients."""
+    parts = [reshape(value, (value.type.elements,)) for value in gradients]
+    padding = _shard_of(state).padding
+    if padding:
+        parts.append(full((padding,), 0.0, parts[0].type.dtype))
+    return reduce_scatter(concat(parts) if len(parts) > 1 else parts[0], ranks)
+
+
+def _split(row: Value, shard: Shard) -> Sequence[Value]:
+    """The members of a row, each in one axis, and then its padding."""
+    sizes = [member.elements for member in shard.members]
+    sizes += [shard.padding] if shard.padding else []
+    return split(row, sizes) if len(sizes) > 1 else [row]

@@ -1,0 +1,83 @@
+"""Which state of a rank holds what a program knows by a name: all of it, or the rank's part.
+
+By name a program has whole parameters and moments, on one rank as on many, so that files and loops
+of users are the same. What ranks hold together is gathered from all to be read; to be written, each
+takes its part of what all are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphc.ir.graph import Graph, Role, State
+from graphc.ir.shards import Shard, overlap
+from graphc.ir.types import TensorType
+from graphc.runtime.ranks import sums
+from graphc.runtime.ranks.lane import Lane
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What has a name: in `state`, or from element `first` on in the row that it is a part of."""
+
+    name: str
+    type: TensorType
+    state: State
+    first: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def role(self) -> Role:
+        return self.state.role
+
+
+def held_by_name(graph: Graph) -> dict[str, Held]:
+    """All that steps may change, by name."""
+    found: dict[str, Held] = {}
+    for state in graph.states:
+        if isinstance(state.initial, Shard):
+            for first, member in state.initial.places():
+                type = state.type.with_shape(member.shape)
+                found[member.name] = Held(member.name, type, state, first)
+        elif state.role != "constant":
+            found[state.name] = Held(state.name, state.type, state)
+    return found
+
+
+def whole_row(lane: Lane, state: State, part: Array) -> Array:
+    """The row that all ranks hold together, from all their parts: an exchange between all."""
+    row = np.empty(lane.wire.size * part.size, part.dtype)
+    lane.run(f"the gathering of {state.name}", sums.all_gather(lane.wire, part, row))
+    return row
+
+
+def member_of(row: Array, held: Held) -> Array:
+    """A member of a row, in its shape."""
+    assert held.first is not None
+    return row[held.first : held.first + held.type.elements].reshape(held.shape)
+
+
+def parts_written(
+    rank: int, given: Iterable[tuple[Held, Array]], read: Callable[[State], Array]
+) -> Iterator[tuple[State, Array]]:
+    """What a rank's states are to be, once what is given is in them; `read` is what a part is."""
+    parts: dict[State, Array] = {}
+    for held, array in given:
+        if held.first is None:
+            yield held.state, array
+            continue
+        if held.state not in parts:
+            parts[held.state] = read(held.state)
+        part = parts[held.state]
+        in_part, in_member = overlap(rank * part.size, part.size, held.first, held.type.elements)
+        part[in_part] = array.reshape(-1)[in_member]
+    yield from parts.items()
