@@ -21,7 +21,7 @@ from graphc.errors import GraphcError, GraphError, OptionError
 from graphc.files import write_atomically
 from graphc.ir import builder
 from graphc.ir.graph import Graph, State, Value
-from graphc.ir.links import Link, links_of
+from graphc.ir.links import links_of
 from graphc.ir.text import format_graph
 from graphc.ir.verify import verify
 from graphc.ops.shape import copy
@@ -47,6 +47,7 @@ from graphc.passes.simplify import simplify
 from graphc.passes.training_step import training_graph
 from graphc.passes.updates_together import updates_together
 from graphc.plans.check_plan import check_plan
+from graphc.plans.exchange_times import all_reduce_link
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
 from graphc.progress import report
@@ -257,7 +258,8 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     assert options.optimizer is not None, "the step is for training"
     has_loss_scale = options.precision == "fp16"
     shards = options.shard == "states" and options.ranks > 1
-    parallel = DataParallel(options.ranks, _link(options), shards)
+    link = all_reduce_link(options.ranks, links_of(options.planned_for))
+    parallel = DataParallel(options.ranks, link, shards)
     return training_graph(
         graph,
         options.optimizer,
@@ -266,10 +268,6 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
         has_loss_scale,
         parallel,
     )
-
-
-def _link(options: PlanningOptions) -> Link:
-    return links_of(options.planned_for).slowest(options.ranks)
 
 
 def _recomputes(compilation: Compilation) -> bool:
@@ -323,7 +321,7 @@ def _with_exchanges_beside(graph: Graph, compilation: Compilation) -> Graph:
     options = compilation.options
     allocation, goal = compilation.allocation(graph), _goal_of_repeats(compilation)
     return compilation.keep(
-        overlap_collectives(allocation, options.cost_model, _link(options), goal)
+        overlap_collectives(allocation, options.cost_model, links_of(options.planned_for), goal)
     )
 
 

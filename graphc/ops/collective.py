@@ -60,8 +60,11 @@ class Collective(Op):
     def sent_bytes(self, node: Node) -> int:
         """The bytes that each rank sends, and as many arrive."""
         ranks = node.attributes.ranks
-        longest = max(node.inputs[0].type.bytes, node.output.type.bytes)
-        return int(self.passes * longest * (ranks - 1) / ranks)
+        return int(self.passes * self.longest(node) * (ranks - 1) / ranks)
+
+    def longest(self, node: Node) -> int:
+        """The bytes of the longer operand: of all that the ranks exchange together."""
+        return max(node.inputs[0].type.bytes, node.output.type.bytes)
 
     def kernel(self, record: Recorder, node: Node, x: Array, y: Array) -> None:
         record(record.lane.begins(node, x, y))

@@ -9,9 +9,9 @@ bucket copies nothing.
 Sums are in the order of ranks whatever a bucket holds (see `runtime.ranks.sums`), so buckets, and
 the plan as a whole, change no bit of a gradient.
 
-With B bytes of gradients, a link of latency α and bandwidth β, and buckets of b bytes, what cannot
-be hidden behind the backward pass is the last bucket and a latency each: b / β + α B / b, which is
-least for b = √(α β B).
+With B bytes of gradients, exchanges of latency α and bandwidth β (`plans.exchange_times`), and
+buckets of b bytes, what cannot be hidden behind the backward pass is the last bucket and a latency
+each: b / β + α B / b, which is least for b = √(α β B).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from graphc.ops.shape import reshape
 
 @dataclass(frozen=True)
 class DataParallel:
-    """How the ranks of a program come to the same gradients; one rank has nothing to do."""
+    """How the ranks of a program come to the same gradients; one rank has nothing to do. `link` has
+    the latency and the bandwidth of an all-reduce between them."""
 
     ranks: int
     link: Link

@@ -24,18 +24,19 @@ from collections.abc import Callable, Collection, Iterator
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph, Node, State, Value
-from graphc.ir.links import Link
+from graphc.ir.links import Links
 from graphc.ops.collective import Arrival, Collective
-from graphc.plans.cost_model import CostModel, exchange_seconds
+from graphc.plans.cost_model import CostModel
+from graphc.plans.exchange_times import exchange_seconds
 from graphc.plans.goal import Goal
 
 
 def overlap_collectives(
-    given: Allocation, costs: CostModel, link: Link, goal: Goal | None = None
+    given: Allocation, costs: CostModel, links: Links, goal: Goal | None = None
 ) -> Allocation:
     """The graph with its exchanges beside other nodes, or as it is where a goal forbids that."""
     graph = given.graph
-    nodes = tuple(_Walk(graph, costs.seconds, lambda node: exchange_seconds(node, link)).order())
+    nodes = tuple(_Walk(graph, costs.seconds, lambda node: exchange_seconds(node, links)).order())
     if nodes == graph.nodes:
         return given
     found = given.of(graph.in_order(nodes))

@@ -86,7 +86,9 @@ class ShardedStates:
         """A graph that reads what is gathered where it read parameters."""
         rewriter = Rewriter(graph)
         with builder.in_phase("update"):
-            whole = {state: value for row in self.rows for state, value in self._gathered(row)}
+            # Rows are in the order of gradients; what is read first is to be gathered first.
+            rows = reversed(self.rows)
+            whole = {state: value for row in rows for state, value in self._gathered(row)}
         added = ancestors(list(whole.values()))
         for node in added:
             rewriter.add(node)

@@ -10,9 +10,10 @@ from statistics import median
 
 from graphc.ir.device import CPU, Device
 from graphc.ir.graph import Graph, Node
-from graphc.ir.links import Link, links_of
+from graphc.ir.links import links_of
 from graphc.ir.types import Layout, contiguous_strides
 from graphc.plans.costs import MeasuredCosts, node_key
+from graphc.plans.exchange_times import exchange_seconds
 from graphc.plans.memory_plan import MemoryPlan, Recomputation
 
 
@@ -30,17 +31,10 @@ def seconds(node: Node, device: Device, tf32: bool = False) -> float:
     if node.op.awaits:  # the result stays in its place in a plan that overwrites
         return 0.0
     if node.op.sent_bytes(node):
-        return exchange_seconds(node, links_of(device).slowest(node.attributes.ranks))
+        return exchange_seconds(node, links_of(device))
     cost = node.op.cost(node)
     rate = device.product_rate(node.inputs[0].type.dtype, tf32) if node.op.contracts(node) else None
     return device.seconds(cost.flops, cost.bytes_read + cost.bytes_written, rate)
-
-
-def exchange_seconds(node: Node, link: Link) -> float:
-    """The seconds that a collective takes on a link: its bytes, and a latency for each doubling of
-    the ranks, which no algorithm goes below."""
-    doublings = math.ceil(math.log2(max(node.attributes.ranks, 1)))
-    return link.seconds(doublings, node.op.sent_bytes(node))
 
 
 @dataclass(frozen=True)

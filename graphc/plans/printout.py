@@ -10,6 +10,7 @@ from graphc.ir.graph import Node
 from graphc.ir.types import exact_bytes, format_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.plans.names import buffer_name, kind_at
+from graphc.plans.rank_model import model_rank
 
 NODE_LIMIT = 200
 """The most nodes that `str(plan)` lists; of longer plans it shows those around the peak."""
@@ -63,6 +64,16 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
                 "",
                 f"extra time {again.extra_time_fraction:.1%}, within these bytes at least "
                 f"{proven.extra_time_bound:.1%}",
+            )
+        )
+    exchanges = model_rank(plan)
+    if exchanges.exchanges:
+        rows.append(
+            (
+                "exchanges",
+                f"{exchanges.exchanges}, {format_bytes(exchanges.sent_bytes)} sent, "
+                f"{exchanges.exchange_seconds * 1e3:.3f} ms by the cost model, "
+                f"{exchanges.hidden:.0%} of it beside other nodes",
             )
         )
     if again.nodes:

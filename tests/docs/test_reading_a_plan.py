@@ -1,4 +1,4 @@
-"""docs/reading-a-plan.md shows what graphc prints."""
+"""docs/reading-a-plan.md and docs/parallel.md show what graphc prints."""
 
 import re
 import subprocess
@@ -9,8 +9,11 @@ import pytest
 
 from graphc.cli import main
 
-TEXT = (Path(__file__).parents[2] / "docs" / "reading-a-plan.md").read_text()
-SHOWN = re.findall(r"^\$ graphc (.*)\n((?:[^$`].*\n)+)", TEXT, re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "reading-a-plan.md").read_text()
+SHOWN = re.findall(
+    r"^\$ graphc (.*)\n((?:[^$`].*\n)+)", TEXT + (DOCS / "parallel.md").read_text(), re.MULTILINE
+)
 
 
 def test_python_blocks_run():
@@ -30,4 +33,4 @@ def test_what_commands_print(capsys, command, shown):
 
 
 def test_there_are_commands():
-    assert len(SHOWN) >= 3
+    assert len(SHOWN) >= 4

@@ -56,10 +56,10 @@ def run(ranks, *arguments):
     )  # fmt: skip
 
 
-def digits(ranks, batch, *more):
+def digits(ranks, batch, *more, epochs=2):
     found = run(
         ranks, "-m", "graphc", "train", "digits", f"batch={batch}", "layers=2", "hidden=32",
-        "--epochs", "2", "--threads", "1", "--json", *more,
+        "--epochs", str(epochs), "--threads", "1", "--json", *more,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
@@ -89,7 +89,7 @@ def test_shards_train_alike_and_are_saved_as_one_file(tmp_path):
     assert sorted(states) == sorted(others)
     for name, state in states.items():
         assert state.tobytes() == others[name].tobytes()
-    (last,) = digits(1, 32, *options, "--epochs", "3", "--resume", str(paths[1]))["epochs"]
+    (last,) = digits(1, 32, *options, "--resume", str(paths[1]), epochs=3)["epochs"]
     assert last["loss"] < sharded["epochs"][-1]["loss"]
 
 
