@@ -73,9 +73,8 @@ def run(options: argparse.Namespace) -> None:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(*_cells(row))
-    say(
-        f"a step of a rank on {rows[0].plan.device.name}, in milliseconds by the cost model, without launches"
-    )
+    device = rows[0].plan.device.name
+    say(f"a step of a rank on {device}, in milliseconds by the cost model, without launches")
     Console(width=WIDTH).print(table)
 
 

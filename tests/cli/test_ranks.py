@@ -15,7 +15,8 @@ ASKED = ("ranks", "mlp", *(f"{name}={size}" for name, size in SIZES.items()))
 
 @pytest.mark.parametrize("shard", ["none", "states"])
 def test_rows_are_plans_of_one_rank(capsys, shard):
-    _, out, _ = run(capsys, *ASKED, "--ranks", "9", "--optimizer", "adam", "--shard", shard, "--json")
+    options = ("--ranks", "9", "--optimizer", "adam", "--shard", shard)
+    _, out, _ = run(capsys, *ASKED, *options, "--json")
     found = json.loads(out)
     assert found["arguments"]["hidden"] == SIZES["hidden"]
     assert [row["ranks"] for row in found["ranks"]] == [1, 2, 4, 8]
