@@ -231,6 +231,8 @@ class PlanningOptions(PlacementOptions, StepOptions, NetworkOptions):
             raise OptionError("clip_norm and accumulate belong to training; give an optimizer")
         if self.optimizer is None and self.ranks != 1:
             raise OptionError("ranks belong to training; give an optimizer")
+        if self.optimizer is None and self.sync_norm:
+            raise OptionError("sync_norm belongs to training; give an optimizer")
         if self.shard != "none":
             if self.optimizer is None:
                 raise OptionError("shard belongs to training; give an optimizer")

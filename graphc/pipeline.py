@@ -259,7 +259,7 @@ def _training_step(graph: Graph, compilation: Compilation) -> Graph:
     has_loss_scale = options.precision == "fp16"
     shards = options.shard == "states" and options.ranks > 1
     link = all_reduce_link(options.ranks, links_of(options.planned_for))
-    parallel = DataParallel(options.ranks, link, shards)
+    parallel = DataParallel(options.ranks, link, shards, options.sync_norm and options.ranks > 1)
     return training_graph(
         graph,
         options.optimizer,

@@ -37,6 +37,8 @@ def settings_of(options: PlanningOptions) -> dict[str, Any]:
         settings["ranks"] = int(options.ranks)
         if options.shard != "none":
             settings["shard"] = options.shard
+        if options.sync_norm:
+            settings["sync_norm"] = True
     if options.streams > 1:
         settings["streams"] = int(options.streams)
     return settings

@@ -93,6 +93,12 @@ class StepOptions(Options):
         choices=("none", "states"),
         flag=Flag("what each rank holds a part of: {choices} (default: {default})", metavar="S"),
     )
+    sync_norm: bool = option(
+        False,
+        "Whether batch norms take the statistics of all `ranks` together, not each of its own.",
+        check=truth,
+        flag=Flag("batch norms over all ranks together", action="store_true"),
+    )
     precision: Precision = option(
         "fp32",
         "One of {choices}: ``bf16`` and ``fp16`` keep feature maps in 16 bits beside float32 "

@@ -64,20 +64,8 @@ class BatchNorm(Norm):
 
     def effects(self, copies: Sequence[Node]) -> tuple[Node, ...]:
         """Running statistics move once a step, towards the average of the micro-batches'."""
-        node = copies[0]
-        *_, running_mean, running_variance = node.inputs
         means, inverses = ([copy.outputs[i] for copy in copies] for i in (1, 2))
-        inverse = inverses[0]
-        if len(copies) > 1:  # of the average variance
-            inverse = power(_average([power(value, -2.0) for value in inverses]), -0.5)
-        momentum, count = node.attributes.momentum, self.frame(node).count
-        unbiased = count / max(count - 1, 1)
-        variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
-        weight = RunningMeanAttributes(momentum)
-        return (
-            apply(RunningMeanUpdate, running_mean, _average(means), attributes=weight),
-            apply(RunningVarianceUpdate, running_variance, inverse, attributes=variance),
-        )
+        return moved_statistics(copies[0], means, inverses, self.frame(copies[0]).count)
 
     def inference(self, node: Node) -> Value:
         x, scale, bias, mean, variance = node.inputs
@@ -88,11 +76,33 @@ def by_statistics(
     x: Value, scale: Value, bias: Value, mean: Value, variance: Value, epsilon: float
 ) -> Value:
     """x normalised by statistics that are there, a channel at a time."""
-    shape = channels_frame(x.shape).parameter_shape
     deviation = sqrt(shift(variance, epsilon))
-    factor = div(cast(scale, variance.type.dtype), deviation)
+    return by_factor(x, mean, div(cast(scale, variance.type.dtype), deviation), bias)
+
+
+def by_factor(x: Value, mean: Value, factor: Value, bias: Value) -> Value:
+    """(x - mean) · factor + bias, with a number of each a channel."""
+    shape = channels_frame(x.shape).parameter_shape
     operands = (x, *(reshape(value, shape) for value in (mean, factor, bias)))
     return apply(BatchNormInference, *operands).output
+
+
+def moved_statistics(
+    node: Node, means: Sequence[Value], inverses: Sequence[Value], count: int
+) -> tuple[Node, ...]:
+    """The updates of a norm's running statistics towards those of its micro-batches, one mean and
+    one inverse deviation each; `count` elements are behind a statistic."""
+    *_, running_mean, running_variance = node.inputs
+    inverse = inverses[0]
+    if len(inverses) > 1:  # of the average variance
+        inverse = power(_average([power(value, -2.0) for value in inverses]), -0.5)
+    momentum, unbiased = node.attributes.momentum, count / max(count - 1, 1)
+    variance = RunningVarianceAttributes(momentum, node.attributes.epsilon, unbiased)
+    weight = RunningMeanAttributes(momentum)
+    return (
+        apply(RunningMeanUpdate, running_mean, _average(means), attributes=weight),
+        apply(RunningVarianceUpdate, running_variance, inverse, attributes=variance),
+    )
 
 
 def _average(values: Sequence[Value]) -> Value:

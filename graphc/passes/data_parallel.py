@@ -38,6 +38,8 @@ class DataParallel:
     link: Link
     shards_states: bool = False
     """Whether parameters and moments are shared out, see `graphc.passes.sharded_states`."""
+    syncs_norms: bool = False
+    """Whether batch norms are over all ranks, see `graphc.passes.synchronized_norms`."""
 
     def share_of(self, loss: Value, parts: int) -> Value:
         """A rank's part of the step's loss, which is the mean over ranks and `parts`."""

@@ -13,6 +13,7 @@ from graphc.ops.changed_state import Carrier
 from graphc.ops.random import RandomOp
 from graphc.ops.update import Increment
 from graphc.passes.micro_batches import MicroBatch
+from graphc.passes.synchronized_norms import SynchronizedNorms
 
 
 def number_streams(graph: Graph) -> Graph:
@@ -47,12 +48,20 @@ def to_inference(graph: Graph) -> Graph:
     return builder.trace(rewriter.outputs)
 
 
-def training_effects(graph: Graph, batches: Sequence[MicroBatch]) -> list[Node]:
-    """The updates of states that belong to forward nodes, such as running statistics, once each."""
+def training_effects(
+    graph: Graph, batches: Sequence[MicroBatch], norms: SynchronizedNorms | None = None
+) -> list[Node]:
+    """The updates of states that belong to forward nodes, such as running statistics, once each.
+
+    Norms over all ranks have their own.
+    """
     effects: dict[object, Node] = {}
     for node in graph.nodes:
         with builder.in_phase("update", node.scope):
-            found = node.op.effects([batch.nodes[node] for batch in batches])
+            if norms is not None and node in norms.joint:
+                found = norms.effects(node, batches)
+            else:
+                found = node.op.effects([batch.nodes[node] for batch in batches])
         for effect in found:
             effects.setdefault((effect.op.name, effect.inputs, effect.attributes), effect)
     return list(effects.values())

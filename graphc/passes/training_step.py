@@ -22,6 +22,7 @@ from graphc.passes.gradient import gradient
 from graphc.passes.micro_batches import MicroBatch, micro_batches
 from graphc.passes.modes import count_step, training_effects, without_changes
 from graphc.passes.sharded_states import ShardedStates
+from graphc.passes.synchronized_norms import synchronized_norms
 
 FIRST_LOSS_SCALE = 2.0**16
 GOOD_STEPS = 2000.0
@@ -42,6 +43,9 @@ def training_graph(
     micro-batches. With `has_loss_scale` the loss is scaled, for gradients in float16. `parallel`
     says how ranks come to the same gradients.
     """
+    norms = synchronized_norms(forward, parallel.ranks) if parallel.syncs_norms else None
+    if norms is not None:
+        forward = norms.graph
     trained = _trained(forward)
     wide = float64 if any(state.type.dtype == float64 for state in trained) else float32
     with builder.in_phase("update"):
@@ -60,7 +64,7 @@ def training_graph(
             gradients = parallel.summed(gradients)
     with builder.in_phase("update"):
         gradients, finite = _conditioned(gradients, wide, clip_norm, scaling, parallel)
-        updates = parallel.averaged(training_effects(forward, batches))
+        updates = parallel.averaged(training_effects(forward, batches, norms))
     for (state, own), value in zip(targets, gradients, strict=True):
         with builder.in_phase("update", state.name.rpartition("/")[0]):
             updates.append(own.update(state, value))

@@ -107,7 +107,7 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
     def notes(self, steps: int, done: int, **sizes: Any) -> dict[str, str]:
         """What a checkpoint says of its run: all that decides how it goes on."""
-        same_numbers = {*PLANNING, "threads", "ranks", "shard"}  # what ranks have is one batch
+        same_numbers = {*PLANNING, "threads", "ranks", "shard", "sync_norm"}  # one joint batch
         settings = {n: getattr(self, n) for n in declared(Recipe) if n not in same_numbers}
         settings |= sizes
         if self.kernels != "native":

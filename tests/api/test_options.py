@@ -69,6 +69,7 @@ def test_the_public_keywords():
         "accumulate": 1,
         "ranks": 1,
         "shard": "none",
+        "sync_norm": False,
         "precision": "fp32",
         "chunk_losses": None,
         "recompute": None,

@@ -47,12 +47,13 @@ def feeds():
 """
 
 
-def run(ranks, *arguments):
+def run(ranks, *arguments, seconds=SECONDS):
     """What so many processes of a command of Python come to."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MPI"))}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     return subprocess.run(
         [MPIEXEC, "-n", str(ranks), sys.executable, *arguments],
-        capture_output=True, text=True, timeout=SECONDS, env=environment, check=False,
+        capture_output=True, text=True, timeout=seconds, env=environment, check=False,
     )  # fmt: skip
 
 

@@ -1,0 +1,86 @@
+"""Batch norms over all ranks, against one process on the joint batch."""
+
+import numpy as np
+import pytest
+from passes.test_data_parallel import drawn, mlp, norms, trained
+
+import graphc as g
+from graphc.errors import OptionError
+from graphc.models import preact_resnet
+from graphc.ops.collective import AllGather, ReduceScatter
+
+NETWORKS = {
+    "rows": norms,
+    "maps": lambda batch: preact_resnet(11, batch=batch, image=8, dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_ranks_normalise_as_one_process_does_its_joint_batch(name, ranks, accumulate):
+    build, options = NETWORKS[name], {"optimizer": g.optim.SGD(0.1), "accumulate": accumulate}
+    plan = g.plan(build(4), ranks=ranks, sync_norm=True, **options)
+    feeds, joint = drawn(plan.graph, ranks, int(accumulate > 1))
+    one = g.compile(build(4 * ranks), **options)
+    losses = [float(one.step(each)["loss"]) for each in joint]
+    for found, states in trained(plan, feeds, ranks):
+        np.testing.assert_allclose(found, losses, rtol=1e-12)
+        for key, state in one.states.items():
+            np.testing.assert_allclose(states[key], state, rtol=1e-11, atol=1e-13)
+
+
+def test_ranks_of_their_own_statistics_do_not():
+    plan = g.plan(norms(4), ranks=2, optimizer=g.optim.SGD(0.1))
+    feeds, joint = drawn(plan.graph, 2, 0)
+    one = g.compile(norms(8), optimizer=g.optim.SGD(0.1))
+    losses = [float(one.step(each)["loss"]) for each in joint]
+    assert abs(trained(plan, feeds, 2)[0][0][0] - losses[0]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"allocate": "none"}, {"recompute": "cheap"}, {"shard": "states"}, {"reorder": False}],
+    ids=str,
+)
+def test_no_plan_changes_a_bit(options):
+    build = NETWORKS["maps"]
+    plans = [
+        g.plan(build(2), ranks=2, sync_norm=True, optimizer=g.optim.SGD(0.1), **more)
+        for more in ({}, options)
+    ]
+    feeds, _ = drawn(plans[0].graph, 2, 0)
+    first, other = (trained(plan, feeds, 2)[0] for plan in plans)
+    assert first[0] == other[0]
+    for name, state in first[1].items():
+        assert state.tobytes() == other[1][name].tobytes()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_statistics_are_float32_in_mixed_precision(precision):
+    build = lambda: preact_resnet(11, batch=2, image=8)  # noqa: E731
+    plan = g.plan(build(), ranks=2, sync_norm=True, optimizer=g.optim.SGD(0.1), precision=precision)
+    gathered = [n for n in plan.graph.nodes if isinstance(n.op, AllGather)]
+    assert {n.output.type.dtype.name for n in gathered} == {"float32"}
+    feeds, _ = drawn(plan.graph, 2, 0)
+    assert np.isfinite(trained(plan, feeds, 2)[0][0]).all()
+
+
+def test_a_norm_is_one_exchange_each_way():
+    plan = g.plan(norms(4), ranks=2, sync_norm=True, optimizer=g.optim.SGD(0.1))
+    kinds = [type(node.op) for node in plan.graph.nodes]
+    assert (kinds.count(AllGather), kinds.count(ReduceScatter)) == (1, 1)
+
+
+def test_one_rank_and_networks_without_norms_have_the_plan_without_it():
+    for build, ranks in ((norms, 1), (mlp, 2)):
+        plans = [
+            g.plan(build(4), ranks=ranks, optimizer=g.optim.SGD(), sync_norm=sync)
+            for sync in (False, True)
+        ]
+        assert g.format_graph(plans[0].graph) == g.format_graph(plans[1].graph)
+
+
+def test_it_belongs_to_training():
+    with pytest.raises(OptionError, match="sync_norm belongs to training"):
+        g.plan(outputs=[g.input("x", (3,))], sync_norm=True)
