@@ -36,6 +36,7 @@ from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, MemoryPlan
 from graphc.plans.plan_file import load_plan
 from graphc.progress import report
 from graphc.runtime.memory import memory_of
+from graphc.runtime.ranks.world import find_world
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.difference import differences
 from graphc.view.page import Limit, page
@@ -104,8 +105,9 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
     if write is not None:
         report(f"making {output}")
         content = write(plans, options, notes)
-        write_atomically(output, content, OptionError)
-        say(f"written to {output}")
+        if find_world().rank == 0:  # of several, all take part in a measurement
+            write_atomically(output, content, OptionError)
+            say(f"written to {output}")
 
 
 def _check_times(options: argparse.Namespace, write: Writer | None) -> None:

@@ -7,6 +7,7 @@ What exchanges add to the step is what is not hidden behind nodes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from graphc.ir.graph import Node
@@ -35,22 +36,49 @@ class RankModel:
         return max(0.0, 1.0 - shown / self.exchange_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Seconds of each node as the rank spends them, waiting for others included, and (node's
+    number, begin, seconds) of each exchange."""
+
+    seconds: tuple[float, ...]
+    exchanges: tuple[tuple[int, float, float], ...]
+
+
+def timeline(
+    plan: MemoryPlan, costs: CostModel | None = None, algorithm: Algorithm = least
+) -> Timeline:
+    """When a rank does what by the cost model, without what launches take."""
+    costs, links = costs or CostModel.of(plan), links_of(plan.device)
+    now = free = 0.0
+    seconds: list[float] = []
+    exchanges: list[tuple[int, float, float]] = []
+    done: dict[Node | None, float] = {}
+    for step, node in enumerate(plan.graph.nodes):
+        took = 0.0
+        if node.op.sends:
+            begin, length = max(now, free), exchange_seconds(node, links, algorithm)
+            done[node] = free = begin + length
+            exchanges.append((step, begin, length))
+        elif node.op.awaits:
+            took = max(done.get(node.inputs[0].node, 0.0) - now, 0.0)
+        else:
+            took = costs.seconds(node)
+        now += took
+        seconds.append(took)
+    return Timeline(tuple(seconds), tuple(exchanges))
+
+
 def model_rank(
     plan: MemoryPlan, costs: CostModel | None = None, algorithm: Algorithm = least
 ) -> RankModel:
     """The step of a rank by the cost model, without what launches take."""
-    costs, links = costs or CostModel.of(plan), links_of(plan.device)
-    now = computing = exchanging = free = 0.0
-    count = sent = 0
-    done: dict[Node | None, float] = {}
-    for node in plan.graph.nodes:
-        if node.op.sends:
-            took = exchange_seconds(node, links, algorithm)
-            done[node] = free = max(now, free) + took
-            exchanging, count, sent = exchanging + took, count + 1, sent + node.op.sent_bytes(node)
-            continue
-        if node.op.awaits:
-            now = max(now, done.get(node.inputs[0].node, 0.0))
-        took = costs.seconds(node)
-        now, computing = now + took, computing + took
-    return RankModel(max(now, free), computing, exchanging, count, sent)
+    found, nodes = timeline(plan, costs, algorithm), plan.graph.nodes
+    pairs = zip(nodes, found.seconds, strict=True)
+    return RankModel(
+        seconds=math.fsum(found.seconds),
+        computing_seconds=math.fsum(took for node, took in pairs if not node.op.awaits),
+        exchange_seconds=math.fsum(length for *_, length in found.exchanges),
+        exchanges=len(found.exchanges),
+        sent_bytes=sum(node.op.sent_bytes(node) for node in nodes),
+    )

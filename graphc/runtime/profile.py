@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from graphc.runtime.arena import Arena
 from graphc.runtime.cpu.bind import Call, arrays_of, node_calls, numpy_settings
 from graphc.runtime.feeds import random_feeds
 from graphc.runtime.initial import fill_initial
+from graphc.runtime.ranks.together import lane_of
 
 REPEAT = 5
 
@@ -34,13 +38,28 @@ def profile(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> MeasuredCo
     return MeasuredCosts(device, _by_key(plan.graph.nodes, best))
 
 
-def node_seconds(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of a plan's nodes in their order, and (node's number, begin, seconds) of exchanges
+    with other ranks, which run beside them; a begin counts from the first node's."""
+
+    seconds: Sequence[float]
+    exchanges: Sequence[tuple[int, float, float]] = ()
+
+
+def node_seconds(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> Sequence[float]:
+    """The seconds of each node by `step_times`."""
+    return step_times(plan, repeat, seed).seconds
+
+
+def step_times(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> StepTimes:
     """Run whole steps on random inputs, and time every node in each of them.
 
     Caches are thus as warm as a real step leaves them. Of `repeat` steps, after one that is not
-    timed, a node's best counts. `seed` is that of states and inputs. Raises `OptionError` for a
-    `repeat` below 1, a wrong seed or a plan for a GPU, and `ArenaError` where the plan does not fit
-    into memory.
+    timed, a node's best counts; of a plan for several ranks, which all call this, the shortest step
+    as it was. `seed` is that of states and inputs. Raises `OptionError` for a `repeat` below 1, a
+    wrong seed or a plan for a GPU, `RanksError` where other ranks are missing, and `ArenaError`
+    where the plan does not fit into memory.
     """
     repeat, seed = whole_number("repeat", repeat), check_seed(seed)
     if plan.device.kind != "cpu":
@@ -48,30 +67,53 @@ def node_seconds(plan: MemoryPlan, repeat: int = REPEAT, seed: int = 0) -> list[
             f"nodes are timed on the CPU, and the plan is for {plan.device.name}; plan it with "
             "device='cpu'"
         )
-    graph, arena = plan.graph, Arena(plan)
+    graph, lane = plan.graph, lane_of(plan, seed, None)
+    arena = Arena(plan)
     arrays = arrays_of(plan, arena)
-    steps = list(node_calls(plan, arena, arrays, None).values())
+    steps = list(node_calls(plan, arena, arrays, None, lane).values())
     for state in graph.states:
-        fill_initial(state, seed, arrays[state])
+        fill_initial(state, seed, arrays[state], lane.wire.rank)
     feeds = random_feeds(graph, seed)
-    best = [math.inf] * len(steps)
-    for run in range(1 + repeat):
+    lane.spans = {} if lane.wire.size > 1 else None
+    found: list[StepTimes] = []
+    for _ in range(1 + repeat):
         for source, given in feeds.items():  # a step may write over its inputs
             np.copyto(arrays[source], given)
         with numpy_settings():
-            found = [_timed(calls) for calls in steps]
-        if run:
-            best = [min(pair) for pair in zip(best, found, strict=True)]
-    return best
+            spans = [_timed(calls) for calls in steps]
+        found.append(_times(plan, spans, lane.spans or {}))
+    lane.spans = None
+    if lane.wire.size > 1:
+        return min(found[1:], key=lambda times: math.fsum(times.seconds))
+    return StepTimes([min(each) for each in zip(*(t.seconds for t in found[1:]), strict=True)])
 
 
-def _timed(calls: Sequence[Call]) -> float:
-    if not calls:
-        return 0.0
+def _timed(calls: Sequence[Call]) -> tuple[int, int]:
+    """The nanoseconds between which the calls ran."""
     started = time.perf_counter_ns()
+    if not calls:
+        return started, started
     for call in calls:
         call()
-    return (time.perf_counter_ns() - started) * 1e-9
+    return started, time.perf_counter_ns()
+
+
+def _times(
+    plan: MemoryPlan, spans: Sequence[tuple[int, int]], exchanges: Mapping[Node, tuple[int, int]]
+) -> StepTimes:
+    """What lies between nodes is left out of both."""
+    seconds = [(end - begin) * 1e-9 for begin, end in spans]
+    begins, started = [0.0, *itertools.accumulate(seconds)], [begin for begin, _ in spans]
+
+    def at(moment: int) -> float:
+        step = max(bisect.bisect_right(started, moment) - 1, 0)
+        return begins[step] + min(max((moment - started[step]) * 1e-9, 0.0), seconds[step])
+
+    beside = [
+        (plan.graph.position[node], at(begin), at(end) - at(begin))
+        for node, (begin, end) in exchanges.items()
+    ]
+    return StepTimes(seconds, sorted(beside))
 
 
 def _by_key(nodes: Sequence[Node], seconds: Sequence[float]) -> tuple[Measurement, ...]:

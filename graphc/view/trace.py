@@ -1,8 +1,8 @@
 """A plan's schedule in Chrome's trace event format, which Perfetto reads.
 
-Each clock is a process of its own: a track of nodes, a counter of live bytes, and counters of live
-bytes by kind. Perfetto names a counter by its event and its argument, so the first is "live" with
-"bytes". Times are microseconds, as the format wants.
+Each clock is a process of its own: a track of nodes, one of exchanges with other ranks, a counter of
+live bytes, and counters of live bytes by kind. Perfetto names a counter by its event and its
+argument, so the first is "live" with "bytes". Times are microseconds, as the format wants.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from graphc.view.clock import Clock, estimated
 from graphc.view.page_model import LASTING, kinds_of, live_by_kind
 
 Event = dict[str, Any]
+
+NODES, EXCHANGES = 1, 2
+"""The tracks of a process."""
 
 
 def trace(plan: MemoryPlan, clocks: Mapping[str, Clock] | None = None) -> str:
@@ -50,7 +53,7 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
     for step, node in enumerate(plan.graph.nodes):
         begin = _microseconds(begins[step])
         yield {
-            "ph": "X", "pid": process, "tid": 1, "ts": begin,
+            "ph": "X", "pid": process, "tid": NODES, "ts": begin,
             "dur": _microseconds(begins[step + 1] - begins[step]),
             "name": node.label, "cat": node.phase,
             "args": {
@@ -61,6 +64,15 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
         }  # fmt: skip
         yield _counter("live", process, begin, {"bytes": plan.live_profile[step]})
         yield _counter("live bytes of", process, begin, by_kind[step])
+    if clock.exchanges:
+        yield _named("thread_name", process, "exchanges with other ranks", EXCHANGES)
+    for step, at, length in clock.exchanges:
+        node, (first, last) = plan.graph.nodes[step], (round(t * 1e9) for t in (at, at + length))
+        yield {
+            "ph": "X", "pid": process, "tid": EXCHANGES, "ts": _microseconds(first), "dur": _microseconds(last - first),
+            "name": node.label, "cat": "exchange",
+            "args": {"node": step, "sent_bytes": node.op.sent_bytes(node)},
+        }  # fmt: skip
     lasting = {k: size for k, size in plan.bytes_by_kind.items() if k in LASTING}
     after = dict.fromkeys(kinds_of(plan), 0) | lasting
     if not plan.graph.nodes:
@@ -88,8 +100,8 @@ def _microseconds(nanoseconds: int) -> float:
     return found if int(found * 1000) >= nanoseconds else math.nextafter(found, math.inf)
 
 
-def _named(what: str, process: int, name: str) -> Event:
-    return {"ph": "M", "pid": process, "tid": 1, "name": what, "args": {"name": name}}
+def _named(what: str, process: int, name: str, track: int = NODES) -> Event:
+    return {"ph": "M", "pid": process, "tid": track, "name": what, "args": {"name": name}}
 
 
 def _counter(

@@ -7,6 +7,7 @@ from view.networks import SMALL_PLANS, planned, small_plan
 
 import graphc as g
 from graphc.plans.cost_model import CostModel
+from graphc.plans.rank_model import model_rank
 from graphc.view.clock import Clock, estimated, measured
 from graphc.view.page_model import kinds_of
 from graphc.view.trace import trace
@@ -71,6 +72,25 @@ def test_clocks_are_processes_side_by_side():
     assert names[1].startswith("measured: each node's best of 2 steps on ")
     assert len(events(text, "X", process=1)) == len(events(text, "X", process=2)) > 0
     assert sum(event["dur"] for event in events(text, "X", process=2)) > 0
+
+
+def test_exchanges_are_a_track_beside_nodes():
+    plan = planned("mlp", ranks=2)
+    text = trace(plan)
+    spans = events(text, "X")
+    exchanges = [event for event in spans if event["tid"] == 2]
+    nodes = [event for event in spans if event["tid"] == 1]
+    senders = [step for step, node in enumerate(plan.graph.nodes) if node.op.sends]
+    assert [event["args"]["node"] for event in exchanges] == senders
+    model = model_rank(plan)
+    assert sum(event["dur"] for event in exchanges) == pytest.approx(1e6 * model.exchange_seconds)
+    assert nodes[-1]["ts"] + nodes[-1]["dur"] == pytest.approx(1e6 * model.seconds, abs=1e-2)
+    for event, step in zip(exchanges, senders, strict=True):
+        begun = plan.graph.nodes[step].output
+        ends = [nodes[n] for n in plan.graph.uses[begun] if plan.graph.nodes[n].op.awaits]
+        assert ends
+        assert event["ts"] >= nodes[step]["ts"] - 1e-2
+        assert all(e["ts"] + e["dur"] >= event["ts"] + event["dur"] - 1e-2 for e in ends)
 
 
 def test_a_plan_without_nodes():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -34,6 +35,9 @@ class Lane:
         self._tickets: dict[Node, _Ticket] = {}
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], _Ticket]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self.spans: dict[Node, tuple[int, int]] | None = None
+        """Where it is a mapping: collective → the nanoseconds of the clock `time.perf_counter_ns`
+        between which it ran last."""
         self._broken = ""
 
     @functools.cached_property
@@ -50,7 +54,7 @@ class Lane:
                 f"{self.wire.size}; plan with ranks={self.wire.size}, or start {ranks} processes"
             )
         work = self._work(node, x, y)
-        ticket = self._tickets[node] = _Ticket(node.label)
+        ticket = self._tickets[node] = _Ticket(node.label, node)
         needs_copy = node.op.may_overwrite and x.ctypes.data != y.ctypes.data
 
         def begin() -> None:
@@ -101,9 +105,12 @@ class Lane:
     def _loop(self) -> None:
         while True:
             work, ticket = self._waiting.get()
+            started = time.perf_counter_ns()
             try:
                 with np.errstate(all="ignore"):  # as kernels run
                     found = work()
+                if self.spans is not None and ticket.node is not None:
+                    self.spans[ticket.node] = started, time.perf_counter_ns()
                 ticket.results.put((found, None))
             except BaseException as error:
                 ticket.results.put((None, error))
@@ -137,8 +144,8 @@ class _Ticket:
     """A collective: what it is called, and how it ended. `is_open` from its beginning until
     somebody has waited for it; others behind that one need not."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self.is_open = what, False
+    def __init__(self, what: str, node: Node | None = None) -> None:
+        self.what, self.node, self.is_open = what, node, False
         self.results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
 

@@ -94,6 +94,27 @@ def test_shards_train_alike_and_are_saved_as_one_file(tmp_path):
     assert last["loss"] < sharded["epochs"][-1]["loss"]
 
 
+def test_exchanges_of_two_processes_run_beside_the_backward_pass(tmp_path):
+    path = tmp_path / "plan.trace.json"
+    found = run(
+        2, "-m", "graphc", "view", "mlp", "layers=8", "hidden=512", "batch=64", "--optimizer",
+        "sgd", "--ranks", "2", "--measure", "5", "-o", str(path),
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    events = json.loads(path.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X" and event["pid"] == 2]
+    exchanges = [event for event in spans if event["cat"] == "exchange"]
+    backward = [event for event in spans if event["cat"] == "gradient" and event["tid"] == 1]
+    assert len(exchanges) > 2
+    beside = sum(
+        max(0, min(e["ts"] + e["dur"], b["ts"] + b["dur"]) - max(e["ts"], b["ts"]))
+        for e in exchanges
+        for b in backward
+        if not b["name"].endswith("arrival")
+    )
+    assert beside > 0
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_process_that_is_killed_ends_the_others_and_tears_no_file(phase, tmp_path):
     path = tmp_path / "states.safetensors"
