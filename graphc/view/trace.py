@@ -69,8 +69,8 @@ def _process(plan: MemoryPlan, process: int, name: str, clock: Clock) -> Iterato
     for step, at, length in clock.exchanges:
         node, (first, last) = plan.graph.nodes[step], (round(t * 1e9) for t in (at, at + length))
         yield {
-            "ph": "X", "pid": process, "tid": EXCHANGES, "ts": _microseconds(first), "dur": _microseconds(last - first),
-            "name": node.label, "cat": "exchange",
+            "ph": "X", "pid": process, "tid": EXCHANGES, "ts": _microseconds(first),
+            "dur": _microseconds(last - first), "name": node.label, "cat": "exchange",
             "args": {"node": step, "sent_bytes": node.op.sent_bytes(node)},
         }  # fmt: skip
     lasting = {k: size for k, size in plan.bytes_by_kind.items() if k in LASTING}

@@ -115,14 +115,25 @@ def test_exchanges_of_two_processes_run_beside_the_backward_pass(tmp_path):
     assert beside > 0
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_process_that_is_killed_ends_the_others_and_tears_no_file(phase, tmp_path):
-    path = tmp_path / "states.safetensors"
-    found = run(2, "-c", SCRIPT + PHASES[phase], str(path))
+def killed(phase, path, seconds=0.05):
+    """Kill one of two processes in a phase, and see how the other ends and what file is left."""
+    found = run(2, "-c", SCRIPT + PHASES[phase].replace("0.05", str(seconds)), str(path))
     assert found.returncode != 0
     if path.exists():
         check = "import sys, safetensors.numpy as s; s.load_file(sys.argv[1])"
         subprocess.run([sys.executable, "-c", check, str(path)], check=True, timeout=SECONDS)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_process_that_is_killed_ends_the_others_and_tears_no_file(phase, tmp_path):
+    killed(phase, tmp_path / "states.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("time", range(20))
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_process_may_be_killed_at_any_time(phase, time, tmp_path):
+    killed(phase, tmp_path / "states.safetensors", seconds=0.005 * (1 + time))
 
 
 def test_an_error_of_one_process_ends_the_others():
