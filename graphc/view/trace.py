@@ -1,6 +1,6 @@
 """A plan's schedule in Chrome's trace event format, which Perfetto reads.
 
-Each clock is a process of its own: a track of nodes, one of exchanges with other ranks, a counter of
+Each clock is a process of its own: a track of nodes, one of exchanges between ranks, a counter of
 live bytes, and counters of live bytes by kind. Perfetto names a counter by its event and its
 argument, so the first is "live" with "bytes". Times are microseconds, as the format wants.
 """
