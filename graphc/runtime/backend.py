@@ -40,6 +40,10 @@ class Backend(Protocol):
         """Bytes of the one allocation."""
 
     @property
+    def communication_bytes(self) -> int:
+        """Bytes beside it in which exchanges with other ranks are made."""
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes of the copies of states that a step makes beside it, to bring them back."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from graphc.allocation.streams import on_streams
@@ -21,11 +22,13 @@ from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.cuda import CudaDevice
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError, load_cudnn
 from graphc.runtime.gpu.device import Gpu, find_gpu
+from graphc.runtime.gpu.nccl import load_nccl
 from graphc.runtime.gpu.records import read_record, write_record
 from graphc.runtime.kernel_files import cache_folder
 from graphc.runtime.options import RunOptions
 from graphc.runtime.program import Program
-from graphc.runtime.ranks.together import ranks_of
+from graphc.runtime.ranks.together import connected_gpus, lane_of, ranks_of
+from graphc.runtime.ranks.world import find_world
 
 BFLOAT16_ARCHITECTURE = 80
 
@@ -67,7 +70,10 @@ def bind(options: BindOptions) -> Program:
     if options.streams is not None:
         plan = on_streams(plan, CostModel.of(plan), options.streams)
         check_plan(plan)
-    gpu = find(kind if device in (None, AUTO) else device)
+    if kind == "cuda" and device in (None, AUTO, "cuda"):
+        gpu = find(_own_gpu(plan))
+    else:
+        gpu = find(kind if device in (None, AUTO) else device)
     if (gpu is not None) != (kind == "cuda"):
         raise OptionError(
             f"the plan was made for {plan.device.name} and cannot run on {device}; plan again with "
@@ -87,13 +93,13 @@ def bind(options: BindOptions) -> Program:
     )  # fmt: skip
 
 
+def _own_gpu(plan: MemoryPlan) -> str:
+    """The GPU of this rank: of those of its machine the one with its number there."""
+    return f"cuda:{find_world().local_rank}" if ranks_of(plan) > 1 else "cuda"
+
+
 def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     cudnn = options.cudnn
-    if ranks_of(plan) > 1:
-        raise OptionError(
-            "plans of several ranks are made for GPUs, but run on CPUs alone by now; plan again "
-            "with device='cpu'"
-        )
     if gpu.architecture < BFLOAT16_ARCHITECTURE and _uses_bfloat16(plan):
         raise OptionError(
             f"{gpu.name} is sm_{gpu.architecture}, which has no bfloat16; choose precision fp16"
@@ -103,7 +109,12 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     if tuning is not None and kept is not None and Path(tuning) == Path(kept):
         raise OptionError(f"cudnn and tuning are two files, got {os.fspath(tuning)!r} for both")
     chosen = None if tuning is None else read_record(tuning, "algorithms", CublasError)
-    accelerator = CudaDevice(gpu, cache_folder(), chosen)
+    connect = None
+    if ranks_of(plan) > 1:
+        lane = lane_of(plan, options.seed, None)
+        nccl = load_nccl()
+        connect = partial(connected_gpus, lane, nccl)
+    accelerator = CudaDevice(gpu, cache_folder(), chosen, connect)
     library: Cudnn | None = None
     missing: tuple[str, ...] = ()
     if cudnn is not False:

@@ -33,7 +33,6 @@ from graphc.runtime.index_ranges import IndexRanges
 from graphc.runtime.initial import fill_initial
 from graphc.runtime.ranks.held import Held, held_by_name, member_of, parts_written, whole_row
 from graphc.runtime.ranks.lane import Lane
-from graphc.runtime.ranks.sums import room_bytes
 from graphc.runtime.ranks.together import by_rank_0, lane_of, of_rank
 from graphc.runtime.turns import Turns
 
@@ -121,9 +120,9 @@ class Program:
     def communication_bytes(self) -> int:
         """Bytes beside the arena in which sums over ranks are made; 0 for a plan of one rank.
 
-        What MPI itself takes is not among them.
+        What MPI itself takes is not among them. On a GPU they are what NCCL took of its memory.
         """
-        return room_bytes(self.ranks) if self.ranks > 1 else 0
+        return self._backend.communication_bytes
 
     @property
     def parameters(self) -> MutableMapping[str, Array]:

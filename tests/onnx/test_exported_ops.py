@@ -47,7 +47,7 @@ WITHOUT = {
 APART = {"fused", "fused_reduce"}
 """What is written as the ops that it is made of."""
 
-BETWEEN_RANKS = {"all_gather", "all_reduce", "broadcast", "reduce_scatter"}
+BETWEEN_RANKS = {"all_gather", "all_reduce", "arrival", "broadcast", "reduce_scatter"}
 """What ONNX has no ops for."""
 
 WRONG = {"conv2d_input_gradient grouped"}

@@ -16,6 +16,7 @@ from graphc.runtime.cpu.native import Rows
 from graphc.runtime.cpu.side_by_side import SideBySide
 from graphc.runtime.index_ranges import ComputedRange
 from graphc.runtime.ranks.lane import ALONE, Lane
+from graphc.runtime.ranks.sums import room_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -38,6 +39,7 @@ class CpuBackend:
     ) -> None:
         self.plan, self.is_torn = plan, False
         self._arena = Arena(plan)
+        self._ranks = lane.wire.size
         self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
@@ -47,6 +49,10 @@ class CpuBackend:
     @property
     def arena_bytes(self) -> int:
         return int(self._arena.bytes.size)
+
+    @property
+    def communication_bytes(self) -> int:
+        return room_bytes(self._ranks) if self._ranks > 1 else 0
 
     @property
     def kept_bytes(self) -> int:

@@ -25,6 +25,9 @@ Event = Any
 class Accelerator(Protocol):
     """One GPU, with its memory and its streams."""
 
+    communication_bytes: int
+    """Memory of the GPU that connections with other ranks have taken."""
+
     def active(self) -> AbstractContextManager[Any]:
         """A context in which calls of this thread go to this GPU."""
 

@@ -19,6 +19,7 @@ from graphc.plans.streams import StreamSlot
 from graphc.runtime.backend import Outputs, Report, Staged
 from graphc.runtime.gpu.accelerator import Accelerator, Event, Stream
 from graphc.runtime.gpu.bind import (
+    BoundExchange,
     BoundGemm,
     BoundLaunch,
     BoundPlan,
@@ -105,10 +106,16 @@ class GpuBackend:
         works = bind(
             self.plan, self._base, tf32, cudnn, together=together, serves=serves, declines=declines
         )
-        kinds = {BoundLaunch: "kernels", BoundGemm: "cublaslt", BoundPlan: "cudnn"}
+        kinds = {
+            BoundLaunch: "kernels",
+            BoundGemm: "cublaslt",
+            BoundPlan: "cudnn",
+            BoundExchange: "nccl",
+        }
         counts = Counter(kinds[type(call)] for work in works for call in work.calls)
         self.report = Report(
-            {kind: counts[kind] for kind in kinds.values()}, (*products, *requests)
+            {kind: counts[kind] for kind in kinds.values() if kind != "nccl" or counts[kind]},
+            (*products, *requests),
         )
         if products:
             first, *others = products
@@ -125,6 +132,10 @@ class GpuBackend:
     @property
     def arena_bytes(self) -> int:
         return self.plan.arena_bytes
+
+    @property
+    def communication_bytes(self) -> int:
+        return self._accelerator.communication_bytes
 
     @property
     def kept_bytes(self) -> int:

@@ -131,6 +131,8 @@ def _on_one_stream(
 def slots_of_works(plan: MemoryPlan, works: Sequence[Work], alone: bool) -> list[StreamSlot]:
     """Where each work runs by the plan, and the works that it waits for, by their numbers; all on
     one stream if `alone`."""
+    if plan.streams is None and not alone and any(map(_is_exchange, works)):
+        return _slots_beside_exchanges(plan, works)
     if plan.streams is None or alone:
         return [StreamSlot(0, ())] * len(works)
     position, slots = plan.graph.position, plan.streams.slots
@@ -139,6 +141,36 @@ def slots_of_works(plan: MemoryPlan, works: Sequence[Work], alone: bool) -> list
     for work in works:
         waits = {number_of[other] for node in work.nodes for other in slots[node].waits}
         found.append(StreamSlot(slots[work.nodes[0]].stream, tuple(sorted(waits))))
+    return found
+
+
+def _is_exchange(work: Work) -> bool:
+    return any(isinstance(call, BoundExchange) for call in work.calls)
+
+
+def _slots_beside_exchanges(plan: MemoryPlan, works: Sequence[Work]) -> list[StreamSlot]:
+    """Exchanges on a stream of their own: each waits for the works before it, and what runs from
+    an arrival on waits for its exchange."""
+    begun = {work.step: number for number, work in enumerate(works) if _is_exchange(work)}
+    nodes, position = plan.graph.nodes, plan.graph.position
+    due = [
+        (step, begun[position[source]])
+        for step, node in enumerate(nodes)
+        if node.op.awaits and (source := node.inputs[0].node) is not None
+        if position[source] in begun
+    ]
+    due.reverse()
+    found: list[StreamSlot] = []
+    before: tuple[int, ...] = ()
+    for number, work in enumerate(works):
+        if _is_exchange(work):
+            found.append(StreamSlot(1, before))
+            continue
+        waits: set[int] = set()
+        while due and due[-1][0] <= work.step:
+            waits.add(due.pop()[1])
+        found.append(StreamSlot(0, tuple(sorted(waits))))
+        before = (number,)
     return found
 
 

@@ -16,10 +16,11 @@ import numpy as np
 from graphc.errors import ArenaError
 from graphc.ir.types import format_bytes
 from graphc.runtime.gpu.accelerator import Bytes, Event, Stream
-from graphc.runtime.gpu.bind import BoundCall, BoundGemm, BoundLaunch, BoundPlan, kernels_of
+from graphc.runtime.gpu.bind import BoundCall, BoundExchange, BoundGemm, BoundPlan, kernels_of
 from graphc.runtime.gpu.cubins import cubins
 from graphc.runtime.gpu.cublaslt import LtProduct, NoAlgorithm, load_cublaslt
 from graphc.runtime.gpu.device import Gpu, load_cupy
+from graphc.runtime.gpu.nccl import Communicator
 from graphc.runtime.gpu.products import Products
 
 LIBRARY_BYTES = 512 * 2**20
@@ -30,10 +31,15 @@ refused."""
 class CudaDevice:
     """One GPU. Raises `GpuUnavailable` without CuPy or a device, and `DependencyError` without
     cuBLASLt or NVRTC. Machine code of kernels is kept in `cache`, if a folder is given;
-    `algorithms` is the record of an earlier run (`graphc.runtime.gpu.products`)."""
+    `algorithms` is the record of an earlier run (`graphc.runtime.gpu.products`). `connect` makes
+    the connection with other ranks, if there are any, where this GPU is active."""
 
     def __init__(
-        self, gpu: Gpu, cache: Path | None = None, algorithms: Mapping[str, Any] | None = None
+        self,
+        gpu: Gpu,
+        cache: Path | None = None,
+        algorithms: Mapping[str, Any] | None = None,
+        connect: Callable[[], Communicator] | None = None,
     ) -> None:
         self.gpu, self._cache = gpu, cache
         self._cupy = load_cupy()
@@ -44,6 +50,11 @@ class CudaDevice:
         self._memory: list[Any] = []
         with self._device:
             self.products = Products(load_cublaslt(), algorithms)
+        free = self.free_bytes() if connect else 0
+        with self._device:
+            self._communicator = connect() if connect else None
+        self.communication_bytes = free - self.free_bytes() if connect else 0
+        """What the driver gave NCCL for its connections, as far as that shows."""
         self._bound: dict[int, tuple[BoundGemm, LtProduct]] = {}
         owned = os.getpid(), self._bound, self.products
         weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
@@ -110,7 +121,10 @@ class CudaDevice:
         if isinstance(call, BoundPlan):
             call.library.run(call.plan, call.addresses, call.workspace, stream.ptr)
             return
-        assert isinstance(call, BoundLaunch), "plans of several ranks are refused on GPUs"
+        if isinstance(call, BoundExchange):
+            assert self._communicator is not None, "who binds a plan of several ranks connects them"
+            self._communicator.run(call, stream.ptr)
+            return
         function = self._functions[call.kernel.name]
         function((call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream=stream)
 

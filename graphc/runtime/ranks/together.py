@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from graphc.plans.json_form import checksum, plan_object
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.ranks.lane import ALONE, Lane
 from graphc.runtime.ranks.world import world_lane
+
+if TYPE_CHECKING:
+    from graphc.runtime.gpu.nccl import Communicator, Nccl
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -87,3 +90,10 @@ def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
         raise error
     if told[0]:
         raise RanksError(f"rank 0 could not do its part: {told[0].decode()}")
+
+
+def connected_gpus(lane: Lane, nccl: Nccl) -> Communicator:
+    """This rank's GPU, the active one, connected with those of all other ranks."""
+    own = nccl.new_identity() if lane.wire.rank == 0 else b""
+    told = lane.run("the meeting of GPUs", lambda: lane.wire.tell(own))
+    return nccl.connected(told[0], lane.wire.rank, lane.wire.size)

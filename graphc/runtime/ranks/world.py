@@ -17,12 +17,15 @@ from graphc.runtime.ranks.lane import ALONE, TIME_LIMIT, Lane
 from graphc.runtime.ranks.mpi import MpiWire
 
 LAUNCHERS = {
-    "mpirun of Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    "mpirun": ("PMI_RANK", "PMI_SIZE"),
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    "torchrun": ("RANK", "WORLD_SIZE"),
-}
-"""What starts ranks → the variables of a process's number and of how many there are."""
+    "mpirun of Open MPI": (
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    "mpirun": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+}  # fmt: skip
+"""What starts ranks → the variables of a process's number, of how many there are, and of its number
+among those of its machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,17 @@ class World:
     rank: int = 0
     size: int = 1
     launcher: str = ""
+    local_rank: int = 0
+    """Its number among those of its machine."""
 
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
     """What the launcher says in its variables; rank 0 of 1 where nothing has been launched."""
     for launcher, names in LAUNCHERS.items():
-        rank, size = (environment.get(name, "") for name in names)
+        rank, size, local = (environment.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal() and int(size) > 1:
-            return World(int(rank), int(size), launcher)
+            own = int(local) if local.isdecimal() else 0
+            return World(int(rank), int(size), launcher, own)
     return World()
 
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import random
+import threading
 from collections import deque
 
 import numpy as np
 from codegen.fake_cublas import StandIn
 from codegen.on_cpu import Library
 
-from graphc.runtime.gpu.bind import BoundGemm, BoundPlan, kernels_of
+from graphc.runtime.gpu.bind import BoundExchange, BoundGemm, BoundPlan, kernels_of
+
+ONE_AT_A_TIME = threading.Lock()
+"""Kernels as C++ have their numbers of threads and blocks in globals."""
 
 GUARD = 4096
 GUARD_BYTE = 0xA5
@@ -47,6 +51,7 @@ class EmulatedDevice:
         self.folder, self.edit = folder, edit
         self.products, self.bound = StandIn(folder), {}
         self.declines = lambda gemm: False
+        self.communicator, self.communication_bytes = None, 0
         self.random = random.Random(seed)
         self.streams, self.libraries, self.allocations = [], {}, []
         self.arenas = []
@@ -102,6 +107,13 @@ class EmulatedDevice:
         stream.add(lambda: self.call(call))
 
     def call(self, call):
+        if isinstance(call, BoundExchange):  # others' devices are threads that run meanwhile
+            self.communicator.run(call, 0)
+            return
+        with ONE_AT_A_TIME:
+            self.compute(call)
+
+    def compute(self, call):
         if isinstance(call, BoundGemm):
             address, end = call.workspace, call.workspace + call.workspace_bytes
             ctypes.memset(address, 0xFF, end - address)  # a library may write there

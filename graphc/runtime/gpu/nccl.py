@@ -1,0 +1,128 @@
+"""NCCL by ctypes: exchanges between ranks that have a GPU each.
+
+Signatures and numbers are those of nccl.h, the same since NCCL 2.10. A communicator is made once,
+by all ranks together; a step makes one call for an exchange, with addresses in the arena and the
+stream, so it can be captured into a CUDA graph.
+
+NCCL sums along rings and trees of its own choice, and rounds 16-bit sums at every rank: the same
+bits in every run of the same plan on the same machines, but not those of sums in the order of ranks
+that CPUs make (`graphc.runtime.ranks.sums`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+from graphc.errors import DependencyError, RanksError, to_install
+from graphc.ir.graph import Value
+from graphc.ir.types import DType, bfloat16, float16, float32, float64
+from graphc.runtime.gpu.bind import BoundExchange
+
+IDENTITY_BYTES = 128
+
+SUM = 0
+"""`ncclSum`."""
+
+CHAR = 0
+"""`ncclInt8`: what is only moved is moved as bytes."""
+
+DATA_TYPES: Mapping[DType, int] = {float16: 6, float32: 7, float64: 8, bfloat16: 9}
+"""Values of `ncclDataType_t`, of what is summed."""
+
+
+class Identity(ctypes.Structure):
+    """`ncclUniqueId`: what ranks that belong together know each other by."""
+
+    _fields_ = (("internal", ctypes.c_char * IDENTITY_BYTES),)
+
+
+_pointer, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+
+SIGNATURES: Mapping[str, tuple[type[Any], tuple[Any, ...]]] = {
+    "ncclGetErrorString": (ctypes.c_char_p, (_int,)),
+    "ncclGetUniqueId": (_int, (ctypes.POINTER(Identity),)),
+    "ncclCommInitRank": (_int, (ctypes.POINTER(_pointer), _int, Identity, _int)),
+    "ncclCommAbort": (_int, (_pointer,)),
+    "ncclAllReduce": (_int, (_pointer, _pointer, _size, _int, _int, _pointer, _pointer)),
+    "ncclReduceScatter": (_int, (_pointer, _pointer, _size, _int, _int, _pointer, _pointer)),
+    "ncclAllGather": (_int, (_pointer, _pointer, _size, _int, _pointer, _pointer)),
+    "ncclBroadcast": (_int, (_pointer, _pointer, _size, _int, _int, _pointer, _pointer)),
+}
+"""Function → its result and arguments."""
+
+
+class Nccl:
+    """The library."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, list(arguments)
+
+    def new_identity(self) -> bytes:
+        """What rank 0 tells the others, so that they find each other."""
+        identity = Identity()
+        self.call("ncclGetUniqueId", ctypes.byref(identity))
+        return bytes(identity)
+
+    def connected(self, identity: bytes, rank: int, ranks: int) -> Communicator:
+        """This rank's connection with all others, which wait for each other here; the GPU is the
+        one that is active."""
+        handle = _pointer()
+        ours = Identity.from_buffer_copy(identity)
+        self.call("ncclCommInitRank", ctypes.byref(handle), ranks, ours, rank)
+        return Communicator(self, handle)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function; raises `RanksError` for what it returns but 0."""
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            told = self._library.ncclGetErrorString(status).decode()
+            raise RanksError(
+                f"{name} of NCCL failed: {told}. Its own account is printed under NCCL_DEBUG=INFO; "
+                "start all ranks again from the last checkpoint"
+            )
+
+
+class Communicator:
+    """The connection of a rank with all others."""
+
+    def __init__(self, nccl: Nccl, handle: ctypes.c_void_p) -> None:
+        self._nccl, self._handle = nccl, handle
+
+    def run(self, call: BoundExchange, stream: int) -> None:
+        """Enqueue an exchange."""
+        exchange, ends = call.exchange, (self._handle, stream)
+        assert isinstance(exchange.x, Value)
+        assert isinstance(exchange.y, Value)
+        x, y = exchange.x.type, exchange.y.type
+        match exchange.kind:
+            case "all_reduce":
+                how = x.elements, DATA_TYPES[x.dtype], SUM
+                self._nccl.call("ncclAllReduce", call.x, call.y, *how, *ends)
+            case "reduce_scatter":
+                how = y.elements, DATA_TYPES[x.dtype], SUM
+                self._nccl.call("ncclReduceScatter", call.x, call.y, *how, *ends)
+            case "all_gather":
+                self._nccl.call("ncclAllGather", call.x, call.y, x.bytes, CHAR, *ends)
+            case _:
+                root = exchange.root
+                self._nccl.call("ncclBroadcast", call.x, call.y, x.bytes, CHAR, root, *ends)
+
+    def abort(self) -> None:
+        """Give all up that is under way; the connection is of no use any more."""
+        self._nccl.call("ncclCommAbort", self._handle)
+
+
+def load_nccl() -> Nccl:
+    """The library of the wheel or the system; raises `DependencyError` where there is none."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return Nccl(ctypes.CDLL(str(load_nvidia_dynamic_lib("nccl").abs_path)))
+    except (ImportError, RuntimeError, OSError):
+        cure = to_install("nvidia-nccl-cu13 cuda-pathfinder", "gpu")
+        raise DependencyError(f"NCCL was not found, which connects GPUs; {cure}") from None
