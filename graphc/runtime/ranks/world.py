@@ -1,20 +1,22 @@
 """Which rank this process is, by what started it, and its connection with the others.
 
 `mpirun`, `srun` and `torchrun` tell each process its number and how many there are in variables of
-their own. Under the first two, ranks are connected by MPI.
+their own. Under the first two, ranks are connected by MPI, under the last one by PyTorch's gloo.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphc.errors import RanksError
+from graphc.errors import DependencyError, RanksError, to_install
 from graphc.runtime.ranks.lane import ALONE, TIME_LIMIT, Lane
 from graphc.runtime.ranks.mpi import MpiWire
+from graphc.runtime.ranks.wire import Wire
 
 LAUNCHERS = {
     "mpirun of Open MPI": (
@@ -56,13 +58,26 @@ def end_all() -> None:
         lane.wire.abort()
 
 
+def _gloo() -> Wire:
+    """The connection by PyTorch, of whose package this one imports nothing else."""
+    try:
+        gloo = importlib.import_module("graphc.torch.gloo")
+    except ImportError as error:
+        raise DependencyError(
+            f"torchrun's ranks talk by PyTorch, which cannot be imported ({error}); "
+            + to_install("torch", "torch")
+        ) from None
+    wire: Wire = gloo.GlooWire()
+    return wire
+
+
 @functools.cache
 def world_lane() -> Lane:
     """The lane of this process, which all its programs share; raises `RanksError`."""
     world = find_world()
     if world.size == 1:
         return ALONE
-    wire = MpiWire()
+    wire: Wire = _gloo() if world.launcher == "torchrun" else MpiWire()
     if wire.size != world.size:
         raise RanksError(
             f"{world.launcher} started {world.size} processes, but MPI knows {wire.size}: it does "
