@@ -140,10 +140,13 @@ def _text(options: argparse.Namespace) -> None:
     check_settings("text", TextTraining, settings, sizes)
     run = TextTraining(recipe(options), options.steps, options.file, dump=options.dump, **settings)
     _train(run, options, "text")
-    if not options.json and run.training.rank == 0:
-        for prompt in PROMPTS:
+    if options.json:
+        return
+    for prompt in PROMPTS:
+        sample = run.sample(prompt, SAMPLE_BYTES)  # all ranks: parameters may be shared out
+        if run.training.rank == 0:
             say("-" * 40)
-            say(run.sample(prompt, SAMPLE_BYTES).decode(errors="replace"))
+            say(sample.decode(errors="replace"))
 
 
 def _onnx(options: argparse.Namespace) -> None:
@@ -175,7 +178,7 @@ def _train_network(
     feeds = _feeds(options.data, fed, unread, chosen.seed)
     run = OnnxTraining(chosen, options.steps, network, loss, feeds, dump=options.dump, task=task)
     _train(run, options, task)
-    if options.export and run.training.rank == 0:
+    if options.export:
         run.export(options.export)
 
 

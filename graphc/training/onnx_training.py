@@ -75,9 +75,12 @@ class OnnxTraining(TrainingRun):
     def export(self, path: str) -> None:
         """Write the network as it is trained now, as ONNX, with the outputs of its file.
 
-        States that the loss does not read are as in the file.
+        States that the loss does not read are as in the file. All ranks call it, and one writes.
         """
-        names, network, trained = Names(), self.network, self.training.states
+        trained = dict(self.training.states)
+        if self.training.rank != 0:
+            return
+        names, network = Names(), self.network
         outputs = {names.unique(name): value for name, value in network.outputs.items()}
         rest = {name: network.states[name] for name in network.states if name not in trained}
         save(outputs, path, states=ChainMap(trained, rest))

@@ -148,3 +148,14 @@ def test_four_processes_train_as_one_does():
     alone, four = digits(1, 32), digits(4, 8)
     for one, other in zip(alone["epochs"], four["epochs"], strict=True):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-5)
+
+
+def test_shards_are_gathered_for_samples_by_all_ranks(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("to be or not to be, " * 60)
+    found = run(
+        2, "-m", "graphc", "train", "text", "layers=1", "width=16", "heads=2", "seq_len=16",
+        "batch=2", "--file", str(path), "--steps", "4", "--shard", "states", "--threads", "1",
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("-" * 40) == 3
