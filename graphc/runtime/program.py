@@ -85,6 +85,8 @@ class Program:
         self._turns = Turns(on_gpu)
         self._pending: deque[_Pending] = deque()
         self._latest: _Pending | None = None
+        self._gathered: tuple[State, Array] | None = None
+        """The row that was gathered last, until a state changes: its members are read in turn."""
         self.reset()
 
     @property
@@ -232,6 +234,7 @@ class Program:
             if earlier is not latest:
                 self._finish(earlier)
         self._require_whole()
+        self._gathered = None
         self._latest = _Pending(self._backend.submit(staged))
         self._pending.append(self._latest)
         return self._latest
@@ -260,7 +263,9 @@ class Program:
         own = self._backend.read(held.state)
         if held.first is None:
             return of_rank(self.rank, held.state, own)
-        return member_of(whole_row(self._lane, held.state, own), held)
+        if self._gathered is None or self._gathered[0] is not held.state:
+            self._gathered = held.state, whole_row(self._lane, held.state, own)
+        return member_of(self._gathered[1], held).copy()
 
     def _read_all(self) -> dict[str, Array]:
         """Everything by name; on ranks that do not save, nothing of what all hold together."""
@@ -286,6 +291,7 @@ class Program:
         self._backend.is_torn = False
 
     def _put(self, state: State, array: Array) -> None:
+        self._gathered = None
         self._backend.write(state, of_rank(self.rank, state, array))
 
     def _require_whole(self) -> None:

@@ -6,6 +6,7 @@ from passes.test_data_parallel import drawn, mlp, norms, trained
 
 import graphc as g
 from graphc.errors import OptionError, TextError
+from graphc.ir.shards import Shard
 from graphc.models import gpt2, preact_resnet
 from graphc.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
 from graphc.runtime.program import Program
@@ -180,6 +181,31 @@ def test_states_begin_and_are_assigned_as_on_one_rank():
             assert begun[key].tobytes() == reset[key].tobytes() == state.tobytes()
             factor = 2 if key == name else 1
             assert changed[key].tobytes() == (state * factor).astype(state.dtype).tobytes()
+
+
+def test_a_row_is_gathered_once_for_all_its_members_until_a_state_changes():
+    plan = g.plan(mlp(4), optimizer=g.optim.Adam(), ranks=2, shard="states")
+    rows = sum(isinstance(state.initial, Shard) for state in plan.graph.states)
+    feeds, _ = drawn(plan.graph, 2, 0)
+
+    def work(wire):
+        program = Program(plan, lane=Lane(wire))
+        gathers = []
+        gather = wire.gather
+        wire.gather = lambda *given: (gathers.append(1), gather(*given))[1]
+        first = dict(program.states)
+        assert len(gathers) == rows
+        name = "layer0/weight"
+        program.parameters[name] = first[name] + 1
+        assert (program.parameters[name] == first[name] + 1).all()
+        program.step(feeds[0][wire.rank])
+        before = len(gathers)
+        assert (program.parameters[name] != first[name] + 1).any()
+        assert len(gathers) == before + 1
+        program.parameters[name][...] = 0  # a copy
+        assert program.parameters[name].any()
+
+    on_ranks(2, work)
 
 
 def test_one_rank_has_the_plan_without_shards():
