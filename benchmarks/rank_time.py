@@ -28,7 +28,7 @@ from step_cases import Case
 
 RANKS = 2
 TURNS = 3
-SECONDS = 8.0
+SECONDS = 3.0
 """About what a turn's steps may take."""
 
 CASES = (
