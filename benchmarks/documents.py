@@ -28,6 +28,7 @@ DOCUMENTS = (
     "docs/costs.md",
     "docs/onnx.md",
     "docs/packing.md",
+    "docs/parallel.md",
     "docs/recomputation.md",
     "docs/torch.md",
     "docs/viewing.md",
@@ -157,6 +158,17 @@ def planned_times(content: dict[str, Any]) -> str:
     return table(*lines)
 
 
+def rank_times(content: dict[str, Any]) -> str:
+    head = "network", "graphc ms", "sharded ms", "DDP ms", "graphc / DDP", "sharded / DDP"
+    lines = [head]
+    for row in content["rows"]:
+        names = ("graphc_seconds", "sharded_seconds", "torch_seconds")
+        times = (f"{row[name] * 1e3:.1f}" for name in names)
+        ratios = (f"{row[name]:.2f}" for name in ("ratio", "ratio_sharded"))
+        lines.append((row["network"], *times, *ratios))
+    return table(*lines)
+
+
 def planning_times(content: dict[str, Any]) -> str:
     (row,) = (row for row in content["rows"] if row["layers"] == 17_000)
     return (
@@ -265,6 +277,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "wide budgets": ("budgets_wide.json", wide_budgets),
     "step times": ("step_time.json", step_times),
     "planned times": ("planned_time.json", planned_times),
+    "rank times": ("rank_time.json", rank_times),
     "planning times": ("planning_time.json", planning_times),
     "light models": ("light_models.json", light_models),
     "ResNet from ONNX": ("light_models.json", resnet_from_onnx),
