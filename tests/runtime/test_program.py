@@ -149,12 +149,19 @@ def assert_no_call_allocates(program, feeds):
     worst = {}
     calls = program._backend._reading + program._backend._updating
     for number, call in enumerate(calls):
-        tracemalloc.start()
+        # Another thread of the tests may allocate meanwhile; what the call allocates, it does twice.
+        worst[number, getattr(call, "func", call)] = min(peak_of(call), peak_of(call))
+    assert {name: peak for name, peak in worst.items() if peak >= 16 * 2**10} == {}
+
+
+def peak_of(call):
+    tracemalloc.start()
+    try:
         with numpy_settings():
             call()
-        worst[number, getattr(call, "func", call)] = tracemalloc.get_traced_memory()[1]
+        return tracemalloc.get_traced_memory()[1]
+    finally:
         tracemalloc.stop()
-    assert {name: peak for name, peak in worst.items() if peak >= 16 * 2**10} == {}
 
 
 @pytest.mark.parametrize(
