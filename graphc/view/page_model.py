@@ -71,6 +71,7 @@ def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict
         "buffers": _buffers(plan),
         "clock": clock.source,
         "nodes": _nodes(graph, texts, clock),
+        "exchanges": _exchanges(graph, clock),
         "values": _values(plan),
         "outputs": _outputs(graph),
         "texts": list(texts),  # last, when all columns have been made
@@ -105,8 +106,23 @@ def _nodes(graph: Graph, texts: Table[str], clock: Clock) -> dict[str, list[Any]
         "scope": [texts.number(node.scope) for node in graph.nodes],
         "op": [texts.number(node.op.title(node.attributes)) for node in graph.nodes],
         "phase": [PHASES.index(node.phase) for node in graph.nodes],
-        "seconds": [float(f"{seconds:.{FIGURES}g}") for seconds in clock.seconds],
+        "seconds": [_digits(seconds) for seconds in clock.seconds],
     }
+
+
+def _exchanges(graph: Graph, clock: Clock) -> dict[str, list[Any]]:
+    """Columns of all exchanges with other ranks: the node, begin and length in seconds, bytes."""
+    senders = [graph.nodes[step] for step, _, _ in clock.exchanges]
+    return {
+        "node": [step for step, _, _ in clock.exchanges],
+        "begin": [_digits(begin) for _, begin, _ in clock.exchanges],
+        "seconds": [_digits(seconds) for _, _, seconds in clock.exchanges],
+        "sent_bytes": [node.op.sent_bytes(node) for node in senders],
+    }
+
+
+def _digits(seconds: float) -> float:
+    return float(f"{seconds:.{FIGURES}g}")
 
 
 def _values(plan: MemoryPlan) -> dict[str, Any]:

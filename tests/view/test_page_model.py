@@ -7,6 +7,7 @@ from view.networks import SMALL_PLANS, planned, small_plan
 from view.replay import live_of_kind, replayed
 
 from graphc.plans.cost_model import CostModel
+from graphc.plans.rank_model import timeline
 from graphc.view.page_model import HOWS, KINDS, PHASES, kinds_of, live_by_kind, page_model
 
 
@@ -86,6 +87,19 @@ def test_nodes_say_scope_op_phase_and_seconds(both):
         assert columns["seconds"][step] == pytest.approx(wanted, rel=1e-3)
     assert model["clock"] == "roofline of cpu"
     assert model["device"] == "cpu"
+
+
+def test_exchanges_are_those_of_the_modelled_step():
+    plan = planned("mlp", ranks=2)
+    found, columns = timeline(plan), page_model(plan, "tab")["exchanges"]
+    assert found.exchanges
+    names = ("node", "begin", "seconds", "sent_bytes")
+    rows = list(zip(*(columns[name] for name in names), strict=True))
+    for (step, begin, length, sent), exchange in zip(rows, found.exchanges, strict=True):
+        assert step == exchange[0]
+        assert (begin, length) == pytest.approx(exchange[1:], rel=1e-3)
+        value = plan.graph.nodes[step].inputs[0]
+        assert sent == value.type.bytes  # of two ranks, each sends half of it twice
 
 
 def test_outputs_name_their_values(both):

@@ -29,6 +29,7 @@ function palette(kinds) {
     texts: names.map(textColour),
     borders: names.map(name => pixel(name, 0.68)),
     ink: read("ink"), quiet: read("quiet"), line: read("line"), mark: read("mark"), page: read("page"),
+    exchange: read("exchange"),
   };
 }
 
@@ -163,6 +164,24 @@ function drawCurve(canvas, plan, view, most, shown, colours) {
   context.strokeStyle = colours.ink;
   context.lineWidth = scale;
   context.stroke();
+}
+
+// Exchanges with other ranks, beside the nodes that run meanwhile.
+function drawExchanges(canvas, plan, view, colours) {
+  const { context, width, height, scale } = fit(canvas);
+  const across = time => (time - view.t0) / (view.t1 - view.t0) * width;
+  context.font = `${11 * scale}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  plan.exchanged[view.axis].forEach(([first, last], at) => {
+    const left = Math.max(0, across(first)), right = Math.min(width, across(last));
+    if (right < 0 || left >= width) return;
+    context.fillStyle = colours.exchange;
+    context.fillRect(left, 0, Math.max(scale, right - left - scale), height);  // a gap to the next one
+    if (right - left < LABEL.width * scale) return;
+    const text = plan.nodeLabel(plan.exchanges.node[at]), most = Math.floor((right - left) / (6.2 * scale));
+    context.fillStyle = textColour(colours.exchange);
+    context.fillText(text.length > most ? `${text.slice(0, most - 1)}…` : text, left + 4 * scale, height / 2);
+  });
 }
 
 // The peak, and lines at steps, over the curve.

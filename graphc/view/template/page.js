@@ -112,6 +112,7 @@ function draw() {
   const start = performance.now();
   drawMap(element("map"), plan, view, shown, colours);
   drawCurve(element("live"), plan, view, highest(), shown, colours);
+  drawExchanges(element("exchanges"), plan, view, colours);
   drawBytes(element("addresses"), view.a0, view.a1, "arena address", colours);
   drawBytes(element("sizes"), 0, highest(), "live", colours);
   drawTimes(element("times"), view, plan.clock, colours);
@@ -155,12 +156,20 @@ function showPlan(number) {
   hovered = pointerStep = moment = null;
   const value = same === undefined ? -1 : plan.values.same.indexOf(same);
   select(value < 0 ? null : { buffer: plan.values.buffer[value], value });
+  showExchanges();
   fillSummary();
   fillKinds();
   fillMoment();
   fillScopes();
   find(element("search").value, false);
   if (staysFitted) showThisPlan(); else redraw();
+}
+
+// A row for them, where there are any.
+function showExchanges() {
+  const isShown = plan.exchanges.node.length > 0;
+  element("charts").classList.toggle("with-exchanges", isShown);
+  element("exchanges-title").hidden = element("exchanged").hidden = !isShown;
 }
 
 function select(found) {

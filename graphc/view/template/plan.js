@@ -19,6 +19,7 @@ class Plan {
     this.unpackReaders();
     this.findResidents();
     this.findRelations();
+    this.findExchanges();
     this.findNeeds();
     this.findSpans();
     this.indexLifetimes();
@@ -30,6 +31,29 @@ class Plan {
     const edges = new Float64Array(this.steps + 1);
     for (let step = 0; step < this.steps; step++) edges[step + 1] = edges[step] + (this.nodes.seconds[step] || 0);
     return edges;
+  }
+
+  // Of each exchange with other ranks when it begins and ends, on both axes: with its node, where the
+  // link is free. That its seconds have been rounded apart from those of nodes moves it to neither side.
+  findExchanges() {
+    const { node, begin, seconds } = this.exchanges, ends = { node: this.steps, seconds: this.edges.seconds[this.steps] };
+    const found = node.map((step, at) => {
+      const reached = this.edges.seconds[step], isLater = begin[at] > reached * 1.001;
+      const first = isLater ? begin[at] : reached;
+      return [first, first + seconds[at], isLater];
+    });
+    const onNodes = time => this.convert(Math.min(time, ends.seconds), "seconds", "node", ends);
+    this.exchanged = {
+      seconds: found,
+      node: found.map(([first, last, isLater], at) => [
+        isLater ? Math.max(node[at], onNodes(first)) : node[at], Math.max(node[at] + 1, onNodes(last)),
+      ]),
+    };
+  }
+
+  // The exchange at a time of an axis, or -1.
+  exchangeAt(axis, time) {
+    return this.exchanged[axis].findLastIndex(([first, last]) => first <= time && time < last);
   }
 
   unpackReaders() {

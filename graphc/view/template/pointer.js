@@ -43,6 +43,19 @@ function tellCurve(event) {
   showTooltip(event, step === null ? [] : wordsOfStep(step));
 }
 
+function tellExchange(event) {
+  const at = exchangeUnder(event);
+  hovered = null;
+  pointerStep = at < 0 ? null : plan.exchanges.node[at];
+  showTooltip(event, at < 0 ? [] : wordsOfExchange(at));
+}
+
+// The number of the exchange under the pointer, or -1.
+function exchangeUnder(event) {
+  const { x } = pointAt(event);
+  return plan.exchangeAt(view.axis, view.t0 + x * (view.t1 - view.t0));
+}
+
 // Lines of a tooltip: texts and elements.
 function wordsOf({ buffer, value }, step) {
   const lines = [[make("b", plan.nameOf(buffer, value))]];
@@ -60,6 +73,14 @@ function wordsOfStep(step) {
   return [
     [make("b", `${formatBytes(plan.live[step])} live`)], [parts.join(", ")],
     [make("span", `node ${step}: ${plan.nodeLabel(step)}`)],
+  ];
+}
+
+function wordsOfExchange(at) {
+  const { node, seconds, sent_bytes: sent } = plan.exchanges;
+  return [
+    [make("b", `node ${node[at]}: ${plan.nodeLabel(node[at])}`)],
+    [`sends ${formatBytes(sent[at])} to other ranks in ${formatSeconds(seconds[at], seconds[at] / 100)}`],
   ];
 }
 
@@ -104,7 +125,13 @@ function listenToPointer() {
   const curve = element("curve");
   curve.addEventListener("pointermove", event => hover(event, tellCurve));
   curve.addEventListener("click", event => setMoment(pointAt(event).step));
-  for (const place of [map, curve]) {
+  const exchanges = element("exchanged");
+  exchanges.addEventListener("pointermove", event => hover(event, tellExchange));
+  exchanges.addEventListener("click", event => {
+    const at = exchangeUnder(event), value = at < 0 ? -1 : plan.written[plan.exchanges.node[at]];
+    if (value >= 0) goTo(plan.values.buffer[value], value);
+  });
+  for (const place of [map, curve, exchanges]) {
     place.addEventListener("pointerleave", () => { leave(); drawOver(); });
   }
 }
