@@ -38,7 +38,7 @@ from graphc.allocation.placing import PLACERS, Tenant
 from graphc.allocation.storages import Storage, Storages
 from graphc.allocation.zero_copy import choose_parts, is_bucket
 from graphc.ir.device import ALIGNMENT
-from graphc.ir.graph import Graph, Input, Node, State, Value
+from graphc.ir.graph import Graph, Node, State, Value
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import (
@@ -175,7 +175,8 @@ class Allocation:
     def feature_map_bytes(self, strategy: Allocate) -> int:
         """The bytes of feature maps under a strategy, by the paper's measure.
 
-        It counts the storages of no state, input, output or workspace, nor of what updates read.
+        It counts the storages of no state, input, output or workspace, nor of what is gathered from
+        states, nor of what updates read.
         """
         storages = self.storages(strategy)
         excluded = {storages.placements[value].buffer for value in self.graph.outputs.values()}
@@ -186,7 +187,7 @@ class Allocation:
             for tenant in self._storage_tenants(storages)
             if isinstance(tenant.owner, Storage)
             and tenant.owner.index not in excluded
-            and not isinstance(tenant.owner.root, Input)
+            and kind_of(tenant.owner.root) not in ("input", "gathered")
         ]
         return PLACERS[strategy](tenants)[1]
 

@@ -130,6 +130,8 @@ class Op:
     """Whether the op is a convolution or a gradient of one: without any, nothing is a map."""
     sends: ClassVar[bool] = False
     """Whether the op is a collective: what it reads goes to other ranks."""
+    joins: ClassVar[bool] = False
+    """Whether the output has the operands of all ranks behind each other."""
     awaits: ClassVar[bool] = False
     """Whether the op waits until a collective whose output it reads is done."""
     multiplies: ClassVar[bool] = False

@@ -123,6 +123,7 @@ class AllGather(Collective):
 
     name, inputs = "all_gather", ("x",)
     attributes = RanksAttributes
+    joins = True
     passes = 1.0
 
     def infer(self, attributes: RanksAttributes, x: TensorType) -> TensorType:

@@ -209,12 +209,12 @@ def _check_sizes(plan: MemoryPlan) -> None:
 
 
 def _feature_maps(plan: MemoryPlan) -> list[Buffer]:
-    """Buffers that the paper's measure counts: neither state, input, output, workspace, nor handed
-    to an update."""
+    """Buffers that the paper's measure counts: neither state, gathered from states, input, output,
+    workspace, nor handed to an update."""
     apart = {*plan.graph.outputs.values(), *plan.graph.sources}
     apart |= {value for node in plan.graph.effects for value in node.inputs}
     excluded = {plan.placements[value].buffer for value in apart}
-    others = ("workspace", "slot")
+    others = ("workspace", "slot", "gathered")
     return [b for b in plan.buffers if b.kind not in others and b.index not in excluded]
 
 

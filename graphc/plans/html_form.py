@@ -25,6 +25,7 @@ COLOURS: dict[Kind, str] = {
     "mirror": "#009e73",
     "workspace": "#cc79a7",
     "slot": "#d55e00",
+    "gathered": "#f0e442",
 }
 """The colours of kinds in all pictures of plans: those of Okabe and Ito, which colour-blind readers
 tell apart."""

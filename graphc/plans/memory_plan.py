@@ -19,7 +19,11 @@ How = Literal["new", "reuse", "over", "view", "part", "state"]
 """How a value gets its bytes: first use of a place, a place used before, over its operand, as a
 view of another value, as a part of the concatenation that reads it, or the place of a state."""
 
-Kind = Literal["state", "input", "feature map", "gradient", "mirror", "workspace", "slot"]
+Kind = Literal[
+    "state", "input", "feature map", "gradient", "mirror", "workspace", "slot", "gathered"
+]  # fmt: skip
+RARE: tuple[Kind, ...] = ("slot", "gathered")
+"""Kinds that are listed only where there are any."""
 
 Way = Literal["in", "out"]
 
@@ -182,8 +186,9 @@ class MemoryPlan:
         """The bytes of all buffers of a kind, were none shared."""
         kinds: tuple[Kind, ...] = ("state", "input", "feature map", "gradient", "mirror")
         totals = {kind: self._total(kind) for kind in kinds}
-        slots: dict[Kind, int] = {"slot": self._total("slot")} if self.slots else {}
-        return {**totals, "workspace": self.workspace_bytes, **slots}
+        there = {buffer.kind for buffer in self.buffers}
+        rare = {kind: self._total(kind) for kind in RARE if kind in there}
+        return {**totals, "workspace": self.workspace_bytes, **rare}
 
     def _total(self, kind: Kind) -> int:
         sizes = (b.bytes for b in self.buffers if b.kind == kind)
@@ -327,5 +332,15 @@ def kind_of(value: Value) -> Kind:
             return "mirror"
         case "gradient":
             return "gradient"
+        case "update" if _is_gathered(value):
+            return "gathered"
         case _:
             return "feature map"
+
+
+def _is_gathered(value: Value) -> bool:
+    """Whether a value is of parameters of which each rank holds a part."""
+    node = value.node
+    while node is not None and (node.op.views or node.op.awaits):
+        node = node.inputs[0].node
+    return node is not None and node.op.joins

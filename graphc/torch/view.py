@@ -256,6 +256,7 @@ class _Model:
             },
             "clock": "measured on this device",
             "nodes": self._nodes(texts),
+            "exchanges": {"node": [], "begin": [], "seconds": [], "sent_bytes": []},
             "values": self._values(),
             "outputs": self.outputs,
             "lowering": [],

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from graphc.ir.graph import Graph, Node, Value
 from graphc.ir.types import align
-from graphc.plans.memory_plan import Buffer, How, Kind, MemoryPlan
+from graphc.plans.memory_plan import RARE, Buffer, How, Kind, MemoryPlan
 from graphc.plans.names import spans
 from graphc.plans.printout import summary_rows
 from graphc.view.clock import Clock, estimated
@@ -45,9 +45,9 @@ class Table(Generic[Item]):
 
 
 def kinds_of(*plans: MemoryPlan) -> tuple[Kind, ...]:
-    """The kinds that pictures of plans tell apart: slots where one of them has any."""
-    has_slots = any(plan.slots for plan in plans)
-    return tuple(kind for kind in KINDS if kind != "slot" or has_slots)
+    """The kinds that pictures of plans tell apart: rare ones where one of them has any."""
+    there = {buffer.kind for plan in plans for buffer in plan.buffers}
+    return tuple(kind for kind in KINDS if kind not in RARE or kind in there)
 
 
 def page_model(plan: MemoryPlan, label: str, clock: Clock | None = None) -> dict[str, Any]:

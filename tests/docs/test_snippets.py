@@ -136,8 +136,10 @@ LONG = {
     "README.md",
     "docs/attention.md",
     "docs/costs.md",
+    "docs/parallel.md",
     "docs/reading-a-plan.md",
     "docs/recomputation.md",
+    "docs/training.md",
     "docs/viewing.md",
 }
 WITH_COMMANDS = [

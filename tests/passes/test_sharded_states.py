@@ -1,14 +1,18 @@
 """Ranks that hold parts of parameters and moments, against ranks that hold them whole."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from passes.test_data_parallel import drawn, mlp, norms, trained
 
 import graphc as g
-from graphc.errors import OptionError, TextError
+from graphc.errors import OptionError, PlanError, TextError
 from graphc.ir.shards import Shard
+from graphc.ir.types import align
 from graphc.models import gpt2, preact_resnet
 from graphc.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
+from graphc.plans.check_plan import check_plan
 from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.threads import on_ranks
@@ -111,6 +115,33 @@ def test_a_rank_holds_an_nth_of_the_states(ranks):
     parameters = sum(s.type.bytes for s in whole.graph.states if s.role == "parameter")
     assert scattered == gathered
     assert scattered == pytest.approx(parameters * (ranks - 1) / ranks, rel=1e-3)
+
+
+@pytest.mark.parametrize("allocate", ["none", "inplace", "packed"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_is_gathered_is_of_a_kind_of_its_own_and_no_feature_map(precision, allocate):
+    given = {"precision": precision, "allocate": allocate, "optimizer": g.optim.Adam()}
+    whole, sharded = both(lambda: mlp(4), 4, **given)
+    assert "gathered" not in whole.bytes_by_kind
+    rows = [node.output for node in sharded.graph.nodes if isinstance(node.op, AllGather)]
+    assert rows
+    there = {sharded.placements[row].buffer for row in rows}
+    there |= {sharded.placements[n.output].buffer for v in rows for n in waits(sharded, v)}
+    assert {b.index for b in sharded.buffers if b.kind == "gathered"} == there
+    sizes = (align(sharded.buffers[index].bytes, sharded.alignment) for index in there)
+    assert sharded.bytes_by_kind["gathered"] == sum(sizes)
+    # The forward pass keeps the same maps, from other places of the same parameters.
+    assert sharded.bytes_by_kind["feature map"] == whole.bytes_by_kind["feature map"]
+    check_plan(sharded)
+    kinds = dict.fromkeys(there, "feature map")
+    buffers = [replace(b, kind=kinds.get(b.index, b.kind)) for b in sharded.buffers]
+    with pytest.raises(PlanError, match="kind"):
+        check_plan(replace(sharded, buffers=tuple(buffers)))
+
+
+def waits(plan, value):
+    """The nodes that wait for a value."""
+    return [plan.graph.nodes[n] for n in plan.graph.uses[value] if plan.graph.nodes[n].op.awaits]
 
 
 def test_sixteen_bits_are_gathered_where_nothing_else_is_read():

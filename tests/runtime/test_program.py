@@ -149,7 +149,7 @@ def assert_no_call_allocates(program, feeds):
     worst = {}
     calls = program._backend._reading + program._backend._updating
     for number, call in enumerate(calls):
-        # Another thread of the tests may allocate meanwhile; what the call allocates, it does twice.
+        # Other threads may allocate meanwhile; what the call allocates, it does twice.
         worst[number, getattr(call, "func", call)] = min(peak_of(call), peak_of(call))
     assert {name: peak for name, peak in worst.items() if peak >= 16 * 2**10} == {}
 
