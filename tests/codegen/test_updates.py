@@ -92,7 +92,7 @@ def check_equal(results):
 @pytest.mark.parametrize(
     ("dtype", "skip"),
     [
-        ("float32", 0),
+        pytest.param("float32", 0, marks=pytest.mark.slow),
         ("float32", 1),
         ("bfloat16", 1),
         pytest.param("float16", 0, marks=pytest.mark.slow),

@@ -166,6 +166,7 @@ def test_bits_are_the_same_under_every_strategy(precision):
         assert bits(**options) == plain, options
 
 
+@pytest.mark.slow
 def test_whether_there_are_chunks_depends_on_no_strategy():
     """Also where it is a close thing."""
     seen = set()

@@ -12,7 +12,7 @@ from graphc.ir.shards import Shard
 from graphc.ir.types import align
 from graphc.models import gpt2, preact_resnet
 from graphc.ops.collective import AllGather, AllReduce, Collective, ReduceScatter
-from graphc.plans.check_plan import check_plan
+from graphc.plans.check_figures import check_figures
 from graphc.runtime.program import Program
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.threads import on_ranks
@@ -132,11 +132,11 @@ def test_what_is_gathered_is_of_a_kind_of_its_own_and_no_feature_map(precision, 
     assert sharded.bytes_by_kind["gathered"] == sum(sizes)
     # The forward pass keeps the same maps, from other places of the same parameters.
     assert sharded.bytes_by_kind["feature map"] == whole.bytes_by_kind["feature map"]
-    check_plan(sharded)
+    check_figures(sharded)
     kinds = dict.fromkeys(there, "feature map")
     buffers = [replace(b, kind=kinds.get(b.index, b.kind)) for b in sharded.buffers]
     with pytest.raises(PlanError, match="kind"):
-        check_plan(replace(sharded, buffers=tuple(buffers)))
+        check_figures(replace(sharded, buffers=tuple(buffers)))
 
 
 def waits(plan, value):

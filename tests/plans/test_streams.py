@@ -291,6 +291,7 @@ def test_inference_buys_width_and_keeps_a_budget():
         g.plan(outputs=[loss], budget="1GiB")
 
 
+@pytest.mark.slow
 def test_small_updates_share_a_launch_on_streams():
     network = functools.partial(inception_v3, batch=1, image=75, width=4, classes=3)
     counts = []

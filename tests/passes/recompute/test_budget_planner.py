@@ -356,6 +356,7 @@ def recurrent():
     return lstm(seq_len=12, batch=4, layers=3, hidden=64, inputs=8, classes=16)
 
 
+@pytest.mark.slow
 def test_layers_over_time_one_after_another_have_the_same_bits_in_fewer_bytes():
     rng = np.random.default_rng(0)
     batch = {"x": rng.standard_normal((12, 4, 8), "float32")}

@@ -150,8 +150,10 @@ STEPS = 100
 
 @pytest.mark.parametrize(
     "network",
-    [lambda: mlp(layers=3, hidden=128, inputs=64, batch=32), SMALL["preact_resnet"]],
-    ids=["mlp", "convolutions"],
+    [
+        pytest.param(lambda: mlp(layers=3, hidden=128, inputs=64, batch=32), id="mlp"),
+        pytest.param(SMALL["preact_resnet"], id="convolutions", marks=pytest.mark.slow),
+    ],
 )
 def test_no_bytes_are_left_behind_by_steps(network):
     """Of the C allocator, of the process, and of Python, less than a byte a step and node."""

@@ -64,7 +64,9 @@ def test_ranks_on_gpus_train_as_one_gpu_does_their_joint_batch(how, tmp_path):
         assert calls == sent * len(feeds)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))]
+)
 @pytest.mark.parametrize("options", [{}, {"cuda_graph": False}, {"poison": True}], ids=str)
 def test_exchanges_wait_and_are_waited_for_in_any_order_of_streams(seed, options, tmp_path):
     plan = g.plan(mlp(4), ranks=2, shard="states", optimizer=g.optim.Adam(1e-2), device="h200")

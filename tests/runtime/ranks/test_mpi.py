@@ -80,6 +80,7 @@ def test_two_processes_train_as_one_does_and_go_on_from_one_file(tmp_path):
     assert "epoch   3" in more.stdout
 
 
+@pytest.mark.slow
 def test_shards_train_alike_and_are_saved_as_one_file(tmp_path):
     paths = [tmp_path / name for name in ("whole.safetensors", "sharded.safetensors")]
     options = ["--optimizer", "adam"]
