@@ -160,3 +160,53 @@ def test_shards_are_gathered_for_samples_by_all_ranks(tmp_path):
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("-" * 40) == 3
+
+
+RESIDENT = """
+import gc, json, sys
+import numpy as np
+import graphc as g
+from pathlib import Path
+from graphc.models import mlp
+from graphc.runtime.ranks.world import find_world
+
+def resident():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def trained(hidden):
+    program = g.compile(
+        mlp(layers=4, hidden=hidden, inputs=64, batch=64), optimizer=g.optim.Adam(),
+        ranks=2, shard=sys.argv[1], threads=1, seed=1,
+    )
+    feeds = {v.name: np.zeros(v.type.shape, v.type.dtype.numpy) for v in program.graph.inputs}
+    grown = [resident()]
+    for _ in range(6):
+        program.step(feeds)
+        grown.append(resident())
+    return program, grown
+
+trained(32)  # what code, threads and MPI take once
+before = resident()
+program, after = trained(2048)
+found = {
+    "rank": find_world().rank, "grown": after[-1] - before, "by_steps": after[-1] - after[2],
+    "arena": program.plan.arena_bytes, "communication": program.communication_bytes,
+}
+Path(sys.argv[2], f"{find_world().rank}.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["none", "states"])
+def test_the_resident_bytes_of_a_process_are_those_of_its_plan(shard, tmp_path):
+    """But for what the processes' messages go through, which the plan states beside the arena."""
+    found = run(2, "-c", RESIDENT, shard, str(tmp_path))
+    assert found.returncode == 0, found.stderr
+    for rank in range(2):
+        told = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert told["rank"] == rank
+        planned = told["arena"] + told["communication"]
+        assert planned > 50 * 2**20
+        assert told["grown"] == pytest.approx(planned, abs=6 * 2**20), told
+        assert told["by_steps"] < 2**20, told
