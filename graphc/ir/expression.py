@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphc.errors import GraphError
+from graphc.ir.syntax import expression_tree
 from graphc.ir.types import DType
 
 FUNCTIONS = {
@@ -164,7 +165,7 @@ def _fold(function: str, operands: tuple[Operand, ...]) -> Instruction | Operand
 def parse(source: str) -> Expression:
     """Read an expression. Raises `GraphError` that points at what the grammar does not know."""
     try:
-        tree = ast.parse(source, mode="eval").body
+        tree = expression_tree(source)
     except SyntaxError as error:
         raise GraphError(f"expression {source!r} is not valid: {error.msg}") from None
     instructions: list[Instruction] = []

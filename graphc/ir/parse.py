@@ -15,6 +15,7 @@ from graphc.ir.contents import read_contents
 from graphc.ir.graph import Graph, Initial, Node, Phase, State, Value
 from graphc.ir.op import REGISTRY, Op
 from graphc.ir.shards import Member, Shard
+from graphc.ir.syntax import expression_tree
 from graphc.ir.types import TensorType, as_dtype
 from graphc.ir.verify import verify
 
@@ -149,7 +150,7 @@ class _Parser:
 
     def parsed(self, source: str) -> Mapping[str, Any]:
         try:
-            call = ast.parse(f"f({source})", mode="eval").body
+            call = expression_tree(f"f({source})")
             assert isinstance(call, ast.Call)
             assert not call.args
             return {str(k.arg): _literal(k.value) for k in call.keywords}

@@ -16,7 +16,7 @@ import llvmlite.binding as llvm
 
 from graphc.codegen.llvm.kernel import NativeKernel
 from graphc.errors import GraphcError
-from graphc.runtime.forks import lock_across_forks
+from graphc.forks import lock_across_forks
 from graphc.runtime.kernel_files import machine_code
 
 OPTIMISATION = 2

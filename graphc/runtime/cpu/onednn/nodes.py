@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphc.codegen.products.ops import PRODUCTS
 from graphc.codegen.text.operands import Places
+from graphc.forks import lock_across_forks
 from graphc.ir.graph import Node
 from graphc.ir.types import align
 from graphc.ops.conv import Convolution
@@ -11,7 +12,6 @@ from graphc.runtime.cpu.onednn.convolutions import convolution_executions
 from graphc.runtime.cpu.onednn.library import load_onednn
 from graphc.runtime.cpu.onednn.primitive import ALIGNMENT, Execution, Workspace
 from graphc.runtime.cpu.onednn.products import product_executions
-from graphc.runtime.forks import lock_across_forks
 
 
 def executions(
