@@ -8,7 +8,11 @@ For a limit of M bytes, room m starts at M less the fixed bytes, and
        again, up to 12 times;
     3. else polish.py fills what is left of M by keeping values that would be made again: in that
        sequence, and in those of up to 32 rooms below m, which are the same for all limits; fewer
-       where sequences are long. The cheapest is the plan.
+       where sequences are long;
+    4. where a bound says that much less might do, sequences for more bytes than M are brought down
+       by shrink.py, to limits that are the same for all M, and filled as well.
+
+The cheapest is the plan.
 
 Tables are made for the bytes of running all once, divided by 1, 2, 4, ...: a limit is served by the
 smallest table that reaches up to it, so that it has at least half of its levels. A table without
@@ -26,9 +30,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphc.planning.blocks import Chain
+from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.chain import FirstPass, Reruns, Spans
 from graphc.planning.emission import emit
 from graphc.planning.polish import keep_more
+from graphc.planning.shrink import shrink
 from graphc.planning.steps import Steps
 
 ATTEMPTS = 12
@@ -42,6 +48,21 @@ EFFORT = 12_000
 
 CHEAP = 0.05
 """Part of a forward pass below which no range is run anew as a whole."""
+
+SHRUNK_PER_OCTAVE, SHRUNK = 32, 3
+"""Limits that sequences are shrunk to: how dense they are, and how many serve a limit above."""
+
+SOURCES = (1.3, 1.06, 1.15, 1.5, 1.1, 1.2, 2.0)
+"""Where the sequences come from that are shrunk to a limit, as parts of it, best first."""
+
+SHRINKING = 16_000
+"""Steps of all sequences that are shrunk to one limit, where that leaves any."""
+
+NEAR = 0.01
+"""Part of a step's cost above the bound from which on sequences are shrunk."""
+
+DEEPER = 0.8
+"""Part of the fewest bytes of a chain below which nothing is shrunk."""
 
 FINER = 1.01
 """Steps of limits in which the least one is looked for."""
@@ -71,11 +92,14 @@ class SequencePlanner:
         self.forward_cost = sum(steps.cost_of(chain.useful) for chain in chains)
         least = max((spans.least_peak() for spans in self.spans), default=0)
         self.step_cost = steps.cost_of(range(len(steps)))
-        self.floor = steps.fixed_bytes + least
+        self.sources = SOURCES[: SHRINKING // max(len(steps), 1)] if self.spans else ()
+        lowest = DEEPER if self.sources else 1.0
+        self.floor = max(int(lowest * (steps.fixed_bytes + least)), least_bytes(steps))
         """Bytes that every plan found here needs."""
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}
         self._plans: dict[int, SequencePlan | None] = {}
         self._sequences: dict[int, list[int] | None] = {}
+        self._shrunk: dict[int, list[int] | None] = {}
 
     def plan_for(self, limit: int) -> SequencePlan | None:
         """The sequence for a limit of bytes, whatever was planned before, or None."""
@@ -169,6 +193,11 @@ class SequencePlanner:
         return most
 
     def _plan(self, limit: int) -> SequencePlan | None:
+        plans = [plan for plan in (self._along_chains(limit), *self._from_above(limit)) if plan]
+        return min(plans, key=lambda plan: plan.extra_cost, default=None)
+
+    def _along_chains(self, limit: int) -> SequencePlan | None:
+        """What the tables give, filled."""
         room = float(limit - self.steps.fixed_bytes)
         for _ in range(ATTEMPTS):
             sequence = self._sequence(limit, room)
@@ -182,6 +211,53 @@ class SequencePlanner:
             # comes back.
             room -= max(peak - limit, room / 200)
         return None
+
+    def _from_above(self, limit: int) -> Iterator[SequencePlan]:
+        """What was shrunk to limits that are the same for all, filled up to this one."""
+        if not self.sources or limit < self.floor:
+            return
+        most = self.once.peak_bytes
+        first = math.ceil(SHRUNK_PER_OCTAVE * math.log2(most / limit))
+        for number in range(first, first + SHRUNK):
+            if number not in self._shrunk:
+                self._shrunk[number] = self._shrunk_to(
+                    int(most * 2.0 ** (-number / SHRUNK_PER_OCTAVE))
+                )
+            sequence = self._shrunk[number]
+            if sequence is not None:
+                yield self._measured(keep_more(self.steps, sequence, limit))
+
+    def _shrunk_to(self, limit: int) -> list[int] | None:
+        """The cheapest of the sequences for more bytes that shrink to a limit, filled."""
+        if limit < self.floor:
+            return None
+        known = self._along_chains(limit)
+        if known is not None:
+            bound = extra_cost(self.steps, limit)
+            if known.extra_cost - bound <= NEAR * self.step_cost:
+                return None
+        found = []
+        for part in self.sources:
+            sequence = self._sequence_above(int(part * limit))
+            shrunk = shrink(self.steps, sequence, limit)
+            if shrunk is not None:
+                found.append(keep_more(self.steps, shrunk, limit))
+        return min(found, key=self.steps.extra_cost, default=None)
+
+    def _sequence_above(self, limit: int) -> list[int]:
+        """What the tables give for at least the bytes of a limit."""
+        whole = self.once.peak_bytes - self.steps.fixed_bytes
+        room = max(limit - self.steps.fixed_bytes, 1)
+        number = math.floor(PER_OCTAVE * math.log2(whole / room)) if room < whole else 0
+        while number > 0:
+            sequence = self._sequence_for(number)
+            if sequence is not None:
+                return sequence
+            number -= PER_OCTAVE // 16
+        return self.once.sequence
+
+    def _measured(self, sequence: list[int]) -> SequencePlan:
+        return SequencePlan(sequence, self.steps.extra_cost(sequence), self.steps.peak(sequence))
 
     def _filled(self, limit: int, room: float, sequence: list[int]) -> SequencePlan:
         """The cheapest of the sequence given and those for less room, all filled up to the limit.
@@ -201,11 +277,7 @@ class SequencePlanner:
                 break
             if other not in tried and self.steps.peak(other) <= limit:
                 tried.append(other)
-        filled = (keep_more(self.steps, each, limit) for each in tried)
-        plans = [
-            SequencePlan(each, self.steps.extra_cost(each), self.steps.peak(each))
-            for each in filled
-        ]
+        plans = [self._measured(keep_more(self.steps, each, limit)) for each in tried]
         return min(plans, key=lambda plan: plan.extra_cost)
 
     def _sequence_for(self, number: int) -> list[int] | None:
