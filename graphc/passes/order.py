@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
 from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.planning.order import Arc, Precedence, layer_by_layer, least_order
+from graphc.planning.order import Arc, Precedence, layer_by_layer, least_order, when_asked
 from graphc.planning.steps import Steps
 
 SAVED_BY_PARTS = 0.001
@@ -55,9 +55,10 @@ def reordered(given: Allocation) -> Allocation:
 def by_layers(given: Allocation) -> list[Allocation]:
     """The graph with layers that recur over time one after another (planning/order/layers.py).
 
-    For plans that make values again. Empty for graphs without such layers, for those with copies,
-    which stand where they are needed (as 16-bit ones of parameters), and for several forward
-    passes.
+    For plans that make values again: with the whole forward pass first, and, where that differs,
+    with forward steps that only their own gradients ask for behind the turn. Empty for graphs
+    without such layers, for those with copies, which stand where they are needed (as 16-bit ones of
+    parameters), and for several forward passes.
     """
     return _by_layers(given, at_once=True)
 
@@ -71,7 +72,12 @@ def _by_layers(given: Allocation, at_once: bool) -> list[Allocation]:
     parameters = {graph_steps.numbers[state] for state in states if state.role == "parameter"}
     problem = Precedence(steps, tuple(_arcs(graph_steps)), steps.fixed_bytes)
     order = layer_by_layer(problem, sorted(parameters), at_once)
-    return [] if order is None else [given.of(_in_order(graph_steps, order))]
+    if order is None:
+        return []
+    orders = [order]
+    if at_once and (late := when_asked(problem, order)) != order:
+        orders.insert(0, late)
+    return [given.of(_in_order(graph_steps, each)) for each in orders]
 
 
 def with_least_peak(given: Allocation) -> Allocation:

@@ -9,8 +9,8 @@ nothing that depends on it has run. So each value that w depends on and that som
 reads is then either live, or made again later, which costs its step and asks the same of what that
 step reads. The live ones have at most the room
 
-    R = B - fixed bytes - what w makes and takes over from nothing - w's workspace
-          - what comes from outside and is still read
+    R = B - fixed bytes - what w reads, which is live for sure - w's workspace
+          - what w makes and takes over from nothing - what comes from outside and is still read
 
 That is a keep set of keep_sets.py under one row of bytes. With a price λ ≥ 0 for it, the repeats
 cost at least
@@ -20,7 +20,8 @@ cost at least
 by weak duality, for every order of execution; the minimum is one minimum cut. g is concave in λ and
 piecewise linear, and is climbed by its tangents: at the price where a set above R and a set below R
 are worth the same, a better set replaces one of them, until there is none (Kelley 1960).
-`extra_cost` is the best of up to 5 steps w, in at most 16 cuts each.
+`extra_cost` is the best of up to 5 steps w, in graphs of up to 5,000 steps of 8 more around the
+turn, in at most 16 cuts each.
 
 The bound is loose where several passes must be run more than once, since a w sees one moment only.
 tests/planning/test_bound.py holds both bounds against brute force over all sequences.
@@ -38,6 +39,10 @@ LARGEST = 30_000
 
 PLACES = 5
 """Steps w that are tried, apart from one another."""
+
+NEARBY, FEW, NEAR = 8, 5_000, 0.05
+"""The widest steps around each turn that are tried as well, in graphs of up to so many steps, and
+how far away from it, as a part of all steps."""
 
 PRICES = 16
 """Most prices tried at one place."""
@@ -97,7 +102,16 @@ def _places(steps: Steps) -> list[int]:
             break
         if all(abs(step - other) > apart for other in chosen):
             chosen.append(step)
-    return chosen
+    return [*chosen, *_around_turns(steps)] if len(steps) <= FEW else chosen
+
+
+def _around_turns(steps: Steps) -> list[int]:
+    """The steps near the end of a forward pass that read and make the most."""
+    reach, found = int(NEAR * len(steps)), list[int]()
+    for run in steps.runs[:PLACES]:
+        near = range(max(run.start, run.turn - reach), min(run.stop, run.turn + reach + 1))
+        found += sorted(near, key=lambda step: (-_working_bytes(steps, step), step))[:NEARBY]
+    return found
 
 
 def _at(steps: Steps, w: int, budget: int) -> float:
@@ -106,12 +120,15 @@ def _at(steps: Steps, w: int, budget: int) -> float:
     made = {value for step in ancestors for value in steps.outputs[step]}
     behind = _behind(steps, w)
     read = {value for step in behind for value in steps.inputs[step]} | steps.held
-    # What no step makes cannot be dropped: it is no choice, and takes its bytes from the room.
-    outside = {v for v in (*read, *steps.inputs[w]) if steps.maker[v] < 0}
-    taken = steps.total({*steps.outputs[w], *outside}) - _shared(steps, w) + steps.workspace[w]
+    # What no step makes cannot be dropped, and what w reads is there: neither is a choice, and both
+    # take their bytes from the room.
+    outside = {v for v in read if steps.maker[v] < 0}
+    working = {*steps.inputs[w], *steps.outputs[w]}
+    taken = steps.total(working | outside) - _shared(steps, w) + steps.workspace[w]
     room = budget - steps.fixed_bytes - taken
     # A room below 0 says that nothing fits; 0 is a bound then, too.
-    return _best(Choice(steps, ancestors, read & made, ()), room) if room >= 0 else 0.0
+    choice = Choice(steps, ancestors, read & made, made.intersection(steps.inputs[w]))
+    return _best(choice, room) if room >= 0 else 0.0
 
 
 def _best(choice: Choice, room: int) -> float:

@@ -28,17 +28,20 @@ PASSES = 8
 
 def keep_more(steps: Steps, sequence: Sequence[int], limit: int) -> list[int]:
     """Hold values instead of computing them again, dearest bytes first, wherever `limit` allows."""
-    best = list(sequence)
+    best, levels = list(sequence), steps.profile(sequence, steps.held)
     for _ in range(PASSES):
-        shorter = _one_pass(steps, best, limit)
-        if len(shorter) == len(best) or steps.peak(shorter) > max(limit, steps.peak(best)):
-            return best
-        best = shorter
+        shorter = _one_pass(steps, best, levels, limit)
+        if len(shorter) == len(best):
+            break
+        measured = steps.profile(shorter, steps.held)
+        if max(measured) > max(limit - steps.fixed_bytes, max(levels)):
+            break
+        best, levels = shorter, measured
     return best
 
 
-def _one_pass(steps: Steps, sequence: list[int], limit: int) -> list[int]:
-    levels = np.array(steps.profile(sequence, steps.held), np.int64) + steps.fixed_bytes
+def _one_pass(steps: Steps, sequence: list[int], measured: Sequence[int], limit: int) -> list[int]:
+    levels = np.array(measured, np.int64) + steps.fixed_bytes
     previous, ends = _appearances(steps, sequence)
     size = steps.bytes
     # Only repeats are tried, never first appearances, so every step stays in the sequence.

@@ -49,14 +49,18 @@ EFFORT = 12_000
 CHEAP = 0.05
 """Part of a forward pass below which no range is run anew as a whole."""
 
-SHRUNK_PER_OCTAVE, SHRUNK = 32, 3
-"""Limits that sequences are shrunk to: how dense they are, and how many serve a limit above."""
+SHRUNK_PER_OCTAVE = 32
+"""Limits that sequences are shrunk to: how dense they are."""
 
 SOURCES = (1.3, 1.06, 1.15, 1.5, 1.1, 1.2, 2.0)
 """Where the sequences come from that are shrunk to a limit, as parts of it, best first."""
 
-SHRINKING = 16_000
-"""Steps of all sequences that are shrunk to one limit, where that leaves any."""
+SHRINKING, LOOKING = 16_000, 12_000
+"""Steps of all sequences that are shrunk to one limit, where that leaves any; of all that were
+shrunk to limits below one and are filled for it, at least one."""
+
+MOST_LOOKED = 3
+"""Limits of shrunk sequences that serve a limit above them."""
 
 NEAR = 0.01
 """Part of a step's cost above the bound from which on sequences are shrunk."""
@@ -82,9 +86,12 @@ class SequencePlan:
 
 
 class SequencePlanner:
-    """Plans the same steps for many limits; what does not depend on the limit is measured once."""
+    """Plans the same steps for many limits; what does not depend on the limit is measured once.
 
-    def __init__(self, steps: Steps) -> None:
+    `shrinks` says whether the fourth way is tried, which takes most of the time where it is.
+    """
+
+    def __init__(self, steps: Steps, shrinks: bool = True) -> None:
         self.steps = steps
         self.once = SequencePlan(list(range(len(steps))), 0.0, steps.peak(range(len(steps))))
         chains = [Chain(steps, run) for run in steps.runs]
@@ -92,7 +99,8 @@ class SequencePlanner:
         self.forward_cost = sum(steps.cost_of(chain.useful) for chain in chains)
         least = max((spans.least_peak() for spans in self.spans), default=0)
         self.step_cost = steps.cost_of(range(len(steps)))
-        self.sources = SOURCES[: SHRINKING // max(len(steps), 1)] if self.spans else ()
+        self.looked = max(1, min(MOST_LOOKED, LOOKING // max(len(steps), 1)))
+        self.sources = SOURCES[: SHRINKING // max(len(steps), 1)] if shrinks and self.spans else ()
         lowest = DEEPER if self.sources else 1.0
         self.floor = max(int(lowest * (steps.fixed_bytes + least)), least_bytes(steps))
         """Bytes that every plan found here needs."""
@@ -218,7 +226,7 @@ class SequencePlanner:
             return
         most = self.once.peak_bytes
         first = math.ceil(SHRUNK_PER_OCTAVE * math.log2(most / limit))
-        for number in range(first, first + SHRUNK):
+        for number in range(first, first + self.looked):
             if number not in self._shrunk:
                 self._shrunk[number] = self._shrunk_to(
                     int(most * 2.0 ** (-number / SHRUNK_PER_OCTAVE))

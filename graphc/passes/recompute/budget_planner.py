@@ -30,7 +30,7 @@ from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.passes.recompute.ladder import Ladder
+from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
 from graphc.passes.recompute.points import Point, undominated
 from graphc.passes.recompute.trials import Trials, does_not_fit
 from graphc.planning.bound import extra_cost, least_bytes
@@ -41,6 +41,9 @@ from graphc.plans.memory_plan import Allocate, Certificate
 
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
+
+FINE_STEPS = 4000
+"""Steps up to which limits are looked for to the last rung."""
 
 POINTS = 16
 """Budgets of a frontier."""
@@ -83,6 +86,7 @@ class OptimalPlanner:
         self._points: dict[Graph, Point] = {}
         self._least: dict[bool, Point] = {}
         self._trials = Trials("the fewest bytes")
+        self._is_one_pass = False
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
         """Whether plans may need fewer bytes than the steps say: parts inside concatenations."""
 
@@ -122,12 +126,12 @@ class OptimalPlanner:
                 raise does_not_fit(budget, found, least, self.bound_bytes(), maps_only)
         return best if maps_only else self._ordered(best)
 
-    def _within(self, budget: int, maps_only: bool) -> Point | None:
+    def _within(self, budget: int, maps_only: bool, known: Point | None = None) -> Point | None:
         # Nothing is faster than no recomputation, in either order or grouping.
         best = self._other("none", maps_only)
         if best.bytes(maps_only) <= budget:
             return best
-        found = None if maps_only else self._best_of_others(budget)
+        found = known if maps_only else self._best_of_others(budget) or known
         found = self._ladder(maps_only, found).within(budget) or found
         for other in self._cheaper(found, budget, maps_only):
             is_faster = found is None or other.extra_time < found.extra_time
@@ -137,12 +141,13 @@ class OptimalPlanner:
 
     def _best_of_others(self, budget: int) -> Point | None:
         """The fastest that other orders have within a budget."""
-        points: list[Point] = []
+        best: Point | None = None
         for each in self._alternatives:
             each._trials = self._trials
-            if (point := each._within(budget, False)) is not None:
-                points.append(point)
-        return min(points, key=lambda point: point.extra_time, default=None)
+            found = each._within(budget, False, best)
+            if best is None or (found is not None and found.extra_time < best.extra_time):
+                best = found
+        return best
 
     @functools.cached_property
     def _alternatives(self) -> list[OptimalPlanner]:
@@ -153,6 +158,7 @@ class OptimalPlanner:
             made.append(OptimalPlanner(allocation, self.costs, self.strategy, self.order))
             made[-1]._allocations, made[-1]._orders = self._allocations, self._orders
             made[-1]._points, made[-1]._names = self._points, ("none",)
+            made[-1]._is_one_pass = True
         return made
 
     def _ladder(self, maps_only: bool, known: Point | None = None) -> Ladder:
@@ -167,6 +173,7 @@ class OptimalPlanner:
             reach,
             lambda limit: planner.plan_for(limit) is not None,
             lambda limit, budget: self._fitting(limit, budget, maps_only, known),
+            STRIDES if len(planner.steps) <= FINE_STEPS else COARSE,
         )
 
     def _fitting(
@@ -275,14 +282,17 @@ class OptimalPlanner:
     def _planner(self, maps_only: bool, by_flops: bool) -> SequencePlanner:
         key = (maps_only, by_flops)
         if key not in self._planners:
-            self._planners[key] = SequencePlanner(self._graph_steps_for(maps_only, by_flops).steps)
+            # Where there are better orders, they are worth the time.
+            shrinks = maps_only or not self._alternatives
+            steps = self._graph_steps_for(maps_only, by_flops).steps
+            self._planners[key] = SequencePlanner(steps, shrinks)
         return self._planners[key]
 
     def _graph_steps_for(self, maps_only: bool, by_flops: bool) -> GraphSteps:
         key = (maps_only, by_flops)
         if key not in self._graph_steps:
             cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
-            self._graph_steps[key] = GraphSteps(self.allocation, cost, maps_only)
+            self._graph_steps[key] = GraphSteps(self.allocation, cost, maps_only, self._is_one_pass)
         return self._graph_steps[key]
 
     def _point(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Point:

@@ -23,7 +23,8 @@ class GraphSteps:
     a view has the number of what it views.
 
     `cost` gives the cost of a node. With `feature_maps_only`, what the paper's measure leaves out
-    has no bytes: inputs, outputs, workspaces and what updates read.
+    has no bytes: inputs, outputs, workspaces and what updates read. With `is_one_pass` there is one
+    forward pass, which ends where the gradient begins, and forward nodes behind that run once.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class GraphSteps:
         allocation: Allocation,
         cost: Callable[[Node], float],
         feature_maps_only: bool,
+        is_one_pass: bool = False,
     ) -> None:
         self.allocation = allocation
         self.storages = allocation.separate
@@ -68,7 +70,7 @@ class GraphSteps:
             bytes=tuple(sizes),
             once=frozenset(i for i, node in enumerate(nodes) if self._runs_once(node)),
             held=frozenset(self._distinct([*graph.outputs.values()])),
-            runs=self._runs(),
+            runs=self._one_run() if is_one_pass else self._runs(),
             fixed_bytes=0 if feature_maps_only else allocation.fixed_bytes(self.storages),
         )
 
@@ -188,6 +190,11 @@ class GraphSteps:
         return tuple(
             Run(starts[index], turn, starts[index + 1]) for index, (_, turn) in enumerate(edges)
         )
+
+    def _one_run(self) -> tuple[Run, ...]:
+        """All of the graph, parted where its gradient begins."""
+        phases = [self.graph.nodes[position].phase for position in self.positions]
+        return (Run(0, phases.index("gradient"), len(phases)),)
 
     def without_views(self, positions: Iterable[int]) -> list[int]:
         """Positions of nodes as steps, without those of views."""

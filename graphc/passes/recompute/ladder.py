@@ -11,8 +11,9 @@ its nodes in a better order. Tried are, from large limits to small,
     every 64th rung     from reach · budget down to the first that fits, j
     every 16th          between j - 64 and j, down to the first that fits; so on with 4 and 1
 
-A rung without a plan is passed over where a later one has one. Beyond the last of those nothing is
-tried, and which rung that is depends on no budget either: the last that widths find, from below.
+Large graphs, whose plans take long to measure, end with widths of 4. A rung without a plan is
+passed over where a later one has one. Beyond the last of those nothing is tried, and which rung
+that is depends on no budget either: the last that widths find, from below.
 
 What fits into a budget fits into every larger one. So the first that fits at a width stands no
 later there; where it stands earlier, all that follows does, and where it does not, the next width
@@ -35,6 +36,9 @@ PER_OCTAVE = 512
 STRIDES = (64, 16, 4, 1)
 """Widths at which rungs are tried, each within a gap of the one before."""
 
+COARSE = STRIDES[:-1]
+"""Widths for large graphs: plans that are within half a percent of bytes."""
+
 
 class Ladder:
     """Limits from `top` down, and the plans for them that fit; there is none below `floor`.
@@ -50,9 +54,11 @@ class Ladder:
         reach: float,
         is_feasible: Callable[[int], bool],
         fitting: Callable[[int, int], Point | None],
+        strides: tuple[int, ...] = STRIDES,
     ) -> None:
         self.top, self.floor, self.reach = top, max(floor, 1), reach
         self._is_feasible, self._fitting = is_feasible, fitting
+        self.strides = strides
 
     def limit(self, rung: int) -> int:
         """The live bytes that a rung allows."""
@@ -63,7 +69,7 @@ class Ladder:
         """The last rung with a plan, as far as widths find it; -1 where there is none."""
         below = next(rung for rung in itertools.count() if self.limit(rung) < self.floor)
         found = -1
-        for stride in STRIDES:
+        for stride in self.strides:
             rungs = range(_next(below, stride) - stride, found, -stride)
             found = next((rung for rung in rungs if self._is_feasible(self.limit(rung))), found)
             below = min(below, found + stride)
@@ -76,8 +82,8 @@ class Ladder:
             return None
         highest = next(rung for rung in itertools.count() if self.limit(rung) <= allowed)
         fits: list[Point] = []
-        rung, last, end = _next(highest, STRIDES[0]), math.inf, math.inf
-        for stride, finer in itertools.zip_longest(STRIDES, STRIDES[1:], fillvalue=1):
+        rung, last, end = _next(highest, self.strides[0]), math.inf, math.inf
+        for stride, finer in itertools.zip_longest(self.strides, self.strides[1:], fillvalue=1):
             while rung < last:
                 is_feasible = self._is_feasible(self.limit(rung))
                 end = end if is_feasible else self.deepest

@@ -22,8 +22,11 @@ they may,
 
 Where all values are kept, bytes are most at the turn. There a sum of gradients would come on top
 of them, while its operands lie where values of the forward pass have been. So these wait until all
-layers have run, and then follow one update after another. Behind the layers, forward steps may wait
-until a gradient asks for them, as the output of each time does; the lower peak decides.
+layers have run, and then follow one update after another.
+
+Behind the layers, forward steps may wait until a gradient asks for them (`when_asked`), as the
+output of each time does: it is wide where there are many classes or words, and then never kept.
+Where all values are kept the lower peak decides, else planners try both.
 
 Forward steps are those of a mirror: each stands by the last backward step that needs it, the last
 of those first. This is topological, as a step is needed at least as late as all that it is needed
@@ -92,7 +95,7 @@ def layer_by_layer(problem: Precedence, shared: Iterable[int], at_once: bool) ->
         updates = [step for step in range(turn, len(steps)) if not problem.behind[step]]
         backward = _Backward(problem, turn, recurrent, updates, is_eager=False).order
     order = [*_mirrored(problem, turn, backward), *backward]
-    return order if at_once else min(order, _when_asked(problem, turn, order), key=steps.peak)
+    return order if at_once else min(order, when_asked(problem, order), key=steps.peak)
 
 
 def _backward(problem: Precedence, value: int, turn: int) -> list[int]:
@@ -198,12 +201,18 @@ class _Backward:
         return sum(freed) >= steps.total(steps.outputs[step])
 
 
-def _when_asked(problem: Precedence, turn: int, order: Sequence[int]) -> list[int]:
-    """The order with forward steps as late as the backward ones in it allow."""
+def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
+    """The order with forward steps as late as the backward ones in it allow.
+
+    What the first backward step that reads of the forward pass asks for still comes first.
+    """
+    turn = problem.steps.runs[0].turn
     placed: dict[int, None] = {}
     position = {step: number for number, step in enumerate(order)}
-    asking = (step for step in order if step >= turn or not problem.behind[step])
-    for step in sorted(asking, key=lambda step: (step < turn, position[step])):
+    asking = [step for step in order if step >= turn or not problem.behind[step]]
+    asking.sort(key=lambda step: (step < turn, position[step]))
+    reading = (step for step in asking if any(first < turn for first in problem.before[step]))
+    for step in itertools.chain(itertools.islice(reading, 1), asking):
         missing, pending = {step}, [step]
         while pending:
             for first in problem.before[pending.pop()]:
