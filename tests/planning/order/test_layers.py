@@ -8,7 +8,7 @@ import networkx
 import pytest
 from planning.order.test_order import random_problem, steps_of
 
-from graphc.planning.order import Precedence, components, layer_by_layer
+from graphc.planning.order import Precedence, components, layer_by_layer, when_asked
 from graphc.planning.steps import Run
 
 
@@ -137,6 +137,14 @@ def test_outputs_wait_until_their_gradients_ask_for_them():
     eager = layer_by_layer(Precedence(steps), parameters, at_once=True)
     assert sorted(eager[:turn]) == list(range(turn))
     assert steps.peak(order) + 2 * 70 <= steps.peak(eager)
+    # Or run once behind the turn, with all that layers need in front of it.
+    late = when_asked(Precedence(steps), eager)
+    assert Precedence(steps).is_legal(late)
+    first = next(place for place, step in enumerate(late) if step >= turn)
+    assert set(range(turn)) - set(late[:first]) <= set(outputs)
+    assert steps.peak(late) + 2 * 70 <= steps.peak(eager)
+    backward = [[step for step in each if step >= turn] for each in (eager, late)]
+    assert backward[0] == backward[1]
 
 
 def test_without_a_layer_that_recurs_there_is_no_order():
