@@ -55,7 +55,7 @@ SHRUNK_PER_OCTAVE = 32
 SOURCES = (1.3, 1.06, 1.15, 1.5, 1.1, 1.2, 2.0)
 """Where the sequences come from that are shrunk to a limit, as parts of it, best first."""
 
-SHRINKING, LOOKING = 16_000, 12_000
+SHRINKING, LOOKING = 10_000, 6_000
 """Steps of all sequences that are shrunk to one limit, where that leaves any; of all that were
 shrunk to limits below one and are filled for it, at least one."""
 

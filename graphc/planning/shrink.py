@@ -15,8 +15,9 @@ again once. A chain must itself fit at p, and what it reads is not dropped befor
 Scores only grow as more is dropped, but for those of values whose maker runs again by then. So a
 heap of lower bounds is enough: a score is worked out when it comes up, and again for siblings. Once
 half of all excess is gone, repeats are put into the sequence and it is measured anew, for a chain
-brings bytes of its own. Rounds end when nothing is above the limit or nothing helps; a round takes
-O(n log n) for a sequence of n steps, beside chains.
+brings bytes of its own. Rounds end when nothing is above the limit, nothing helps, or scores
+have been worked out as often as EFFORT says; a round takes O(n log n) for a sequence of n steps,
+beside chains.
 
 Chains know no cuts, so this serves where a forward pass is nowhere narrow: skip connections, layers
 over time. blocks.py and chain.py see far there, but count what a region makes again as kept to its
@@ -45,6 +46,9 @@ ROUNDS = 40
 LONGEST = 3
 """Times as many steps as there are: a sequence that grows longer leads nowhere."""
 
+EFFORT, AT_LEAST = 6, 4000
+"""Scores that are worked out for each step, and for few steps at least, before it gives up."""
+
 LONGEST_CHAIN = 80
 """Steps that are run again for one value, at most."""
 
@@ -72,7 +76,7 @@ def shrink(steps: Steps, sequence: Sequence[int], limit: int) -> list[int] | Non
             return found
         stalled = stalled + 1 if excess > PROGRESS * last else 0
         last = excess
-        if stalled == PATIENCE or not measured.drop_half():
+        if stalled == PATIENCE or network.left <= 0 or not measured.drop_half():
             return None
         found = measured.rewritten()
         if len(found) > LONGEST * len(steps):
@@ -96,6 +100,8 @@ class _Network:
                         self.droppable[value] = steps.last_read[value] < run.stop
         self.bytes, self.maker = np.array(steps.bytes, np.int64), np.array(steps.maker, np.int64)
         self.may_drop = np.array(self.droppable, bool) & (self.bytes > 0)
+        self.left = max(EFFORT * len(steps), AT_LEAST)
+        """Scores that may still be worked out."""
         self.known: dict[tuple[int, int], float] = {}
         """By (value, step that reads it next) what a chain for it cost, in part, or no chain."""
         self._reads, self._made = _Ragged(steps.inputs), _Ragged(steps.outputs)
@@ -181,7 +187,7 @@ class _Round:
                 siblings.setdefault(operand, []).append((value, start, end))
         heapq.heapify(heap)
         enough = int(self.excess.sum()) // 2
-        while heap and int(self.excess.sum()) > enough:
+        while heap and self.network.left > 0 and int(self.excess.sum()) > enough:
             bound, value, start, end = heapq.heappop(heap)
             if (value, start) in self.dropped:
                 continue
@@ -221,6 +227,7 @@ class _Round:
 
     def _best(self, value: int, start: int, end: int) -> tuple[float, int, set[int]] | None:
         """The least score of a stretch, with its place and its chain."""
+        self.network.left -= 1
         chain = self._chain(value, end)
         key = value, self.sequence[end]
         if chain is None:
