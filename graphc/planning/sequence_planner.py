@@ -55,14 +55,13 @@ SHRUNK_PER_OCTAVE = 32
 SOURCES = (1.3, 1.06, 1.15, 1.5, 1.1, 1.2, 2.0)
 """Where the sequences come from that are shrunk to a limit, as parts of it, best first."""
 
-SHRINKING, LOOKING = 10_000, 6_000
-"""Steps of all sequences that are shrunk to one limit, where that leaves any; of all that were
-shrunk to limits below one and are filled for it, at least one."""
+SHRINKING = 10_000
+"""Steps of all sequences that are shrunk to one limit, where that leaves any."""
 
-MOST_LOOKED = 3
-"""Limits of shrunk sequences that serve a limit above them."""
+MOST_LOOKED, LOOKING = 3, 6_000
+"""Limits whose shrunk sequences serve one above them; fewer, but one, beyond so many steps."""
 
-NEAR = 0.01
+WORTH = 0.01
 """Part of a step's cost above the bound from which on sequences are shrunk."""
 
 DEEPER = 0.8
@@ -242,11 +241,15 @@ class SequencePlanner:
         known = self._along_chains(limit)
         if known is not None:
             bound = extra_cost(self.steps, limit)
-            if known.extra_cost - bound <= NEAR * self.step_cost:
+            if known.extra_cost - bound <= WORTH * self.step_cost:
                 return None
+        tried: list[list[int]] = []
         found = []
         for part in self.sources:
             sequence = self._sequence_above(int(part * limit))
+            if sequence in tried:
+                continue
+            tried.append(sequence)
             shrunk = shrink(self.steps, sequence, limit)
             if shrunk is not None:
                 found.append(keep_more(self.steps, shrunk, limit))

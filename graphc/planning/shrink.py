@@ -52,7 +52,7 @@ EFFORT, AT_LEAST = 6, 4000
 LONGEST_CHAIN = 80
 """Steps that are run again for one value, at most."""
 
-NEAR = 64
+SIBLINGS = 64
 """Positions within which values count as siblings of one that is made again."""
 
 OVERHEAD = 0.01
@@ -67,6 +67,8 @@ PROGRESS, PATIENCE = 0.98, 3
 
 def shrink(steps: Steps, sequence: Sequence[int], limit: int) -> list[int] | None:
     """A sequence with more repeats whose peak is at most `limit`, or None where none is found."""
+    if not sequence:
+        return [] if steps.peak(()) <= limit else None
     network = _Network(steps)
     found, stalled, last = list(sequence), 0, math.inf
     for _ in range(ROUNDS):
@@ -165,7 +167,7 @@ class _Round:
         self.first = ends.tolist()  # where the events of each value begin
         # A stretch ends with a read; one of what comes from outside begins in front of all.
         begins = np.empty(len(value), bool)
-        begins[0] = True
+        begins[:1] = True
         begins[1:] = value[1:] != value[:-1]
         start = np.where(begins, -1, np.roll(position, 1))
         is_stretch = ~makes & (~begins | (network.maker[value] < 0))
@@ -201,7 +203,7 @@ class _Round:
                 self._drop(value, start, place, chain)
                 for operand in self.steps.inputs[self.steps.maker[value]]:
                     for other in siblings[operand]:
-                        if abs(other[2] - end) <= NEAR and other[:2] not in self.dropped:
+                        if abs(other[2] - end) <= SIBLINGS and other[:2] not in self.dropped:
                             # Its maker may run again by now, and then costs nothing more.
                             found = self._best(*other)
                             if found is not None:
@@ -297,7 +299,8 @@ class _Round:
         limit, or above what it is."""
         steps, order = self.steps, sorted(chain)
         last_use = {v: index for index, step in enumerate(order) for v in steps.inputs[step]}
-        level = int(self.behind[place - 1])
+        # The stretch that is to be dropped goes up to this place or over it.
+        level = int(self.behind[place - 1]) - steps.bytes[value]
         most = self.limit + int(self.excess[place])  # what is above the limit there goes later
         for index, step in enumerate(order):
             made = steps.outputs[step]

@@ -121,6 +121,15 @@ def test_forward_steps_are_made_again_before_the_turn():
     assert found == [0, 1, 2, 3, 0, 4, 5]
 
 
+def test_what_is_dropped_makes_room_for_itself():
+    """Where node 0 is made again its old bytes are gone: it is not there twice."""
+    sizes, inputs = [60, 1, 90, 1, 1], [[], [], [1], [2], [0, 3]]
+    steps = steps_with_turn(problem_of(sizes, [1] * 5, inputs, [4]), 4)
+    assert steps.peak(range(5)) == 151
+    # At node 4 there are 62 bytes, of which 60 are node 0's own.
+    assert shrink(steps, range(5), 95) == [0, 1, 2, 3, 0, 4]
+
+
 def test_skip_connections_go_below_what_chains_reach():
     """A U-Net is nowhere narrow: every cut is crossed by a skip connection."""
     loss = unet(batch=2, width=16, depth=4, image=64)
