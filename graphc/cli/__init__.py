@@ -82,12 +82,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stderr.close()
     except OSError as error:
         complain(f"cannot write the output: {error.strerror or error}")
+        end_all()
         return 2
     except MemoryError as error:
         complain(f"there is not enough memory{f': {error}' if str(error) else ''}; ask for less")
+        end_all()
         return 2
     except RecursionError:
         complain("something in the input is nested too deeply; make it flatter")
+        end_all()
         return 2
     return 0
 

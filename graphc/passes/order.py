@@ -55,8 +55,8 @@ def reordered(given: Allocation) -> Allocation:
 def by_layers(given: Allocation) -> list[Allocation]:
     """The graph with layers that recur over time one after another (planning/order/layers.py).
 
-    For plans that make values again: with the whole forward pass first, and, where that differs,
-    with forward steps that only their own gradients ask for behind the turn. Empty for graphs
+    For plans that make values again: where that lowers the peak, with forward steps that only their
+    own gradients ask for behind the turn; and with the whole forward pass first. Empty for graphs
     without such layers, for those with copies, which stand where they are needed (as 16-bit ones of
     parameters), and for several forward passes.
     """
@@ -75,7 +75,8 @@ def _by_layers(given: Allocation, at_once: bool) -> list[Allocation]:
     if order is None:
         return []
     orders = [order]
-    if at_once and (late := when_asked(problem, order)) != order:
+    late = when_asked(problem, order)
+    if at_once and steps.peak(late) < steps.peak(order):
         orders.insert(0, late)
     return [given.of(_in_order(graph_steps, each)) for each in orders]
 

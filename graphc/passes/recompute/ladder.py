@@ -44,7 +44,8 @@ class Ladder:
     """Limits from `top` down, and the plans for them that fit; there is none below `floor`.
 
     `is_feasible` tells whether there is a plan for a limit; `fitting` gives it where its arena, or
-    that in a better order, is within a budget. Limits up to `reach` budgets are tried.
+    that in a better order, is within a budget. Limits up to `reach` budgets are tried, `strides`
+    says at which widths.
     """
 
     def __init__(

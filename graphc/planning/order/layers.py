@@ -211,7 +211,7 @@ def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
     position = {step: number for number, step in enumerate(order)}
     asking = [step for step in order if step >= turn or not problem.behind[step]]
     asking.sort(key=lambda step: (step < turn, position[step]))
-    reading = (step for step in asking if any(first < turn for first in problem.before[step]))
+    reading = (step for step in asking if any(maker < turn for maker in _makers(problem, step)))
     for step in itertools.chain(itertools.islice(reading, 1), asking):
         missing, pending = {step}, [step]
         while pending:

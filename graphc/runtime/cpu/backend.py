@@ -39,7 +39,7 @@ class CpuBackend:
     ) -> None:
         self.plan, self.is_torn = plan, False
         self._arena = Arena(plan)
-        self._ranks = lane.wire.size
+        self._lane, self._ranks = lane, lane.wire.size
         self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
@@ -82,11 +82,15 @@ class CpuBackend:
             np.copyto(self._arrays[source], given)
         visible = self.plan.graph.outputs
         outputs = {n: np.empty_like(self._arrays[v], order="C") for n, v in visible.items()}
-        with numpy_settings():
-            for call in self._reading:
-                call()
-            if self._updating:
-                self._update()
+        try:
+            with numpy_settings():
+                for call in self._reading:
+                    call()
+                if self._updating:
+                    self._update()
+        except BaseException:
+            self._lane.stopped()
+            raise
         for name, value in visible.items():
             np.copyto(outputs[name], self._arrays[value])
         return lambda: outputs

@@ -78,6 +78,16 @@ class Lane:
         result: T = self._wait(ticket)
         return result
 
+    def stopped(self) -> None:
+        """Told where a step ends by an error: with exchanges under way that nobody has waited for,
+        the next step would take theirs for its own, so there is none."""
+        if not self._broken and any(ticket.is_open for ticket in self._tickets.values()):
+            self._broken = (
+                f"a step of rank {self.wire.rank} of {self.wire.size} was stopped amid its "
+                "exchanges with the others, which may have gone on without it. Start all again "
+                "from the last checkpoint"
+            )
+
     def _work(self, node: Node, x: Array, y: Array) -> Callable[[], None]:
         wire, room = self.wire, self.room
         match node.op.name:

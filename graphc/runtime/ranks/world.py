@@ -43,7 +43,10 @@ class World:
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
     """What the launcher says in its variables; rank 0 of 1 where nothing has been launched."""
-    for launcher, names in LAUNCHERS.items():
+    # torchrun's processes inherit the variables of a batch system that has started it.
+    first = ["torchrun"] if "TORCHELASTIC_RUN_ID" in environment else []
+    for launcher in (*first, *LAUNCHERS):
+        names = LAUNCHERS[launcher]
         rank, size, local = (environment.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal() and int(size) > 1:
             own = int(local) if local.isdecimal() else 0

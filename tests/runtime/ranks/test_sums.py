@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import graphc as g
-from graphc.errors import GraphError, RanksError
+from graphc.errors import GraphError, NonFiniteError, RanksError
 from graphc.ir import builder
 from graphc.ops.collective import AllReduce, Arrival, RanksAttributes
+from graphc.passes.data_parallel import DataParallel
 from graphc.runtime.program import Program
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.lane import Lane
@@ -157,6 +158,30 @@ def test_what_breaks_an_exchange_is_told():
             program.step(x=np.zeros(4, np.float32))
 
     on_ranks(2, work)
+
+
+@pytest.mark.parametrize("bad", [(0, 1), (1,)], ids=["all", "one"])
+def test_a_step_that_stops_amid_its_exchanges_is_the_last(bad, monkeypatch):
+    """Else the next one would take the results of exchanges that it has not begun."""
+    monkeypatch.setattr(DataParallel, "_bucket_bytes", lambda *_: 1.0)
+    h = g.input("x", (4, 8), "float64")
+    for layer in range(4):
+        with g.scope(f"layer{layer}"):
+            h = g.linear(h, 8)
+            h = g.tanh(h) if layer else g.sqrt(h * h)  # whose gradient at 0 is no number
+    plan = g.plan(g.mean(h * h), optimizer=g.optim.SGD(0.1), ranks=2)
+    batch = {"x": np.random.default_rng(0).normal(size=(4, 8))}
+
+    def work(wire):
+        program = Program(plan, lane=Lane(wire, 2.0), check_finite=True)
+        with pytest.raises(NonFiniteError if wire.rank in bad else RanksError):
+            program.step({"x": np.zeros((4, 8))} if wire.rank in bad else batch)
+        with pytest.raises(RanksError, match="Start all again") as error:
+            program.step(batch)
+        return str(error.value)
+
+    for rank, told in enumerate(on_ranks(2, work)):
+        assert ("was stopped amid its exchanges" in told) == (rank in bad)
 
 
 def test_a_program_has_as_many_ranks_as_its_plan():
