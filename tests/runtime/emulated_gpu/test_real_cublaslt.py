@@ -107,6 +107,11 @@ NO_COMPILER = """#define CUDARTAPI
 """What crt/host_defines.h defines for a host's compiler; it comes with nvcc, the other headers with
 the libraries."""
 
+NO_TARGETS = """#define NV_IF_ELSE_TARGET(target, there, elsewhere) elsewhere
+#define NV_IF_TARGET(target, ...)
+"""
+"""What nv/target defines for a host's compiler, where none of the targets is; it comes with CCCL."""
+
 
 @pytest.fixture(scope="module")
 def include(library, tmp_path_factory):
@@ -117,7 +122,9 @@ def include(library, tmp_path_factory):
     stub = tmp_path_factory.mktemp("include")
     (stub / "crt").mkdir()
     (stub / "crt" / "host_defines.h").write_text(NO_COMPILER)
-    return f"-I{folder}", f"-I{stub}"  # nvcc's own comes first where it is there
+    (stub / "nv").mkdir()
+    (stub / "nv" / "target").write_text(NO_TARGETS)
+    return f"-I{folder}", f"-I{stub}"  # CUDA's own come first where they are there
 
 
 def compiled(include, text):
