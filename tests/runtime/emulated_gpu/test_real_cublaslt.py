@@ -110,7 +110,7 @@ the libraries."""
 NO_TARGETS = """#define NV_IF_ELSE_TARGET(target, there, elsewhere) elsewhere
 #define NV_IF_TARGET(target, ...)
 """
-"""What nv/target defines for a host's compiler, where none of the targets is; it comes with CCCL."""
+"""What nv/target, which comes with CCCL, defines for a host's compiler: it is no target."""
 
 
 @pytest.fixture(scope="module")
