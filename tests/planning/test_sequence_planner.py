@@ -13,6 +13,7 @@ from graphc.allocation.allocate import Allocation
 from graphc.models import densenet121, gpt2, resnet, unet
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning import replay
+from graphc.planning.bound import least_bytes
 from graphc.planning.given.exact import cheapest
 from graphc.planning.keep_sets import Choice
 from graphc.planning.sequence_planner import SequencePlanner
@@ -116,3 +117,18 @@ def test_steps_have_the_bytes_of_the_plan(build, monkeypatch):
     once = range(len(graph_steps.steps))
     assert graph_steps.steps.peak(once) == plan.live_bytes
     assert sorted(graph_steps.with_views(once)) == list(range(len(plan.graph.nodes)))
+
+
+@pytest.mark.parametrize("size", [1, 4, 37, 64])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_parts_of_a_concatenation_bound_no_plan_by_their_padding(size, is_nested):
+    """Inside they lie side by side, so no order of this has more bytes than the whole."""
+    parts = [g.tanh(g.parameter(f"x{n}", (1, size))) for n in range(64)]
+    if is_nested:
+        parts = [g.concat(parts[n : n + 8], axis=0) for n in range(0, 64, 8)]
+    plan = g.plan(outputs={"sum": g.sum(g.concat(parts, axis=0))})
+    allocation = Allocation(plan.graph, plan.target, plan.alignment)
+    graph_steps = GraphSteps(allocation, lambda node: 0.0, feature_maps_only=False)
+    whole = 64 * size * 4 // 256 * 256
+    found = least_bytes(graph_steps.bounding_steps())
+    assert plan.state_bytes + whole <= found <= plan.arena_bytes

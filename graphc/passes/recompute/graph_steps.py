@@ -87,9 +87,14 @@ class GraphSteps:
                 whole = self.numbers[node.output]
                 # States and inputs lie elsewhere, and what shows a part of a value cannot stand
                 # for all of it.
-                inside = [value for value in node.inputs if self._may_lie_inside(value)]
-                parts[whole] = self._distinct(inside)
-                sizes[whole] = max(0, sizes[whole] - self.steps.total(parts[whole]))
+                inside = {self.numbers[v]: v for v in node.inputs if self._may_lie_inside(v)}
+                parts[whole] = tuple(inside)
+                # Inside they lie side by side: only the whole is aligned.
+                for part, value in inside.items():
+                    sizes[part] = min(sizes[part], value.type.bytes)
+                own = min(sizes[whole], node.output.type.bytes)
+                own -= sum(min(self.steps.bytes[n], v.type.bytes) for n, v in inside.items())
+                sizes[whole] = max(0, own)
         if not parts:
             return self.steps
 
