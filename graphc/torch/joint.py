@@ -20,6 +20,7 @@ from torch._higher_order_ops.effects import _get_effect
 from torch.utils._pytree import tree_leaves
 
 from graphc.torch.gradients import copy_shared_gradients
+from graphc.torch.layouts import lay_as_kernels_do
 from graphc.torch.measure import allocated_bytes, in_blocks
 from graphc.torch.refusals import called_op, refuse_node
 
@@ -92,6 +93,7 @@ class Joint:
         _keep_recurrent_workspaces(self.graph)
         self.fake_mode = _fake_mode(self.graph)
         """The mode in which the tensors of the graph were made."""
+        lay_as_kernels_do(self.graph, self.fake_mode)
         keys = {storage_key(self.fake_mode.from_tensor(each)) for each in results}
         inputs = self.graph.find_nodes(op="placeholder")
         kept_for = [n for n in inputs if keys.isdisjoint(map(storage_key, tensors_of(n)))]
