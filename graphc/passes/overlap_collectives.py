@@ -5,14 +5,15 @@ and the rank stands still while bytes go over the link.
 
 One walk over the nodes, which keep their order but for these:
 
-- A collective, and what only fills its bucket, runs as soon as its operands are there.
-- What depends on an arrival, and what no node but updates and outputs depends on, waits until the
-  link has been given the time that the bytes take; the walk has a clock that adds the seconds of
-  nodes up, and one for the link, which carries one collective after another.
+- A collective, with what only fills its bucket, runs as soon as its operands are there.
+- An arrival, with views of what arrives, runs when the first of its readers does.
+- What updates, outputs and other collectives alone depend on waits until its operands have arrived.
+  The walk has a clock that adds the seconds of nodes up and stands still for nobody but an arrival,
+  and one for the link, which carries one collective after another.
 
-Invariant: nodes are put off together with all that depends on them, and an update with every reader
-of what it replaces, so each node reads what it did. Buckets live longer by it. Where a budget is
-given the order is taken only if the arena keeps to it.
+Invariant: a node runs behind all that it reads, and an update behind all readers of what it
+replaces, so each node reads what it did. Buckets live longer by it. Where a budget is given the
+order is taken only if the arena keeps to it.
 
 Cost: O(V log V) for V nodes, and one packing under a budget. The paper has no such pass.
 """
@@ -20,7 +21,8 @@ Cost: O(V log V) for V nodes, and one packing under a budget. The paper has no s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Iterator
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph, Node, State, Value
@@ -49,29 +51,40 @@ def overlap_collectives(
     return found if fits else given
 
 
-def _fill_only(graph: Graph) -> set[Node]:
-    """Collectives, and nodes that nothing but these depends on."""
+def _feeders(graph: Graph) -> set[Node]:
+    """Collectives, and nodes that do little and that nothing but collectives depends on."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if isinstance(node.op, Collective):
             found.add(node)
-        elif not _is_seen(graph, node) and (node.op.views or node.op.gathers):
-            users = _users(graph, node)
+        elif not _is_seen(graph, node) and _does_little(node):
+            # An arrival reads what is sent as well, so that it lives until then.
+            users = {user for user in _users(graph, node) if not isinstance(user.op, Arrival)}
             if users and users <= found:
                 found.add(node)
     return found
 
 
-def _may_wait(graph: Graph) -> set[Node]:
-    """Nodes that depend on an arrival, and that updates and outputs alone depend on."""
-    behind: set[Node] = set()
+def _does_little(node: Node) -> bool:
+    """Whether a node lays values side by side, or is made of states alone or of nothing."""
+    return bool(node.op.views or node.op.gathers) or not any(value.node for value in node.inputs)
+
+
+def _asked_for(graph: Graph) -> set[Node]:
+    """Arrivals, and views of what arrives."""
+    found: set[Node] = set()
     for node in graph.nodes:
-        sources = {value.node for value in node.inputs}
-        if isinstance(node.op, Arrival) or not behind.isdisjoint(sources):
-            behind.add(node)
+        is_view = node.viewed is not None and node.viewed.node in found
+        if isinstance(node.op, Arrival) or is_view:
+            found.add(node)
+    return found
+
+
+def _may_wait(graph: Graph) -> set[Node]:
+    """Nodes that nothing but updates, outputs and collectives depends on."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node in behind and (node.op.has_effect or _users(graph, node) <= found):
+        if node.op.has_effect or isinstance(node.op, Collective) or _users(graph, node) <= found:
             found.add(node)
     return found
 
@@ -94,64 +107,121 @@ class _Walk:
         exchanging: Callable[[Node], float],
     ) -> None:
         self.graph, self.seconds, self.exchanging = graph, seconds, exchanging
-        self.early, self.late = _fill_only(graph), _may_wait(graph)
+        self.feeders, self.may_wait = _feeders(graph), _may_wait(graph)
+        self.asked_for = _asked_for(graph)
         self.placed: set[Node] = set()
         self.now = self.link_free = 0.0
         self.there: dict[Value, float] = {}
-        """When a value that depends on an exchange is there."""
+        """When a value is there, as far as that is known."""
         self.waiting: list[tuple[float, int]] = []
-        self.waited_for: dict[Value, float] = {}
-        """State → until when a reader of it waits."""
-        self.missing = {
-            node: len({v.node for v in node.inputs if v.node is not None}) for node in self.early
-        }
+        self.missing: dict[Node, int] = {}
+        """Collective → how many of the nodes are not placed that it, or what fills it, reads."""
+        self.fills: dict[Node, list[Node]] = {}
+        """Node → collectives for which it is one of these."""
+        self.readers: dict[Value, set[Node]] = {}
+        """State → the nodes that read it, or a view of it."""
+        for node in graph.nodes:
+            for value in node.reads:
+                if isinstance(value, State):
+                    self.readers.setdefault(value, set()).add(node)
+            if isinstance(node.op, Collective):
+                needs = self._needs(node)
+                self.missing[node] = len(needs)
+                for need in needs:
+                    self.fills.setdefault(need, []).append(node)
+
+    def _needs(self, collective: Node) -> set[Node]:
+        """The nodes that a collective depends on through nothing but feeders."""
+        found: set[Node] = set()
+        pending = [collective]
+        while pending:
+            for value in pending.pop().inputs:
+                if value.node in self.feeders:
+                    pending.append(value.node)
+                elif value.node is not None:
+                    found.add(value.node)
+        return found
 
     def order(self) -> Iterator[Node]:
         """All nodes, in the order to run them in."""
         for step, node in enumerate(self.graph.nodes):
-            if node in self.placed:
-                continue
-            until = self._until(node)
-            if node in self.late or (until > self.now and node.op.has_effect):
-                self._put_off(step, node, until)
-            else:
-                yield from self._place(node)
+            if node not in self.placed:
+                until = self._until(node)
+                if self._runs_later(node, until):
+                    self._expect(node, until)
+                    if node not in self.feeders and node not in self.asked_for:
+                        heapq.heappush(self.waiting, (until, step))
+                else:
+                    yield from self._place(node)
             yield from self._due(self.now)
-        yield from self._due(float("inf"))
+        yield from self._due(math.inf)
+        for node in self.graph.nodes:
+            yield from self._place(node)
+
+    def _runs_later(self, node: Node, until: float) -> bool:
+        """Whether a node is left for when others ask for it, or for when its operands arrive."""
+        if isinstance(node.op, Collective):
+            return self.missing[node] > 0
+        if node in self.feeders or node in self.asked_for:
+            return True
+        return until > self.now and node in self.may_wait
 
     def _until(self, node: Node) -> float:
         """When all that a node needs has arrived, and nobody that waits reads what it replaces."""
         found = max((self.there.get(value, 0.0) for value in node.inputs), default=0.0)
-        for state in node.replaced.values():
-            found = max(found, self.waited_for.get(state, 0.0))
+        for reader in self._readers_of_replaced(node):
+            if reader not in self.placed:
+                found = max(found, *(self.there.get(value, 0.0) for value in reader.outputs))
         return found
 
-    def _put_off(self, step: int, node: Node, until: float) -> None:
-        for value in node.outputs:
-            self.there[value] = until
-        for value in node.reads:
-            if isinstance(value, State):
-                self.waited_for[value] = max(self.waited_for.get(value, 0.0), until)
-        heapq.heappush(self.waiting, (until, step))
+    def _expect(self, node: Node, until: float) -> None:
+        if isinstance(node.op, Collective):
+            until = max(until, self.link_free) + self.exchanging(node)
+        self.there.update(dict.fromkeys(node.outputs, until))
 
     def _due(self, now: float) -> Iterator[Node]:
         while self.waiting and self.waiting[0][0] <= now:
-            node = self.graph.nodes[heapq.heappop(self.waiting)[1]]
-            if node not in self.placed:
-                yield from self._place(node)
+            yield from self._place(self.graph.nodes[heapq.heappop(self.waiting)[1]])
 
-    def _place(self, node: Node) -> Iterator[Node]:
-        yield node
+    def _place(self, asked: Node) -> Iterator[Node]:
+        """A node behind all that has to run before it, and the collectives that this fills."""
+        pending = [asked]
+        while pending:
+            node = pending[-1]
+            before = [] if node in self.placed else self._before(node)
+            pending += before
+            if not before:
+                pending.pop()
+                if node not in self.placed:
+                    yield node
+                    self._run(node)
+                    pending += self._filled(node)
+
+    def _before(self, node: Node) -> list[Node]:
+        """What has to run before a node and is not placed, the first of it last."""
+        makers = {value.node for value in node.inputs if value.node is not None}
+        missing = (makers | self._readers_of_replaced(node)) - self.placed
+        return sorted(missing, key=self.graph.position.__getitem__, reverse=True)
+
+    def _readers_of_replaced(self, node: Node) -> set[Node]:
+        found = (self.readers.get(state, set()) for state in node.replaced.values())
+        return set().union(*found) - {node}
+
+    def _run(self, node: Node) -> None:
+        """Move the clocks on."""
         self.placed.add(node)
         if isinstance(node.op, Collective):
             self.link_free = max(self.now, self.link_free) + self.exchanging(node)
-            self.there[node.output] = self.link_free
+        elif isinstance(node.op, Arrival):
+            self.now = max(self.now, self.there[node.inputs[0]])
         else:
             self.now += self.seconds(node)
-        yield from self._filled(_users(self.graph, node))
+        at = self.link_free if isinstance(node.op, Collective) else self.now
+        self.there.update(dict.fromkeys(node.outputs, at))
 
-    def _filled(self, users: Collection[Node]) -> Iterator[Node]:
-        for user in sorted(users & self.missing.keys(), key=self.graph.position.__getitem__):
-            self.missing[user] -= 1
-            if not self.missing[user] and user not in self.placed:
-                yield from self._place(user)
+    def _filled(self, node: Node) -> list[Node]:
+        """The collectives whose last operand a node has made, the first of them last."""
+        found = self.fills.get(node, [])
+        for collective in found:
+            self.missing[collective] -= 1
+        return [each for each in reversed(found) if not self.missing[each]]

@@ -1,5 +1,7 @@
 """Steps of several ranks against one process on their joint batch."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -162,6 +164,23 @@ def test_exchanges_run_beside_the_backward_pass():
     for i in begins:
         last = max(plan.graph.position[v.node] for v in nodes[i].inputs if v.node is not None)
         assert all(nodes[k].op.sends or nodes[k].op.views for k in range(last + 1, i))
+
+
+def test_rows_of_gradients_are_sent_at_once_and_rows_of_parameters_awaited_late():
+    """With three ranks rows are padded, which takes nodes that wait for nothing."""
+    plan = g.plan(preact_resnet(20), optimizer=g.optim.SGD(), ranks=3, shard="states")
+    nodes, position = plan.graph.nodes, plan.graph.position
+    sent = [n for n in nodes if n.op.name == "reduce_scatter" and n.output.type.elements > 1000]
+    assert len(sent) > 1
+    for node in sent:
+        parts = [value.root.node for value in node.inputs[0].node.inputs]
+        last = max(position[part] for part in parts if part.inputs)
+        between = nodes[last + 1 : position[node]]
+        assert all(n.op.sends or n.op.views or n.op.gathers or not n.inputs for n in between)
+    for node in (n for n in nodes if n.op.name == "all_gather"):
+        (end,) = (position[n] for n in nodes if n.op.awaits and n.inputs[0] is node.output)
+        behind = itertools.dropwhile(lambda n: n.op.views, nodes[end + 1 :])
+        assert any(value.root is nodes[end].output for value in next(behind).inputs)
 
 
 def test_exchanges_of_a_network_may_depend_on_each_other():
