@@ -8,8 +8,8 @@ One walk over the nodes, which keep their order but for these:
 - A collective, with what only fills its bucket, runs as soon as its operands are there.
 - An arrival, with views of what arrives, runs when the first of its readers does.
 - What updates, outputs and other collectives alone depend on waits until its operands have arrived.
-  The walk has a clock that adds the seconds of nodes up and stands still for nobody but an arrival,
-  and one for the link, which carries one collective after another.
+  The walk has a clock that adds up the seconds of nodes and of waits at arrivals, and one for the
+  link, which carries one collective after another.
 
 Invariant: a node runs behind all that it reads, and an update behind all readers of what it
 replaces, so each node reads what it did. Buckets live longer by it. Where a budget is given the
