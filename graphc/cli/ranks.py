@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Plan a rank of 1, 2, 4, ... up to --ranks, and print a row for each."""
+    """Plan a rank of 1, 2, 4, ... and --ranks, and print a row for each."""
     if options.dump is not None:
         raise OptionError("--dump is for one plan; leave it out, or give it to graphc plan")
     rows = list(_rows(options))
@@ -80,8 +80,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
     loss, chosen = build(options.model, options.settings), plan_options(options)
-    ranks, alone = 1, 0.0
-    while ranks <= options.ranks:
+    alone = 0.0
+    for ranks in _doubling(options.ranks):
         report(f"planning {ranks} ranks")
         found = plan(loss, **{**chosen, "ranks": ranks})
         model = model_rank(found)
@@ -90,7 +90,15 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
             name: model_rank(found, algorithm=each) for name, each in ALGORITHMS.items()
         }
         yield Row(ranks, found, model, by_algorithm, alone)
+
+
+def _doubling(last: int) -> Iterator[int]:
+    """1, 2, 4, ... and the last one."""
+    ranks = 1
+    while ranks < last:
+        yield ranks
         ranks *= 2
+    yield last
 
 
 def _cells(row: Row) -> Iterator[str]:

@@ -17,13 +17,13 @@ each: b / β + α B / b, which is least for b = √(α β B).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 
 from graphc.ir import builder
-from graphc.ir.graph import Node, State, Value
+from graphc.ir.graph import Node, State, Value, ancestors
 from graphc.ir.links import Link
-from graphc.ops.collective import all_reduce
+from graphc.ops.collective import AllGather, AllReduce, Arrival, Broadcast, all_reduce
 from graphc.ops.concat import concat, split
 from graphc.ops.elementwise import scale
 from graphc.ops.shape import reshape
@@ -66,14 +66,16 @@ class DataParallel:
 
     def averaged(self, effects: Sequence[Node]) -> list[Node]:
         """Updates of states that are no parameters, such as running statistics, with the mean over
-        ranks of what they read: then all ranks have the same states."""
+        ranks of what they read: then all ranks have the same states. What all ranks have already
+        stays as it is."""
         if self.ranks == 1:
             return list(effects)
+        operands = [value for node in effects for value in node.inputs]
+        joint = _joint(operands)
         read = dict.fromkeys(
             value
-            for node in effects
-            for value in node.inputs
-            if not isinstance(value, State) and value.type.dtype.kind == "float"
+            for value in operands
+            if not _is_joint(value, joint) and value.type.dtype.kind == "float"
         )
         scaled = {value: scale(value, 1 / self.ranks) for value in read}
         means = dict(zip(read, self.summed(list(scaled.values())), strict=True))
@@ -102,6 +104,25 @@ class DataParallel:
 def _made(value: Value) -> tuple[int, int]:
     """When a value is computed; one that no node computes is there at once."""
     return (value.node.serial, value.index) if value.node is not None else (-1, 0)
+
+
+def _joint(values: Sequence[Value]) -> set[Node]:
+    """Of the nodes that the values need, those that compute the same on all ranks."""
+    found: set[Node] = set()
+    for node in ancestors(values):
+        operands = node.inputs[:1] if isinstance(node.op, Arrival) else node.inputs
+        is_given_to_all = isinstance(node.op, AllReduce | AllGather | Broadcast)
+        if is_given_to_all or all(_is_joint(value, found) for value in operands):
+            found.add(node)
+    return found
+
+
+def _is_joint(value: Value, joint: Set[Node]) -> bool:
+    """Whether all ranks have the same, by the nodes of which that is known: states but for the
+    seeds of random ops, and no inputs."""
+    if value.node is not None:
+        return value.node in joint
+    return isinstance(value, State) and getattr(value.initial, "kind", "") != "seed"
 
 
 def _exchanged(bucket: Sequence[Value], ranks: int) -> list[Value]:

@@ -19,8 +19,9 @@ a norm of all gradients is summed in another order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import count, filterfalse
 
 from graphc.ir import builder
 from graphc.ir.graph import Graph, Initial, Node, State, Value, ancestors
@@ -61,10 +62,11 @@ class ShardedStates:
         gradients: Sequence[Value],
         updater: Updater,
         outputs: Iterable[Value],
+        taken: Set[str],
     ) -> ShardedStates:
         """The rows of parameters with those gradients, which this rank has of its own batch.
 
-        `outputs` are what else the step computes.
+        `outputs` are what else the step computes, `taken` the names that no row may have.
         """
         found = cls([], _dtypes_read(parameters, [*gradients, *outputs]))
         of_name = getattr(updater, "of", lambda name: updater)  # only groups tell them apart
@@ -73,10 +75,11 @@ class ShardedStates:
             (state.type.dtype, value.type.dtype, found.gathered_as[state], id(updater))
             for state, value, updater in zip(parameters, gradients, updaters, strict=True)
         ]
-        for number, bucket in enumerate(parallel.buckets(gradients, kinds)):
+        names = filterfalse(taken.__contains__, map("shard{}".format, count()))
+        for name, bucket in zip(names, parallel.buckets(gradients, kinds), strict=False):
             bucket.sort(key=lambda i: -_power_of_two(gradients[i]))
             members = tuple(parameters[i] for i in bucket)
-            state = _shard(f"shard{number}", members, parallel.ranks)
+            state = _shard(name, members, parallel.ranks)
             with builder.in_phase("gradient"):
                 gradient = _scattered([gradients[i] for i in bucket], state, parallel.ranks)
             found.rows.append(Row(members, state, gradient, updaters[bucket[0]]))
@@ -86,8 +89,7 @@ class ShardedStates:
         """A graph that reads what is gathered where it read parameters."""
         rewriter = Rewriter(graph)
         with builder.in_phase("update"):
-            # Rows are in the order of gradients; what is read first is to be gathered first.
-            rows = reversed(self.rows)
+            rows = sorted(self.rows, key=lambda row: _first_read(graph, row.parameters))
             whole = {state: value for row in rows for state, value in self._gathered(row)}
         added = ancestors(list(whole.values()))
         for node in added:
@@ -122,6 +124,11 @@ def _dtypes_read(parameters: Sequence[State], values: Sequence[Value]) -> Mappin
         (dtype,) = read[state] if len(read[state]) == 1 else {state.type.dtype}
         found[state] = dtype if dtype.itemsize < state.type.dtype.itemsize else state.type.dtype
     return found
+
+
+def _first_read(graph: Graph, parameters: Iterable[State]) -> int:
+    """The step that reads one of them first: links carry one row after another."""
+    return min((step for state in parameters for step in graph.uses[state][:1]), default=0)
 
 
 def _power_of_two(value: Value) -> int:

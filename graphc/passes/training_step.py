@@ -55,7 +55,8 @@ def training_graph(
     sharded = None
     if parallel.shards_states:
         others = [value for batch in batches for value in batch.graph.outputs.values()]
-        sharded = ShardedStates.of(parallel, trained, gradients, updater, others)
+        names = {state.name for state in forward.states}
+        sharded = ShardedStates.of(parallel, trained, gradients, updater, others, names)
         targets = [(row.state, row.updater) for row in sharded.rows]
         gradients = [row.gradient for row in sharded.rows]
     else:

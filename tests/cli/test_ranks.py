@@ -19,7 +19,7 @@ def test_rows_are_plans_of_one_rank(capsys, shard):
     _, out, _ = run(capsys, *ASKED, *options, "--json")
     found = json.loads(out)
     assert found["arguments"]["hidden"] == SIZES["hidden"]
-    assert [row["ranks"] for row in found["ranks"]] == [1, 2, 4, 8]
+    assert [row["ranks"] for row in found["ranks"]] == [1, 2, 4, 8, 9]
     for row in found["ranks"]:
         plan = g.plan(mlp(**SIZES), optimizer=g.optim.Adam(), ranks=row["ranks"], shard=shard)
         model = model_rank(plan)

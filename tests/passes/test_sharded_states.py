@@ -72,6 +72,18 @@ def test_shards_change_no_bit_under_any_option(options):
     assert_equal_bits(*plans, 2, axis=int("accumulate" in options))
 
 
+def test_a_row_has_no_name_that_a_state_has():
+    def build():
+        x = g.input("x", (4, 8), "float64")
+        own = [g.parameter(name, (8,), "float64", trainable=name != "shard1") for name in names]
+        return g.mean(g.tanh(own[0] * x + own[1]))
+
+    names = ("shard0", "shard1")
+    plans = both(build, 2, optimizer=g.optim.SGD(0.1))
+    assert [s.name for s in plans[1].graph.states if isinstance(s.initial, Shard)] == ["shard2"]
+    assert_equal_bits(*plans, 2)
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_networks_with_norms_and_views_train_the_same(ranks):
     small = {"layers": 2, "width": 16, "heads": 2, "seq_len": 8, "vocab": 20, "drop": 0.0}

@@ -67,9 +67,16 @@ def test_statistics_are_float32_in_mixed_precision(precision):
 
 
 def test_a_norm_is_one_exchange_each_way():
-    plan = g.plan(norms(4), ranks=2, sync_norm=True, optimizer=g.optim.SGD(0.1))
-    kinds = [type(node.op) for node in plan.graph.nodes]
-    assert (kinds.count(AllGather), kinds.count(ReduceScatter)) == (1, 1)
+    """Its joint statistics are averaged no second time, as those of each rank's own are."""
+    reduced = {}
+    for syncs in (False, True):
+        plan = g.plan(norms(4), ranks=2, sync_norm=syncs, optimizer=g.optim.SGD(0.1))
+        kinds = [type(node.op) for node in plan.graph.nodes]
+        assert (kinds.count(AllGather), kinds.count(ReduceScatter)) == (syncs, syncs)
+        reduced[syncs] = sum(n.op.longest(n) for n in plan.graph.nodes if n.op.name == "all_reduce")
+    running = sum(s.type.bytes for s in plan.graph.states if s.role == "statistic")
+    assert running == 2 * 7 * 8
+    assert reduced[False] - reduced[True] == running
 
 
 def test_one_rank_and_networks_without_norms_have_the_plan_without_it():

@@ -25,8 +25,18 @@ GOLDEN = 0x9E3779B9
 
 
 def ranks_of(plan: MemoryPlan) -> int:
-    """How many ranks a plan is for: as many as its collectives are between."""
-    return next((int(n.attributes.ranks) for n in plan.graph.nodes if n.op.sends), 1)
+    """How many ranks a plan is for: as many as its collectives are between.
+
+    Raises `RanksError` where those are not between as many.
+    """
+    found = {int(node.attributes.ranks): node.label for node in plan.graph.nodes if node.op.sends}
+    if len(found) > 1:
+        (one, label), (other, other_label), *_ = sorted(found.items())
+        raise RanksError(
+            f"{label} is between {one} ranks and {other_label} between {other}; the collectives of "
+            "a plan are between all ranks of a program, so give them the same number"
+        )
+    return next(iter(found), 1)
 
 
 def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:

@@ -192,6 +192,15 @@ def test_a_program_has_as_many_ranks_as_its_plan():
         Program(plan)
 
 
+def test_all_collectives_of_a_plan_are_between_as_many_ranks():
+    x = g.input("x", (4,))
+    plan = g.plan(outputs=[g.all_reduce(x, 2), g.all_gather(x, 3)])
+    with pytest.raises(
+        RanksError, match=r"all_reduce is between 2 ranks and all_gather between 3; .* same number"
+    ):
+        Program(plan)
+
+
 def test_what_is_under_way_is_read_by_an_arrival_alone():
     text = g.format_graph(g.plan(outputs={"y": g.all_reduce(g.input("x", (4,)), 2)}).graph)
     assert "arrival" in text
