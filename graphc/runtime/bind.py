@@ -21,14 +21,15 @@ from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.cuda import CudaDevice
 from graphc.runtime.gpu.cudnn import Cudnn, CudnnError, load_cudnn
-from graphc.runtime.gpu.device import Gpu, find_gpu
+from graphc.runtime.gpu.device import Gpu, find_gpu, number_of_rank
 from graphc.runtime.gpu.nccl import load_nccl
 from graphc.runtime.gpu.records import read_record, write_record
 from graphc.runtime.kernel_files import cache_folder
 from graphc.runtime.options import RunOptions
 from graphc.runtime.program import Program
+from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.together import connected_gpus, lane_of, ranks_of
-from graphc.runtime.ranks.world import find_world
+from graphc.runtime.ranks.world import find_world, world_lane
 
 BFLOAT16_ARCHITECTURE = 80
 
@@ -89,13 +90,23 @@ def bind(options: BindOptions) -> Program:
         raise OptionError("threads run native kernels; leave them out with kernels='numpy'")
     return Program(
         plan, seed=options.seed, poison=options.poison, check_finite=options.check_finite,
-        threads=options.threads,
+        threads=options.threads, lane=_lane(plan, options),
     )  # fmt: skip
+
+
+def _lane(plan: MemoryPlan, options: BindOptions) -> Lane | None:
+    """What connects the ranks of a plan, if it is for several, with the limit that was asked for
+    last."""
+    if ranks_of(plan) == 1:
+        return None
+    lane = world_lane()
+    lane.time_limit = options.rank_timeout
+    return lane
 
 
 def _own_gpu(plan: MemoryPlan) -> str:
     """The GPU of this rank: of those of its machine the one with its number there."""
-    return f"cuda:{find_world().local_rank}" if ranks_of(plan) > 1 else "cuda"
+    return f"cuda:{number_of_rank(find_world().local_rank)}" if ranks_of(plan) > 1 else "cuda"
 
 
 def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
@@ -109,11 +120,9 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     if tuning is not None and kept is not None and Path(tuning) == Path(kept):
         raise OptionError(f"cudnn and tuning are two files, got {os.fspath(tuning)!r} for both")
     chosen = None if tuning is None else read_record(tuning, "algorithms", CublasError)
-    connect = None
-    if ranks_of(plan) > 1:
-        lane = lane_of(plan, options.seed, None)
-        nccl = load_nccl()
-        connect = partial(connected_gpus, lane, nccl)
+    connect, lane = None, _lane(plan, options)
+    if lane is not None:
+        connect = partial(connected_gpus, lane_of(plan, options.seed, lane), load_nccl())
     accelerator = CudaDevice(gpu, cache_folder(), chosen, connect)
     library: Cudnn | None = None
     missing: tuple[str, ...] = ()
@@ -133,7 +142,9 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     if tuning is not None and accelerator.products.record != chosen:
         write_record(tuning, accelerator.products.record, CublasError)
     backend.report = replace(backend.report, declined=(*missing, *backend.report.declined))
-    return Program(plan, options.seed, options.poison, options.check_finite, backend=backend)
+    return Program(
+        plan, options.seed, options.poison, options.check_finite, backend=backend, lane=lane
+    )
 
 
 def _uses_bfloat16(plan: MemoryPlan) -> bool:

@@ -6,9 +6,22 @@ import os
 from dataclasses import dataclass
 from functools import partial
 
-from graphc.errors import OptionError, check_seed, quoted, truth, whole_number
+from graphc.errors import (
+    OptionError,
+    check_seed,
+    number_between,
+    quoted,
+    truth,
+    whole_number,
+)
 from graphc.ir.device import MOST_THREADS
 from graphc.keywords import Flag, Options, option
+
+RANK_TIMEOUT = 60.0
+"""The seconds that a rank waits for the others, unless told."""
+
+LONGEST_TIMEOUT = 1e6
+"""The most: over eleven days."""
 
 
 def _check_cudnn(name: str, given: object) -> None:
@@ -44,6 +57,17 @@ class RunOptions(Options):
         "On a CPU, how many threads run native kernels; None takes one for each processor.",
         check=partial(whole_number, most=MOST_THREADS),
         flag=Flag("threads of native kernels (default: {default})", unset="all", parse=int),
+    )
+    rank_timeout: float = option(
+        RANK_TIMEOUT,
+        "How many seconds a rank waits for the others before it raises `RanksError`; on a GPU, for "
+        "a step to end.",
+        check=partial(number_between, low=0, high=LONGEST_TIMEOUT),
+        flag=Flag(
+            "seconds that a rank waits for the others (default: {default})",
+            metavar="S",
+            parse=float,
+        ),
     )
     seed: int = option(
         0,

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as distributed
 
 from graphc.errors import RanksError
-from graphc.runtime.ranks.lane import TIME_LIMIT
+from graphc.runtime.options import LONGEST_TIMEOUT, RANK_TIMEOUT
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,12 +22,12 @@ class GlooWire:
     """The connection of a process with all others that one `torchrun` started."""
 
     def __init__(self) -> None:
-        limit = datetime.timedelta(seconds=TIME_LIMIT)
+        limits = [datetime.timedelta(seconds=s) for s in (RANK_TIMEOUT, LONGEST_TIMEOUT)]
         try:
             if not distributed.is_initialized():
-                distributed.init_process_group("gloo", timeout=limit)
-            # Of its own, so that no message of a user's gets in between.
-            self._group = distributed.new_group(backend="gloo", timeout=limit)
+                distributed.init_process_group("gloo", timeout=limits[0])
+            # Of its own, so that no message of a user's gets in between. Who waits has a limit.
+            self._group = distributed.new_group(backend="gloo", timeout=limits[1])
         except (RuntimeError, ValueError) as error:
             raise RanksError(f"the processes of torchrun did not meet: {error}") from None
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()

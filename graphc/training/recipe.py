@@ -64,6 +64,7 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
     )
     device: str = same(CompileOptions, "device")
     threads: int | None = same(RunOptions, "threads")
+    rank_timeout: float = same(RunOptions, "rank_timeout")
     seed: int = same(RunOptions, "seed")
 
     def plan_options(self) -> dict[str, Any]:
@@ -72,8 +73,8 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
     def compile_options(self, steps: int) -> dict[str, Any]:
         """Keyword arguments for `graphc.compile` of a run of that many steps."""
-        own = {"optimizer": self.make_optimizer(steps), "threads": self.threads, "seed": self.seed}
-        return {**own, **self.plan_options()}
+        own = {name: getattr(self, name) for name in ("threads", "rank_timeout", "seed")}
+        return {"optimizer": self.make_optimizer(steps), **own, **self.plan_options()}
 
     def inference_options(self) -> dict[str, Any]:
         """Keyword arguments for `graphc.compile` of a program that tests what was trained."""
@@ -107,7 +108,8 @@ class Recipe(RecomputeOptions, PlacementOptions, StepOptions):
 
     def notes(self, steps: int, done: int, **sizes: Any) -> dict[str, str]:
         """What a checkpoint says of its run: all that decides how it goes on."""
-        same_numbers = {*PLANNING, "threads", "ranks", "shard", "sync_norm"}  # one joint batch
+        same_numbers = {*PLANNING, "threads", "rank_timeout"}
+        same_numbers |= {"ranks", "shard", "sync_norm"}  # with one joint batch
         settings = {n: getattr(self, n) for n in declared(Recipe) if n not in same_numbers}
         settings |= sizes
         if self.kernels != "native":

@@ -91,6 +91,7 @@ def test_the_public_keywords():
         "cudnn": None,
         "tuning": None,
         "threads": None,
+        "rank_timeout": 60.0,
         "seed": 0,
         "poison": False,
         "check_finite": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import os
+import socket
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -28,18 +29,23 @@ LIBRARY_BYTES = 512 * 2**20
 refused."""
 
 
+Active = Callable[[], AbstractContextManager[Any]]
+"""What makes a GPU that of a thread as long as the context lasts."""
+
+
 class CudaDevice:
     """One GPU. Raises `GpuUnavailable` without CuPy or a device, and `DependencyError` without
     cuBLASLt or NVRTC. Machine code of kernels is kept in `cache`, if a folder is given;
     `algorithms` is the record of an earlier run (`graphc.runtime.gpu.products`). `connect` makes
-    the connection with other ranks, if there are any, where this GPU is active."""
+    the connection with other ranks, if there are any, from this GPU's identity and what makes it
+    that of a thread."""
 
     def __init__(
         self,
         gpu: Gpu,
         cache: Path | None = None,
         algorithms: Mapping[str, Any] | None = None,
-        connect: Callable[[], Communicator] | None = None,
+        connect: Callable[[str, Active], Communicator] | None = None,
     ) -> None:
         self.gpu, self._cache = gpu, cache
         self._cupy = load_cupy()
@@ -51,13 +57,18 @@ class CudaDevice:
         with self._device:
             self.products = Products(load_cublaslt(), algorithms)
         free = self.free_bytes() if connect else 0
-        with self._device:
-            self._communicator = connect() if connect else None
+        self._communicator = connect(self._identity(), self.active) if connect else None
         self.communication_bytes = free - self.free_bytes() if connect else 0
         """What the driver gave NCCL for its connections, as far as that shows."""
         self._bound: dict[int, tuple[BoundGemm, LtProduct]] = {}
         owned = os.getpid(), self._bound, self.products
         weakref.finalize(self, _give_back, *owned).atexit = False  # CUDA is gone by then
+
+    def _identity(self) -> str:
+        """What tells this GPU from all others, of other machines as well."""
+        number = self.gpu.number
+        bus = self._runtime.deviceGetPCIBusId(number)
+        return f"{socket.gethostname()} {bus} {self._runtime.getDeviceProperties(number)['uuid']!r}"
 
     def active(self) -> AbstractContextManager[Any]:
         return self._device  # type: ignore[no-any-return]
@@ -153,7 +164,10 @@ class CudaDevice:
         stream.wait_event(event)
 
     def synchronize(self, event: Event) -> None:
-        event.synchronize()
+        if self._communicator is None:
+            event.synchronize()
+        else:
+            self._communicator.wait(lambda: bool(event.done))
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
         """Capture what is enqueued, in thread-local mode: allocating meanwhile is an error."""
@@ -169,6 +183,8 @@ class CudaDevice:
         graph.upload(stream)
 
         def replay() -> None:
+            if self._communicator is not None:
+                self._communicator.require()
             graph.launch(stream)
 
         return replay

@@ -82,6 +82,12 @@ def find_gpu(number: int) -> Gpu:
     return gpu
 
 
+def number_of_rank(local_rank: int) -> int:
+    """The number of the GPU of a rank by its number on the machine: that one's, or the only one
+    where the launcher lets each rank see its own alone; raises `GpuUnavailable`."""
+    return local_rank if load_cupy().cuda.runtime.getDeviceCount() > 1 else 0
+
+
 def profile_of(gpu: Gpu) -> Device:
     """What planning has to know of a device: its data sheet, or what the driver says of it."""
     words = re.split(r"[^a-z0-9]+", gpu.name.lower())

@@ -12,8 +12,12 @@ that CPUs make (`graphc.runtime.ranks.sums`).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from typing import Any
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from graphc.errors import DependencyError, RanksError, to_install
 from graphc.ir.graph import Value
@@ -24,6 +28,20 @@ IDENTITY_BYTES = 128
 
 SUM = 0
 """`ncclSum`."""
+
+SUCCESS, IN_PROGRESS = 0, 7
+"""Values of `ncclResult_t`: those that are no errors."""
+
+SPINS = 1000
+"""How often is asked whether a step is done before the thread sleeps between."""
+
+NAP = 5e-5
+"""Seconds of such a sleep."""
+
+CURE = (
+    "NCCL's own account is printed under NCCL_DEBUG=INFO; start all ranks again from the last "
+    "checkpoint"
+)
 
 CHAR = 0
 """`ncclInt8`: what is only moved is moved as bytes."""
@@ -44,6 +62,7 @@ SIGNATURES: Mapping[str, tuple[type[Any], tuple[Any, ...]]] = {
     "ncclGetErrorString": (ctypes.c_char_p, (_int,)),
     "ncclGetUniqueId": (_int, (ctypes.POINTER(Identity),)),
     "ncclCommInitRank": (_int, (ctypes.POINTER(_pointer), _int, Identity, _int)),
+    "ncclCommGetAsyncError": (_int, (_pointer, ctypes.POINTER(_int))),
     "ncclCommAbort": (_int, (_pointer,)),
     "ncclAllReduce": (_int, (_pointer, _pointer, _size, _int, _int, _pointer, _pointer)),
     "ncclReduceScatter": (_int, (_pointer, _pointer, _size, _int, _int, _pointer, _pointer)),
@@ -68,33 +87,82 @@ class Nccl:
         self.call("ncclGetUniqueId", ctypes.byref(identity))
         return bytes(identity)
 
-    def connected(self, identity: bytes, rank: int, ranks: int) -> Communicator:
+    def connected(self, identity: bytes, rank: int, ranks: int, time_limit: float) -> Communicator:
         """This rank's connection with all others, which wait for each other here; the GPU is the
-        one that is active."""
+        one that is active. A step is given up after so many seconds."""
         handle = _pointer()
         ours = Identity.from_buffer_copy(identity)
         self.call("ncclCommInitRank", ctypes.byref(handle), ranks, ours, rank)
-        return Communicator(self, handle)
+        return Communicator(self, handle, rank, time_limit)
+
+    def error_of(self, handle: ctypes.c_void_p) -> str:
+        """What went wrong in a connection since it was made; empty where nothing did."""
+        status = _int()
+        self.call("ncclCommGetAsyncError", handle, ctypes.byref(status))
+        return "" if status.value in (SUCCESS, IN_PROGRESS) else self._told(status.value)
+
+    def abort(self, handle: ctypes.c_void_p, process: int) -> None:
+        """Give a connection of this process back, with all that is under way on it.
+
+        `ncclCommDestroy` would wait for the other ranks. A forked child has a copy of its parent's.
+        """
+        if os.getpid() == process:
+            with suppress(RanksError):
+                self.call("ncclCommAbort", handle)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function; raises `RanksError` for what it returns but 0."""
         status = getattr(self._library, name)(*arguments)
-        if status:
-            told = self._library.ncclGetErrorString(status).decode()
-            raise RanksError(
-                f"{name} of NCCL failed: {told}. Its own account is printed under NCCL_DEBUG=INFO; "
-                "start all ranks again from the last checkpoint"
-            )
+        if status != SUCCESS:
+            raise RanksError(f"{name} of NCCL failed: {self._told(status)}. {CURE}")
+
+    def _told(self, status: int) -> str:
+        told: str = self._library.ncclGetErrorString(status).decode()
+        return told
 
 
 class Communicator:
-    """The connection of a rank with all others."""
+    """The connection of a rank with all others. Nothing in a step tells which of them is late, so
+    `wait` gives all up together: at an error of the connection, or after `time_limit` seconds."""
 
-    def __init__(self, nccl: Nccl, handle: ctypes.c_void_p) -> None:
+    def __init__(self, nccl: Nccl, handle: ctypes.c_void_p, rank: int, time_limit: float) -> None:
         self._nccl, self._handle = nccl, handle
+        self.rank, self.time_limit = rank, time_limit
+        self._given_up = ""
+        self._close = weakref.finalize(self, nccl.abort, handle, os.getpid())
+        self._close.atexit = False  # CUDA is gone by then
+
+    def require(self) -> None:
+        """Raise `RanksError` where the connection has been given up."""
+        if self._given_up:
+            raise RanksError(self._given_up)
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Wait for something on the GPU, of which exchanges may be a part; raises `RanksError`."""
+        self.require()
+        for _ in range(SPINS):
+            if is_done():
+                return
+        until = time.monotonic() + self.time_limit
+        while not is_done():
+            error = self._nccl.error_of(self._handle)
+            if error:
+                self._give_up(f"rank {self.rank} lost the others on GPUs: {error}. {CURE}")
+            if time.monotonic() > until:
+                self._give_up(
+                    f"rank {self.rank} waited {self.time_limit:g} s for a step on GPUs; another "
+                    f"rank has ended or hangs, or a step needs longer than rank_timeout. {CURE}"
+                )
+            time.sleep(NAP)
+
+    def _give_up(self, why: str) -> NoReturn:
+        self._given_up = why
+        self._close()
+        raise RanksError(why)
 
     def run(self, call: BoundExchange, stream: int) -> None:
         """Enqueue an exchange."""
+        self.require()
         exchange, ends = call.exchange, (self._handle, stream)
         assert isinstance(exchange.x, Value)
         assert isinstance(exchange.y, Value)
@@ -111,10 +179,6 @@ class Communicator:
             case _:
                 root = exchange.root
                 self._nccl.call("ncclBroadcast", call.x, call.y, x.bytes, CHAR, root, *ends)
-
-    def abort(self) -> None:
-        """Give all up that is under way; the connection is of no use any more."""
-        self._nccl.call("ncclCommAbort", self._handle)
 
 
 def load_nccl() -> Nccl:

@@ -12,27 +12,28 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from graphc.errors import RanksError
 from graphc.ir.graph import Node
+from graphc.runtime.options import RANK_TIMEOUT
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.wire import Alone, Wire
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
-TIME_LIMIT = 60.0
-"""The seconds that a rank waits for the others, unless told."""
-
 
 class Lane:
-    """The exchanges of one rank; all programs on a wire share its lane."""
+    """The exchanges of one rank; all programs on a wire share its lane, and its time limit in
+    seconds."""
 
-    def __init__(self, wire: Wire, time_limit: float = TIME_LIMIT) -> None:
+    def __init__(self, wire: Wire, time_limit: float = RANK_TIMEOUT) -> None:
         self.wire, self.time_limit = wire, time_limit
-        self._tickets: dict[Node, _Ticket] = {}
+        # As long as the calls live that a program has of them.
+        self._tickets: WeakValueDictionary[Node, _Ticket] = WeakValueDictionary()
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], _Ticket]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.spans: dict[Node, tuple[int, int]] | None = None
@@ -114,16 +115,18 @@ class Lane:
 
     def _loop(self) -> None:
         while True:
-            work, ticket = self._waiting.get()
-            started = time.perf_counter_ns()
-            try:
-                with np.errstate(all="ignore"):  # as kernels run
-                    found = work()
-                if self.spans is not None and ticket.node is not None:
-                    self.spans[ticket.node] = started, time.perf_counter_ns()
-                ticket.results.put((found, None))
-            except BaseException as error:
-                ticket.results.put((None, error))
+            self._run(*self._waiting.get())
+
+    def _run(self, work: Callable[[], Any], ticket: _Ticket) -> None:
+        started = time.perf_counter_ns()
+        try:
+            with np.errstate(all="ignore"):  # as kernels run
+                found = work()
+            if self.spans is not None and ticket.node is not None:
+                self.spans[ticket.node] = started, time.perf_counter_ns()
+            ticket.results.put((found, None))
+        except BaseException as error:
+            ticket.results.put((None, error))
 
     def _wait(self, ticket: _Ticket) -> Any:
         wire = self.wire
@@ -136,8 +139,8 @@ class Lane:
         except queue.Empty:
             self._broken = (
                 f"rank {wire.rank} of {wire.size} waited {self.time_limit:g} s for the others in "
-                f"{ticket.what}; one of them has ended or hangs. Start all again from the last "
-                "checkpoint"
+                f"{ticket.what}; one of them has ended or hangs, or needs longer than "
+                "rank_timeout. Start all again from the last checkpoint"
             )
             raise RanksError(self._broken) from None
         if error is not None:

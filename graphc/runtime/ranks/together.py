@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from graphc.runtime.gpu.nccl import Communicator, Nccl
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+UNDER_WAY, DONE = b"\x00", b"\x01"
+"""What rank 0 tells of its work; else it is an error's text."""
 
 GOLDEN = 0x9E3779B9
 """What a rank's number is multiplied with, so that all bits of a seed change."""
@@ -89,21 +95,48 @@ def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
     if lane.wire.size == 1:
         work()
         return
-    error: BaseException | None = None
-    if lane.wire.rank == 0:
-        try:
-            work()
-        except BaseException as caught:
-            error = caught
-    told = lane.run("writing a file", lambda: lane.wire.tell(str(error or "").encode()))
-    if error is not None:
-        raise error
-    if told[0]:
-        raise RanksError(f"rank 0 could not do its part: {told[0].decode()}")
+    with ThreadPoolExecutor(1) as beside:
+        working = beside.submit(work) if lane.wire.rank == 0 else None
+        told = UNDER_WAY
+        while told == UNDER_WAY:
+            own = _how_far(working, lane.time_limit / 4)
+            told = lane.run("writing a file", partial(lane.wire.tell, own))[0]
+    if working is not None:
+        working.result()
+    elif told != DONE:
+        raise RanksError(f"rank 0 could not do its part: {told.decode()}")
 
 
-def connected_gpus(lane: Lane, nccl: Nccl) -> Communicator:
-    """This rank's GPU, the active one, connected with those of all other ranks."""
-    own = nccl.new_identity() if lane.wire.rank == 0 else b""
-    told = lane.run("the meeting of GPUs", lambda: lane.wire.tell(own))
-    return nccl.connected(told[0], lane.wire.rank, lane.wire.size)
+def _how_far(working: Future[object] | None, seconds: float) -> bytes:
+    """What rank 0 tells the others after so many seconds, who thus know that it is there."""
+    if working is None:
+        return b""
+    wait([working], seconds)
+    if not working.done():
+        return UNDER_WAY
+    error = working.exception()
+    return DONE if error is None else f"{type(error).__name__}: {error}".encode()
+
+
+def connected_gpus(
+    lane: Lane, nccl: Nccl, gpu: str, active: Callable[[], AbstractContextManager[Any]]
+) -> Communicator:
+    """This rank's GPU, known by a text of its own, connected with those of all others;
+    `active` makes it that of a thread. Raises `RanksError`, also where two ranks have one."""
+    rank, size = lane.wire.rank, lane.wire.size
+    own = gpu.encode()
+    told = lane.run("the comparison of GPUs", lambda: lane.wire.tell(own))
+    first: dict[bytes, int] = {}
+    for number, each in enumerate(told):
+        if first.setdefault(each, number) != number:
+            raise RanksError(
+                f"ranks {first[each]} and {number} have the same GPU; start as many ranks on a "
+                "machine as it has GPUs"
+            )
+
+    def connected() -> Communicator:
+        identity = lane.wire.tell(nccl.new_identity() if rank == 0 else b"")[0]
+        with active():
+            return nccl.connected(identity, rank, size, lane.time_limit)
+
+    return lane.run("the meeting of GPUs", connected)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphc.errors import DependencyError, RanksError, to_install
-from graphc.runtime.ranks.lane import ALONE, TIME_LIMIT, Lane
+from graphc.runtime.ranks.lane import ALONE, Lane
 from graphc.runtime.ranks.mpi import MpiWire
 from graphc.runtime.ranks.wire import Wire
 
@@ -86,4 +86,4 @@ def world_lane() -> Lane:
             f"{world.launcher} started {world.size} processes, but MPI knows {wire.size}: it does "
             "not belong to that launcher. Start them with the mpirun of the MPI that mpi4py uses"
         )
-    return Lane(wire, TIME_LIMIT)
+    return Lane(wire)

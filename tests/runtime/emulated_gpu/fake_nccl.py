@@ -11,7 +11,7 @@ from graphc.runtime.gpu import nccl
 from graphc.runtime.ranks import sums
 
 NUMPY = {number: dtype.numpy for dtype, number in nccl.DATA_TYPES.items()} | {0: np.dtype(np.int8)}
-INVALID_ARGUMENT = 4
+INVALID_ARGUMENT, REMOTE_ERROR = 4, 6
 
 
 class Function:
@@ -31,12 +31,12 @@ class FakeLibrary:
 
     def __init__(self, wire):
         self.wire, self.room = wire, sums.Room(wire.size)
-        self.calls = []
+        self.calls, self.aborts, self.error = [], 0, 0
         for name in nccl.SIGNATURES:
             setattr(self, name, Function(name, getattr(self, f"_{name}")))
 
     def _ncclGetErrorString(self, status):  # noqa: N802 - NCCL's name
-        return {INVALID_ARGUMENT: b"invalid argument"}[status]
+        return {INVALID_ARGUMENT: b"invalid argument", REMOTE_ERROR: b"remote error"}[status]
 
     def _ncclGetUniqueId(self, identity):  # noqa: N802
         ctypes.memset(ctypes.addressof(identity._obj), 7, 128)
@@ -48,8 +48,12 @@ class FakeLibrary:
         handle._obj.value = 1000 + rank
         return 0
 
+    def _ncclCommGetAsyncError(self, handle, status):  # noqa: N802
+        status._obj.value = self.error
+        return 0
+
     def _ncclCommAbort(self, handle):  # noqa: N802
-        self.wire.abort()
+        self.aborts += 1
         return 0
 
     def _array(self, address, count, kind):

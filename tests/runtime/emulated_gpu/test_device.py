@@ -12,7 +12,7 @@ from runtime.emulated_gpu.fake_cupy import FREE, TOTAL, CudaError, fake_cupy
 from graphc.cli import declined, devices
 from graphc.errors import GpuUnavailable, GraphcError
 from graphc.plans.memory_plan import PRECISIONS
-from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpus
+from graphc.runtime.gpu.device import Gpu, cuda_versions, find_gpus, number_of_rank
 
 
 def test_without_cupy(monkeypatch):
@@ -59,6 +59,12 @@ def test_devices_are_listed(monkeypatch):
     expected = tuple(Gpu(n, "Some GPU", 90 + n, TOTAL, FREE, *peaks) for n in (0, 1))
     assert find_gpus() == expected
     assert cuda_versions() == {"cupy": "14.2.0", "cuda": "13.2", "driver": "13.1"}
+
+
+@pytest.mark.parametrize(("count", "number"), [(1, 0), (2, 3)], ids=["its own alone", "all"])
+def test_a_rank_has_the_gpu_of_its_number_or_the_only_one_that_it_sees(monkeypatch, count, number):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(count))
+    assert number_of_rank(3) == number
 
 
 def test_the_command_names_each_device(monkeypatch, capsys):

@@ -1,7 +1,9 @@
 """Ranks with an emulated GPU each and a stand-in for NCCL, against ranks on CPUs."""
 
+import contextlib
 import ctypes
 import re
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from passes.test_data_parallel import drawn, mlp, norms
 from runtime.emulated_gpu.emulated import EmulatedDevice
-from runtime.emulated_gpu.fake_nccl import INVALID_ARGUMENT, FakeLibrary
+from runtime.emulated_gpu.fake_nccl import INVALID_ARGUMENT, REMOTE_ERROR, FakeLibrary
 
 import graphc as g
 from graphc.errors import RanksError
@@ -28,11 +30,17 @@ OPTIONS = {
 }
 
 
+def connected(lane, library, gpu=None):
+    """The communicator of a rank, whose GPU is its own unless it is told."""
+    gpu = f"gpu {lane.wire.rank}" if gpu is None else gpu
+    return connected_gpus(lane, nccl.Nccl(library), gpu, contextlib.nullcontext)
+
+
 def programs(plan, folder, wire, seed=0, **options):
     """A rank's program on an emulated GPU, and the library that it calls."""
     library, lane = FakeLibrary(wire), Lane(wire)
     device = EmulatedDevice(folder, seed + wire.rank)
-    device.communicator = connected_gpus(lane, nccl.Nccl(library))
+    device.communicator = connected(lane, library)
     backend = GpuBackend(plan, device, **options)
     return Program(plan, backend=backend, lane=lane), library
 
@@ -86,7 +94,60 @@ def test_what_the_library_refuses_is_told(tmp_path):
         library = FakeLibrary(wire)
         library.ncclCommInitRank.work = lambda *_: INVALID_ARGUMENT
         with pytest.raises(RanksError, match="ncclCommInitRank of NCCL failed: invalid argument"):
-            connected_gpus(Lane(wire), nccl.Nccl(library))
+            connected(Lane(wire), library)
+
+    on_ranks(2, work)
+
+
+def test_two_ranks_have_two_gpus():
+    def work(wire):
+        with pytest.raises(RanksError, match="ranks 0 and 1 have the same GPU; start as many"):
+            connected(Lane(wire, 2.0), FakeLibrary(wire), "the only one")
+
+    on_ranks(2, work)
+
+
+def test_ranks_that_do_not_come_to_meet_are_waited_for_so_long():
+    def work(wire):
+        library, lane = FakeLibrary(wire), Lane(wire, 0.1)
+        library.ncclCommInitRank.work = lambda *_: time.sleep(1)
+        with pytest.raises(
+            RanksError, match=r"waited 0\.1 s for the others in the meeting of GPUs"
+        ):
+            connected(lane, library)
+
+    on_ranks(2, work)
+
+
+def test_a_step_whose_others_are_gone_is_given_up():
+    """At the limit, or as soon as the library tells of an error; then nothing is run any more."""
+
+    def work(wire):
+        library = FakeLibrary(wire)
+        late, lost = (connected(Lane(wire, 0.05), library) for _ in range(2))
+        late.wait(lambda: True)
+        with pytest.raises(RanksError, match=r"waited 0\.05 s for a step on GPUs; .*rank_timeout"):
+            late.wait(lambda: False)
+        library.error = REMOTE_ERROR
+        lost.time_limit = 60.0
+        with pytest.raises(RanksError, match="lost the others on GPUs: remote error"):
+            lost.wait(lambda: False)
+        for communicator in (late, lost):
+            with pytest.raises(RanksError, match="start all ranks again from the last checkpoint"):
+                communicator.run(None, 0)
+        del communicator, late, lost
+        assert library.aborts == 2
+
+    on_ranks(2, work)
+
+
+def test_a_connection_is_given_back_with_its_program():
+    def work(wire):
+        library = FakeLibrary(wire)
+        communicator = connected(Lane(wire), library)
+        assert library.aborts == 0
+        del communicator
+        assert library.aborts == 1
 
     on_ranks(2, work)
 
@@ -128,7 +189,9 @@ def test_signatures_and_numbers_are_the_headers():
             assert is_pointer if kind is None else argument is kind, name
     for word, number in {
         "ncclFloat16": 6, "ncclFloat32": 7, "ncclFloat64": 8, "ncclBfloat16": 9, "ncclInt8": 0,
-        "ncclSum": 0, "NCCL_UNIQUE_ID_BYTES": 128,
+        "ncclSum": 0, "ncclSuccess": nccl.SUCCESS, "ncclInProgress": nccl.IN_PROGRESS,
+        "ncclRemoteError": REMOTE_ERROR, "ncclInvalidArgument": INVALID_ARGUMENT,
+        "NCCL_UNIQUE_ID_BYTES": 128,
     }.items():  # fmt: skip
         assert int(re.search(rf"\b{word}\s*=?\s*(\d+)", text)[1]) == number
     assert {nccl.DATA_TYPES[t] for t in nccl.DATA_TYPES} == {6, 7, 8, 9}

@@ -1,7 +1,10 @@
 """Collectives of several ranks, which are threads here, against sums that NumPy makes in order."""
 
+import gc
 import re
 import threading
+import time
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +19,7 @@ from graphc.runtime.program import Program
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.lane import Lane
 from graphc.runtime.ranks.threads import on_ranks
+from graphc.runtime.ranks.together import by_rank_0
 from graphc.runtime.ranks.wire import Alone
 
 DTYPES = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
@@ -142,6 +146,33 @@ def test_a_rank_whose_others_are_gone_says_so_within_the_limit():
     for _ in range(2):
         with pytest.raises(RanksError, match=r"rank 0 of 2 waited 0\.1 s for the others in all_r"):
             program.step(x=np.zeros(4, np.float32))
+
+
+def test_a_file_may_take_longer_to_write_than_ranks_wait_for_each_other():
+    def work(wire):
+        wrote = threading.Event()
+        by_rank_0(Lane(wire, 0.4), lambda: (time.sleep(1.0), wrote.set()))
+        assert wrote.is_set() == (wire.rank == 0)
+        with pytest.raises(ZeroDivisionError if wire.rank == 0 else RanksError, match="division"):
+            by_rank_0(Lane(wire, 0.4), lambda: 1 / 0)
+
+    on_ranks(2, work)
+
+
+def test_what_a_program_holds_is_given_back_with_it():
+    """Its lane is that of all programs of a process, and goes on."""
+    plan = g.plan(outputs=[g.all_reduce(g.input("x", (4,)), 2)])
+
+    def work(wire):
+        lane = Lane(wire)
+        program = Program(plan, lane=lane)
+        program.step(x=np.ones(4, np.float32))
+        backend = weakref.ref(program._backend)
+        del program
+        gc.collect()
+        return backend() is None, lane._tickets.data
+
+    assert on_ranks(2, work) == [(True, {})] * 2
 
 
 def test_what_breaks_an_exchange_is_told():
