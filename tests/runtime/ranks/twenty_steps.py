@@ -40,11 +40,18 @@ NETWORKS = {
 }
 
 MOMENTUM = {"optimizer": g.optim.SGD(0.02, momentum=0.9)}
+ADAM = {"optimizer": g.optim.Adam(0.01, epsilon=1e-3)}
+"""With an epsilon that keeps gradients which are zero but for rounding from becoming steps."""
+
 WAYS = {
     "plain": ("float64", MOMENTUM),
     "clipped": ("float64", {**MOMENTUM, "clip_norm": 0.3}),
     "accumulated": ("float64", {**MOMENTUM, "accumulate": 2}),
+    "adam": ("float64", ADAM),
     "sharded": ("float64", {**MOMENTUM, "shard": "states"}),
+    "sharded clipped": ("float64", {**MOMENTUM, "clip_norm": 0.3, "shard": "states"}),
+    "sharded accumulated": ("float64", {**MOMENTUM, "accumulate": 2, "shard": "states"}),
+    "sharded adam": ("float64", {**ADAM, "shard": "states"}),
     "float32": ("float32", MOMENTUM),
     "bf16": ("float32", {**MOMENTUM, "precision": "bf16"}),
     "sharded bf16": ("float32", {**MOMENTUM, "precision": "bf16", "shard": "states"}),
