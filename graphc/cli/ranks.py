@@ -125,6 +125,7 @@ def _described(row: Row) -> dict[str, Any]:
         "state_bytes": row.plan.state_bytes,
         "exchanges": row.model.exchanges,
         "sent_bytes": row.model.sent_bytes,
+        "room_bytes": row.model.room_bytes,
         "exchange_seconds": row.model.exchange_seconds,
         "exchange_seconds_by_algorithm": by_algorithm,
         "computing_seconds": row.model.computing_seconds,

@@ -76,6 +76,9 @@ def summary_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
                 f"{exchanges.hidden:.0%} of it beside other nodes",
             )
         )
+    if exchanges.room_bytes:
+        figure = f"{exact_bytes(exchanges.room_bytes)}, in which sums over ranks are made"
+        rows.append(("beside the arena", figure))
     if again.nodes:
         rows.append(
             (

@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from graphc.ir.graph import Node
 from graphc.ir.links import links_of
 from graphc.plans.cost_model import CostModel
+from graphc.plans.exchange_bytes import room_bytes
 from graphc.plans.exchange_times import Algorithm, exchange_seconds, least
 from graphc.plans.memory_plan import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
 class RankModel:
-    """A step of a rank: seconds in all, of its nodes, and of its exchanges, and what it sends."""
+    """A step of a rank: seconds in all, of its nodes, and of its exchanges, what it sends, and the
+    bytes beside its arena in which sums are made, where it is a CPU that makes them."""
 
     seconds: float
     computing_seconds: float
     exchange_seconds: float
     exchanges: int
     sent_bytes: int
+    room_bytes: int
 
     @property
     def hidden(self) -> float:
@@ -74,6 +77,7 @@ def model_rank(
 ) -> RankModel:
     """The step of a rank by the cost model, without what launches take."""
     found, nodes = timeline(plan, costs, algorithm), plan.graph.nodes
+    ranks = max((node.attributes.ranks for node in nodes if node.op.sends), default=1)
     pairs = zip(nodes, found.seconds, strict=True)
     return RankModel(
         seconds=math.fsum(found.seconds),
@@ -81,4 +85,5 @@ def model_rank(
         exchange_seconds=math.fsum(length for *_, length in found.exchanges),
         exchanges=len(found.exchanges),
         sent_bytes=sum(node.op.sent_bytes(node) for node in nodes),
+        room_bytes=room_bytes(ranks) if plan.device.kind == "cpu" else 0,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphc.ir.graph import Input, Node, State
+from graphc.plans.exchange_bytes import room_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Report, Staged
@@ -16,7 +17,6 @@ from graphc.runtime.cpu.native import Rows
 from graphc.runtime.cpu.side_by_side import SideBySide
 from graphc.runtime.index_ranges import ComputedRange
 from graphc.runtime.ranks.lane import ALONE, Lane
-from graphc.runtime.ranks.sums import room_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,7 +52,7 @@ class CpuBackend:
 
     @property
     def communication_bytes(self) -> int:
-        return room_bytes(self._ranks) if self._ranks > 1 else 0
+        return room_bytes(self._ranks)
 
     @property
     def kept_bytes(self) -> int:

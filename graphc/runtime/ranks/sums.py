@@ -23,34 +23,20 @@ from typing import Any
 
 import numpy as np
 
+from graphc.plans.exchange_bytes import piece_bytes
 from graphc.runtime.ranks.wire import Wire
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], None]
 
-PIECE_BYTES = 1 << 18
-"""What arrives at most from all ranks together at a time; from each at least `LEAST_BYTES`."""
-
-LEAST_BYTES = 1 << 12
-
 
 class Room:
-    """Where what arrives from other ranks lies until it is summed: bytes beside the arena."""
+    """Where what arrives from other ranks lies until it is summed (`plans.exchange_bytes`)."""
 
     def __init__(self, ranks: int) -> None:
-        self.piece = _piece_bytes(ranks)
+        self.piece = piece_bytes(ranks)
         self.arrived = np.empty(ranks * self.piece, np.uint8)
         self.wide = np.empty((2, self.piece // 2), np.float32)
-
-
-def _piece_bytes(ranks: int) -> int:
-    """Bytes of a rank's piece, a multiple of every element's size."""
-    return max(LEAST_BYTES, PIECE_BYTES // ranks)
-
-
-def room_bytes(ranks: int) -> int:
-    """The bytes of the room of a program with so many ranks."""
-    return (ranks + 4) * _piece_bytes(ranks)
 
 
 def all_reduce(wire: Wire, room: Room, y: Array) -> Call:

@@ -15,6 +15,7 @@ from graphc.errors import GraphError, NonFiniteError, RanksError
 from graphc.ir import builder
 from graphc.ops.collective import AllReduce, Arrival, RanksAttributes
 from graphc.passes.data_parallel import DataParallel
+from graphc.plans.exchange_bytes import room_bytes
 from graphc.runtime.program import Program
 from graphc.runtime.ranks import sums
 from graphc.runtime.ranks.lane import Lane
@@ -72,9 +73,24 @@ def test_parts_are_scattered_and_gathered(ranks):
 
 
 def test_the_room_is_as_large_as_it_is_said_to_be():
-    for ranks in (1, 2, 64, 1000):
+    for ranks in (2, 64, 1000):
         room = sums.Room(ranks)
-        assert room.arrived.nbytes + room.wide.nbytes == sums.room_bytes(ranks)
+        assert room.arrived.nbytes + room.wide.nbytes == room_bytes(ranks)
+
+
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_a_plan_says_what_its_program_has_beside_the_arena(device):
+    build = lambda: g.mean(g.linear(g.input("x", (4, 8)), 2))  # noqa: E731
+    plans = [
+        g.plan(build(), optimizer=g.optim.SGD(), ranks=ranks, device=device) for ranks in (1, 3)
+    ]
+    assert "beside the arena" not in str(plans[0])
+    told = re.search(r"beside the arena +([\d,]+) bytes = ", str(plans[1]))
+    if device != "cpu":
+        assert told is None  # NCCL's bytes show once it is connected
+        return
+    found = on_ranks(3, lambda wire: Program(plans[1], lane=Lane(wire)).communication_bytes)
+    assert found == [int(told[1].replace(",", ""))] * 3
 
 
 def test_a_graph_of_collectives_computes_what_numpy_does():
