@@ -192,7 +192,7 @@ def test_shards_are_gathered_for_samples_by_all_ranks(tmp_path):
 
 
 RESIDENT = """
-import gc, json, sys
+import gc, json, sys, tracemalloc
 import numpy as np
 import graphc as g
 from pathlib import Path
@@ -218,7 +218,15 @@ def trained(hidden):
 trained(32)  # what code, threads and MPI take once
 before = resident()
 program, after = trained(2048)
+feeds = {v.name: np.zeros(v.type.shape, v.type.dtype.numpy) for v in program.graph.inputs}
+tracemalloc.start()
+program.step(feeds)  # tracing itself takes some at first
+tracemalloc.reset_peak()
+held, _ = tracemalloc.get_traced_memory()
+program.step(feeds)
+allocated = tracemalloc.get_traced_memory()[1] - held
 found = {
+    "allocated": allocated,
     "rank": find_world().rank, "grown": after[-1] - before, "by_steps": after[-1] - after[2],
     "arena": program.plan.arena_bytes, "communication": program.communication_bytes,
 }
@@ -239,3 +247,4 @@ def test_the_resident_bytes_of_a_process_are_those_of_its_plan(shard, tmp_path):
         assert planned > 50 * 2**20
         assert told["grown"] == pytest.approx(planned, abs=6 * 2**20), told
         assert told["by_steps"] < 2**20, told
+        assert told["allocated"] < 64 * 2**10, told  # Python's objects; a gradient takes 16 MiB
