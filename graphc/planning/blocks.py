@@ -72,15 +72,7 @@ class Chain:
     def __init__(self, steps: Steps, run: Run) -> None:
         self.steps, self.run = steps, run
         self.forward = range(run.start, run.turn)
-        # What a later run or the end still reads stays live throughout, so it is no choice of this
-        # run.
-        self.droppable: set[int] = {
-            value
-            for step in self.forward
-            if step not in steps.once
-            for value in steps.outputs[step]
-            if value not in steps.held and steps.last_read[value] < run.stop
-        }
+        self.droppable = steps.droppable(run)
         self._find_units()
         # What is never dropped changes where the pass is narrow, so units are found again.
         if lasting := self._lasting():

@@ -43,6 +43,9 @@ ATTEMPTS = 12
 PER_OCTAVE, ROOMS = 64, 32
 """Rooms whose sequences are filled for every limit above: how dense they are, and how many."""
 
+ROOMIER = PER_OCTAVE // 16
+"""How many rooms further up one is looked for that has a sequence: a sixteenth of an octave."""
+
 EFFORT = 12_000
 """Steps of all sequences that are filled for one limit, where that leaves any."""
 
@@ -264,7 +267,7 @@ class SequencePlanner:
             sequence = self._sequence_for(number)
             if sequence is not None:
                 return sequence
-            number -= PER_OCTAVE // 16
+            number -= ROOMIER
         return self.once.sequence
 
     def _measured(self, sequence: list[int]) -> SequencePlan:

@@ -94,12 +94,11 @@ class _Network:
         extra = OVERHEAD * steps.cost_of(range(len(steps))) / max(len(steps), 1)
         self.cost = [cost + extra for cost in steps.cost]
         self.droppable = [False] * len(steps.bytes)
-        """By value: whether its maker may run again, and no later run still reads it."""
+        """By value: whether its maker may run again for it, and makes nothing that is held."""
         for run in steps.runs:
-            for step in range(run.start, run.turn):
-                if step not in steps.once and steps.held.isdisjoint(steps.outputs[step]):
-                    for value in steps.outputs[step]:
-                        self.droppable[value] = steps.last_read[value] < run.stop
+            for value in steps.droppable(run):
+                made = steps.outputs[steps.maker[value]]
+                self.droppable[value] = steps.held.isdisjoint(made)
         self.bytes, self.maker = np.array(steps.bytes, np.int64), np.array(steps.maker, np.int64)
         self.may_drop = np.array(self.droppable, bool) & (self.bytes > 0)
         self.left = max(EFFORT * len(steps), AT_LEAST)

@@ -85,6 +85,17 @@ class Steps:
                 reads[value] = step
         return tuple(reads)
 
+    def droppable(self, run: Run) -> set[int]:
+        """Values of a run's forward pass that may be dropped and made again: what is held, or read
+        by a later run, stays live throughout."""
+        return {
+            value
+            for step in range(run.start, run.turn)
+            if step not in self.once
+            for value in self.outputs[step]
+            if value not in self.held and self.last_read[value] < run.stop
+        }
+
     def missing(self, wanted: Iterable[int], available: Container[int]) -> list[int]:
         """Steps, in order, that make the `wanted` values from what is available."""
         pending = [value for value in wanted if value not in available]
