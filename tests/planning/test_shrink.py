@@ -95,19 +95,22 @@ def test_what_is_found_is_legal_and_fits():
 
 
 def test_makers_of_outputs_and_effects_run_once():
-    """A training chain whose third activation is an output: it is dropped nowhere."""
-    problem = training_chain(5)
-    plain = steps_with_turn(problem, 5)
+    """A training chain, one of whose activations is an output or may be made once: what stands in
+    for it is another one."""
+    problem = training_chain(9)
+    plain = steps_with_turn(problem, 9)
     limit = (plain.peak(range(len(plain))) + problem.bound_bytes) // 2
     free = shrink(plain, range(len(plain)), limit)
     assert free is not None
     repeated = {step for step in free if free.count(step) > 1}
     assert repeated
-    for name in ("once", "held"):
-        kept = {"once": frozenset(repeated), "held": plain.held | repeated}[name]
-        bound = replace(plain, **{name: kept})
-        found = shrink(bound, range(len(bound)), limit)
-        assert found is None or all(found.count(step) == 1 for step in repeated)
+    for step in repeated:
+        for changed in ({"once": frozenset({step})}, {"held": plain.held | {step}}):
+            bound = replace(plain, **changed)
+            found = shrink(bound, range(len(bound)), limit)
+            assert found is not None
+            assert found.count(step) == 1
+            assert bound.peak(found) <= limit
 
 
 def test_forward_steps_are_made_again_before_the_turn():

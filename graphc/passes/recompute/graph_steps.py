@@ -197,9 +197,11 @@ class GraphSteps:
         )
 
     def _one_run(self) -> tuple[Run, ...]:
-        """All of the graph, parted where its gradient begins."""
-        phases = [self.graph.nodes[position].phase for position in self.positions]
-        return (Run(0, phases.index("gradient"), len(phases)),)
+        """All of the graph, parted where its gradient begins, or at the end where it has none."""
+        count = len(self.positions)
+        phases = (self.graph.nodes[position].phase for position in self.positions)
+        turn = next((step for step, phase in enumerate(phases) if phase == "gradient"), count)
+        return (Run(0, turn, count),)
 
     def without_views(self, positions: Iterable[int]) -> list[int]:
         """Positions of nodes as steps, without those of views."""
