@@ -67,8 +67,9 @@ class CudaDevice:
     def _identity(self) -> str:
         """What tells this GPU from all others, of other machines as well."""
         number = self.gpu.number
-        bus = self._runtime.deviceGetPCIBusId(number)
-        return f"{socket.gethostname()} {bus} {self._runtime.getDeviceProperties(number)['uuid']!r}"
+        # Machines may have one name, and CuPy may read on behind the 16 bytes.
+        uuid = self._runtime.getDeviceProperties(number)["uuid"][:16].hex()
+        return f"{socket.gethostname()} {self._runtime.deviceGetPCIBusId(number)} {uuid}"
 
     def active(self) -> AbstractContextManager[Any]:
         return self._device  # type: ignore[no-any-return]

@@ -36,8 +36,10 @@ def runtime_of(count, driver=13010):
         driverGetVersion=lambda: driver,
         runtimeGetVersion=lambda: 13020,
         getDeviceProperties=lambda n: {
-            "name": b"Some GPU", "major": 9, "minor": n, "multiProcessorCount": 100
+            "name": b"Some GPU", "major": 9, "minor": n, "multiProcessorCount": 100,
+            "uuid": bytes(range(1, 17)) + b"what lies behind it",
         },
+        deviceGetPCIBusId=lambda n: f"0000:0{n}:00.0",
         memGetInfo=lambda: (FREE, TOTAL),
         memcpyHostToDevice=HOST_TO_DEVICE,
         memcpyDeviceToHost=DEVICE_TO_HOST,
@@ -114,6 +116,11 @@ class FakeCupy:
 
             def synchronize(self):
                 emulated.synchronize(self.own)
+
+            @property
+            def done(self):
+                emulated.synchronize(self.own)  # nothing runs unless somebody waits
+                return True
 
         class Module:
             def load(self, cubin):

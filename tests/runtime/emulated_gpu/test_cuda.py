@@ -2,6 +2,7 @@
 
 import gc
 import json
+import socket
 import sys
 
 import pytest
@@ -10,13 +11,15 @@ from runtime.emulated_gpu.networks import SEED, bits, branches, fed
 from runtime.forked import in_child
 
 import graphc as g
-from graphc.errors import ArenaError
+from graphc.errors import ArenaError, RanksError
 from graphc.runtime import bind as bind_module
 from graphc.runtime.gpu import cuda
+from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.bind import bind, kernels_of
 from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.device import find_gpu, profile_of
 from graphc.runtime.kernel_files import cache_folder
+from graphc.runtime.program import Program
 
 
 @pytest.fixture
@@ -52,6 +55,46 @@ def test_compile_trains_on_the_gpu(cupy, options):
     assert cupy.emulated.allocations == [program.arena_bytes] == [program.plan.arena_bytes]
     assert program.plan.device.kind == "cuda"
     replays = 0 if "cuda_graph" in options or "poison" in options else 2
+    assert cupy.emulated.counts["replays"] == replays
+
+
+class Connection:
+    """As much of a communicator as steps without exchanges ask of it."""
+
+    def __init__(self):
+        self.waits, self.error = 0, None
+
+    def require(self):
+        if self.error:
+            raise self.error
+
+    def wait(self, is_done):
+        self.require()
+        assert is_done()
+        self.waits += 1
+
+
+def test_steps_of_a_rank_are_waited_for_by_its_connection(cupy):
+    connection, known = Connection(), []
+
+    def connect(identity, active):
+        with active():
+            known.append(identity)
+        return connection
+
+    device = cuda.CudaDevice(find_gpu(0), connect=connect)
+    assert known == [f"{socket.gethostname()} 0000:00:00.0 {bytes(range(1, 17)).hex()}"]
+    plan = g.plan(branches("float64"), optimizer=g.optim.Adam(1e-2), device="cuda")
+    program, expected = Program(plan, SEED, backend=GpuBackend(plan, device)), compiled()
+    for step in range(3):
+        waits = connection.waits
+        found = program.step(fed(plan, step))["loss"]
+        assert found == pytest.approx(expected.step(fed(plan, step))["loss"], rel=1e-9)
+        assert connection.waits > waits
+    connection.error = RanksError("given up")
+    replays = cupy.emulated.counts["replays"]
+    with pytest.raises(RanksError, match="given up"):
+        program.step(fed(plan, 3))
     assert cupy.emulated.counts["replays"] == replays
 
 
