@@ -71,11 +71,11 @@ class DataParallel:
         if self.ranks == 1:
             return list(effects)
         operands = [value for node in effects for value in node.inputs]
-        joint = _joint(operands)
+        same = _same_on_all(operands)
         read = dict.fromkeys(
             value
             for value in operands
-            if not _is_joint(value, joint) and value.type.dtype.kind == "float"
+            if not _is_same(value, same) and value.type.dtype.kind == "float"
         )
         scaled = {value: scale(value, 1 / self.ranks) for value in read}
         means = dict(zip(read, self.summed(list(scaled.values())), strict=True))
@@ -106,23 +106,24 @@ def _made(value: Value) -> tuple[int, int]:
     return (value.node.serial, value.index) if value.node is not None else (-1, 0)
 
 
-def _joint(values: Sequence[Value]) -> set[Node]:
+def _same_on_all(values: Sequence[Value]) -> set[Node]:
     """Of the nodes that the values need, those that compute the same on all ranks."""
     found: set[Node] = set()
     for node in ancestors(values):
         operands = node.inputs[:1] if isinstance(node.op, Arrival) else node.inputs
         is_given_to_all = isinstance(node.op, AllReduce | AllGather | Broadcast)
-        if is_given_to_all or all(_is_joint(value, found) for value in operands):
+        if is_given_to_all or all(_is_same(value, found) for value in operands):
             found.add(node)
     return found
 
 
-def _is_joint(value: Value, joint: Set[Node]) -> bool:
-    """Whether all ranks have the same, by the nodes of which that is known: states but for the
-    seeds of random ops, and no inputs."""
+def _is_same(value: Value, same: Set[Node]) -> bool:
+    """Whether all ranks have the same, by the nodes of which that is known. Of states that change
+    those are averaged that hold floats; of integers, such as seeds, each rank has its own."""
     if value.node is not None:
-        return value.node in joint
-    return isinstance(value, State) and getattr(value.initial, "kind", "") != "seed"
+        return value.node in same
+    is_float = value.type.dtype.kind == "float"
+    return isinstance(value, State) and (is_float or value.role == "constant")
 
 
 def _exchanged(bucket: Sequence[Value], ranks: int) -> list[Value]:

@@ -12,13 +12,16 @@ PIECE_BYTES = 1 << 18
 
 LEAST_BYTES = 1 << 12
 
+WIDEST = 8
+"""The bytes of the largest element that is summed."""
+
 WIDE_PIECES = 4
 """Pieces that the float32 sum of 16-bit numbers takes: two numbers of twice the bytes each."""
 
 
 def piece_bytes(ranks: int) -> int:
     """Bytes of a rank's piece, a multiple of every element's size."""
-    return max(LEAST_BYTES, PIECE_BYTES // ranks)
+    return max(LEAST_BYTES, PIECE_BYTES // ranks // WIDEST * WIDEST)
 
 
 def room_bytes(ranks: int) -> int:

@@ -20,8 +20,8 @@ from graphc.keywords import Flag, Options, option
 RANK_TIMEOUT = 60.0
 """The seconds that a rank waits for the others, unless told."""
 
-LONGEST_TIMEOUT = 1e6
-"""The most: over eleven days."""
+SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 1e-3, 1e6
+"""The least, and the most: over eleven days."""
 
 
 def _check_cudnn(name: str, given: object) -> None:
@@ -62,7 +62,7 @@ class RunOptions(Options):
         RANK_TIMEOUT,
         "How many seconds a rank waits for the others before it raises `RanksError`; on a GPU, for "
         "a step to end.",
-        check=partial(number_between, low=0, high=LONGEST_TIMEOUT),
+        check=partial(number_between, low=SHORTEST_TIMEOUT, high=LONGEST_TIMEOUT),
         flag=Flag(
             "seconds that a rank waits for the others (default: {default})",
             metavar="S",

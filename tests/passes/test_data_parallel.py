@@ -9,6 +9,7 @@ import graphc as g
 from graphc.allocation.zero_copy import is_bucket
 from graphc.errors import OptionError, RanksError
 from graphc.models import gpt2, lstm, preact_resnet
+from graphc.ops.changed_state import with_changes
 from graphc.ops.collective import Arrival, Collective
 from graphc.passes.data_parallel import DataParallel
 from graphc.plans.cost_model import CostModel
@@ -230,7 +231,9 @@ def test_ranks_with_other_plans_refuse_to_start():
     plans = [g.plan(mlp(4), optimizer=g.optim.SGD(rate), ranks=2) for rate in (0.1, 0.2)]
 
     def work(wire):
-        with pytest.raises(RanksError, match="ranks 1 have another plan or seed than rank 0"):
+        with pytest.raises(
+            RanksError, match="ranks 1 have another plan, seed or rank_timeout than rank 0"
+        ):
             Program(plans[wire.rank], lane=Lane(wire))
 
     on_ranks(2, work)
@@ -243,3 +246,22 @@ def test_what_ranks_do_not_go_with():
         g.plan(mlp(4), optimizer=g.optim.SGD(), ranks=2, streams=2)
     with pytest.raises(RanksError, match="the plan is for 3 ranks, and this is rank 0 of 1"):
         g.compile(mlp(4), optimizer=g.optim.SGD(), ranks=3)
+
+
+def test_what_ranks_count_each_for_themselves_is_averaged_where_it_is_a_float():
+    """A count has its rank's integers; what is made of them by the next step is no float of all."""
+    x = g.input("x", (4, 3), "float64")
+    seen = g.input("seen", (), "int64")
+    count = g.parameter("count", (), "int64", trainable=False)
+    rate = g.parameter("rate", (), "float64", trainable=False)
+    loss = with_changes(g.mean(g.linear(x, 2)), [(count, seen), (rate, g.cast(count, "float64"))])
+    plan = g.plan(loss, optimizer=g.optim.SGD(0.1), ranks=2)
+    own = [{"x": np.ones((4, 3)), "seen": np.array(number)} for number in (0, 7)]
+
+    def work(wire):
+        program = Program(plan, lane=Lane(wire))
+        for _ in range(2):
+            program.step(own[wire.rank])
+        return float(program.states["rate"])
+
+    assert on_ranks(2, work) == [3.5, 3.5]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from graphc.ir.graph import Input, Node, State
-from graphc.plans.exchange_bytes import room_bytes
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.runtime.arena import Arena
 from graphc.runtime.backend import Outputs, Report, Staged
@@ -39,7 +38,7 @@ class CpuBackend:
     ) -> None:
         self.plan, self.is_torn = plan, False
         self._arena = Arena(plan)
-        self._lane, self._ranks = lane, lane.wire.size
+        self._lane = lane
         self._arrays, calls = bind(plan, self._arena, poison, check_finite, computed, threads, lane)
         self._reading, self._updating = calls.reading, calls.updating
         effects = plan.graph.effects if calls.checks_late else ()
@@ -52,7 +51,7 @@ class CpuBackend:
 
     @property
     def communication_bytes(self) -> int:
-        return room_bytes(self._ranks)
+        return self._lane.room.bytes if self._lane.wire.size > 1 else 0
 
     @property
     def kept_bytes(self) -> int:

@@ -11,6 +11,7 @@ that CPUs make (`graphc.runtime.ranks.sums`).
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import time
@@ -102,13 +103,19 @@ class Nccl:
         return "" if status.value in (SUCCESS, IN_PROGRESS) else self._told(status.value)
 
     def abort(self, handle: ctypes.c_void_p, process: int) -> None:
-        """Give a connection of this process back, with all that is under way on it.
+        """Begin to give a connection of this process back, with all that is under way on it.
 
         `ncclCommDestroy` would wait for the other ranks. A forked child has a copy of its parent's.
         """
         if os.getpid() == process:
-            with suppress(RanksError):
-                self.call("ncclCommAbort", handle)
+            # Once all is stopped, NCCL waits until captured graphs are gone that exchange by it, so
+            # this has a thread of its own; one of `threading` takes locks, under which a collection
+            # of garbage may have come here.
+            _thread.start_new_thread(self._abort, (handle,))
+
+    def _abort(self, handle: ctypes.c_void_p) -> None:
+        with suppress(RanksError):
+            self.call("ncclCommAbort", handle)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function; raises `RanksError` for what it returns but 0."""

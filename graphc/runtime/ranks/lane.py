@@ -72,12 +72,19 @@ class Lane:
 
     def run(self, what: str, function: Callable[[], T]) -> T:
         """Run a function between those exchanges, and wait for what it returns."""
-        if self.wire.size == 1:
-            return function()
+        return function() if self.wire.size == 1 else self.start(what, function)()
+
+    def start(self, what: str, function: Callable[[], T]) -> Callable[[], T]:
+        """Begin to run a function between those exchanges of several ranks; the call waits for what
+        it returns."""
         ticket = _Ticket(what)
         self._put(function, ticket)
-        result: T = self._wait(ticket)
-        return result
+
+        def wait() -> T:
+            result: T = self._wait(ticket)
+            return result
+
+        return wait
 
     def stopped(self) -> None:
         """Told where a step ends by an error: with exchanges under way that nobody has waited for,

@@ -38,6 +38,10 @@ class Room:
         self.arrived = np.empty(ranks * self.piece, np.uint8)
         self.wide = np.empty((2, self.piece // 2), np.float32)
 
+    @property
+    def bytes(self) -> int:
+        return self.arrived.nbytes + self.wide.nbytes
+
 
 def all_reduce(wire: Wire, room: Room, y: Array) -> Call:
     """The call that replaces y, in one piece, by the sum of all ranks' y."""

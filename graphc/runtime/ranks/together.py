@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:
     """The lane for a plan: the one given, or that of the processes which were started together.
 
     Raises `RanksError` where there are more or fewer ranks than the plan is for, and where not all
-    have the same plan and seed.
+    have the same plan, seed and time limit.
     """
     ranks = ranks_of(plan)
     if ranks == 1:
@@ -66,13 +66,14 @@ def lane_of(plan: MemoryPlan, seed: int, lane: Lane | None) -> Lane:
 
 
 def _check_same(lane: Lane, plan: MemoryPlan, seed: int) -> None:
-    own = hashlib.sha256(f"{seed}\n{checksum(plan_object(plan))}".encode()).digest()
+    agreed = f"{seed}\n{lane.time_limit}\n{checksum(plan_object(plan))}"
+    own = hashlib.sha256(agreed.encode()).digest()
     told = lane.run("the comparison of plans", lambda: lane.wire.tell(own))
     others = [rank for rank, digest in enumerate(told) if digest != told[0]]
     if others:
         raise RanksError(
-            f"ranks {', '.join(map(str, others))} have another plan or seed than rank 0; start all "
-            "with the same network, options and version of graphc"
+            f"ranks {', '.join(map(str, others))} have another plan, seed or rank_timeout than "
+            "rank 0; start all with the same network, options and version of graphc"
         )
 
 
@@ -95,27 +96,37 @@ def by_rank_0(lane: Lane, work: Callable[[], object]) -> None:
     if lane.wire.size == 1:
         work()
         return
-    with ThreadPoolExecutor(1) as beside:
-        working = beside.submit(work) if lane.wire.rank == 0 else None
-        told = UNDER_WAY
-        while told == UNDER_WAY:
-            own = _how_far(working, lane.time_limit / 4)
-            told = lane.run("writing a file", partial(lane.wire.tell, own))[0]
-    if working is not None:
-        working.result()
-    elif told != DONE:
+    if lane.wire.rank == 0:
+        _told_meanwhile(lane, work)
+        return
+    told = UNDER_WAY
+    while told == UNDER_WAY:
+        told = lane.run("writing a file", partial(lane.wire.tell, b""))[0]
+    if told != DONE:
         raise RanksError(f"rank 0 could not do its part: {told.decode()}")
 
 
-def _how_far(working: Future[object] | None, seconds: float) -> bytes:
-    """What rank 0 tells the others after so many seconds, who thus know that it is there."""
-    if working is None:
-        return b""
-    wait([working], seconds)
-    if not working.done():
-        return UNDER_WAY
-    error = working.exception()
-    return DONE if error is None else f"{type(error).__name__}: {error}".encode()
+def _told_meanwhile(lane: Lane, work: Callable[[], object]) -> None:
+    """Do something, and tell the others time and again that it is under way, however long it takes;
+    then how it ended."""
+    ended, own = threading.Event(), DONE
+
+    def tell() -> None:
+        while not ended.wait(lane.time_limit / 4):
+            lane.wire.tell(UNDER_WAY)
+        lane.wire.tell(own)
+
+    told = lane.start("writing a file", tell)
+    error: BaseException | None = None
+    try:
+        work()
+    except BaseException as caught:
+        error, own = caught, f"{type(caught).__name__}: {caught}".encode()
+    finally:
+        ended.set()
+    told()
+    if error is not None:
+        raise error
 
 
 def connected_gpus(

@@ -109,11 +109,9 @@ def test_two_ranks_have_two_gpus():
 
 def test_ranks_that_do_not_come_to_meet_are_waited_for_so_long():
     def work(wire):
-        library, lane = FakeLibrary(wire), Lane(wire, 0.1)
-        library.ncclCommInitRank.work = lambda *_: time.sleep(1)
-        with pytest.raises(
-            RanksError, match=r"waited 0\.1 s for the others in the meeting of GPUs"
-        ):
+        library, lane = FakeLibrary(wire), Lane(wire, 2.0)
+        library.ncclCommInitRank.work = lambda *_: time.sleep(4)
+        with pytest.raises(RanksError, match=r"waited 2 s for the others in the meeting of GPUs"):
             connected(lane, library)
 
     on_ranks(2, work)
@@ -124,19 +122,24 @@ def test_a_step_whose_others_are_gone_is_given_up():
 
     def work(wire):
         library = FakeLibrary(wire)
-        late, lost = (connected(Lane(wire, 0.05), library) for _ in range(2))
+        late, lost = (connected(Lane(wire), library) for _ in range(2))
         late.wait(lambda: True)
+        library.graphs_are_gone.clear()
+        late.time_limit = 0.05
         with pytest.raises(RanksError, match=r"waited 0\.05 s for a step on GPUs; .*rank_timeout"):
             late.wait(lambda: False)
         library.error = REMOTE_ERROR
-        lost.time_limit = 60.0
         with pytest.raises(RanksError, match="lost the others on GPUs: remote error"):
             lost.wait(lambda: False)
         for communicator in (late, lost):
             with pytest.raises(RanksError, match="start all ranks again from the last checkpoint"):
                 communicator.run(None, 0)
         del communicator, late, lost
-        assert library.aborts == 2
+        assert not library.aborts.acquire(timeout=0.01)
+        library.graphs_are_gone.set()
+        assert library.aborts.acquire(timeout=60)
+        assert library.aborts.acquire(timeout=60)
+        assert not library.aborts.acquire(timeout=0.01)  # each once
 
     on_ranks(2, work)
 
@@ -145,9 +148,11 @@ def test_a_connection_is_given_back_with_its_program():
     def work(wire):
         library = FakeLibrary(wire)
         communicator = connected(Lane(wire), library)
-        assert library.aborts == 0
+        library.graphs_are_gone.clear()  # which may be freed behind it
+        assert not library.aborts.acquire(timeout=0.01)
         del communicator
-        assert library.aborts == 1
+        library.graphs_are_gone.set()
+        assert library.aborts.acquire(timeout=60)
 
     on_ranks(2, work)
 

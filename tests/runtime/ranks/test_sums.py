@@ -73,9 +73,9 @@ def test_parts_are_scattered_and_gathered(ranks):
 
 
 def test_the_room_is_as_large_as_it_is_said_to_be():
-    for ranks in (2, 64, 1000):
+    for ranks in (2, 3, 7, 64, 1000):
         room = sums.Room(ranks)
-        assert room.arrived.nbytes + room.wide.nbytes == room_bytes(ranks)
+        assert room.arrived.nbytes + room.wide.nbytes == room.bytes == room_bytes(ranks)
 
 
 @pytest.mark.parametrize("device", ["cpu", "h200"])
@@ -167,12 +167,30 @@ def test_a_rank_whose_others_are_gone_says_so_within_the_limit():
 def test_a_file_may_take_longer_to_write_than_ranks_wait_for_each_other():
     def work(wire):
         wrote = threading.Event()
-        by_rank_0(Lane(wire, 0.4), lambda: (time.sleep(1.0), wrote.set()))
+        lane = Lane(wire, 1.0)
+        by_rank_0(lane, lambda: (time.sleep(2.0), wrote.set()))
         assert wrote.is_set() == (wire.rank == 0)
         with pytest.raises(ZeroDivisionError if wire.rank == 0 else RanksError, match="division"):
-            by_rank_0(Lane(wire, 0.4), lambda: 1 / 0)
+            by_rank_0(lane, lambda: 1 / 0)
+        return lane.run("what comes next", lambda: wire.tell(b"%d" % wire.rank))
 
-    on_ranks(2, work)
+    assert on_ranks(2, work) == [[b"0", b"1"]] * 2
+
+
+def test_an_interrupt_amid_a_file_is_told_to_all():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    def work(wire):
+        lane = Lane(wire)
+        with pytest.raises(KeyboardInterrupt if wire.rank == 0 else RanksError) as error:
+            by_rank_0(lane, interrupted)
+        assert wire.rank == 0 or "rank 0 could not do its part: KeyboardInterrupt" in str(
+            error.value
+        )
+        return lane.run("what comes next", lambda: wire.tell(b"%d" % wire.rank))
+
+    assert on_ranks(2, work) == [[b"0", b"1"]] * 2
 
 
 def test_what_a_program_holds_is_given_back_with_it():
