@@ -55,6 +55,10 @@ LONGEST_CHAIN = 80
 SIBLINGS = 64
 """Positions within which values count as siblings of one that is made again."""
 
+SMALL = 16
+"""Times as large as what is made once and died, such as the state of a generator of random bits, a
+value is that a chain may read it for: to keep it on is cheap."""
+
 OVERHEAD = 0.01
 """What a repeat costs beside its own cost, as a part of the mean step: a launch is not free."""
 
@@ -287,7 +291,12 @@ class _Round:
                 maker = self.steps.maker[operand]
                 if maker in found or self._live_since(operand, place) is not None:
                     continue
-                if not self.droppable[operand] or len(found) >= LONGEST_CHAIN:
+                if not self.droppable[operand]:
+                    # It stays for the chain, which the next round measures.
+                    if self.steps.bytes[operand] * SMALL <= self.steps.bytes[value]:
+                        continue
+                    return None
+                if len(found) >= LONGEST_CHAIN:
                     return None
                 found.add(maker)
                 pending.append(maker)

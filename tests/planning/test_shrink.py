@@ -124,6 +124,17 @@ def test_forward_steps_are_made_again_before_the_turn():
     assert found == [0, 1, 2, 3, 0, 4, 5]
 
 
+@pytest.mark.parametrize(("seed_bytes", "is_found"), [(1, True), (5, False)])
+def test_little_that_is_made_once_stays_for_what_reads_it_again(seed_bytes, is_found):
+    """Node 0 draws the seed of node 1, which is read at the end as well."""
+    sizes, inputs = [seed_bytes, 60, 90, 1, 1], [[], [0], [], [2], [1, 3]]
+    steps = steps_with_turn(problem_of(sizes, [1] * 5, inputs, [4]), 4)
+    steps = replace(steps, once=frozenset({0}))
+    assert steps.peak(range(5)) == 151
+    found = shrink(steps, range(5), 97)
+    assert found == ([0, 1, 2, 3, 1, 4] if is_found else None)
+
+
 def test_what_is_dropped_makes_room_for_itself():
     """Where node 0 is made again its old bytes are gone: it is not there twice."""
     sizes, inputs = [60, 1, 90, 1, 1], [[], [], [1], [2], [0, 3]]
