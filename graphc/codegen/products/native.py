@@ -24,6 +24,9 @@ MOST_BYTES = 4 * 2**20
 """More is asked for by products with tens of thousands of rows and few columns alone, whose sum is
 shared among threads; these run on one thread."""
 
+TILES = 4096
+"""Bytes of a thread's tiles where AMX multiplies bfloat16."""
+
 PADDING = 128
 """Bytes by which a part of the workspace is shifted at most, to begin at a multiple of as many."""
 
@@ -85,7 +88,9 @@ class _Product:
 
 @functools.lru_cache(maxsize=8192)
 def _scratch_bytes(p: _Product) -> int:
-    """What the product asks of oneDNN 3.2 on two threads, with AVX-512, or a little more.
+    """What the product asks of oneDNN 3.2 on two threads, with AVX-512, or a little more. Of what
+    it asks with AMX the tiles are counted, which is enough for many products; others, of few rows
+    or wide sums, do without AMX.
 
     Each thread brings together a block of the first operand where that lies by columns, a block of
     the second where that does not lie row after row, has a power of 2 of columns or is narrow, and
@@ -112,6 +117,8 @@ def _scratch_bytes(p: _Product) -> int:
     sums = 0
     if p.sums and p.inner > inner:
         sums = rows * chunks * min(p.columns, COLUMNS)
+    if is_narrow:
+        parts.append(TILES)
     is_deep = p.inner >= 2048 and (not is_narrow or _is_power(p.inner))
     if p.by_columns and p.batch == 1 and is_deep and p.columns <= COLUMNS:
         sums = max(sums, p.rows * p.columns)
