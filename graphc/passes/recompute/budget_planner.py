@@ -13,7 +13,7 @@ lie inside concatenations, nor the orders that passes/order.py may find. So for 
 
 The best of all is taken, so the result is never worse than one of the paper's that fits. What is
 tried for a limit depends on no budget, and more is tried for a larger budget; ladder.py says what
-follows. Where nothing fits, the plan of the fewest bytes is told in the error: the search is done
+follows. A budget that is little above the fewest bytes is compared with the plan of those. Where nothing fits, the plan of the fewest bytes is told in the error: the search is done
 again for one byte less than was found until it finds nothing, so no budget below it has a plan.
 
 `max_extra_flops` asks the other way round, with flops for costs; without either, the knee of the
@@ -42,6 +42,10 @@ from graphc.plans.memory_plan import Allocate, Certificate
 
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
+
+NEAR_LEAST, NEAR_FLOOR = 1.05, 1.4
+"""Budgets up to so many times the lowest limit with a plan, and the planner's floor, are compared
+with the plan of the fewest bytes."""
 
 FINE_STEPS = 4000
 """Steps up to which limits are looked for to the last rung."""
@@ -119,13 +123,28 @@ class OptimalPlanner:
     def within(self, budget: int, maps_only: bool) -> Point:
         """The least extra time found with at most `budget` bytes; raises `BudgetError`."""
         best = self._within(budget, maps_only)
-        if best is None:
-            best = self.least(maps_only)
+        if best is None or (best.extra_time > 0 and self._is_near_least(budget, maps_only)):
+            # Where arenas fall out by chance, the least may be faster than what is searched for.
+            least = self.least(maps_only)
+            if best is None or (
+                least.bytes(maps_only) <= budget and least.extra_time < best.extra_time
+            ):
+                best = least
             if best.bytes(maps_only) > budget:
                 found = self.allocation.of(best.graph).plan(self.strategy, "optimal")
-                least = best.bytes(maps_only)
-                raise does_not_fit(budget, found, least, self.bound_bytes(), maps_only)
+                bound = self.bound_bytes()
+                raise does_not_fit(budget, found, best.bytes(maps_only), bound, maps_only)
         return best if maps_only else self._ordered(best)
+
+    def _is_near_least(self, budget: int, maps_only: bool) -> bool:
+        """Whether a budget is little above the lowest limit that has a plan, in every order."""
+        if budget > NEAR_FLOOR * self._planner(maps_only, by_flops=False).floor:
+            return False  # which takes no search
+        ladder = self._ladder(maps_only)
+        others = () if maps_only else self._alternatives
+        return budget <= NEAR_LEAST * ladder.limit(ladder.deepest) and all(
+            each._is_near_least(budget, maps_only) for each in others
+        )
 
     def _within(self, budget: int, maps_only: bool, known: Point | None = None) -> Point | None:
         # Nothing is faster than no recomputation, in either order or grouping.
