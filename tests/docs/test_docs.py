@@ -157,14 +157,3 @@ def test_packing_prints_what_its_document_shows(capsys, tmp_path, monkeypatch):
         main(command.removeprefix("$ graphc ").split())
         printed = "".join(capsys.readouterr())
         assert re.sub(r"seconds .*", "", printed) == re.sub(r"seconds .*", "", shown)
-
-
-@pytest.mark.slow
-def test_the_table_of_ranks_is_what_the_command_prints(capsys):
-    text = (ROOT / "docs" / "parallel.md").read_text()
-    command, told = re.search(
-        r"```console\n\$ graphc (ranks [^\n]*)\n(.*?)```", text, re.S
-    ).groups()
-    assert main(command.split()) == 0
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert printed == told.splitlines()
