@@ -13,8 +13,9 @@ lie inside concatenations, nor the orders that passes/order.py may find. So for 
 
 The best of all is taken, so the result is never worse than one of the paper's that fits. What is
 tried for a limit depends on no budget, and more is tried for a larger budget; ladder.py says what
-follows. A budget that is little above the fewest bytes is compared with the plan of those. Where nothing fits, the plan of the fewest bytes is told in the error: the search is done
-again for one byte less than was found until it finds nothing, so no budget below it has a plan.
+follows. A budget that is little above the fewest bytes is compared with the plan of those. Where
+nothing fits, that plan is told in the error: the search is done again for one byte less than was
+found until it finds nothing, so no budget below it has a plan.
 
 `max_extra_flops` asks the other way round, with flops for costs; without either, the knee of the
 curve (bytes, extra time) that the tables estimate is the limit. What is proven is planning/bound.py
@@ -32,7 +33,7 @@ from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import sequence_of, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
-from graphc.passes.recompute.points import Point, undominated
+from graphc.passes.recompute.points import Point, bend, between, undominated
 from graphc.passes.recompute.trials import Trials, does_not_fit
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
@@ -246,11 +247,7 @@ class OptimalPlanner:
         curve = [point for point in whole if point[0] < plain.bytes(False)]
         if not curve:
             return plain
-        most, (least, cost) = min(whole[0][0], plain.bytes(False)), curve[-1]
-        # The distance from the chord between both ends, times the chord's length.
-        limit, _ = max(
-            curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least)
-        )
+        limit = bend(curve, min(whole[0][0], plain.bytes(False)))
         plan = planner.plan(limit) or planner.once
         point = self._ordered(self._point(plan, maps_only=False, by_flops=False))
         found = self._best_of_others(point.bytes(False))
@@ -277,15 +274,12 @@ class OptimalPlanner:
         """Plans from the fewest bytes to those without recomputation, dominated ones left out."""
         least = self.least(maps_only=False)
         plain = self._other("none", maps_only=False)
-        low, high = least.arena_bytes, plain.arena_bytes
         points = [least, plain]
-        for index in range(1, POINTS - 1):
-            # Half the distance in bytes, half in their logarithm: tight budgets are the steep part.
-            part = index / (POINTS - 1)
-            budget = (low + (high - low) * part + low * (high / max(low, 1)) ** part) / 2
-            asked = f"point {index + 2} of {POINTS}, within {format_bytes(int(budget))}"
-            self._trials = Trials(asked, int(budget))
-            points.append(self.within(int(budget), maps_only=False))
+        budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
+        for number, budget in enumerate(budgets, start=len(points) + 1):
+            asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
+            self._trials = Trials(asked, budget)
+            points.append(self.within(budget, maps_only=False))
         return undominated(points)
 
     def bound_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,6 +38,23 @@ class Point:
     def bytes(self, maps_only: bool) -> int:
         """The arena's bytes, or those of the feature maps."""
         return self.feature_map_bytes if maps_only else self.arena_bytes
+
+
+def bend(curve: Sequence[tuple[int, float]], most: int) -> int:
+    """The bytes at which a curve of (bytes, time) bends, which begins at `most` bytes without time:
+    where it is farthest from the chord between its ends."""
+    least, cost = curve[-1]
+    # The distance, times the chord's length.
+    limit, _ = max(curve, key=lambda point: (most - point[0]) * cost - point[1] * (most - least))
+    return limit
+
+
+def between(low: int, high: int, count: int) -> Iterator[int]:
+    """Budgets between two, which make `count` with these."""
+    for index in range(1, count - 1):
+        # Half the distance in bytes, half in their logarithm: tight budgets are the steep part.
+        part = index / (count - 1)
+        yield int((low + (high - low) * part + low * (high / max(low, 1)) ** part) / 2)
 
 
 def undominated(points: list[Point]) -> list[Point]:
