@@ -205,6 +205,7 @@ def test_budgets_on_the_command_line(capsys):
     assert "knee of the curve" in run(capsys, "plan", "mlp", *SMALL, "--recompute", "optimal")[1]
 
 
+@pytest.mark.slow
 def test_the_frontier_runs_from_the_fewest_bytes_to_no_recomputation(capsys):
     code, out, err = run(capsys, "plan", "mlp", *DEEP, "--frontier", "--json")
     assert code == 0, err

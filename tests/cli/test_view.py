@@ -186,6 +186,7 @@ def lowering(capsys, *arguments):
     return {how: (arena, saved, time) for arena, saved, time, how in rows}, out
 
 
+@pytest.mark.slow
 def test_the_batch_is_the_models_own(capsys):
     """Not an axis of an input, which may count steps of time or micro-batches."""
     small = ["layers=1", "hidden=8", "inputs=4", "classes=3", "seq_len=3"]

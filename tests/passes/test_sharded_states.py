@@ -167,6 +167,7 @@ def test_sixteen_bits_are_gathered_where_nothing_else_is_read():
     assert largest <= max(rows)  # no float32 master is whole
 
 
+@pytest.mark.slow
 def test_a_budget_holds_with_shards_and_changes_no_bit():
     build = lambda: preact_resnet(20, batch=4, image=16)  # noqa: E731
     _, plain = both(build, 2, optimizer=g.optim.Adam())

@@ -37,7 +37,7 @@ def parameters(quick, slow):
     return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
 
 
-QUICK = ("unet", "gpt2")
+QUICK = ("gpt2",)
 
 
 def planned(name, **options):
@@ -137,6 +137,7 @@ def largest_at_peak(found):
     return found.graph.nodes[found.peak_step].label, live
 
 
+@pytest.mark.slow
 def test_an_infeasible_budget_says_what_would_do():
     with pytest.raises(BudgetError) as caught:
         plan("unet", budget="100KiB")
@@ -203,6 +204,7 @@ def test_budgets_hold_for_recycled_blocks():
     assert found.arena_bytes <= 0.9 * most
 
 
+@pytest.mark.slow
 def test_where_nothing_is_shared_recomputation_cannot_help():
     most = plan("preact_resnet", allocate="none").arena_bytes
     with pytest.raises(BudgetError) as caught:
@@ -270,6 +272,7 @@ def test_the_knee_where_an_order_saves_as_much():
     assert ends[0].arena_bytes == least_bytes("resnet")
 
 
+@pytest.mark.slow
 def test_costs_decide_what_is_made_again():
     """Where a convolution is free, it is what is made again."""
     costs = g.profile(plan("preact_resnet"), repeat=1)
@@ -322,7 +325,7 @@ def test_values_that_stay_beside_a_chain(where):
     assert not any(label.startswith("layer5/") and "linear" in label for label in again)
 
 
-@pytest.mark.parametrize("allocate", ["none", "inplace", "packed"])
+@pytest.mark.parametrize("allocate", parameters(["packed"], ["none", "inplace"]))
 @pytest.mark.parametrize("budget", parameters([0], [1]))
 def test_no_bytes_at_all_end_in_an_error(allocate, budget):
     for option in ("budget", "feature_map_budget"):
@@ -330,7 +333,7 @@ def test_no_bytes_at_all_end_in_an_error(allocate, budget):
             plan("gpt2", allocate=allocate, **{option: budget})
 
 
-@pytest.mark.parametrize("allocate", parameters(["sharing", "packed"], ["none", "inplace"]))
+@pytest.mark.parametrize("allocate", parameters(["packed"], ["none", "inplace", "sharing"]))
 def test_more_flops_never_cost_bytes(allocate):
     plain = plan("preact_resnet", allocate=allocate).arena_bytes
     for options in ({"max_extra_flops": 0.1}, {"recompute": "optimal"}):

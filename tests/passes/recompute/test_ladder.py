@@ -72,6 +72,7 @@ def test_more_budget_is_not_slower_on_a_small_unet():
     assert extra[1] <= extra[0] <= 0.1274
 
 
+@pytest.mark.slow
 def test_more_budget_is_never_slower_over_a_sweep_of_a_small_unet():
     assert_never_slower(small_unet, 5)
 

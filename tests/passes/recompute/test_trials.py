@@ -48,6 +48,7 @@ def test_a_search_for_bytes_reports_the_bytes_of_its_best_trial(options):
     assert all(f"at least {found}, trial" in line for line in heard)
 
 
+@pytest.mark.slow
 def test_a_frontier_reports_its_points():
     heard = []
     with heard_by(heard.append):
