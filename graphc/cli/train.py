@@ -114,7 +114,7 @@ def with_task(arguments: Sequence[str]) -> list[str]:
 def _add_common(parser: argparse.ArgumentParser, default: Recipe, settings: str) -> None:
     parser.add_argument("settings", nargs="*", metavar="key=value", help=settings)
     add_strategy(parser)
-    add_options(parser, CompileOptions, ("device", "threads"))
+    add_options(parser, CompileOptions, ("device", "threads", "rank_timeout"))
     # Processes that were launched together train together.
     add_recipe(parser, replace(default, ranks=find_world().size))
     add_options(parser, CompileOptions, ("seed",))

@@ -214,6 +214,15 @@ def test_every_option_of_a_plan_with_a_flag_is_on_the_command_line(capsys):
                 assert (told.flag.name or f"--{name.replace('_', '-')}") in text
 
 
+def test_every_option_of_a_run_with_a_flag_is_on_the_command_line(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "digits", "--help"])
+    text = capsys.readouterr().out
+    for name, told in declared(Recipe).items():
+        if told.flag is not None:
+            assert (told.flag.name or f"--{name.replace('_', '-')}") in text
+
+
 def test_recipes_have_the_options_of_a_plan_and_note_what_changes_numbers():
     recipe = Recipe(optimizer="sgd", schedule="cosine", clip_norm=1.0, budget="1KiB", fuse=True)
     assert recipe.compile_options(10).keys() <= declared(CompileOptions).keys()
