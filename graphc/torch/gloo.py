@@ -22,12 +22,13 @@ class GlooWire:
     """The connection of a process with all others that one `torchrun` started."""
 
     def __init__(self) -> None:
-        limits = [datetime.timedelta(seconds=s) for s in (RANK_TIMEOUT, LONGEST_TIMEOUT)]
+        to_meet = datetime.timedelta(seconds=RANK_TIMEOUT)
+        to_talk = datetime.timedelta(seconds=LONGEST_TIMEOUT)  # who waits has a limit of its own
         try:
             if not distributed.is_initialized():
-                distributed.init_process_group("gloo", timeout=limits[0])
-            # Of its own, so that no message of a user's gets in between. Who waits has a limit.
-            self._group = distributed.new_group(backend="gloo", timeout=limits[1])
+                distributed.init_process_group("gloo", timeout=to_meet)
+            # Of its own, so that no message of a user's gets in between.
+            self._group = distributed.new_group(backend="gloo", timeout=to_talk)
         except (RuntimeError, ValueError) as error:
             raise RanksError(f"the processes of torchrun did not meet: {error}") from None
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()

@@ -104,7 +104,7 @@ def _scratch_bytes(p: _Product) -> int:
     is_long = p.inner > 1024 and not (p.by_columns and p.is_in_one_piece)
     inner = min(p.inner, 1024 if is_long else 512)
     rows, chunks = _block(p.rows, -(-p.columns // COLUMNS), p.batch, brings_rows)
-    parts = []
+    parts = [TILES] if is_narrow else []
     if brings_rows:
         line = 64 // size
         reach = align(inner, line)
@@ -117,8 +117,6 @@ def _scratch_bytes(p: _Product) -> int:
     sums = 0
     if p.sums and p.inner > inner:
         sums = rows * chunks * min(p.columns, COLUMNS)
-    if is_narrow:
-        parts.append(TILES)
     is_deep = p.inner >= 2048 and (not is_narrow or _is_power(p.inner))
     if p.by_columns and p.batch == 1 and is_deep and p.columns <= COLUMNS:
         sums = max(sums, p.rows * p.columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
@@ -47,6 +47,28 @@ def sequence_of(given: Allocation, policy: str) -> list[int]:
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
     counts = {**casts, **POLICIES[policy](given)}
     return _mirrored(graph, counts) if counts else list(range(len(graph.nodes)))
+
+
+class Sequences:
+    """The sequences of some policies for one graph, each made when it is first asked for."""
+
+    def __init__(self, given: Allocation, policies: Sequence[str]) -> None:
+        self._given, self._policies = given, policies
+        self._known: dict[str, list[int]] = {}
+
+    def of(self, policy: str) -> list[int]:
+        """That of one policy."""
+        if policy not in self._known:
+            self._known[policy] = sequence_of(self._given, policy)
+        return self._known[policy]
+
+    def distinct(self) -> Iterator[str]:
+        """The names of the policies, without those that run the same as one before."""
+        seen: list[list[int]] = []
+        for policy in self._policies:
+            if self.of(policy) not in seen:
+                seen.append(self.of(policy))
+                yield policy
 
 
 def with_sequence(graph: Graph, sequence: list[int]) -> Graph:

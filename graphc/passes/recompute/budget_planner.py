@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
-from graphc.passes.recompute.apply import sequence_of, with_sequence
+from graphc.passes.recompute.apply import Sequences, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
 from graphc.passes.recompute.points import Point, bend, between, undominated
@@ -82,8 +82,7 @@ class OptimalPlanner:
         self.plain = plain or graph
         self._graph_steps: dict[tuple[bool, bool], GraphSteps] = {}
         self._planners: dict[tuple[bool, bool], SequencePlanner] = {}
-        self._sequences: dict[str, list[int]] = {}
-        self._names: tuple[str, ...] = OTHERS
+        self._sequences = Sequences(allocation, OTHERS)
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._orders: dict[Graph, Graph] = {}
@@ -178,7 +177,7 @@ class OptimalPlanner:
             self._allocations[allocation.graph] = allocation
             made.append(OptimalPlanner(allocation, self.costs, self.strategy, self.order))
             made[-1]._allocations, made[-1]._orders = self._allocations, self._orders
-            made[-1]._points, made[-1]._names = self._points, ("none",)
+            made[-1]._points, made[-1]._sequences = self._points, Sequences(allocation, ("none",))
             made[-1]._is_one_pass = True
         return made
 
@@ -228,7 +227,7 @@ class OptimalPlanner:
         allowed = max_extra_flops * planner.step_cost
         plan = planner.least_costing(allowed)
         best = self._ordered(self._point(plan, maps_only=False, by_flops=True))
-        for name in self._policies():
+        for name in self._sequences.distinct():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
             # By the steps first, which takes no graph: most policies drop out here.
             if cost <= allowed and (self._saves or peak < best.bytes(False)):
@@ -358,7 +357,7 @@ class OptimalPlanner:
         if name == "none":
             return self.graph
         if name not in self._graphs:
-            self._graphs[name] = with_sequence(self.graph, self._sequence(name))
+            self._graphs[name] = with_sequence(self.graph, self._sequences.of(name))
         return self._graphs[name]
 
     def _other(self, name: str, maps_only: bool) -> Point:
@@ -373,31 +372,17 @@ class OptimalPlanner:
             self._others[key] = min(found, key=lambda point: point.bytes(maps_only))
         return self._others[key]
 
-    def _sequence(self, name: str) -> list[int]:
-        if name not in self._sequences:
-            self._sequences[name] = sequence_of(self.allocation, name)
-        return self._sequences[name]
-
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
         """Extra cost and peak of another policy by the steps, without its graph."""
         graph_steps = self._graph_steps_for(maps_only, by_flops)
-        sequence = graph_steps.without_views(self._sequence(name))
+        sequence = graph_steps.without_views(self._sequences.of(name))
         return graph_steps.steps.extra_cost(sequence), graph_steps.steps.peak(sequence)
-
-    def _policies(self) -> Iterator[str]:
-        """The names of the other policies, without those that run the same as one before."""
-        seen: list[list[int]] = []
-        for name in self._names:
-            sequence = self._sequence(name)
-            if sequence not in seen:
-                seen.append(sequence)
-                yield name
 
     def _cheaper(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
         """Other policies that cost less by the steps and may fit: in the order of the steps, and
         where nothing is concatenated, no arena is below live bytes."""
         step_cost = self._planner(maps_only, by_flops=False).step_cost
-        for name in self._policies():
+        for name in self._sequences.distinct():
             cost, peak = self._estimate(name, maps_only, by_flops=False)
             may_fit = maps_only or self._saves or peak <= budget
             if not may_fit and peak <= ORDER_SAVES * budget:
