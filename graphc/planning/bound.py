@@ -12,6 +12,11 @@ step reads. The live ones have at most the room
     R = B - fixed bytes - what w reads, which is live for sure - w's workspace
           - what w makes and takes over from nothing - what comes from outside and is still read
 
+Steps that neither w depends on nor depend on w may have run or not: what has run counts in the same
+way, and the choice is part of the minimum. So of layers over time it is known that what could be
+freed by a gradient is still there, or has given way to that gradient, while a parameter's first one
+is made: its sum comes on top.
+
 That is a keep set of keep_sets.py under one row of bytes. With a price λ ≥ 0 for it, the repeats
 cost at least
 
@@ -120,6 +125,8 @@ def _at(steps: Steps, w: int, budget: int) -> float:
     made = {value for step in ancestors for value in steps.outputs[step]}
     behind = _behind(steps, w)
     read = {value for step in behind for value in steps.inputs[step]} | steps.held
+    decided = {*ancestors, *behind, w}
+    undecided = [step for step in range(len(steps)) if step not in decided]
     # What no step makes cannot be dropped, and what w reads is there: neither is a choice, and both
     # take their bytes from the room.
     outside = {v for v in read if steps.maker[v] < 0}
@@ -127,7 +134,8 @@ def _at(steps: Steps, w: int, budget: int) -> float:
     taken = steps.total(working | outside) - _shared(steps, w) + steps.workspace[w]
     room = budget - steps.fixed_bytes - taken
     # A room below 0 says that nothing fits; 0 is a bound then, too.
-    choice = Choice(steps, ancestors, read & made, made.intersection(steps.inputs[w]))
+    made |= {value for step in undecided for value in steps.outputs[step]}
+    choice = Choice(steps, ancestors, read & made, made.intersection(steps.inputs[w]), undecided)
     return _best(choice, room) if room >= 0 else 0.0
 
 

@@ -13,6 +13,13 @@ The sink's side holds what is wanted when the steps have run: a value whose make
 made again, one whose maker is not is kept. A cut's capacity is the cost of the one plus λ times the
 bytes of the other, and what is neither wanted nor needed for it is on the source's side, for free.
 
+Steps may be undecided: whether they have run by then is part of the choice. Such a step t has a
+second node, t', on the source's side where it has run, and instead of source → t there are
+
+    t' → t    cost of t    cut where t has run, and runs again
+    t → t'    infinite     t runs later, unless it has run
+    t' → s'   infinite     t reads what s makes: t has run behind s alone
+
 As λ grows from 0, the minima walk along the lower convex hull of cost against bytes, from all that
 costs something kept to nothing kept. `Choice.hull` finds corners as in the method of Eisner and
 Severance (1976): at the price where two known corners tie, either a corner below their line is
@@ -24,6 +31,7 @@ and rounded up) in a network of as many edges as the steps have reads and result
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -55,34 +63,47 @@ class Choice:
     """Keep or make again: the values that the `chosen` steps make and that are `wanted` later.
 
     Values that the steps read from elsewhere are there; those in `free` are kept in any case.
+    Steps in `undecided`, none of which is chosen, may have run or not; all of them have to.
     """
 
     def __init__(
-        self, steps: Steps, chosen: Sequence[int], wanted: Collection[int], free: Collection[int]
+        self,
+        steps: Steps,
+        chosen: Sequence[int],
+        wanted: Collection[int],
+        free: Collection[int],
+        undecided: Sequence[int] = (),
     ) -> None:
         self.steps = steps
-        # Only what a wanted value may have to be made from is in the network.
         wanted = sorted(set(wanted) - set(free))
         lost = {value for step in chosen for value in steps.outputs[step]} - set(free)
+        # Only what a wanted value may have to be made from is in the network.
         # What other steps make counts as there, as if it were kept already.
-        chosen = steps.missing(wanted, AllBut(lost))
+        asked = itertools.chain(wanted, *(steps.inputs[step] for step in undecided))
+        chosen = [*steps.missing(asked, AllBut(lost)), *undecided]
         made = [value for step in chosen for value in steps.outputs[step] if value not in free]
         self.step_node = {step: 2 + index for index, step in enumerate(chosen)}
         first = 2 + len(chosen)
         self.value_node = {value: first + index for index, value in enumerate(made)}
+        first += len(made)
+        self.ran_node = {step: first + index for index, step in enumerate(undecided)}
         rows: list[tuple[int, int, float, int]] = []
         for step, node in self.step_node.items():
             cost = FORBIDDEN if step in steps.once else steps.cost[step]
-            rows.append((SOURCE, node, cost, 0))
+            rows.append((self.ran_node.get(step, SOURCE), node, cost, 0))
             for value in steps.outputs[step]:
                 if value in self.value_node:
                     rows.append((node, self.value_node[value], 0.0, steps.bytes[value]))
             for value in steps.inputs[step]:
                 if value in self.value_node:
                     rows.append((self.value_node[value], node, FORBIDDEN, 0))
+        for step, ran in self.ran_node.items():
+            rows.append((self.step_node[step], ran, FORBIDDEN, 0))
+            makers = {steps.maker[value] for value in steps.inputs[step]}
+            rows += [(ran, self.ran_node[m], FORBIDDEN, 0) for m in makers if m in self.ran_node]
         # Not to be cut: whoever wants the value has it, kept or made again.
         rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in wanted]
-        self.count = first + len(made)
+        self.count = first + len(self.ran_node)
         self.starts = np.array([row[0] for row in rows], np.int32)
         self.ends = np.array([row[1] for row in rows], np.int32)
         self.costs = np.array([row[2] for row in rows])
@@ -121,13 +142,13 @@ class Choice:
         # Of equal cuts this is the one nearest the sink, which makes the fewest steps run again.
         reaching = np.zeros(self.count, bool)
         reaching[breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)] = True
-        again = [step for step, node in self.step_node.items() if reaching[node]]
-        lost = set(again)
+        later = {step for step, node in self.step_node.items() if reaching[node]}
         kept = frozenset(
             value
             for value, node in self.value_node.items()
-            if reaching[node] and self.steps.maker[value] not in lost
+            if reaching[node] and self.steps.maker[value] not in later
         )
+        again = (step for step in sorted(later) if not reaching[self.ran_node.get(step, SOURCE)])
         return KeepSet(kept, self.steps.total(kept), self.steps.cost_of(again))
 
     def hull(self, most: int) -> list[KeepSet]:

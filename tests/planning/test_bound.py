@@ -126,3 +126,24 @@ def test_bounds_of_steps_hold_for_every_sequence(seed):
         found = brute_force(steps, budget)
         if found is not None:
             assert extra_cost(steps, budget) <= found * (1 + 1e-6) + 1e-9
+
+
+def test_what_may_run_before_or_behind_a_wide_step_takes_its_bytes_either_way():
+    """The step in the middle reads of the first one only a little. Another one may run in front of
+    it, or behind; then its result, or what that is made of, comes on top, or is made again."""
+    steps = Steps(
+        cost=(5, 1, 3, 2),
+        workspace=(0, 8, 0, 0),
+        inputs=((), (1,), (0,), (2, 3)),
+        outputs=((0, 1), (2,), (3,), (4,)),
+        overwrites=((),) * 4,
+        bytes=(8, 1, 10, 8, 1),
+        once=frozenset(),
+        held=frozenset([4]),
+        runs=(Run(0, 2, 4),),
+    )
+    assert brute_force(steps, 27) == 0
+    assert brute_force(steps, 26) == 5
+    assert extra_cost(steps, 27) == 0
+    # Of the 8 bytes of either 7 fit, and prices see the eighth part that is missing.
+    assert extra_cost(steps, 26) == pytest.approx(5 / 8, rel=1e-6)
