@@ -10,7 +10,8 @@ For a limit of M bytes, room m starts at M less the fixed bytes, and
        sequence, and in those of up to 32 rooms below m, which are the same for all limits; fewer
        where sequences are long;
     4. where a bound says that much less might do, sequences for more bytes than M are brought down
-       by shrink.py, to limits that are the same for all M, and filled as well.
+       by shrink.py, to limits that are the same for all M, and filled as well; the cheapest for a
+       limit is improved by iterate.py where sequences are short.
 
 The cheapest is the plan.
 
@@ -33,6 +34,7 @@ from graphc.planning.blocks import Chain
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.chain import FirstPass, Reruns, Spans
 from graphc.planning.emission import emit
+from graphc.planning.iterate import iterate
 from graphc.planning.polish import keep_more
 from graphc.planning.shrink import shrink
 from graphc.planning.steps import Steps
@@ -60,6 +62,9 @@ SOURCES = (1.3, 1.06, 1.15, 1.5, 1.1, 1.2, 2.0)
 
 SHRINKING = 10_000
 """Steps of all sequences that are shrunk to one limit, where that leaves any."""
+
+ITERATING = 6_000
+"""Steps of all sequences that are given room and shrunk again for one limit."""
 
 MOST_LOOKED, LOOKING = 3, 6_000
 """Limits whose shrunk sequences serve one above them; fewer, but one, beyond so many steps."""
@@ -256,7 +261,8 @@ class SequencePlanner:
             shrunk = shrink(self.steps, sequence, limit)
             if shrunk is not None:
                 found.append(keep_more(self.steps, shrunk, limit))
-        return min(found, key=self.steps.extra_cost, default=None)
+        best = min(found, key=self.steps.extra_cost, default=None)
+        return None if best is None else iterate(self.steps, best, limit, ITERATING)
 
     def _sequence_above(self, limit: int) -> list[int]:
         """What the tables give for at least the bytes of a limit."""

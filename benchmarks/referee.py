@@ -1,0 +1,135 @@
+"""The cheapest sequence of few steps that CP-SAT of OR-tools proves, in the order of the steps.
+
+A referee for planners: see tests/planning/given/test_cp_sat.py and small_lstm.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from graphc.planning.steps import Steps
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found, and what is proven: the cost of all runs, whole numbers; infinite for none."""
+
+    cost: float
+    proven: float
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the two are the same."""
+        return self.cost == self.proven
+
+
+class Referee:
+    """Sequences that run each step for the first time in the order given (stages as in Checkmate:
+    Jain et al., 2020).
+
+    In stage t steps 0, ..., t run in their order: t for the first time, the others again or not.
+    `runs[t, i]` says whether i does, `kept[t, v]` whether value v is there when the stage begins. It
+    is in the way from the moment it is there until its last reader of the stage has run, or to the
+    end where it is kept; an operand that dies may be overwritten. Steps outside `again`, which are
+    all where it is not given, run once. Nothing with bytes may come from outside. A plan may be
+    cheaper: in another order, or where a stage runs a step twice.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        budget: int,
+        most: int,
+        again: Collection[int] | None = None,
+    ) -> None:
+        if any(steps.bytes[v] for v, maker in enumerate(steps.maker) if maker < 0):
+            raise ValueError("what no step makes takes bytes")
+        self.model = cp_model.CpModel()
+        self.steps, self.budget = steps, budget
+        count = len(steps)
+        repeated = set(range(count) if again is None else again) - steps.once
+        self.runs: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.kept: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.readers: dict[int, list[int]] = {v: [] for v in range(len(steps.bytes))}
+        for step, inputs in enumerate(steps.inputs):
+            for value in inputs:
+                self.readers[value].append(step)
+        for t in range(count):
+            self.runs[t, t] = self.model.new_constant(1)
+            for i in repeated.intersection(range(t)):
+                self.runs[t, i] = self.model.new_bool_var("")
+        # What is made once stays for its last reader.
+        lasting = [
+            count if value in steps.held else max(self.readers[value], default=-1)
+            for value in range(len(steps.bytes))
+        ]
+        for t in range(1, count + 1):
+            for value, maker in enumerate(steps.maker):
+                if 0 <= maker < t <= lasting[value]:
+                    is_choice = maker in repeated
+                    self.kept[t, value] = (
+                        self.model.new_bool_var("") if is_choice else self.model.new_constant(1)
+                    )
+        for t in range(count):
+            self._stage(t)
+        for value in steps.held:
+            self.model.add(self.kept[count, value] == 1)
+        cost = sum(int(steps.cost[i]) * run for (_, i), run in self.runs.items())
+        self.model.add(cost <= most)
+        self.model.minimize(cost)
+
+    def _stage(self, t: int) -> None:
+        """What holds in a stage: steps run on what is there, and fit with what is in the way."""
+        steps, model = self.steps, self.model
+        running = [i for i in range(t + 1) if (t, i) in self.runs]
+        for value, maker in enumerate(steps.maker):
+            if (t + 1, value) in self.kept:
+                model.add(self.kept[t + 1, value] <= self._there(t, value, maker))
+        made = [value for value, maker in enumerate(steps.maker) if 0 <= maker <= t]
+        for i in running:
+            for value in steps.inputs[i]:
+                if steps.maker[value] >= 0:
+                    model.add(self.runs[t, i] <= self._there(t, value, steps.maker[value]))
+            size = steps.total(steps.outputs[i]) + steps.workspace[i] + steps.fixed_bytes
+            taken = dict((operand, output) for output, operand in steps.overwrites[i])
+            for value in made:
+                if steps.bytes[value] and value not in steps.outputs[i]:
+                    size += steps.bytes[value] * self._in_the_way(t, i, value, value in taken)
+            model.add(size <= self.budget).only_enforce_if(self.runs[t, i])
+
+    def _there(self, t: int, value: int, maker: int) -> cp_model.LinearExprT:
+        """How often a value is there in a stage: kept from before, or made."""
+        return self.runs.get((t, maker), 0) + self.kept.get((t, value), 0)
+
+    def _in_the_way(self, t: int, i: int, value: int, is_overwritten: bool) -> cp_model.IntVar:
+        """Whether a value takes bytes of its own while step i runs in stage t."""
+        maker, found = self.steps.maker[value], self.model.new_bool_var("")
+        there = [self.kept[t, value]] if (t, value) in self.kept else []
+        there += [self.runs[t, maker]] if maker < i and (t, maker) in self.runs else []
+        first = i + 1 if is_overwritten else i
+        asking = [
+            self.runs[t, k] for k in self.readers[value] if first <= k and (t, k) in self.runs
+        ]
+        asking += [self.kept[t + 1, value]] if (t + 1, value) in self.kept else []
+        for is_there, asks in itertools.product(there, asking):
+            self.model.add_bool_or(is_there.negated(), asks.negated(), found)
+        return found
+
+    def verdict(self, seconds: float, workers: int = 0) -> Verdict:
+        """What is found and proven in so many seconds; all of the machine's cores without a
+        number of workers."""
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.num_workers = workers
+        solver.parameters.random_seed = 0
+        status = solver.solve(self.model)
+        if status == cp_model.INFEASIBLE:
+            return Verdict(math.inf, math.inf)
+        is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        cost = round(solver.objective_value) if is_found else math.inf
+        return Verdict(cost, math.ceil(solver.best_objective_bound - 1e-6))

@@ -1,0 +1,52 @@
+"""Sequences that are given room and shrunk again: legal, never dearer, and nearer to closed forms."""
+
+import numpy as np
+import pytest
+from planning.chains import reversal_chain, revolve
+from planning.problems import random_problem
+
+from graphc.planning import replay
+from graphc.planning.iterate import iterate
+from graphc.planning.shrink import shrink
+
+
+@pytest.mark.parametrize("length", [14, 30])
+def test_chains_come_nearer_to_revolve(length):
+    """What shrinking alone loses to the optimum of Griewank and Walther, and what is left of it."""
+    steps = reversal_chain(length)
+    lost, left = [], []
+    for limit in range(length - 1, 2, -1):
+        given = shrink(steps, range(len(steps)), limit)
+        if given is not None:
+            least = revolve(length, limit - 1) - (length - 1)
+            found = iterate(steps, given, limit, effort=20 * len(steps))
+            assert steps.peak(found) <= limit
+            lost.append(steps.extra_cost(given) - least)
+            left.append(steps.extra_cost(found) - least)
+    assert all(0 <= after <= before for before, after in zip(lost, left, strict=True))
+    assert sum(left) < 0.9 * sum(lost)
+
+
+def test_what_is_found_is_legal_and_no_dearer():
+    cheaper = 0
+    for seed in range(20):
+        problem = random_problem(40, seed)
+        steps = problem.steps
+        once = list(range(len(steps)))
+        for limit in np.linspace(problem.bound_bytes, steps.peak(once), 6).astype(int):
+            given = shrink(steps, once, int(limit))
+            if given is None:
+                continue
+            found = iterate(steps, given, int(limit), effort=20 * len(steps))
+            measured = replay(problem, [problem.needed[step] for step in found])
+            assert measured.peak_bytes == steps.peak(found) <= limit
+            assert steps.extra_cost(found) <= steps.extra_cost(given)
+            cheaper += steps.extra_cost(found) < steps.extra_cost(given)
+    assert cheaper >= 10
+
+
+def test_without_effort_a_sequence_stays():
+    steps = reversal_chain(14)
+    given = shrink(steps, range(len(steps)), 7)
+    assert given is not None
+    assert iterate(steps, given, 7, effort=len(steps) - 1) == given
