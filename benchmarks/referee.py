@@ -17,7 +17,7 @@ from graphc.planning.steps import Steps
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found, and what is proven: the cost of all runs, whole numbers; infinite for none."""
+    """What was found, and what is proven: the cost of all runs; infinite where there is none."""
 
     cost: float
     proven: float
@@ -33,11 +33,11 @@ class Referee:
     Jain et al., 2020).
 
     In stage t steps 0, ..., t run in their order: t for the first time, the others again or not.
-    `runs[t, i]` says whether i does, `kept[t, v]` whether value v is there when the stage begins. It
-    is in the way from the moment it is there until its last reader of the stage has run, or to the
-    end where it is kept; an operand that dies may be overwritten. Steps outside `again`, which are
-    all where it is not given, run once. Nothing with bytes may come from outside. A plan may be
-    cheaper: in another order, or where a stage runs a step twice.
+    `runs[t, i]` says whether i does, `kept[t, v]` whether value v is there when the stage begins.
+    It is in the way from the moment it is there until its last reader of the stage has run, or to
+    the end where it is kept; an operand that dies may be overwritten. Only steps in `again` run
+    again, or all where it is not given. Costs are whole numbers, and nothing with bytes may come
+    from outside. A plan may be cheaper: in another order, or where a stage runs a step twice.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Referee:
                 if steps.maker[value] >= 0:
                     model.add(self.runs[t, i] <= self._there(t, value, steps.maker[value]))
             size = steps.total(steps.outputs[i]) + steps.workspace[i] + steps.fixed_bytes
-            taken = dict((operand, output) for output, operand in steps.overwrites[i])
+            taken = {operand for _, operand in steps.overwrites[i]}
             for value in made:
                 if steps.bytes[value] and value not in steps.outputs[i]:
                     size += steps.bytes[value] * self._in_the_way(t, i, value, value in taken)

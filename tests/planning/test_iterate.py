@@ -1,4 +1,4 @@
-"""Sequences that are given room and shrunk again: legal, never dearer, and nearer to closed forms."""
+"""Sequences that are given room and shrunk again: legal, no dearer, nearer to closed forms."""
 
 import numpy as np
 import pytest
