@@ -25,7 +25,7 @@ every plan, and shares none of this code.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -101,6 +101,13 @@ class Allocation:
         if graph is self.graph:
             return self
         return Allocation(graph, self.target, self.alignment, self.has_slots)
+
+    def in_order(self, nodes: Iterable[Node]) -> Allocation:
+        """The allocation of the graph's nodes in another order: values lie as they do in this one,
+        since how they lie follows from what is read alone."""
+        found = self.of(self.graph.in_order(nodes))
+        found.strides = self.strides
+        return found
 
     @cached_property
     def live(self) -> Liveness:

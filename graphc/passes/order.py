@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphc.allocation.allocate import Allocation
-from graphc.ir.graph import Graph
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning.order import Arc, Precedence, layer_by_layer, least_order, when_asked
 from graphc.planning.steps import Steps
@@ -78,7 +77,7 @@ def _by_layers(given: Allocation, at_once: bool) -> list[Allocation]:
     late = when_asked(problem, order)
     if at_once and steps.peak(late) < steps.peak(order):
         orders.insert(0, late)
-    return [given.of(_in_order(graph_steps, each)) for each in orders]
+    return [_in_order(graph_steps, each) for each in orders]
 
 
 def with_least_peak(given: Allocation) -> Allocation:
@@ -97,7 +96,7 @@ def _improved(given: Allocation) -> Allocation:
 
     def found(steps: Steps) -> Allocation:
         order = least_order(Precedence(steps, arcs, steps.fixed_bytes))
-        return given.of(_in_order(graph_steps, order))
+        return _in_order(graph_steps, order)
 
     if all(node.op.gathers is None for node in given.graph.nodes):
         return found(graph_steps.steps)
@@ -112,12 +111,12 @@ def _improved(given: Allocation) -> Allocation:
     return min([given, *map(found, models)], key=lambda order: order.live_bytes)
 
 
-def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Graph:
-    """The graph with its steps in another order, or itself where that is the same."""
-    graph = graph_steps.graph
+def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Allocation:
+    """The allocation of the steps in another order, or the one given where that is the same."""
+    given = graph_steps.allocation
     if all(index == step for index, step in enumerate(order)):
-        return graph
-    return graph.in_order(graph.nodes[step] for step in graph_steps.with_views(order))
+        return given
+    return given.in_order(given.graph.nodes[step] for step in graph_steps.with_views(order))
 
 
 def _arcs(graph_steps: GraphSteps) -> Iterator[Arc]:

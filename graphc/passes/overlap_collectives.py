@@ -41,7 +41,7 @@ def overlap_collectives(
     nodes = tuple(_Walk(graph, costs.seconds, lambda node: exchange_seconds(node, links)).order())
     if nodes == graph.nodes:
         return given
-    found = given.of(graph.in_order(nodes))
+    found = given.in_order(nodes)
     if goal is None:
         return found
     before, after = given.sizes("packed"), found.sizes("packed")

@@ -56,7 +56,7 @@ def updates_together(given: Allocation, goal: Goal | None = None) -> Allocation:
             return given
         if most is None:
             most = _most(given.sizes("packed"), goal)
-        found = given.of(graph.in_order(nodes))
+        found = given.in_order(nodes)
         sizes = found.sizes("packed")
         fits = sizes.feature_map_bytes <= most.feature_map_bytes
         if fits and sizes.arena_bytes <= most.arena_bytes:

@@ -62,14 +62,22 @@ def _one_pass(steps: Steps, sequence: list[int], measured: Sequence[int], limit:
         # Each result has to live on from where it would have died; what nobody reads any more does
         # not.
         stretches = [(_free_from(steps, sequence, ends[start, v], v), v) for v in read]
-        first = min((end for end, _ in stretches), default=position)
-        added = np.zeros(position - first, np.int64)
-        for end, value in stretches:
-            added[end - first :] += size[value]
-        # Where nothing is added a level may be above the limit: that is not this repeat's doing.
-        if np.any((levels[first:position] + added > limit) & (added > 0)):
+        stretches.sort()
+        # Between the ends of two stretches the same is added; most comes last.
+        edges = [*(end for end, _ in stretches), position]
+        added, parts = 0, list[tuple[int, int, int]]()
+        for (begin, value), end in zip(stretches, edges[1:], strict=True):
+            added += size[value]
+            # Where nothing is added a level may be above the limit: no doing of this repeat.
+            if added and begin < end:
+                parts.append((begin, end, added))
+        # The last place alone tells most repeats that have to stay.
+        if parts and levels[parts[-1][1] - 1] + parts[-1][2] > limit:
             continue
-        levels[first:position] += added
+        if any(levels[begin:end].max() + more > limit for begin, end, more in parts):
+            continue
+        for begin, end, more in parts:
+            levels[begin:end] += more
         gone.add(position)
         for value in read:
             # From now on the earlier appearance is what these readers read.
