@@ -36,8 +36,9 @@ class Referee:
     `runs[t, i]` says whether i does, `kept[t, v]` whether value v is there when the stage begins.
     It is in the way from the moment it is there until its last reader of the stage has run, or to
     the end where it is kept; an operand that dies may be overwritten. Only steps in `again` run
-    again, or all where it is not given. Costs are whole numbers, and nothing with bytes may come
-    from outside. A plan may be cheaper: in another order, or where a stage runs a step twice.
+    again, or all where it is not given. Costs are whole numbers, nothing with bytes may come from
+    outside, and each output has at most one operand to overwrite. A plan may be cheaper: in another
+    order, or where a stage runs a step twice.
     """
 
     def __init__(
@@ -49,6 +50,11 @@ class Referee:
     ) -> None:
         if any(steps.bytes[v] for v, maker in enumerate(steps.maker) if maker < 0):
             raise ValueError("what no step makes takes bytes")
+        if any(cost != int(cost) for cost in steps.cost):
+            raise ValueError("costs are whole numbers here")
+        for pairs in steps.overwrites:
+            if any(len({pair[side] for pair in pairs}) < len(pairs) for side in (0, 1)):
+                raise ValueError("an output has one operand to overwrite here, and that is its own")
         self.model = cp_model.CpModel()
         self.steps, self.budget = steps, budget
         count = len(steps)
@@ -63,18 +69,15 @@ class Referee:
             self.runs[t, t] = self.model.new_constant(1)
             for i in repeated.intersection(range(t)):
                 self.runs[t, i] = self.model.new_bool_var("")
-        # What is made once stays for its last reader.
-        lasting = [
-            count if value in steps.held else max(self.readers[value], default=-1)
-            for value in range(len(steps.bytes))
-        ]
-        for t in range(1, count + 1):
-            for value, maker in enumerate(steps.maker):
-                if 0 <= maker < t <= lasting[value]:
-                    is_choice = maker in repeated
-                    self.kept[t, value] = (
-                        self.model.new_bool_var("") if is_choice else self.model.new_constant(1)
-                    )
+        for value, maker in enumerate(steps.maker):
+            last, is_held = max(self.readers[value], default=-1), value in steps.held
+            may_be_read = is_held or not repeated.isdisjoint(self.readers[value])
+            for t in range(maker + 1, count + is_held) if maker >= 0 else ():
+                # What is made once has to stay for its last reader.
+                if maker not in repeated and (is_held or t <= last):
+                    self.kept[t, value] = self.model.new_constant(1)
+                elif may_be_read or t <= last:
+                    self.kept[t, value] = self.model.new_bool_var("")
         for t in range(count):
             self._stage(t)
         for value in steps.held:

@@ -5,7 +5,7 @@ time. One after the other they leave what either alone is stuck with: within a l
 the first drops the repeats that are dear, whoever put them in, and the second comes back to the
 limit with others. The cheaper of the two sequences goes on, until no relaxed limit helps.
 
-A turn costs as much as either of the two; `effort` bounds the steps of all sequences in turns.
+A turn fills twice and shrinks once. `effort` bounds turns: so many times the steps that there are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RELAXED = (1.05, 1.1, 1.2, 1.03, 1.07, 1.15, 1.3)
 def iterate(steps: Steps, sequence: Sequence[int], limit: int, effort: int) -> list[int]:
     """A sequence of no higher cost with a peak of at most `limit`, from one that has that."""
     best, cost = list(sequence), steps.extra_cost(sequence)
-    tried: list[list[int]] = []
+    tried = [best]
     turns, failed = effort // max(len(steps), 1), 0
     for turn in range(turns):
         relaxed = keep_more(steps, best, int(RELAXED[turn % len(RELAXED)] * limit))
@@ -34,7 +34,7 @@ def iterate(steps: Steps, sequence: Sequence[int], limit: int, effort: int) -> l
         failed += 1
         if shrunk is not None:
             filled = keep_more(steps, shrunk, limit)
-            if steps.extra_cost(filled) < cost:
+            if steps.extra_cost(filled) < cost * (1 - 1e-9):  # less by rounding is no less
                 best, cost, failed = filled, steps.extra_cost(filled), 0
         if failed == len(RELAXED):
             break

@@ -26,7 +26,8 @@ Severance (1976): at the price where two known corners tie, either a corner belo
 found or none exists. Keep sets above the hull, if some are the best for their bytes, are not found.
 
 A cut is one maximum flow (SciPy's, whole numbers of 32 bits: capacities are scaled to a sum of 2^30
-and rounded up) in a network of as many edges as the steps have reads and results.
+and rounded up) in a network of as many edges as the steps have reads and results,
+and for undecided steps as many again.
 """
 
 from __future__ import annotations
