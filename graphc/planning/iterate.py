@@ -26,16 +26,16 @@ def iterate(steps: Steps, sequence: Sequence[int], limit: int, effort: int) -> l
     tried = [best]
     turns, failed = effort // max(len(steps), 1), 0
     for turn in range(turns):
-        relaxed = keep_more(steps, best, int(RELAXED[turn % len(RELAXED)] * limit))
-        shrunk = None
-        if relaxed not in tried:
-            tried.append(relaxed)
-            shrunk = shrink(steps, relaxed, limit)
+        if failed == len(RELAXED):
+            break
         failed += 1
+        relaxed = keep_more(steps, best, int(RELAXED[turn % len(RELAXED)] * limit))
+        if relaxed in tried:
+            continue
+        tried.append(relaxed)
+        shrunk = shrink(steps, relaxed, limit)
         if shrunk is not None:
             filled = keep_more(steps, shrunk, limit)
             if steps.extra_cost(filled) < cost * (1 - 1e-9):  # less by rounding is no less
                 best, cost, failed = filled, steps.extra_cost(filled), 0
-        if failed == len(RELAXED):
-            break
     return best

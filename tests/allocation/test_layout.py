@@ -1,12 +1,15 @@
 """Channels-last strides of convolutional networks on a GPU, and nothing of it on the CPU."""
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
 
 import graphc as g
+from graphc.allocation.allocate import Allocation
 from graphc.allocation.layout import layouts
+from graphc.codegen.native import NativeTarget
 from graphc.codegen.workspace import gpu_workspace
 from graphc.errors import PlanError
 from graphc.ir.device import CPU, DEVICES
@@ -114,6 +117,28 @@ def test_no_strategy_changes_the_order_of_axes():
             values = plan.graph.values
             orders.append([memory_order(v.shape, strides_of(plan, v)) for v in values])
         assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("device", ["h200", "cpu"])
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_values_lie_alike_in_every_order(network, device):
+    """An allocation in another order takes the strides over; here they are worked out anew."""
+    graph = planned(network, recompute="sublinear").graph
+    given = Allocation(graph, NativeTarget(CPU) if device == "cpu" else target_of(H200))
+    rng, waiting, order = random.Random(0), list(graph.nodes), []
+    while waiting:
+        placed = set(order)
+        ready = [
+            node for node in waiting if all(v.node is None or v.node in placed for v in node.inputs)
+        ]
+        rng.shuffle(ready)
+        order += ready
+        waiting = [node for node in waiting if node not in set(ready)]
+    assert order != list(graph.nodes)
+    found = given.in_order(order)
+    assert found.graph.nodes == tuple(order)
+    assert found.strides == layouts(found.graph, given.target)
+    assert len(found.strides) > 40
 
 
 def test_states_updates_and_gradients_of_a_weight_lie_alike():
