@@ -9,7 +9,7 @@ where something changes here.
 
 from __future__ import annotations
 
-from graphc.packing.compiled import compiled
+from graphc.jit import compiled
 from graphc.packing.problem import Integers
 from graphc.packing.tables import (
     FAR,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from graphc.packing.compiled import compiled
+from graphc.jit import compiled
 from graphc.packing.problem import Flags, Integers
 
 ROUNDS = 60

@@ -20,7 +20,7 @@ pieces is not looked at in quadratic work for each change.
 
 from __future__ import annotations
 
-from graphc.packing.compiled import compiled
+from graphc.jit import compiled
 from graphc.packing.pieces import (
     BORN,
     DYING,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphc.packing.compiled import compiled
+from graphc.jit import compiled
 from graphc.packing.problem import Flags, Integers
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphc.packing.compiled import compiled
+from graphc.jit import compiled
 from graphc.packing.problem import Flags, Integers, PackingProblem
 
 LONGEST = 4096

@@ -39,8 +39,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphc.jit import compiled
 from graphc.packing.branching import list_choices, lowest_support, most_constrained
-from graphc.packing.compiled import compiled
 from graphc.packing.problem import Integers
 from graphc.packing.tables import (
     FAR,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphc.packing.compiled import compiled
+from graphc.jit import compiled
 from graphc.packing.problem import Integers
 
 FAR = 1 << 62

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphc.jit import compiled
+from graphc.planning.step_table import Booleans, Integers, StepTable
 from graphc.planning.steps import Steps
 
 PASSES = 8
@@ -28,88 +30,132 @@ PASSES = 8
 
 def keep_more(steps: Steps, sequence: Sequence[int], limit: int) -> list[int]:
     """Hold values instead of computing them again, dearest bytes first, wherever `limit` allows."""
-    best, levels = list(sequence), steps.profile(sequence, steps.held)
+    best = np.array(sequence, np.int64)
+    levels, limit = steps.levels(best), limit - steps.fixed_bytes
     for _ in range(PASSES):
-        shorter = _one_pass(steps, best, levels, limit)
+        shorter = best[_kept(steps, best, levels, limit)]
         if len(shorter) == len(best):
             break
-        measured = steps.profile(shorter, steps.held)
-        if max(measured) > max(limit - steps.fixed_bytes, max(levels)):
+        measured = steps.levels(shorter)
+        if measured.max() > max(limit, levels.max()):
             break
         best, levels = shorter, measured
-    return best
+    return [int(step) for step in best]
 
 
-def _one_pass(steps: Steps, sequence: list[int], measured: Sequence[int], limit: int) -> list[int]:
-    levels = np.array(measured, np.int64) + steps.fixed_bytes
-    previous, ends = _appearances(steps, sequence)
-    size = steps.bytes
+def _kept(steps: Steps, sequence: Integers, levels: Integers, limit: int) -> Booleans:
+    """By position whether the step stays where one pass has held what it can."""
+    table = steps.table
+    previous = _appearances_before(sequence, len(steps))
     # Only repeats are tried, never first appearances, so every step stays in the sequence.
-    again = [position for position, before in enumerate(previous) if before >= 0]
-    worth = {
-        position: steps.cost[sequence[position]]
-        / max(steps.total(steps.outputs[sequence[position]]), 1)
-        for position in again
-    }
-    again.sort(key=lambda position: (-worth[position], -position))
-    gone: set[int] = set()
-    for position in again:
+    again = np.flatnonzero(previous >= 0)
+    made = np.concatenate([[0], np.cumsum(table.bytes[table.outputs])])[table.first_output]
+    worth = table.cost / np.maximum(np.diff(made), 1)
+    order = again[np.lexsort((-again, -worth[sequence[again]]))]
+    return _one_pass(table, sequence, previous, order, levels.copy(), limit)
+
+
+@compiled
+def _appearances_before(sequence: Integers, count: int) -> Integers:
+    """The position at which each step of a sequence stands before, or -1."""
+    latest = np.full(count, -1, np.int64)
+    previous = np.empty(len(sequence), np.int64)
+    for position in range(len(sequence)):
+        previous[position] = latest[sequence[position]]
+        latest[sequence[position]] = position
+    return previous
+
+
+@compiled
+def _one_pass(
+    table: StepTable,
+    sequence: Integers,
+    previous: Integers,
+    order: Integers,
+    levels: Integers,
+    limit: int,
+) -> Booleans:
+    """Tries the repeats in the order given, and raises the levels for what is held."""
+    place, ends = _last_readers(table, sequence)
+    most = 1
+    for step in range(len(table.cost)):
+        most = max(most, table.first_output[step + 1] - table.first_output[step])
+    # Of each result that is read behind the repeat: from where on it has to be held, and which.
+    begins, held = np.empty(most + 1, np.int64), np.empty(most, np.int64)
+    stays = np.ones(len(sequence), np.bool_)
+    for position in order:
         step, start = sequence[position], previous[position]
         # If the appearance before is gone too, its results come from the one before that.
-        while start in gone:
+        while not stays[start]:
             start = previous[start]
-        read = [v for v in steps.outputs[step] if ends[position, v] > position]
-        # Each result has to live on from where it would have died; what nobody reads any more does
-        # not.
-        stretches = [(_free_from(steps, sequence, ends[start, v], v), v) for v in read]
-        stretches.sort()
-        # Between the ends of two stretches the same is added; most comes last.
-        edges = [*(end for end, _ in stretches), position]
-        added, parts = 0, list[tuple[int, int, int]]()
-        for (begin, value), end in zip(stretches, edges[1:], strict=True):
-            added += size[value]
+        first = table.first_output[step]
+        count = 0
+        for slot in range(table.first_output[step + 1] - first):
+            # What nobody reads any more does not have to live on.
+            if ends[place[position] + slot] > position:
+                begin = _free_from(
+                    table, sequence, ends[place[start] + slot], table.outputs[first + slot]
+                )
+                at = count
+                while at and begins[at - 1] > begin:
+                    begins[at], held[at] = begins[at - 1], held[at - 1]
+                    at -= 1
+                begins[at], held[at] = begin, slot
+                count += 1
+        begins[count] = position
+        # Between the begins of two stretches the same is added; most comes last.
+        added, fits = 0, True
+        for index in range(count):
+            added += table.bytes[table.outputs[first + held[index]]]
             # Where nothing is added a level may be above the limit: no doing of this repeat.
-            if added and begin < end:
-                parts.append((begin, end, added))
-        # The last place alone tells most repeats that have to stay.
-        if parts and levels[parts[-1][1] - 1] + parts[-1][2] > limit:
+            if added and fits:
+                for at in range(begins[index + 1] - 1, begins[index] - 1, -1):
+                    if levels[at] + added > limit:
+                        fits = False
+                        break
+        if not fits:
             continue
-        if any(levels[begin:end].max() + more > limit for begin, end, more in parts):
-            continue
-        for begin, end, more in parts:
-            levels[begin:end] += more
-        gone.add(position)
-        for value in read:
+        added = 0
+        for index in range(count):
+            added += table.bytes[table.outputs[first + held[index]]]
+            levels[begins[index] : begins[index + 1]] += added
             # From now on the earlier appearance is what these readers read.
-            ends[start, value] = ends[position, value]
-    return [step for position, step in enumerate(sequence) if position not in gone]
+            ends[place[start] + held[index]] = ends[place[position] + held[index]]
+        stays[position] = False
+    return stays
 
 
-def _free_from(steps: Steps, sequence: list[int], end: int, value: int) -> int:
+@compiled
+def _free_from(table: StepTable, sequence: Integers, end: int, value: int) -> int:
     """The position from which on a value has no bytes, if position `end` reads it last."""
-    # What was overwritten there took no bytes beside the output; to hold it undoes that at `end`.
-    overwritten = (operand for _, operand in steps.overwrites[sequence[end]])
-    return end if value in overwritten else end + 1
+    step = sequence[end]
+    for pair in range(table.first_overwrite[step], table.first_overwrite[step + 1]):
+        # What was overwritten there took no bytes beside the output; to hold it undoes that.
+        if table.overwritten[pair] == value:
+            return end
+    return end + 1
 
 
-def _appearances(
-    steps: Steps, sequence: Sequence[int]
-) -> tuple[list[int], dict[tuple[int, int], int]]:
-    """The appearance of each step before, or -1; the last reader of each (appearance, value)."""
-    latest: dict[int, int] = {}
-    previous: list[int] = []
-    ends: dict[tuple[int, int], int] = {}
-    maker = steps.maker
-    for position, step in enumerate(sequence):
-        for value in steps.inputs[step]:
-            if maker[value] >= 0:
-                ends[latest[maker[value]], value] = position
-        previous.append(latest.get(step, -1))
+@compiled
+def _last_readers(table: StepTable, sequence: Integers) -> tuple[Integers, Integers]:
+    """The last reader of each result of each appearance, and where those of a position begin."""
+    place = np.zeros(len(sequence) + 1, np.int64)
+    for position in range(len(sequence)):
+        step = sequence[position]
+        made = table.first_output[step + 1] - table.first_output[step]
+        place[position + 1] = place[position] + made
+    ends = np.zeros(place[-1], np.int64)
+    latest = np.full(len(table.bytes), -1, np.int64)  # by value, where in `ends` its reader stands
+    for position in range(len(sequence)):
+        step = sequence[position]
+        for value in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
+            if latest[value] >= 0:
+                ends[latest[value]] = position
         # Set behind the reads: a step reads what ran before it.
-        latest[step] = position
-        for value in steps.outputs[step]:
-            ends[position, value] = position
-    for value in steps.held:
-        if maker[value] >= 0:
-            ends[latest[maker[value]], value] = len(sequence)
-    return previous, ends
+        for slot in range(place[position + 1] - place[position]):
+            latest[table.outputs[table.first_output[step] + slot]] = place[position] + slot
+            ends[place[position] + slot] = position
+    for value in range(len(latest)):
+        if table.is_held[value] and latest[value] >= 0:
+            ends[latest[value]] = len(sequence)
+    return place, ends

@@ -14,9 +14,10 @@ With l(p) the bytes live behind position p, liveness runs backwards over the seq
     bytes during p = l(p) + what s(p) reads or makes and is not live behind p + its workspace
                      - what its outputs take over from operands that die
 
-`Steps.profile` takes one walk in O(reads + makes) for this. The peak, the largest of them, is what
-the planners bound; the arena may still be larger by what packing loses, which is planned against
-elsewhere (graphc.passes.recompute.budget_planner).
+`Steps.profile` takes one walk in O(reads + makes) for this; `Steps.levels` is the same for whole
+sequences, compiled. The peak, the largest of them, is what the planners bound; the arena may still
+be larger by what packing loses, which is planned against elsewhere
+(graphc.passes.recompute.budget_planner).
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
+
+from graphc.planning.step_table import Integers, StepTable, live_levels, table_of
 
 
 class AllBut:
@@ -119,9 +124,18 @@ class Steps:
         """What the repeats in a sequence cost."""
         return self.cost_of(sequence) - self.cost_of(set(sequence))
 
-    def peak(self, sequence: Sequence[int]) -> int:
+    def peak(self, sequence: Sequence[int] | Integers) -> int:
         """The most bytes live at one step of a whole sequence."""
-        return self.fixed_bytes + max(self.profile(sequence, self.held), default=0)
+        return self.fixed_bytes + max(self.levels(sequence).tolist(), default=0)
+
+    @cached_property
+    def table(self) -> StepTable:
+        """The same as arrays."""
+        return table_of(self)
+
+    def levels(self, sequence: Sequence[int] | Integers) -> Integers:
+        """Bytes live during each step of a whole sequence: `profile` with what is held behind."""
+        return live_levels(self.table, np.asarray(sequence, np.int64))
 
     def profile(
         self,

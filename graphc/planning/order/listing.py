@@ -25,10 +25,14 @@ entry in a heap; entries that are out of date are passed over.
 from __future__ import annotations
 
 import heapq
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from graphc.planning.order.precedence import Precedence
+import numpy as np
+
+from graphc.jit import compiled
+from graphc.planning.order.precedence import OrderTable, Precedence
+from graphc.planning.step_table import Booleans, Integers, taken_over
 
 
 def list_schedule(
@@ -36,160 +40,173 @@ def list_schedule(
 ) -> list[int] | None:
     """All steps in the order of `sequence` as far as they fit into `limit` bytes; None where
     nothing that may be taken fits any more."""
-    if backwards:
-        found = _Backwards(problem, sequence[::-1], limit).run()
-        return found and found[::-1]
-    return _Forwards(problem, sequence, limit).run()
-
-
-class _ListSchedule(ABC):
-    """The queues, which are the same in both directions; subclasses know what a step frees."""
-
-    def __init__(
-        self,
-        problem: Precedence,
-        sequence: Sequence[int],
-        limit: int,
-        awaited: Sequence[Sequence[int]],
-        waiting: Sequence[Sequence[int]],
-        live: int,
-    ) -> None:
-        self.problem, self.steps, self.limit, self.live = problem, problem.steps, limit, live
-        self.rank = {step: index for index, step in enumerate(sequence)}
-        self.awaited = [len(others) for others in awaited]
-        self.waiting = waiting
-        self.growth = [0] * len(problem)
-        self.reach = [0] * len(problem)
-        """Bytes above those live that a step takes while it runs."""
-        self.is_ready = [False] * len(problem)
-        self.shrinking: list[tuple[int, int]] = []
-        """Ready steps that leave no more bytes live, by rank."""
-        self.growing: list[tuple[int, int]] = []
-        """Other ready steps, by rank."""
-        self.blocked: list[tuple[int, int]] = []
-        """Ready steps that did not fit, by reach."""
-
-    @abstractmethod
-    def measure(self, step: int) -> tuple[int, int]:
-        """The reach and the growth of a ready step, as things stand."""
-
-    @abstractmethod
-    def take(self, step: int) -> Iterable[int]:
-        """Note that a step is taken; returns other steps whose reach or growth have fallen."""
-
-    def run(self) -> list[int] | None:
-        if self.live > self.limit:
-            return None
-        for step, count in enumerate(self.awaited):
-            if not count:
-                self._enter(step)
-        order: list[int] = []
-        while len(order) < len(self.problem):
-            chosen = self._next()
-            if chosen is None:
-                return None
-            order.append(chosen)
-            self._leave(chosen)
-        return order
-
-    def _enter(self, step: int) -> None:
-        self.is_ready[step] = True
-        self.reach[step], self.growth[step] = self.measure(step)
-        self._queue(step)
-
-    def _leave(self, step: int) -> None:
-        self.is_ready[step] = False
-        self.live += self.growth[step]
-        for other in self.take(step):
-            # Measured and queued again; the older entry is passed over once the step has been
-            # taken.
-            if self.is_ready[other]:
-                self._enter(other)
-        for other in self.waiting[step]:
-            self.awaited[other] -= 1
-            if not self.awaited[other]:
-                self._enter(other)
-
-    def _queue(self, step: int) -> None:
-        queue = self.shrinking if self.growth[step] <= 0 else self.growing
-        heapq.heappush(queue, (self.rank[step], step))
-
-    def _next(self) -> int | None:
-        room = self.limit - self.live
-        # By reach, as only room can free them; those that fit again go back to where rank decides.
-        while self.blocked and self.blocked[0][0] <= room:
-            _, step = heapq.heappop(self.blocked)
-            if self.is_ready[step]:
-                self._queue(step)
-        # What leaves no more bytes first, whatever its rank: that loses nothing (see above).
-        for queue in (self.shrinking, self.growing):
-            while queue:
-                _, step = heapq.heappop(queue)
-                if not self.is_ready[step]:
-                    continue
-                if self.reach[step] <= room:
-                    return step
-                # A reach only falls, and a fall queues the step again, so nothing waits here too
-                # long.
-                heapq.heappush(self.blocked, (self.reach[step], step))
+    preferred = np.array(sequence[::-1] if backwards else sequence, np.int64)
+    order: list[int] = _schedule(problem.table, preferred, limit, backwards).tolist()
+    if len(order) < len(problem):
         return None
+    return order[::-1] if backwards else order
 
 
-class _Forwards(_ListSchedule):
-    """Steps run one after another: a value dies with its last reader, by a count of readers."""
+class _Waiting(NamedTuple):
+    """Steps and values that are to come, by number; `rank` is that in the preferred order.
 
-    def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
-        awaited, waiting = problem.before, problem.behind
-        super().__init__(problem, sequence, limit, awaited, waiting, problem.first_bytes)
-        self.unread = [len(readers) for readers in problem.readers]
-        for value in self.steps.held:
-            # One reader more than there are, who never comes: a held value dies with nobody.
-            self.unread[value] += 1
-        self.last_reader = [sum(readers) for readers in problem.readers]
-        """The sum of the numbers of each value's unread readers: one reader's, in the end."""
+    `awaited` counts the steps that one waits for. Of ready steps, `reach` are the bytes above those
+    live that it takes while it runs, and `growth` are those that it leaves. Running forwards,
+    `unread` counts readers that are to come, and `last_reader` adds up their numbers: one reader's,
+    in the end. What `stays` neither dies with the next that reads it nor comes to live with it.
+    """
 
-    def measure(self, step: int) -> tuple[int, int]:
-        dying = [value for value in self.problem.sized[step] if self.unread[value] == 1]
-        reach = self.problem.needed[step]
-        if dying and self.steps.overwrites[step]:
-            reach -= self.steps.overwritten(step, dying)
-        return reach, self.problem.lasting[step] - self.steps.total(dying)
-
-    def take(self, step: int) -> Iterable[int]:
-        last: dict[int, None] = {}
-        for value in self.problem.sized[step]:
-            self.unread[value] -= 1
-            self.last_reader[value] -= step
-            # One reader is left: now it frees the value, so its reach and growth fall.
-            if self.unread[value] == 1 and value not in self.steps.held:
-                last[self.last_reader[value]] = None
-        return last
+    rank: Integers
+    awaited: Integers
+    is_ready: Booleans
+    reach: Integers
+    growth: Integers
+    unread: Integers
+    last_reader: Integers
+    stays: Booleans
 
 
-class _Backwards(_ListSchedule):
-    """Steps are taken off the end: a value is live from its first taken reader to its maker."""
+@compiled
+def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: bool) -> Integers:
+    """The steps in the order in which they are taken, until nothing fits."""
+    waiting = _all_waiting(table, preferred, backwards)
+    first_behind = table.first_before if backwards else table.first_behind
+    behind = table.before if backwards else table.behind
+    order, done = np.empty(len(preferred), np.int64), 0
+    live = table.last_bytes if backwards else table.first_bytes
+    if live > limit:
+        return order[:0]
+    # Ready steps by rank: those that leave no more bytes live, and others; by reach, those that did
+    # not fit. What is put in gives a list its type.
+    shrinking, growing, blocked = [0], [0], [(0, 0)]
+    shrinking.clear()
+    growing.clear()
+    blocked.clear()
+    for step in range(len(preferred)):
+        if waiting.awaited[step] == 0:
+            _enter(table, waiting, shrinking, growing, step, backwards)
+    while done < len(preferred):
+        room = limit - live
+        # By reach, as only room can free them; those that fit again go back to where rank decides.
+        while len(blocked) > 0 and blocked[0][0] <= room:
+            step = heapq.heappop(blocked)[1]
+            if waiting.is_ready[step]:
+                queue = shrinking if waiting.growth[step] <= 0 else growing
+                heapq.heappush(queue, waiting.rank[step])
+        # What leaves no more bytes first, whatever its rank: that loses nothing (see above).
+        chosen = _next(waiting, preferred, shrinking, blocked, room)
+        if chosen < 0:
+            chosen = _next(waiting, preferred, growing, blocked, room)
+        if chosen < 0:
+            break
+        order[done] = chosen
+        done += 1
+        waiting.is_ready[chosen] = False
+        live += waiting.growth[chosen]
+        # Measured and queued again; the older entry is passed over once the step has been taken.
+        for step in _take(table, waiting, chosen, backwards):
+            if waiting.is_ready[step]:
+                _enter(table, waiting, shrinking, growing, step, backwards)
+        for step in behind[first_behind[chosen] : first_behind[chosen + 1]]:
+            waiting.awaited[step] -= 1
+            if waiting.awaited[step] == 0:
+                _enter(table, waiting, shrinking, growing, step, backwards)
+    return order[:done]
 
-    def __init__(self, problem: Precedence, sequence: Sequence[int], limit: int) -> None:
-        awaited, waiting = problem.behind, problem.before
-        live = problem.base + problem.steps.total(problem.steps.held)
-        super().__init__(problem, sequence, limit, awaited, waiting, live)
-        self.is_live = [value in problem.steps.held for value in range(len(problem.steps.bytes))]
 
-    def measure(self, step: int) -> tuple[int, int]:
-        fresh = [value for value in self.problem.sized[step] if not self.is_live[value]]
-        taken, lasting = self.steps.total(fresh), self.problem.lasting[step]
+@compiled
+def _all_waiting(table: OrderTable, preferred: Integers, backwards: bool) -> _Waiting:
+    count, steps = len(preferred), table.steps
+    rank, unread = np.empty(count, np.int64), np.diff(table.first_reader)
+    rank[preferred] = np.arange(count)
+    last_reader = np.zeros(len(steps.bytes), np.int64)
+    for value in range(len(last_reader)):
+        last_reader[value] = table.readers[
+            table.first_reader[value] : table.first_reader[value + 1]
+        ].sum()
+    # What is held has one reader more than there are, who never comes: it dies with nobody.
+    unread = unread + steps.is_held
+    stays = (steps.bytes == 0) | (steps.is_held if backwards else unread != 1)
+    awaited = np.diff(table.first_behind if backwards else table.first_before)
+    nothing = np.zeros(count, np.int64)
+    return _Waiting(
+        rank, awaited, np.zeros(count, np.bool_), nothing, nothing.copy(), unread, last_reader,
+        stays,
+    )  # fmt: skip
+
+
+@compiled
+def _next(
+    waiting: _Waiting,
+    preferred: Integers,
+    queue: list[int],
+    blocked: list[tuple[int, int]],
+    room: int,
+) -> int:
+    """The first step of a queue that fits, or -1."""
+    while len(queue) > 0:
+        step = preferred[heapq.heappop(queue)]
+        if waiting.is_ready[step]:
+            if waiting.reach[step] <= room:
+                return int(step)
+            # A reach only falls, and a fall queues the step again, so nothing waits here too long.
+            heapq.heappush(blocked, (waiting.reach[step], step))
+    return -1
+
+
+@compiled
+def _enter(
+    table: OrderTable,
+    waiting: _Waiting,
+    shrinking: list[int],
+    growing: list[int],
+    step: int,
+    backwards: bool,
+) -> None:
+    """Measures a ready step as things stand, and queues it."""
+    steps, dying = table.steps, 0
+    for value in steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]:
+        if not waiting.stays[value]:
+            dying += steps.bytes[value]
+    reach, growth = table.needed[step], table.lasting[step] - dying
+    if backwards:
         # Outputs that somebody reads are live already, as their readers have been taken; what comes
         # on top is what it reads afresh, its workspace, and outputs for nobody.
-        reach = taken + self.problem.needed[step] - lasting
-        if fresh and self.steps.overwrites[step]:
-            reach -= self.steps.overwritten(step, fresh)
-        return reach, taken - lasting
+        reach, growth = dying + reach - table.lasting[step], -growth
+    if dying > 0:
+        reach -= taken_over(steps, step, waiting.stays)
+    waiting.is_ready[step], waiting.reach[step], waiting.growth[step] = True, reach, growth
+    heapq.heappush(shrinking if growth <= 0 else growing, waiting.rank[step])
 
-    def take(self, step: int) -> Iterable[int]:
-        others: dict[int, None] = {}
-        for value in self.problem.sized[step]:
-            if not self.is_live[value]:
-                self.is_live[value] = True
-                # It is live now, so whoever else reads it brings less with it: all of its readers.
-                others.update(dict.fromkeys(self.problem.readers[value]))
+
+@compiled
+def _take(table: OrderTable, waiting: _Waiting, step: int, backwards: bool) -> Integers:
+    """Notes that a step is taken; gives other steps whose reach or growth have fallen."""
+    steps = table.steps
+    inputs = steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]
+    count = 0
+    if backwards:
+        # What comes to live with it is live now, so whoever else reads it brings less with it.
+        for value in inputs:
+            if not waiting.stays[value]:
+                count += table.first_reader[value + 1] - table.first_reader[value]
+        others, count = np.empty(count, np.int64), 0
+        for value in inputs:
+            if not waiting.stays[value]:
+                waiting.stays[value] = True
+                for reader in table.readers[
+                    table.first_reader[value] : table.first_reader[value + 1]
+                ]:
+                    others[count] = reader
+                    count += 1
         return others
+    others = np.empty(len(inputs), np.int64)
+    for value in inputs:
+        waiting.unread[value] -= 1
+        waiting.last_reader[value] -= step
+        # One reader is left: now it frees the value, so its reach and growth fall.
+        if waiting.unread[value] == 1 and steps.bytes[value] > 0 and not steps.is_held[value]:
+            waiting.stays[value] = False
+            others[count] = waiting.last_reader[value]
+            count += 1
+    return others[:count]

@@ -21,11 +21,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
+
+from graphc.planning.step_table import Integers, StepTable, rows_of
 from graphc.planning.steps import Steps
 
 Arc = tuple[int, int]
 """Two steps, the first of which has to run before the second."""
+
+
+class OrderTable(NamedTuple):
+    """The properties of `Precedence` of the same names, rows as in `StepTable`; `last_bytes` are
+    live behind all."""
+
+    steps: StepTable
+    first_before: Integers
+    before: Integers
+    first_behind: Integers
+    behind: Integers
+    first_reader: Integers
+    readers: Integers
+    needed: Integers
+    lasting: Integers
+    first_bytes: int
+    last_bytes: int
 
 
 @dataclass(frozen=True)
@@ -73,12 +94,6 @@ class Precedence:
         return tuple(map(tuple, found))
 
     @cached_property
-    def sized(self) -> tuple[tuple[int, ...], ...]:
-        """The values that each step reads and that take bytes."""
-        size = self.steps.bytes
-        return tuple(tuple(v for v in inputs if size[v]) for inputs in self.steps.inputs)
-
-    @cached_property
     def lasting(self) -> tuple[int, ...]:
         """The bytes that each step leaves behind for others, before operands die."""
         steps, readers = self.steps, self.readers
@@ -108,9 +123,29 @@ class Precedence:
         )
         return self.base + sum(outside)
 
+    @cached_property
+    def table(self) -> OrderTable:
+        """The same as arrays."""
+        first_before, before = rows_of(self.before)
+        first_behind, behind = rows_of(self.behind)
+        first_reader, readers = rows_of(self.readers)
+        return OrderTable(
+            steps=self.steps.table,
+            first_before=first_before,
+            before=before,
+            first_behind=first_behind,
+            behind=behind,
+            first_reader=first_reader,
+            readers=readers,
+            needed=np.array(self.needed, np.int64),
+            lasting=np.array(self.lasting, np.int64),
+            first_bytes=self.first_bytes,
+            last_bytes=self.base + self.steps.total(self.steps.held),
+        )
+
     def profile(self, sequence: Sequence[int]) -> list[int]:
         """Bytes live during each step of an order of all steps."""
-        return [self.base + level for level in self.steps.profile(sequence, self.steps.held)]
+        return [self.base + level for level in self.steps.levels(sequence).tolist()]
 
     def is_legal(self, sequence: Sequence[int]) -> bool:
         """Whether every step stands in the sequence once, behind all that have to run before it."""

@@ -1,7 +1,8 @@
-"""Numba where it is installed: the kernels of this package are plain functions without it.
+"""Numba where it is installed: compiled loops are plain functions without it.
 
-Compiled or not, a kernel makes the same decisions on the same whole numbers, so offsets do not
-depend on it. Numba is imported with the first kernel, which most graphs never need.
+Compiled or not, a loop makes the same decisions on the same numbers, so neither packings nor
+sequences depend on it. Numba is imported with the first module that has such loops, which most
+graphs never need.
 """
 
 from __future__ import annotations
