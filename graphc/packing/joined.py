@@ -18,8 +18,8 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from graphc.packing.orders import random_numbers
 from graphc.packing.problem import Integers, PackingProblem
+from graphc.random_numbers import random_numbers
 
 GUESSED = 0.1
 """Of all pairs that could be piled, the part that is at one time."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from graphc.packing.problem import Integers, PackingProblem
+from graphc.random_numbers import random_numbers
 
 KEYS = (
     ("crowd", "duration", "area"),
@@ -72,15 +73,3 @@ def ranks(order: Integers) -> Integers:
     found = np.empty(len(order), np.int64)
     found[order] = np.arange(len(order))
     return found
-
-
-def random_numbers(count: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Numbers from -1 to 1, the same on every machine: SplitMix64 of Steele et al. (2014)."""
-    golden = 0x9E3779B97F4A7C15
-    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(golden)
-    state += np.uint64(seed * 0xD1342543DE82EF95 % 2**64)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
-    # The upper 53 bits, which a float64 holds exactly.
-    return (state >> np.uint64(11)).astype(np.float64) / 2**52 - 1.0

@@ -33,9 +33,10 @@ import numpy as np
 from graphc.packing.exact import ExactSearch, Outcome
 from graphc.packing.in_time import pack_in_time
 from graphc.packing.joined import Joined
-from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
+from graphc.packing.orders import basic_orders, disturbed_orders, ranks
 from graphc.packing.problem import Integers, PackingProblem
 from graphc.progress import report
+from graphc.random_numbers import random_numbers
 
 ORDER_LIMIT = 8192
 """Most buffers that are placed in quadratic work."""

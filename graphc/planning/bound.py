@@ -141,26 +141,12 @@ def _at(steps: Steps, w: int, budget: int) -> float:
 
 def _best(choice: Choice, room: int) -> float:
     """The best of all prices: where the two sides of the hull meet at `room` bytes."""
-    more, less = choice.cheapest(choice.least_price), choice.cheapest(choice.highest_price)
     bound = 0.0
-    for _ in range(PRICES):
-        # `more` stays above the room and `less` within it; where all fits, or nothing does, no
-        # price has its tangent there. Any bound found so far holds.
-        if more.bytes <= room or less.bytes > room or less.cost <= more.cost:
-            break
-        price = (less.cost - more.cost) / (more.bytes - less.bytes)
-        between = choice.cheapest(price)
+    for price, between in choice.tangents(room, PRICES):
         value = between.cost + price * (between.bytes - room)  # g(price)
         # Capacities are whole numbers: each may have been rounded by one.
         slack = len(choice.costs) * choice.total(price) / CAPACITY
         bound = max(bound, value - slack)
-        # No corner lies below their line: g has its highest value at this price.
-        if between.bytes in (more.bytes, less.bytes):
-            break
-        if between.bytes > room:
-            more = between
-        else:
-            less = between
     return bound
 
 

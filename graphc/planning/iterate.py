@@ -5,6 +5,9 @@ time. One after the other they leave what either alone is stuck with: within a l
 the first drops the repeats that are dear, whoever put them in, and the second comes back to the
 limit with others. The cheaper of the two sequences goes on, until no relaxed limit helps.
 
+Then costs are disturbed at random while a sequence is shrunk, so that it comes back by another way;
+what counts is the cost as it is. That ends after so many turns in vain, too.
+
 A turn fills twice and shrinks once. `effort` bounds turns: so many times the steps that there are.
 """
 
@@ -12,12 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from graphc.planning.polish import keep_more
 from graphc.planning.shrink import shrink
 from graphc.planning.steps import Steps
+from graphc.random_numbers import random_numbers
 
 RELAXED = (1.05, 1.1, 1.2, 1.03, 1.07, 1.15, 1.3)
 """Limits that sequences are given, as multiples of the one that they have to come back to."""
+
+NOISE = 1.0
+"""How far the logarithm of a cost is disturbed, either way."""
+
+IN_VAIN = 40
+"""So many turns with noise, one after another, that find nothing cheaper lead nowhere."""
 
 
 def iterate(steps: Steps, sequence: Sequence[int], limit: int, effort: int) -> list[int]:
@@ -26,14 +38,17 @@ def iterate(steps: Steps, sequence: Sequence[int], limit: int, effort: int) -> l
     tried = [best]
     turns, failed = effort // max(len(steps), 1), 0
     for turn in range(turns):
-        if failed == len(RELAXED):
+        if failed == len(RELAXED) + IN_VAIN:
             break
+        is_disturbed = failed >= len(RELAXED)
         failed += 1
         relaxed = keep_more(steps, best, int(RELAXED[turn % len(RELAXED)] * limit))
-        if relaxed in tried:
-            continue
-        tried.append(relaxed)
-        shrunk = shrink(steps, relaxed, limit)
+        noise = np.exp(NOISE * random_numbers(len(steps), turn)) if is_disturbed else None
+        if not is_disturbed:
+            if relaxed in tried:
+                continue
+            tried.append(relaxed)
+        shrunk = shrink(steps, relaxed, limit, noise)
         if shrunk is not None:
             filled = keep_more(steps, shrunk, limit)
             if steps.extra_cost(filled) < cost * (1 - 1e-9):  # less by rounding is no less

@@ -33,7 +33,7 @@ and for undecided steps as many again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,6 +151,35 @@ class Choice:
         )
         again = (step for step in sorted(later) if not reaching[self.ran_node.get(step, SOURCE)])
         return KeepSet(kept, self.steps.total(kept), self.steps.cost_of(again))
+
+    def tangents(self, room: int, most: int) -> Iterator[tuple[float, KeepSet]]:
+        """At most `most` prices of a byte, each with its keep set, that close in on the place where
+        the hull crosses `room` bytes; none where all fits or nothing does."""
+        more, less = self.cheapest(self.least_price), self.cheapest(self.highest_price)
+        for _ in range(most):
+            # `more` stays above the room and `less` within it.
+            if more.bytes <= room or less.bytes > room or less.cost <= more.cost:
+                return
+            price = (less.cost - more.cost) / (more.bytes - less.bytes)
+            between = self.cheapest(price)
+            yield price, between
+            # No corner lies below their line, which is the hull at `room`.
+            if between.bytes in (more.bytes, less.bytes):
+                return
+            if between.bytes > room:
+                more = between
+            else:
+                less = between
+
+    def within(self, room: int, most: int) -> KeepSet:
+        """The cheapest corner of the hull with at most `room` bytes, as far as `most` cuts find it;
+        that of the fewest bytes where none has."""
+        whole = self.cheapest(self.least_price)
+        if whole.bytes <= room:
+            return whole
+        found = (each for _, each in self.tangents(room, most) if each.bytes <= room)
+        least = self.cheapest(self.highest_price)
+        return min(found, key=lambda each: (each.cost, each.bytes), default=least)
 
     def hull(self, most: int) -> list[KeepSet]:
         """At most `most` keep sets, from the most bytes to the least, on the lower hull of cost

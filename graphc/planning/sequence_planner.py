@@ -27,7 +27,7 @@ Nothing here is proven to be the least: that is what bound.py measures it agains
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from graphc.planning.blocks import Chain
@@ -38,6 +38,7 @@ from graphc.planning.iterate import iterate
 from graphc.planning.polish import keep_more
 from graphc.planning.shrink import shrink
 from graphc.planning.steps import Steps
+from graphc.planning.turn_cut import TurnCut
 
 ATTEMPTS = 12
 """Lower levels that are tried where a plan takes more bytes than the table said."""
@@ -48,7 +49,7 @@ PER_OCTAVE, ROOMS = 64, 32
 ROOMIER = PER_OCTAVE // 16
 """How many rooms further up one is looked for that has a sequence: a sixteenth of an octave."""
 
-EFFORT = 12_000
+EFFORT = 60_000
 """Steps of all sequences that are filled for one limit, where that leaves any."""
 
 CHEAP = 0.05
@@ -60,10 +61,13 @@ SHRUNK_PER_OCTAVE = 32
 SOURCES = (1.3, 1.06, 1.15, 1.5, 1.1, 1.2, 2.0)
 """Where the sequences come from that are shrunk to a limit, as parts of it, best first."""
 
-SHRINKING = 10_000
+CUT = (1.0, 0.93)
+"""Bytes at the turn of sequences from minimum cuts that are shrunk to a limit, as parts of it."""
+
+SHRINKING = 60_000
 """Steps of all sequences that are shrunk to one limit, where that leaves any."""
 
-ITERATING = 6_000
+ITERATING = 60_000
 """Steps of all sequences that are given room and shrunk again for one limit."""
 
 MOST_LOOKED, LOOKING = 3, 6_000
@@ -103,6 +107,7 @@ class SequencePlanner:
         self.once = SequencePlan(list(range(len(steps))), 0.0, steps.peak(range(len(steps))))
         chains = [Chain(steps, run) for run in steps.runs]
         self.spans = [Spans(chain) for chain in chains if chain.useful]
+        self.cuts = [TurnCut(spans.chain) for spans in self.spans]
         self.forward_cost = sum(steps.cost_of(chain.useful) for chain in chains)
         least = max((spans.least_peak() for spans in self.spans), default=0)
         self.step_cost = steps.cost_of(range(len(steps)))
@@ -253,8 +258,7 @@ class SequencePlanner:
                 return None
         tried: list[list[int]] = []
         found = []
-        for part in self.sources:
-            sequence = self._sequence_above(int(part * limit))
+        for sequence in self._sources(limit):
             if sequence in tried:
                 continue
             tried.append(sequence)
@@ -263,6 +267,13 @@ class SequencePlanner:
                 found.append(keep_more(self.steps, shrunk, limit))
         best = min(found, key=self.steps.extra_cost, default=None)
         return None if best is None else iterate(self.steps, best, limit, ITERATING)
+
+    def _sources(self, limit: int) -> Iterator[list[int]]:
+        """What is shrunk to a limit."""
+        for part in self.sources:
+            yield self._sequence_above(int(part * limit))
+        for part in CUT:
+            yield self._joined([cut.sequence(int(part * limit)) for cut in self.cuts])
 
     def _sequence_above(self, limit: int) -> list[int]:
         """What the tables give for at least the bytes of a limit."""
@@ -309,17 +320,23 @@ class SequencePlanner:
         return self._sequences[number]
 
     def _sequence(self, limit: int, room: float) -> list[int] | None:
-        sequence: list[int] = []
-        reached = 0
+        parts = []
         for number, spans in enumerate(self.spans):
             table = self._best_table(number, limit, room)
             level = table.scale.within(room)
             if math.isinf(table.cost(level)):
                 return None
+            parts.append(emit(spans.chain, table.actions(level)))
+        return self._joined(parts)
+
+    def _joined(self, parts: Iterable[list[int]]) -> list[int]:
+        """The runs of the chains, and what lies between them: it runs once, in order."""
+        sequence: list[int] = []
+        reached = 0
+        for spans, part in zip(self.spans, parts, strict=True):
             run = spans.chain.run
-            # What lies between runs is in no chain: it runs once, in order.
             sequence += range(reached, run.start)
-            sequence += emit(spans.chain, table.actions(level))
+            sequence += part
             reached = run.stop
         return [*sequence, *range(reached, len(self.steps))]
 

@@ -32,8 +32,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphc.jit import compiled
 from graphc.planning.dropping import NEVER, Measured, Network, Stretches, drop_half
-from graphc.planning.step_table import Booleans, Integers, StepTable
+from graphc.planning.step_table import Booleans, Floats, Integers, StepTable
 from graphc.planning.steps import Steps
 
 ROUNDS = 40
@@ -52,11 +53,18 @@ PROGRESS, PATIENCE = 0.98, 3
 """So many rounds, one after another, that leave more than this part of the excess lead nowhere."""
 
 
-def shrink(steps: Steps, sequence: Sequence[int], limit: int) -> list[int] | None:
-    """A sequence with more repeats whose peak is at most `limit`, or None where none is found."""
+def shrink(
+    steps: Steps, sequence: Sequence[int], limit: int, noise: Floats | None = None
+) -> list[int] | None:
+    """A sequence with more repeats whose peak is at most `limit`, or None where none is found.
+
+    With `noise`, factors by step, it is chosen as if costs were so many times as high.
+    """
     if not sequence:
         return [] if steps.peak(()) <= limit else None
     network, limit = _network(steps), limit - steps.fixed_bytes
+    if noise is not None:
+        network = network._replace(cost=network.cost * noise)
     found, stalled, last = np.array(sequence, np.int64), 0, math.inf
     effort = max(EFFORT * len(steps), AT_LEAST)
     for _ in range(ROUNDS):
@@ -90,26 +98,17 @@ def _network(steps: Steps) -> Network:
 
 def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[Measured, Stretches]:
     """Where values are made and read, their stretches, and the bytes behind each position."""
-    table, last = network.table, len(sequence)
-    value, position, makes, read = _events(table, sequence)
-    first_event = np.searchsorted(value, np.arange(len(table.bytes) + 1))
-    # A stretch ends with a read; one of what comes from outside begins in front of all.
-    begins = np.empty(len(value), bool)
-    begins[:1] = True
-    begins[1:] = value[1:] != value[:-1]
-    start = np.where(begins, -1, np.roll(position, 1))
-    is_stretch = ~makes & (~begins | (table.maker[value] < 0))
-    change = np.zeros(last + 3, np.int64)
-    np.add.at(change, start[is_stretch] + 1, table.bytes[value[is_stretch]])
-    np.subtract.at(change, position[is_stretch] + 1, table.bytes[value[is_stretch]])
+    first_event, at, makes, read, change = _events(network.table, sequence)
     # `change` is one place further than positions, for what is live before the first.
     behind = np.cumsum(change)[1:]
-    nothing = np.full(len(value), -1, np.int64)
-    never = np.full(len(value), NEVER, np.int64)
-    measured = Measured(first_event, position, makes, read, excess, behind, nothing, never)
-    may_go = network.is_droppable & (table.bytes > 0)
-    end = np.flatnonzero(is_stretch & may_go[value] & (position < last))
-    return measured, _bounds(network, measured, value[end], start[end], end)
+    nothing = np.full(len(at), -1, np.int64)
+    never = np.full(len(at), NEVER, np.int64)
+    measured = Measured(first_event, at, makes, read, excess, behind, nothing, never)
+    value = np.repeat(np.arange(len(first_event) - 1), np.diff(first_event))
+    may_go = network.is_droppable & (network.table.bytes > 0)
+    # What is made first by a step begins a stretch; one that is held to the end stays.
+    end = np.flatnonzero(~makes & may_go[value] & (at < len(sequence)))
+    return measured, _bounds(network, measured, value[end], at[end - 1], end)
 
 
 def _bounds(
@@ -128,25 +127,50 @@ def _bounds(
     return Stretches(end[may_pay], value[may_pay], bound)
 
 
-def _events(table: StepTable, sequence: Integers) -> tuple[Integers, Integers, Booleans, Integers]:
-    """(value, position, whether made, place in `table.inputs`) of all reads and makes, by value and
-    position; what is held is read behind the last."""
-    read, read_at = _rows(table.first_input, sequence)
-    made, made_at = _rows(table.first_output, sequence)
-    held = np.flatnonzero(table.is_held)
-    value = np.concatenate([table.inputs[read], table.outputs[made], held])
-    position = np.concatenate([read_at, made_at, np.full(len(held), len(sequence))])
-    makes = np.zeros(len(value), bool)
-    makes[len(read) : len(read) + len(made)] = True
-    place = np.full(len(value), -1, np.int64)
-    place[: len(read)] = read
-    sort = np.lexsort((makes, position, value))
-    return value[sort], position[sort], makes[sort], place[sort]
+@compiled
+def _events(
+    table: StepTable, sequence: Integers
+) -> tuple[Integers, Integers, Booleans, Integers, Integers]:
+    """Reads and makes by value and position; what is held is read behind the last.
 
-
-def _rows(first: Integers, chosen: Integers) -> tuple[Integers, Integers]:
-    """What stands in the chosen rows, and at which place of `chosen` each of it."""
-    length = first[chosen + 1] - first[chosen]
-    place = np.repeat(np.arange(len(chosen)), length)
-    offset = np.repeat(first[chosen] - (np.cumsum(length) - length), length)
-    return offset + np.arange(len(place)), place
+    Where the events of each value begin, then of each event the position, whether it makes the
+    value, and the place in `table.inputs` that it reads. Last by how much the bytes live change
+    behind each position, from the one before the first on.
+    """
+    first_event = np.zeros(len(table.bytes) + 1, np.int64)
+    for step in sequence:
+        for value in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
+            first_event[value + 1] += 1
+        for value in table.outputs[table.first_output[step] : table.first_output[step + 1]]:
+            first_event[value + 1] += 1
+    first_event[1:] += table.is_held
+    first_event = np.cumsum(first_event)
+    at, read = np.empty(first_event[-1], np.int64), np.full(first_event[-1], -1, np.int64)
+    makes = np.zeros(first_event[-1], np.bool_)
+    latest = np.full(len(table.bytes), -1, np.int64)  # by value the position of its last event
+    place, change = first_event[:-1].copy(), np.zeros(len(sequence) + 3, np.int64)
+    for position in range(len(sequence) + 1):
+        if position == len(sequence):
+            slots = np.zeros(0, np.int64)
+            values = np.flatnonzero(table.is_held)
+        else:
+            step = sequence[position]
+            slots = np.arange(table.first_input[step], table.first_input[step + 1])
+            values = table.inputs[slots]
+        for index in range(len(values)):
+            value = values[index]
+            at[place[value]] = position
+            if len(slots) > 0:
+                read[place[value]] = slots[index]
+            place[value] += 1
+            # A stretch ends with a read; one of what comes from outside begins in front of all.
+            if latest[value] >= 0 or table.maker[value] < 0:
+                change[latest[value] + 1] += table.bytes[value]
+                change[position + 1] -= table.bytes[value]
+            latest[value] = position
+        if position < len(sequence):
+            for value in table.outputs[table.first_output[step] : table.first_output[step + 1]]:
+                at[place[value]], makes[place[value]] = position, True
+                place[value] += 1
+                latest[value] = position
+    return first_event, at, makes, read, change

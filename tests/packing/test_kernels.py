@@ -15,9 +15,10 @@ from properties.small_packings import best_fit, fits, lowest_first, problem_of
 from graphc.packing import pack
 from graphc.packing.exact import ExactSearch, Outcome, luby
 from graphc.packing.in_order import place_in_order
-from graphc.packing.orders import random_numbers, ranks
+from graphc.packing.orders import ranks
 from graphc.packing.problem import PackingProblem
 from graphc.packing.valleys import fill_valleys
+from graphc.random_numbers import random_numbers
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 10), st.integers(1, 30)), min_size=1, max_size=25

@@ -18,9 +18,10 @@ from properties.small_packings import (
 from properties.strategies import examples
 
 from graphc.packing import exact, phases
-from graphc.packing.orders import basic_orders, disturbed_orders, random_numbers, ranks
+from graphc.packing.orders import basic_orders, disturbed_orders, ranks
 from graphc.packing.phases import SQUEAKS, Packer
 from graphc.packing.valleys import fill_valleys
+from graphc.random_numbers import random_numbers
 
 
 def problem_from(lower, upper, size, pinned=None):
