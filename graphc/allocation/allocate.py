@@ -39,6 +39,7 @@ from graphc.allocation.storages import Storage, Storages
 from graphc.allocation.zero_copy import choose_parts, is_bucket
 from graphc.ir.device import ALIGNMENT
 from graphc.ir.graph import Graph, Node, State, Value
+from graphc.ir.op import Strided
 from graphc.ir.types import Layout, align, contiguous_strides, span_bytes
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import (
@@ -90,6 +91,9 @@ class Allocation:
         self.alignment = alignment
         self.has_slots = has_slots
         self._places: dict[Allocate, Places] = {}
+        self._known_workspaces: dict[tuple[str, int, int], tuple[object, object, int]] = {}
+        """Bytes by op, attributes and output types, which copies of a node share; they are held
+        here, so that nothing else gets their addresses."""
         self._tenants: dict[bool, list[Tenant]] = {}
         """What needs a place, by whether anything is overwritten."""
 
@@ -100,7 +104,9 @@ class Allocation:
         """
         if graph is self.graph:
             return self
-        return Allocation(graph, self.target, self.alignment, self.has_slots)
+        found = Allocation(graph, self.target, self.alignment, self.has_slots)
+        found._known_workspaces = self._known_workspaces
+        return found
 
     def in_order(self, nodes: Iterable[Node]) -> Allocation:
         """The allocation of the graph's nodes in another order: values lie as they do in this one,
@@ -239,8 +245,17 @@ class Allocation:
 
     def workspace_bytes(self, node: Node, storages: Storages) -> int:
         """The bytes that a node needs beside its values where these lie as in `storages`."""
-        types = self.target.workspace(node, storages.strided)
-        return sum(self._aligned(type.bytes) for type in types)
+        strided = storages.strided
+        if any(v in strided for v in node.inputs) or any(v in strided for v in node.outputs):
+            return self._workspace_bytes(node, strided)
+        key = node.op.name, id(node.attributes), id(node.output_types)
+        if key not in self._known_workspaces:
+            size = self._workspace_bytes(node, strided)
+            self._known_workspaces[key] = node.attributes, node.output_types, size
+        return self._known_workspaces[key][2]
+
+    def _workspace_bytes(self, node: Node, strided: Strided) -> int:
+        return sum(self._aligned(type.bytes) for type in self.target.workspace(node, strided))
 
     def _aligned(self, size: int) -> int:
         return align(size, self.alignment)

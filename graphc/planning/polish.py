@@ -40,7 +40,8 @@ def keep_more(steps: Steps, sequence: Sequence[int], limit: int) -> list[int]:
         if measured.max() > max(limit, levels.max()):
             break
         best, levels = shorter, measured
-    return [int(step) for step in best]
+    found: list[int] = best.tolist()
+    return found
 
 
 def _kept(steps: Steps, sequence: Integers, levels: Integers, limit: int) -> Booleans:

@@ -64,10 +64,10 @@ SOURCES = (1.3, 1.06, 1.15, 1.5, 1.1, 1.2, 2.0)
 CUT = (1.0, 0.93)
 """Bytes at the turn of sequences from minimum cuts that are shrunk to a limit, as parts of it."""
 
-SHRINKING = 60_000
+SHRINKING = 30_000
 """Steps of all sequences that are shrunk to one limit, where that leaves any."""
 
-ITERATING = 60_000
+ITERATING = 30_000
 """Steps of all sequences that are given room and shrunk again for one limit."""
 
 MOST_LOOKED, LOOKING = 3, 6_000
