@@ -9,9 +9,9 @@ For a limit of M bytes, room m starts at M less the fixed bytes, and
     3. else polish.py fills what is left of M by keeping values that would be made again: in that
        sequence, and in those of up to 32 rooms below m, which are the same for all limits; fewer
        where sequences are long;
-    4. where a bound says that much less might do, sequences for more bytes than M are brought down
-       by shrink.py, to limits that are the same for all M, and filled as well; the cheapest for a
-       limit is improved by iterate.py where sequences are short.
+    4. where a bound says that much less might do, sequences for more bytes than M, and those that
+       turn_cut.py makes, are brought down by shrink.py, to limits that are the same for all M, and
+       filled as well; the cheapest for a limit is improved by iterate.py.
 
 The cheapest is the plan.
 
