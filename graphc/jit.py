@@ -1,8 +1,10 @@
 """Numba where it is installed: compiled loops are plain functions without it.
 
 Compiled or not, a loop makes the same decisions on the same numbers, so neither packings nor
-sequences depend on it. Numba is imported with the first module that has such loops, which most
-graphs never need.
+sequences depend on it. A loop is compiled when it is first called.
+
+What is kept names the classes of the tuples that a loop takes: after one has been moved, delete the
+`*.nbi` files beside its loops.
 """
 
 from __future__ import annotations

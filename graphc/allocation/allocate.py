@@ -92,8 +92,9 @@ class Allocation:
         self.has_slots = has_slots
         self._places: dict[Allocate, Places] = {}
         self._known_workspaces: dict[tuple[str, int, int], tuple[object, object, int]] = {}
-        """Bytes by op, attributes and output types, which copies of a node share; they are held
-        here, so that nothing else gets their addresses."""
+        """Bytes by op, attributes and output types. Nodes that share these two objects are copies
+        of one node, so their inputs are of the same types; both are held here, so that nothing else
+        gets their addresses."""
         self._tenants: dict[bool, list[Tenant]] = {}
         """What needs a place, by whether anything is overwritten."""
 

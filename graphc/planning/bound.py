@@ -92,7 +92,7 @@ def extra_cost(steps: Steps, budget: int) -> float:
 
 def _places(steps: Steps) -> list[int]:
     """Where backward passes begin to read, and steps during which the most is live, apart."""
-    levels = steps.profile(range(len(steps)), steps.held)
+    levels = steps.levels(range(len(steps))).tolist()
     chosen: list[int] = []
     # There all of a forward pass has run, and all of its gradients are still to come.
     for run in steps.runs[:PLACES]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphc.jit import compiled
-from graphc.planning.step_table import Booleans, Floats, Integers, StepTable
+from graphc.planning.repeats import Again, nothing_again, run_again, runs_at, with_room
+from graphc.planning.step_arrays import Booleans, Floats, Integers, StepArrays
 
 LONGEST_CHAIN = 80
 """Steps that are run again for one value, at most."""
@@ -41,7 +42,7 @@ class Network(NamedTuple):
     what a chain for it costs at least; infinite where there is none, -1 where none was looked for.
     """
 
-    table: StepTable
+    table: StepArrays
     cost: Floats
     is_droppable: Booleans
     known: Floats
@@ -74,15 +75,6 @@ class Stretches(NamedTuple):
     bound: Floats
 
 
-class Again(NamedTuple):
-    """What runs again: `step` at `place`, from `latest` of the step on back along `before`."""
-
-    latest: Integers
-    step: Integers
-    place: Integers
-    before: Integers
-
-
 class Marks(NamedTuple):
     """Who is in a chain, and where in it a value is read last: where the mark is the chain's."""
 
@@ -106,12 +98,7 @@ def drop_half(
     """
     table = network.table
     marks = _no_marks(table)
-    again = Again(
-        np.full(len(table.cost), -1, np.int64),
-        np.empty(256, np.int64),
-        np.empty(256, np.int64),
-        np.empty(256, np.int64),
-    )
+    again = nothing_again(len(table.cost))
     count = 0
     sibling_first, siblings = _siblings(table, stretches)
     heap = [(stretches.bound[index], index) for index in range(len(stretches.end))]
@@ -135,8 +122,8 @@ def drop_half(
         if not _fits(table, measured, marks, np.sort(chain), value, place, limit):
             continue
         if count + length > len(again.step):
-            again = _longer(again)
-        count = _run_again(again, count, chain, place)
+            again = with_room(again)
+        count = run_again(again, count, chain, place)
         excess -= _drop(table, measured, marks, chain, value, end, place)
         maker = table.maker[value]
         for operand in table.inputs[table.first_input[maker] : table.first_input[maker + 1]]:
@@ -157,7 +144,7 @@ def drop_half(
 
 
 @compiled
-def _no_marks(table: StepTable) -> Marks:
+def _no_marks(table: StepArrays) -> Marks:
     return Marks(
         np.zeros(len(table.cost), np.int64),
         np.zeros(len(table.bytes), np.int64),
@@ -169,7 +156,7 @@ def _no_marks(table: StepTable) -> Marks:
 
 
 @compiled
-def _siblings(table: StepTable, stretches: Stretches) -> tuple[Integers, Integers]:
+def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Integers]:
     """By operand the stretches of values whose makers read it, one operand behind the other."""
     first = np.zeros(len(table.bytes) + 1, np.int64)
     for value in stretches.value:
@@ -208,7 +195,8 @@ def _best(
     if last <= until:
         score = _score(network, measured, again, marks.chain[:length], value, start, last)
         place = last if score < np.inf else -1
-    # Where the dearest step of the chain runs for another value it costs nothing more.
+    # Where the dearest step of the chain runs for another value it costs nothing more: behind where
+    # it stands, which it does in front of what reads the value, and where it runs again.
     run = again.latest[dearest]
     other = _stands_before(table, measured, dearest, last) + 1
     while other >= 0:
@@ -242,21 +230,13 @@ def _score(
         return np.inf
     cost = 0.0
     for step in chain:
-        if not _runs_at(again, step, place):
+        if not runs_at(again, step, place):
             cost += network.cost[step]
     return cost / gain
 
 
 @compiled
-def _runs_at(again: Again, step: int, place: int) -> bool:
-    run = again.latest[step]
-    while run >= 0 and again.place[run] != place:
-        run = again.before[run]
-    return bool(run >= 0)
-
-
-@compiled
-def _begins(table: StepTable, measured: Measured, value: int, place: int) -> int:
+def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> int:
     """The event that begins the stretch on which a value is live at a place, or one of the two
     above."""
     if table.maker[value] < 0:
@@ -270,14 +250,14 @@ def _begins(table: StepTable, measured: Measured, value: int, place: int) -> int
 
 
 @compiled
-def _stands_before(table: StepTable, measured: Measured, step: int, place: int) -> int:
-    """The last position before a place at which a step stands, or -2."""
+def _stands_before(table: StepArrays, measured: Measured, step: int, place: int) -> int:
+    """The last position before a place at which a step of a chain stands; it makes something."""
     made = table.outputs[table.first_output[step]]
     first, last = measured.first_event[made], measured.first_event[made + 1]
     index = first + np.searchsorted(measured.at[first:last], place) - 1
-    while index >= first and not measured.makes[index]:
+    while not measured.makes[index]:
         index -= 1
-    return measured.at[index] if index >= first else -2
+    return int(measured.at[index])
 
 
 @compiled
@@ -290,7 +270,7 @@ def _chain(
     """
     table = network.table
     marks.given[0] += 1
-    mark, small = marks.given[0], table.bytes[value]
+    mark, size = marks.given[0], table.bytes[value]
     chain[0], length, done = table.maker[value], 1, 0
     marks.step[chain[0]] = mark
     while done < length:
@@ -304,7 +284,7 @@ def _chain(
                 continue
             if not network.is_droppable[operand]:
                 # It stays for the chain, which the next round measures.
-                if table.bytes[operand] * SMALL <= small:
+                if table.bytes[operand] * SMALL <= size:
                     continue
                 return 0
             if length == LONGEST_CHAIN:
@@ -317,7 +297,7 @@ def _chain(
 
 @compiled
 def _fits(
-    table: StepTable,
+    table: StepArrays,
     measured: Measured,
     marks: Marks,
     order: Integers,
@@ -362,29 +342,8 @@ def _fits(
 
 
 @compiled
-def _longer(again: Again) -> Again:
-    step, place, before = (
-        np.concatenate((again.step, np.empty_like(again.step))),
-        np.concatenate((again.place, np.empty_like(again.place))),
-        np.concatenate((again.before, np.empty_like(again.before))),
-    )
-    return Again(again.latest, step, place, before)
-
-
-@compiled
-def _run_again(again: Again, count: int, chain: Integers, place: int) -> int:
-    """Notes a chain at a place; gives how many are noted by then."""
-    for step in chain:
-        if not _runs_at(again, step, place):
-            again.step[count], again.place[count] = step, place
-            again.before[count], again.latest[step] = again.latest[step], count
-            count += 1
-    return count
-
-
-@compiled
 def _drop(
-    table: StepTable,
+    table: StepArrays,
     measured: Measured,
     marks: Marks,
     chain: Integers,
@@ -393,7 +352,7 @@ def _drop(
     place: int,
 ) -> int:
     """Drops a stretch for a chain at a place; gives what excess that takes away."""
-    mark = marks.step[chain[0]]
+    mark = marks.step[chain[0]]  # that of `_fits`, for this chain
     for step in chain:
         for operand in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
             maker = table.maker[operand]

@@ -15,18 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from graphc.planning.polish import keep_more
 from graphc.planning.shrink import shrink
+from graphc.planning.step_arrays import Floats
 from graphc.planning.steps import Steps
 from graphc.random_numbers import random_numbers
 
 RELAXED = (1.05, 1.1, 1.2, 1.03, 1.07, 1.15, 1.3)
 """Limits that sequences are given, as multiples of the one that they have to come back to."""
 
-NOISE = 1.0
-"""How far the logarithm of a cost is disturbed, either way."""
+NOISE = 3
+"""Disturbed costs are at most so many times as high, or as low."""
 
 IN_VAIN = 40
 """So many turns with noise, one after another, that find nothing cheaper lead nowhere."""
@@ -36,21 +35,31 @@ def iterate(steps: Steps, sequence: Sequence[int], limit: int, effort: int) -> l
     """A sequence of no higher cost with a peak of at most `limit`, from one that has that."""
     best, cost = list(sequence), steps.extra_cost(sequence)
     tried = [best]
+    relaxed: dict[float, list[int]] = {}  # the best, filled
     turns, failed = effort // max(len(steps), 1), 0
     for turn in range(turns):
         if failed == len(RELAXED) + IN_VAIN:
             break
-        is_disturbed = failed >= len(RELAXED)
+        factor = RELAXED[turn % len(RELAXED)]
+        if factor not in relaxed:
+            relaxed[factor] = keep_more(steps, best, int(factor * limit))
         failed += 1
-        relaxed = keep_more(steps, best, int(RELAXED[turn % len(RELAXED)] * limit))
-        noise = np.exp(NOISE * random_numbers(len(steps), turn)) if is_disturbed else None
-        if not is_disturbed:
-            if relaxed in tried:
-                continue
-            tried.append(relaxed)
-        shrunk = shrink(steps, relaxed, limit, noise)
+        if failed > len(RELAXED):
+            shrunk = shrink(steps, relaxed[factor], limit, _noise(len(steps), turn))
+        elif relaxed[factor] in tried:
+            continue
+        else:
+            tried.append(relaxed[factor])
+            shrunk = shrink(steps, relaxed[factor], limit)
         if shrunk is not None:
             filled = keep_more(steps, shrunk, limit)
             if steps.extra_cost(filled) < cost * (1 - 1e-9):  # less by rounding is no less
                 best, cost, failed = filled, steps.extra_cost(filled), 0
+                relaxed.clear()
     return best
+
+
+def _noise(count: int, seed: int) -> Floats:
+    """Factors that are as often high as low, by arithmetic that is the same on every machine."""
+    part = (NOISE - 1) / (NOISE + 1) * random_numbers(count, seed)
+    return (1 + part) / (1 - part)

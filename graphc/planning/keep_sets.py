@@ -177,9 +177,10 @@ class Choice:
         whole = self.cheapest(self.least_price)
         if whole.bytes <= room:
             return whole
-        found = (each for _, each in self.tangents(room, most) if each.bytes <= room)
-        least = self.cheapest(self.highest_price)
-        return min(found, key=lambda each: (each.cost, each.bytes), default=least)
+        found = [each for _, each in self.tangents(room, most) if each.bytes <= room]
+        return min(
+            found or [self.cheapest(self.highest_price)], key=lambda each: (each.cost, each.bytes)
+        )
 
     def hull(self, most: int) -> list[KeepSet]:
         """At most `most` keep sets, from the most bytes to the least, on the lower hull of cost

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphc.jit import compiled
-from graphc.planning.step_table import Booleans, Integers, StepTable
+from graphc.planning.step_arrays import Booleans, Integers, StepArrays
 from graphc.planning.steps import Steps
 
 PASSES = 8
@@ -46,7 +46,7 @@ def keep_more(steps: Steps, sequence: Sequence[int], limit: int) -> list[int]:
 
 def _kept(steps: Steps, sequence: Integers, levels: Integers, limit: int) -> Booleans:
     """By position whether the step stays where one pass has held what it can."""
-    table = steps.table
+    table = steps.arrays
     previous = _appearances_before(sequence, len(steps))
     # Only repeats are tried, never first appearances, so every step stays in the sequence.
     again = np.flatnonzero(previous >= 0)
@@ -69,7 +69,7 @@ def _appearances_before(sequence: Integers, count: int) -> Integers:
 
 @compiled
 def _one_pass(
-    table: StepTable,
+    table: StepArrays,
     sequence: Integers,
     previous: Integers,
     order: Integers,
@@ -127,7 +127,7 @@ def _one_pass(
 
 
 @compiled
-def _free_from(table: StepTable, sequence: Integers, end: int, value: int) -> int:
+def _free_from(table: StepArrays, sequence: Integers, end: int, value: int) -> int:
     """The position from which on a value has no bytes, if position `end` reads it last."""
     step = sequence[end]
     for pair in range(table.first_overwrite[step], table.first_overwrite[step + 1]):
@@ -138,7 +138,7 @@ def _free_from(table: StepTable, sequence: Integers, end: int, value: int) -> in
 
 
 @compiled
-def _last_readers(table: StepTable, sequence: Integers) -> tuple[Integers, Integers]:
+def _last_readers(table: StepArrays, sequence: Integers) -> tuple[Integers, Integers]:
     """The last reader of each result of each appearance, and where those of a position begin."""
     place = np.zeros(len(sequence) + 1, np.int64)
     for position in range(len(sequence)):

@@ -65,7 +65,7 @@ CUT = (1.0, 0.93)
 """Bytes at the turn of sequences from minimum cuts that are shrunk to a limit, as parts of it."""
 
 SHRINKING = 30_000
-"""Steps of all sequences that are shrunk to one limit, where that leaves any."""
+"""Steps of all sequences of chains that are shrunk to one limit, where that leaves any."""
 
 ITERATING = 30_000
 """Steps of all sequences that are given room and shrunk again for one limit."""

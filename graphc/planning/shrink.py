@@ -34,7 +34,7 @@ import numpy as np
 
 from graphc.jit import compiled
 from graphc.planning.dropping import NEVER, Measured, Network, Stretches, drop_half
-from graphc.planning.step_table import Booleans, Floats, Integers, StepTable
+from graphc.planning.step_arrays import Booleans, Floats, Integers, StepArrays
 from graphc.planning.steps import Steps
 
 ROUNDS = 40
@@ -92,8 +92,8 @@ def _network(steps: Steps) -> Network:
         for value in steps.droppable(run):
             # Its maker runs again for it, and must make nothing that is held.
             is_droppable[value] = steps.held.isdisjoint(steps.outputs[steps.maker[value]])
-    known = np.full(len(steps.table.inputs), -1.0)
-    return Network(steps.table, steps.table.cost + extra, is_droppable, known)
+    known = np.full(len(steps.arrays.inputs), -1.0)
+    return Network(steps.arrays, steps.arrays.cost + extra, is_droppable, known)
 
 
 def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[Measured, Stretches]:
@@ -106,7 +106,8 @@ def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[M
     measured = Measured(first_event, at, makes, read, excess, behind, nothing, never)
     value = np.repeat(np.arange(len(first_event) - 1), np.diff(first_event))
     may_go = network.is_droppable & (network.table.bytes > 0)
-    # What is made first by a step begins a stretch; one that is held to the end stays.
+    # The first event of what may go makes it, so each read ends a stretch that the event before it
+    # begins; one that is held to the end stays.
     end = np.flatnonzero(~makes & may_go[value] & (at < len(sequence)))
     return measured, _bounds(network, measured, value[end], at[end - 1], end)
 
@@ -129,7 +130,7 @@ def _bounds(
 
 @compiled
 def _events(
-    table: StepTable, sequence: Integers
+    table: StepArrays, sequence: Integers
 ) -> tuple[Integers, Integers, Booleans, Integers, Integers]:
     """Reads and makes by value and position; what is held is read behind the last.
 

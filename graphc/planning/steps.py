@@ -28,7 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
-from graphc.planning.step_table import Integers, StepTable, live_levels, table_of
+from graphc.planning.step_arrays import Integers, StepArrays, arrays_of, live_levels
 
 
 class AllBut:
@@ -129,13 +129,13 @@ class Steps:
         return self.fixed_bytes + max(self.levels(sequence).tolist(), default=0)
 
     @cached_property
-    def table(self) -> StepTable:
+    def arrays(self) -> StepArrays:
         """The same as arrays."""
-        return table_of(self)
+        return arrays_of(self)
 
     def levels(self, sequence: Sequence[int] | Integers) -> Integers:
         """Bytes live during each step of a whole sequence: `profile` with what is held behind."""
-        return live_levels(self.table, np.asarray(sequence, np.int64))
+        return live_levels(self.arrays, np.asarray(sequence, np.int64))
 
     def profile(
         self,

@@ -6,7 +6,7 @@ is a keep set of keep_sets.py; bound.py takes the same for a lower bound. Here i
 forward pass, then each backward step behind what it reads and is not there. What is made again
 stays to its last reader.
 
-Such a sequence keeps the limit at the turn alone. Behind it, more may be live: what is made again
+Such a sequence is planned for the turn alone. Behind it, more may be live: what is made again
 before what is kept has gone. So it is for shrink.py to bring down, and it is a better start for
 that than what chain.py finds where the forward pass is nowhere narrow, as in layers over time:
 there, much costs nearly nothing to make again, but in chains longer than the spans of a chain.
@@ -18,6 +18,7 @@ less.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -30,6 +31,9 @@ TILT = 0.1
 PRICES = 40
 """Most cuts for one number of bytes."""
 
+ATTEMPTS = 4
+"""Rooms that are tried: what is made again may hold what else would have died before the turn."""
+
 
 class TurnCut:
     """The choice at the turn of one run."""
@@ -38,11 +42,29 @@ class TurnCut:
         self.chain, self.steps, self.run = chain, chain.steps, chain.run
 
     def sequence(self, limit: int) -> list[int]:
-        """The run with what is kept so that at most `limit` bytes are live at the turn."""
+        """The run with what is kept so that at most `limit` bytes are live at the turn, or with the
+        fewest bytes that are found where that cannot be."""
+        room = limit - self._beside
+        for _ in range(ATTEMPTS):
+            sequence = self._with(room)
+            above = self._live_at_turn(sequence) - limit
+            if above <= 0:
+                break
+            room -= above
+        return sequence
+
+    def _with(self, room: int) -> list[int]:
+        """The run with what is best kept in so many bytes, beside what the turn reads."""
         run = self.run
-        kept = self._choice.within(limit - self._beside, PRICES).values | self._read
+        kept = self._choice.within(room, PRICES).values | self._read
         again = self.chain.lazily(range(run.turn, run.stop), set(kept))
         return [*range(run.start, run.turn), *again]
+
+    def _live_at_turn(self, sequence: Sequence[int]) -> int:
+        """Bytes live at the turn where the other runs are as they are."""
+        whole = [*range(self.run.start), *sequence, *range(self.run.stop, len(self.steps))]
+        place = self.run.start + sequence.index(self._turn)
+        return int(self.steps.levels(whole)[place]) + self.steps.fixed_bytes
 
     @cached_property
     def _turn(self) -> int:
@@ -62,7 +84,7 @@ class TurnCut:
         steps, run = self.steps, self.run
         made = {value for step in self.chain.forward for value in steps.outputs[step]}
         tilted = tuple(
-            cost * (1 + TILT * (step - run.start) / (run.turn - run.start))
+            cost * (1 + TILT * max(0, step - run.start) / (run.turn - run.start))
             for step, cost in enumerate(steps.cost)
         )
         free = (made - self.chain.droppable) | self._read
@@ -72,5 +94,5 @@ class TurnCut:
     def _beside(self) -> int:
         """Bytes live at the turn that are no choice."""
         steps = self.steps
-        level = steps.levels(range(len(steps)))[self._turn] + steps.fixed_bytes
-        return int(level) - steps.total(self.chain.wanted - self._read)
+        level = self._live_at_turn(range(self.run.start, self.run.stop))
+        return level - steps.total(self.chain.wanted - self._read)

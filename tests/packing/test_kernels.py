@@ -18,7 +18,6 @@ from graphc.packing.in_order import place_in_order
 from graphc.packing.orders import ranks
 from graphc.packing.problem import PackingProblem
 from graphc.packing.valleys import fill_valleys
-from graphc.random_numbers import random_numbers
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 10), st.integers(1, 30)), min_size=1, max_size=25
@@ -116,14 +115,6 @@ def test_restarts_follow_lubys_sequence():
         4,
         8,
     ]
-
-
-def test_random_numbers_are_spread_evenly():
-    numbers = random_numbers(100_000, 7)
-    assert -1 <= numbers.min() < -0.99 < 0.99 < numbers.max() <= 1
-    assert abs(numbers.mean()) < 0.01
-    assert abs(np.corrcoef(numbers, random_numbers(100_000, 8))[0, 1]) < 0.01
-    assert (random_numbers(3, 1) == random_numbers(5, 1)[:3]).all()
 
 
 PINNED = [

@@ -3,6 +3,7 @@
 import numpy as np
 
 from graphc.planning.given.problem import parse_problem
+from graphc.planning.steps import Run, Steps
 
 
 def training_chain(layers, size=100, cost=1.0):
@@ -74,3 +75,61 @@ def random_training(layers, seed):
             }
         )
     return parse_problem({"nodes": nodes, "outputs": [len(nodes) - 1]})
+
+
+def random_steps(count, seed, runs=1):
+    """Forward and backward passes with all that steps may have: several outputs or none, no inputs,
+    values from outside, without bytes, overwritten or held, steps that run once."""
+    rng = np.random.default_rng(seed)
+    sizes, rows, once, held, parts = [], [], set(), set(), []
+
+    def value():
+        sizes.append(int(rng.integers(0, 12)) * int(rng.choice([1, 1, 1, 17])))
+        return len(sizes) - 1
+
+    outside = [value() for _ in range(3)]
+
+    def put(inputs, makes):
+        outputs = tuple(value() for _ in range(makes))
+        pairs = []
+        for output in outputs:
+            for operand in inputs:
+                if operand not in outside and rng.random() < 0.5:
+                    sizes[output] = sizes[operand]
+                    pairs.append((output, operand))
+        rows.append((tuple(inputs), outputs, pairs))
+        return outputs
+
+    for _ in range(runs):
+        start, made = len(rows), []
+        for _ in range(count):
+            pool = [*made[-6:], int(rng.choice(outside))]
+            inputs = rng.choice(pool, int(rng.integers(0, min(4, len(pool) + 1))), replace=False)
+            found = put(sorted(map(int, inputs)), int(rng.choice([0, 1, 1, 1, 1, 2, 3])))
+            made += found
+            if not found or rng.random() < 0.08:
+                once.add(len(rows) - 1)
+            elif rng.random() < 0.04:
+                held.add(found[0])
+        turn, gradient = len(rows), set()
+        for each in reversed(made):
+            others = {int(rng.choice(made))} if rng.random() < 0.4 else set()
+            found = put(sorted({each} | gradient | others), int(rng.choice([0, 1, 1, 2])))
+            gradient = set(found[:1]) or gradient
+        held |= gradient
+        parts.append(Run(start, turn, len(rows)))
+    return Steps(
+        cost=tuple(map(float, rng.integers(0, 9, len(rows)))),
+        workspace=tuple(map(int, rng.integers(0, 8, len(rows)))),
+        inputs=tuple(inputs for inputs, _, _ in rows),
+        outputs=tuple(outputs for _, outputs, _ in rows),
+        # Of the same size in the end, for a later pair may have changed that.
+        overwrites=tuple(
+            tuple((o, i) for o, i in pairs if sizes[o] == sizes[i]) for _, _, pairs in rows
+        ),
+        bytes=tuple(sizes),
+        once=frozenset(once),
+        held=frozenset(held),
+        runs=tuple(parts),
+        fixed_bytes=int(rng.integers(0, 50)),
+    )

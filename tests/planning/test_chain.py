@@ -12,20 +12,20 @@ from graphc.planning.emission import emit
 from graphc.planning.given.exact import cheapest
 
 
-def table_of(steps, most):
+def arrays_of(steps, most):
     (run,) = steps.runs
     spans = Spans(Chain(steps, run))
     return FirstPass(spans, Reruns(spans, most), most)
 
 
 @pytest.mark.parametrize("layers", [4, 5, 6])
-def test_the_table_of_a_small_chain_is_never_below_the_optimum_and_meets_it(layers):
+def test_the_arrays_of_a_small_chain_is_never_below_the_optimum_and_meets_it(layers):
     """Before anything is filled; the optimum is a shortest path over live values.
 
     Finite where there is one at all, and met at the larger half of the budgets."""
     problem = training_chain(layers)
     base = replay(problem, problem.needed)
-    table = table_of(problem.steps, base.peak_bytes)
+    table = arrays_of(problem.steps, base.peak_bytes)
     assert table.scale.bytes == 100
     costs = []
     for room in range(300, base.peak_bytes + 1, 100):
@@ -44,7 +44,7 @@ def test_the_table_of_a_small_chain_is_never_below_the_optimum_and_meets_it(laye
 @pytest.mark.parametrize("length", [3, 6, 10])
 def test_the_actions_of_a_table_cost_what_it_says_and_fit(length):
     steps = reversal_chain(length)
-    table = table_of(steps, length + 1)
+    table = arrays_of(steps, length + 1)
     (run,) = steps.runs
     for checkpoints in range(1, length + 1):
         level = table.scale.within(checkpoints + 1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planning.problems import random_training, training_chain
+from planning.problems import random_steps, random_training, training_chain
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -14,7 +14,7 @@ from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.planning import replay
 from graphc.planning.blocks import Chain
 from graphc.planning.sequence_planner import SequencePlanner
-from graphc.planning.steps import Run
+from graphc.planning.steps import Run, Steps
 from graphc.planning.turn_cut import TurnCut
 
 
@@ -60,6 +60,49 @@ def test_the_turn_is_within_the_limit_and_costs_fall_with_it(seed):
         costs.append(steps.extra_cost(sequence))
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] == 0 < costs[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_steps_of_all_kinds_and_several_runs(seed):
+    """What is made again may hold what it reads, so the limit may be missed; never legality."""
+    steps = random_steps(20, seed, runs=2)
+    most = steps.peak(range(len(steps)))
+    for run in steps.runs:
+        cut = TurnCut(Chain(steps, run))
+        for part in (0, 0.5, 0.8, 1):
+            sequence = [*range(run.start), *cut.sequence(int(part * most))]
+            sequence += range(run.stop, len(steps))
+            assert set(sequence) == set(range(len(steps)))
+            there = {value for value, maker in enumerate(steps.maker) if maker < 0}
+            for place, step in enumerate(sequence):
+                assert there.issuperset(steps.inputs[step])
+                there.update(steps.outputs[step])
+                is_again = step in sequence[:place]
+                assert not is_again or (run.start <= step < run.turn and step not in steps.once)
+        # With room for all, what is made again costs nothing.
+        assert steps.extra_cost(sequence) == 0
+
+
+def test_what_is_made_again_from_outside_gains_nothing():
+    """Node 0 reads 60 bytes from outside and makes 50, which the backward step 3 reads."""
+    steps = Steps(
+        cost=(1.0,) * 4,
+        workspace=(0,) * 4,
+        inputs=((0,), (1,), (2,), (3, 1)),
+        outputs=((1,), (2,), (3,), (4,)),
+        overwrites=((),) * 4,
+        bytes=(60, 50, 1, 10, 1),
+        once=frozenset(),
+        held=frozenset([4]),
+        runs=(Run(0, 2, 4),),
+    )
+    once = list(range(4))
+    assert live_at_turn(steps, once, 2) == 61
+    cut = TurnCut(Chain(steps, steps.runs[0]))
+    assert cut.sequence(61) == once
+    # To make it again holds what it is of, which is more.
+    assert cut.sequence(40) == [0, 1, 2, 0, 3]
+    assert live_at_turn(steps, [0, 1, 2, 0, 3], 2) == 71
 
 
 def test_layers_over_time_are_planned_from_it(monkeypatch):

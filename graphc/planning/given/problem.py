@@ -27,6 +27,9 @@ from graphc.planning.steps import Run, Steps
 LARGEST = 2**46
 """The largest size and cost: sums over a million nodes stay exact."""
 
+MOST_BYTES = 2**60
+"""All sizes together stay below, so that what is live is a whole number of 64 bits."""
+
 READER = JsonReader(ProblemError)
 
 
@@ -94,8 +97,8 @@ class Problem:
             runs=(),
             fixed_bytes=self.fixed_bytes,
         )
-        levels = steps.profile(range(len(steps)), held)
-        return replace(steps, runs=(Run(0, levels.index(max(levels)), len(steps)),))
+        turn = int(steps.levels(range(len(steps))).argmax())
+        return replace(steps, runs=(Run(0, turn, len(steps)),))
 
 
 def read_problem(path: str) -> Problem:
@@ -140,12 +143,15 @@ class _Nodes:
         budget = given.get("budget")
         for position, node in enumerate(self.entries):
             READER.number(node["cost"], f"nodes[{position}].cost", LARGEST)
+        sizes, workspaces = tuple(self.sizes("bytes")), tuple(self.sizes("workspace"))
+        if (total := sum(sizes) + sum(workspaces)) >= MOST_BYTES:
+            READER.fail("nodes", f"all their bytes together are below {MOST_BYTES}", total)
         return Problem(
             ids=tuple(node["id"] for node in self.entries),
             cost=tuple(node["cost"] for node in self.entries),
-            bytes=tuple(self.sizes("bytes")),
+            bytes=sizes,
             inputs=inputs,
-            workspace=tuple(self.sizes("workspace")),
+            workspace=workspaces,
             pinned=frozenset(self.pinned()),
             outputs=self.outputs(given.get("outputs"), inputs),
             fixed_bytes=_size(given.get("fixed_bytes", 0), "fixed_bytes"),

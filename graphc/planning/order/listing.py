@@ -32,7 +32,7 @@ import numpy as np
 
 from graphc.jit import compiled
 from graphc.planning.order.precedence import OrderTable, Precedence
-from graphc.planning.step_table import Booleans, Integers, taken_over
+from graphc.planning.step_arrays import Booleans, Integers, taken_over
 
 
 def list_schedule(
@@ -181,7 +181,7 @@ def _enter(
 
 @compiled
 def _take(table: OrderTable, waiting: _Waiting, step: int, backwards: bool) -> Integers:
-    """Notes that a step is taken; gives other steps whose reach or growth have fallen."""
+    """Notes that a step is taken; gives steps whose reach or growth have fallen, some twice."""
     steps = table.steps
     inputs = steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]
     count = 0

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphc.planning.step_table import Integers, StepTable, rows_of
+from graphc.planning.step_arrays import Integers, StepArrays, rows_of
 from graphc.planning.steps import Steps
 
 Arc = tuple[int, int]
@@ -33,10 +33,10 @@ Arc = tuple[int, int]
 
 
 class OrderTable(NamedTuple):
-    """The properties of `Precedence` of the same names, rows as in `StepTable`; `last_bytes` are
+    """The properties of `Precedence` of the same names, rows as in `StepArrays`; `last_bytes` are
     live behind all."""
 
-    steps: StepTable
+    steps: StepArrays
     first_before: Integers
     before: Integers
     first_behind: Integers
@@ -130,7 +130,7 @@ class Precedence:
         first_behind, behind = rows_of(self.behind)
         first_reader, readers = rows_of(self.readers)
         return OrderTable(
-            steps=self.steps.table,
+            steps=self.steps.arrays,
             first_before=first_before,
             before=before,
             first_behind=first_behind,

@@ -33,6 +33,7 @@ def nodes(*changes):
         (nodes({"bytes": 1.5}), "whole number"),
         (nodes({"bytes": True}), "whole number"),
         (nodes({"workspace": -1}), "workspace"),
+        (nodes(*[{"bytes": 2**46}] * 2**14), "nodes: all their bytes together are below"),
         (nodes({"pinned": 1}), "true or false"),
         (nodes({}, {"id": 0}), "ids differ"),
         (nodes({"inputs": 3}), "a list is expected, got 3"),

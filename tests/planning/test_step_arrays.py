@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from planning.problems import random_problem
+from planning.problems import random_problem, random_steps
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
@@ -50,6 +50,14 @@ def test_levels_of_steps_that_overwrite_and_make_several_values():
     assert steps.levels([0, 1, 2, 0, 1, 3]).tolist() == [8, 8, 8 + 4 + 2 + 5 - 4, 12, 12, 12]
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_levels_of_steps_of_all_kinds(seed):
+    steps, rng = random_steps(25, seed, runs=1 + seed % 2), np.random.default_rng(seed)
+    for _ in range(5):
+        sequence = with_repeats(steps, rng)
+        assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.held)
+
+
 @pytest.mark.parametrize("network", [lstm(seq_len=3, layers=2), unet()], ids=["lstm", "unet"])
 def test_levels_of_networks(network):
     plan = g.plan(network, optimizer=g.optim.SGD())
@@ -63,22 +71,25 @@ PURE = """
 import sys
 if sys.argv[1] == "pure":
     sys.modules["numba"] = None
-from planning.problems import random_training
-from dataclasses import replace
+from planning.problems import random_problem, random_steps
 from graphc.planning.iterate import iterate
 from graphc.planning.order.listing import list_schedule
 from graphc.planning.order.precedence import Precedence
 from graphc.planning.shrink import shrink
-from graphc.planning.steps import Run
 for seed in range(6):
-    steps = random_training(30, seed).steps
-    steps = replace(steps, runs=(Run(0, 30, len(steps)),))
+    steps = random_steps(25, seed)
     once = list(range(len(steps)))
-    for part in (0.9, 0.7):
+    for part in (0.95, 0.8):
         limit = int(part * steps.peak(once))
         found = shrink(steps, once, limit)
-        print(found, found and iterate(steps, found, limit, effort=60 * len(steps)))
-        print([list_schedule(Precedence(steps), once, limit, back) for back in (False, True)])
+        print("shrunk", found, found and iterate(steps, found, limit, effort=60 * len(steps)))
+    for steps in (random_problem(40, seed).steps, steps):
+        once = list(range(len(steps)))
+        for part in (1.0, 0.95):
+            limit = int(part * steps.peak(once))
+            for backwards in (False, True):
+                order = list_schedule(Precedence(steps), once, limit, backwards)
+                print("listed", order if order != once else None)
 print(sys.modules["numba"] is None)
 """
 
@@ -95,4 +106,6 @@ def test_sequences_do_not_depend_on_numba():
         *found[kind], is_pure = done.stdout.splitlines()
         assert is_pure == str(kind == "pure")
     assert found["pure"] == found["compiled"]
-    assert any(line.count("[") == 2 for line in found["pure"][::2])
+    for what in ("shrunk", "listed"):
+        lines = [line for line in found["pure"] if line.startswith(what)]
+        assert sum("None" not in line for line in lines) >= 4

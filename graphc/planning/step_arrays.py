@@ -21,7 +21,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 
-class StepTable(NamedTuple):
+class StepArrays(NamedTuple):
     """The fields of `Steps` of the same names. Rows of different lengths stand one behind the
     other: that of step s in `inputs` is [first_input[s], first_input[s + 1]), so for the rest."""
 
@@ -39,7 +39,7 @@ class StepTable(NamedTuple):
     is_held: Booleans
 
 
-def table_of(steps: Steps) -> StepTable:
+def arrays_of(steps: Steps) -> StepArrays:
     """The arrays of some steps."""
     first_input, inputs = rows_of(steps.inputs)
     first_output, outputs = rows_of(steps.outputs)
@@ -47,7 +47,7 @@ def table_of(steps: Steps) -> StepTable:
     pairs = np.array([pair for row in steps.overwrites for pair in row], np.int64).reshape(-1, 2)
     is_held = np.zeros(len(steps.bytes), bool)
     is_held[list(steps.held)] = True
-    return StepTable(
+    return StepArrays(
         cost=np.array(steps.cost, np.float64),
         workspace=np.array(steps.workspace, np.int64),
         first_input=first_input,
@@ -71,7 +71,7 @@ def rows_of(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
 
 
 @compiled
-def live_levels(table: StepTable, sequence: Integers) -> Integers:
+def live_levels(table: StepArrays, sequence: Integers) -> Integers:
     """Bytes live during each step of a whole sequence, without what is fixed."""
     live = table.is_held.copy()
     level = 0
@@ -101,7 +101,7 @@ def live_levels(table: StepTable, sequence: Integers) -> Integers:
 
 
 @compiled
-def taken_over(table: StepTable, step: int, live: Booleans) -> int:
+def taken_over(table: StepArrays, step: int, live: Booleans) -> int:
     """Bytes that a step's outputs take over from operands that are not `live` behind it."""
     first, last = table.first_overwrite[step], table.first_overwrite[step + 1]
     if first == last:

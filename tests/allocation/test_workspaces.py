@@ -1,0 +1,47 @@
+"""Bytes of workspaces, which are worked out once for a node and its copies."""
+
+import pytest
+
+import graphc as g
+from graphc.allocation.allocate import Allocation
+from graphc.codegen.native import NativeTarget
+from graphc.codegen.target import CudaTarget
+from graphc.models import bert, lstm, unet
+from graphc.target import CPU_TARGET
+
+NETWORKS = {
+    "bert": lambda: bert(layers=1, width=128, heads=4, seq_len=32, batch=2, vocab=512),
+    "lstm": lambda: lstm(seq_len=4, layers=2, hidden=64, batch=4),
+    "unet": lambda: unet(batch=2, width=16, depth=3, image=64),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_what_is_known_of_a_node_is_so_for_its_copies(network, precision, device):
+    plan = g.plan(
+        NETWORKS[network](), optimizer=g.optim.Adam(), precision=precision, device=device,
+        recompute="sublinear", reorder=False,
+    )  # fmt: skip
+    once = g.plan(
+        NETWORKS[network](), optimizer=g.optim.Adam(), precision=precision, device=device,
+        reorder=False,
+    )  # fmt: skip
+    targets = (
+        [CudaTarget(plan.device)] if device == "cuda" else [CPU_TARGET, NativeTarget(plan.device)]
+    )
+    for target in targets:
+        found, asked = Allocation(once.graph, target), 0
+        for graph in (once.graph, plan.graph):
+            found = found.of(graph)
+            for storages in (found.separate, found.merged):
+                for node in graph.nodes:
+                    types = target.workspace(node, storages.strided)
+                    size = sum(
+                        -(-type.bytes // found.alignment) * found.alignment for type in types
+                    )
+                    assert found.workspace_bytes(node, storages) == size
+                    asked += size > 0
+        assert asked or target is CPU_TARGET
+    assert any(node.copy_of is not None for node in plan.graph.nodes)
