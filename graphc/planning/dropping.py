@@ -44,7 +44,6 @@ class Network(NamedTuple):
 
     table: StepArrays
     cost: Floats
-    is_droppable: Booleans
     known: Floats
 
 
@@ -282,7 +281,7 @@ def _chain(
                 continue
             if _begins(table, measured, operand, place) != NOT_LIVE:
                 continue
-            if not network.is_droppable[operand]:
+            if not table.is_droppable[operand]:
                 # It stays for the chain, which the next round measures.
                 if table.bytes[operand] * SMALL <= size:
                     continue

@@ -35,6 +35,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -152,10 +153,15 @@ class Choice:
         again = (step for step in sorted(later) if not reaching[self.ran_node.get(step, SOURCE)])
         return KeepSet(kept, self.steps.total(kept), self.steps.cost_of(again))
 
+    @cached_property
+    def outermost(self) -> tuple[KeepSet, KeepSet]:
+        """The keep sets of the most bytes and of the least on the hull."""
+        return self.cheapest(self.least_price), self.cheapest(self.highest_price)
+
     def tangents(self, room: int, most: int) -> Iterator[tuple[float, KeepSet]]:
         """At most `most` prices of a byte, each with its keep set, that close in on the place where
         the hull crosses `room` bytes; none where all fits or nothing does."""
-        more, less = self.cheapest(self.least_price), self.cheapest(self.highest_price)
+        more, less = self.outermost
         for _ in range(most):
             # `more` stays above the room and `less` within it.
             if more.bytes <= room or less.bytes > room or less.cost <= more.cost:
@@ -174,18 +180,16 @@ class Choice:
     def within(self, room: int, most: int) -> KeepSet:
         """The cheapest corner of the hull with at most `room` bytes, as far as `most` cuts find it;
         that of the fewest bytes where none has."""
-        whole = self.cheapest(self.least_price)
+        whole, least = self.outermost
         if whole.bytes <= room:
             return whole
-        found = [each for _, each in self.tangents(room, most) if each.bytes <= room]
-        return min(
-            found or [self.cheapest(self.highest_price)], key=lambda each: (each.cost, each.bytes)
-        )
+        found = (each for _, each in self.tangents(room, most) if each.bytes <= room)
+        return min(found, key=lambda each: (each.cost, each.bytes), default=least)
 
     def hull(self, most: int) -> list[KeepSet]:
         """At most `most` keep sets, from the most bytes to the least, on the lower hull of cost
         against bytes."""
-        low, high = self.cheapest(self.least_price), self.cheapest(self.highest_price)
+        low, high = self.outermost
         found = {low.bytes: low, high.bytes: high}
         pending = [(low, high)]
         while pending and len(found) < most:

@@ -87,13 +87,8 @@ def shrink(
 
 def _network(steps: Steps) -> Network:
     extra = OVERHEAD * steps.cost_of(range(len(steps))) / max(len(steps), 1)
-    is_droppable = np.zeros(len(steps.bytes), bool)
-    for run in steps.runs:
-        for value in steps.droppable(run):
-            # Its maker runs again for it, and must make nothing that is held.
-            is_droppable[value] = steps.held.isdisjoint(steps.outputs[steps.maker[value]])
     known = np.full(len(steps.arrays.inputs), -1.0)
-    return Network(steps.arrays, steps.arrays.cost + extra, is_droppable, known)
+    return Network(steps.arrays, steps.arrays.cost + extra, known)
 
 
 def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[Measured, Stretches]:
@@ -105,7 +100,7 @@ def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[M
     never = np.full(len(at), NEVER, np.int64)
     measured = Measured(first_event, at, makes, read, excess, behind, nothing, never)
     value = np.repeat(np.arange(len(first_event) - 1), np.diff(first_event))
-    may_go = network.is_droppable & (network.table.bytes > 0)
+    may_go = network.table.is_droppable & (network.table.bytes > 0)
     # The first event of what may go makes it, so each read ends a stretch that the event before it
     # begins; one that is held to the end stays.
     end = np.flatnonzero(~makes & may_go[value] & (at < len(sequence)))

@@ -23,7 +23,10 @@ Booleans: TypeAlias = NDArray[np.bool_]
 
 class StepArrays(NamedTuple):
     """The fields of `Steps` of the same names. Rows of different lengths stand one behind the
-    other: that of step s in `inputs` is [first_input[s], first_input[s + 1]), so for the rest."""
+    other: that of step s in `inputs` is [first_input[s], first_input[s + 1]), so for the rest.
+
+    `is_droppable` says of a value whether its maker may run again for it: that makes nothing held.
+    """
 
     cost: Floats
     workspace: Integers
@@ -37,6 +40,7 @@ class StepArrays(NamedTuple):
     bytes: Integers
     maker: Integers
     is_held: Booleans
+    is_droppable: Booleans
 
 
 def arrays_of(steps: Steps) -> StepArrays:
@@ -60,7 +64,16 @@ def arrays_of(steps: Steps) -> StepArrays:
         bytes=np.array(steps.bytes, np.int64),
         maker=np.array(steps.maker, np.int64),
         is_held=is_held,
+        is_droppable=_droppable(steps),
     )
+
+
+def _droppable(steps: Steps) -> Booleans:
+    found = np.zeros(len(steps.bytes), bool)
+    for run in steps.runs:
+        for value in steps.droppable(run):
+            found[value] = steps.held.isdisjoint(steps.outputs[steps.maker[value]])
+    return found
 
 
 def rows_of(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
