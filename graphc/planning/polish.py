@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphc.jit import compiled
+from graphc.jit import compiled, suited
 from graphc.planning.step_arrays import Booleans, Integers, StepArrays
 from graphc.planning.steps import Steps
 
@@ -47,13 +47,13 @@ def keep_more(steps: Steps, sequence: Sequence[int], limit: int) -> list[int]:
 def _kept(steps: Steps, sequence: Integers, levels: Integers, limit: int) -> Booleans:
     """By position whether the step stays where one pass has held what it can."""
     table = steps.arrays
-    previous = _appearances_before(sequence, len(steps))
+    previous = suited(_appearances_before, len(steps))(sequence, len(steps))
     # Only repeats are tried, never first appearances, so every step stays in the sequence.
     again = np.flatnonzero(previous >= 0)
     made = np.concatenate([[0], np.cumsum(table.bytes[table.outputs])])[table.first_output]
     worth = table.cost / np.maximum(np.diff(made), 1)
     order = again[np.lexsort((-again, -worth[sequence[again]]))]
-    return _one_pass(table, sequence, previous, order, levels.copy(), limit)
+    return suited(_one_pass, len(steps))(table, sequence, previous, order, levels.copy(), limit)
 
 
 @compiled

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphc.jit import compiled
+from graphc.jit import compiled, suited
 from graphc.planning.dropping import NEVER, Measured, Network, Stretches, drop_half
 from graphc.planning.step_arrays import Booleans, Floats, Integers, StepArrays
 from graphc.planning.steps import Steps
@@ -77,7 +77,8 @@ def shrink(
         if stalled == PATIENCE or effort <= 0:
             return None
         measured, stretches = _measured(network, found, excess)
-        effort, again, places = drop_half(network, measured, stretches, limit, effort)
+        drop = suited(drop_half, len(steps))
+        effort, again, places = drop(network, measured, stretches, limit, effort)
         if not len(again) or len(found) + len(again) > LONGEST * len(steps):
             return None
         order = np.lexsort((again, places))
@@ -93,7 +94,8 @@ def _network(steps: Steps) -> Network:
 
 def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[Measured, Stretches]:
     """Where values are made and read, their stretches, and the bytes behind each position."""
-    first_event, at, makes, read, change = _events(network.table, sequence)
+    events = suited(_events, len(network.cost))
+    first_event, at, makes, read, change = events(network.table, sequence)
     # `change` is one place further than positions, for what is live before the first.
     behind = np.cumsum(change)[1:]
     nothing = np.full(len(at), -1, np.int64)

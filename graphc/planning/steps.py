@@ -28,6 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
+from graphc.jit import suited
 from graphc.planning.step_arrays import Integers, StepArrays, arrays_of, live_levels
 
 
@@ -135,7 +136,8 @@ class Steps:
 
     def levels(self, sequence: Sequence[int] | Integers) -> Integers:
         """Bytes live during each step of a whole sequence: `profile` with what is held behind."""
-        return live_levels(self.arrays, np.asarray(sequence, np.int64))
+        levels = suited(live_levels, len(self))
+        return levels(self.arrays, np.asarray(sequence, np.int64))
 
     def profile(
         self,

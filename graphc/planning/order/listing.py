@@ -30,9 +30,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphc.jit import compiled
+from graphc.jit import compiled, suited
 from graphc.planning.order.precedence import OrderTable, Precedence
 from graphc.planning.step_arrays import Booleans, Integers, taken_over
+
+LESS = 8
+"""A schedule looks at each step so many times less often than what `suited` counts steps of."""
 
 
 def list_schedule(
@@ -41,7 +44,8 @@ def list_schedule(
     """All steps in the order of `sequence` as far as they fit into `limit` bytes; None where
     nothing that may be taken fits any more."""
     preferred = np.array(sequence[::-1] if backwards else sequence, np.int64)
-    order: list[int] = _schedule(problem.table, preferred, limit, backwards).tolist()
+    schedule = suited(_schedule, len(problem) // LESS)
+    order: list[int] = schedule(problem.table, preferred, limit, backwards).tolist()
     if len(order) < len(problem):
         return None
     return order[::-1] if backwards else order
