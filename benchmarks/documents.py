@@ -121,11 +121,14 @@ def wide_budgets(content: dict[str, Any]) -> str:
     """Extra time found / proven, by share of the way from the least arena to the plain one."""
     rows = content["rows"]
     shares = sorted({row["share"] for row in rows})
-    lines = [("network", "arena MiB, least to most", *(f"{share:.0%}" for share in shares))]
+    head = *(f"{share:.0%}" for share in shares), "seconds a plan"
+    lines = [("network", "arena MiB, least to most", *head)]
     for row in content["summary"]:
         found = {each["share"]: each for each in rows if each["network"] == row["network"]}
         times = (f"{found[s]['extra_time']:.1%} / {found[s]['proven']:.1%}" for s in shares)
-        lines.append((row["network"], f"{row['least MiB']:.0f} to {row['most MiB']:.0f}", *times))
+        seconds = sorted(each["seconds"] for each in found.values())
+        sizes = f"{row['least MiB']:.0f} to {row['most MiB']:.0f}"
+        lines.append((row["network"], sizes, *times, f"{seconds[0]:.0f} to {seconds[-1]:.0f}"))
     return table(*lines)
 
 

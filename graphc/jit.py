@@ -2,7 +2,7 @@
 
 Compiled or not, a loop makes the same decisions on the same numbers, so neither packings nor
 sequences depend on it. A loop is compiled when it is first called, which takes seconds; where there
-is little to do, `suited` gives it as it is written, and small networks are planned at once.
+is little to do, `suited` gives it as it is written.
 
 What is kept names the classes of the tuples that a loop takes: after one has been moved, delete the
 `*.nbi` files beside its loops.
@@ -10,7 +10,6 @@ What is kept names the classes of the tuples that a loop takes: after one has be
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -18,11 +17,11 @@ from typing import Any, TypeVar, cast
 Function = TypeVar("Function", bound=Callable[..., object])
 
 LITTLE = 128
-"""Steps up to which a search is done sooner with loops as they are written than with compiled ones,
-which have to be loaded even where they have been compiled before."""
+"""Steps up to which loops over sequences are sooner done as they are written than compiled ones are
+loaded, even where those have been compiled before."""
 
-_namespaces: dict[str, dict[str, Any]] = {}
-"""By module its names, where compiled functions are as they are written."""
+_written: dict[Callable[..., object], Callable[..., object]] = {}
+"""By compiled function the same as it is written, with the constants of its first use."""
 
 
 def compiled(function: Function) -> Function:
@@ -39,21 +38,26 @@ def compiled(function: Function) -> Function:
 
 def suited(function: Function, steps: int) -> Function:
     """A compiled function, or where it has few steps to do, the same as it is written."""
-    return _as_written(function) if steps <= LITTLE else function
+    if steps > LITTLE:
+        return function
+    if function not in _written:  # entered when it is complete, for threads
+        _written[function] = _as_written(function, {})
+    return cast(Function, _written[function])
 
 
-def _as_written(function: Function) -> Function:
-    """The function without machine code, as are those that it calls."""
+def _as_written(function: Any, known: dict[Any, Any]) -> Any:
+    """The function without machine code, as are those that it calls and that are not `known`."""
     written = getattr(function, "py_func", None)
     if written is None:
         return function
-    names = _namespace(written.__module__)
-    return cast(Function, FunctionType(written.__code__, names, written.__name__))
-
-
-def _namespace(module: str) -> dict[str, Any]:
-    if module not in _namespaces:
-        # Entered before it is complete: functions of modules may call one another.
-        names = _namespaces[module] = dict(vars(sys.modules[module]))
-        names |= {name: _as_written(each) for name, each in names.items() if callable(each)}
-    return _namespaces[module]
+    if written not in known:
+        names = dict(written.__globals__)
+        known[written] = FunctionType(
+            written.__code__, names, written.__name__, written.__defaults__, written.__closure__
+        )
+        known[written].__kwdefaults__ = written.__kwdefaults__
+        # Only now, for functions may call one another.
+        for name, each in written.__globals__.items():
+            if hasattr(each, "py_func"):
+                names[name] = _as_written(each, known)
+    return known[written]

@@ -283,7 +283,7 @@ def _chain(
                 continue
             if not table.is_droppable[operand]:
                 # It stays for the chain, which the next round measures.
-                if table.bytes[operand] * SMALL <= size:
+                if table.bytes[operand] <= size // SMALL:
                     continue
                 return 0
             if length == LONGEST_CHAIN:

@@ -46,6 +46,9 @@ LONGEST = 3
 EFFORT, AT_LEAST = 6, 4000
 """Scores that are worked out for each step, and for few steps at least, before it gives up."""
 
+OVERFLOW = 1 << 62
+"""Bytes above the limit, summed over positions, beyond which they are not counted any more."""
+
 OVERHEAD = 0.01
 """What a repeat costs beside its own cost, as a part of the mean step: a launch is not free."""
 
@@ -69,6 +72,8 @@ def shrink(
     effort = max(EFFORT * len(steps), AT_LEAST)
     for _ in range(ROUNDS):
         excess = np.maximum(steps.levels(found) - limit, 0)
+        if int(excess.max()) * len(found) >= OVERFLOW:
+            return None
         total = int(excess.sum())
         if not total:
             return [int(step) for step in found]
@@ -117,7 +122,9 @@ def _bounds(
     total = np.concatenate([[0], np.cumsum(measured.excess)])
     above = np.concatenate([[0], np.cumsum(measured.excess > 0)])
     count = above[stop] - above[start + 1]
-    gain = np.minimum(network.table.bytes[value] * count, total[stop] - total[start + 1])
+    # As floats: a large value times many positions is beyond whole numbers of 64 bits.
+    most = network.table.bytes[value] * count.astype(np.float64)
+    gain = np.minimum(most, total[stop] - total[start + 1])
     known = network.known[measured.read[end]]
     cost = np.where(known >= 0, known, network.cost[network.table.maker[value]])
     may_pay = (count > 0) & np.isfinite(cost)

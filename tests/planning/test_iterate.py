@@ -9,6 +9,8 @@ from graphc.planning import replay
 from graphc.planning.iterate import iterate
 from graphc.planning.shrink import shrink
 
+pytestmark = pytest.mark.usefixtures("little")
+
 
 @pytest.mark.parametrize("length", [14, 30])
 def test_chains_come_nearer_to_revolve(length):

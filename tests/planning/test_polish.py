@@ -8,6 +8,8 @@ from graphc.planning import replay
 from graphc.planning.given.problem import parse_problem
 from graphc.planning.polish import keep_more
 
+pytestmark = pytest.mark.usefixtures("little")
+
 
 def two_to_choose_from():
     """Nodes 0 and 1 are read at the end as well; in between there is a wide one."""

@@ -17,6 +17,8 @@ from graphc.planning.sequence_planner import SequencePlanner
 from graphc.planning.shrink import shrink
 from graphc.planning.steps import Run
 
+pytestmark = pytest.mark.usefixtures("little")
+
 
 def problem_of(sizes, costs, inputs, outputs):
     nodes = [
@@ -142,6 +144,21 @@ def test_what_is_dropped_makes_room_for_itself():
     assert steps.peak(range(5)) == 151
     # At node 4 there are 62 bytes, of which 60 are node 0's own.
     assert shrink(steps, range(5), 95) == [0, 1, 2, 3, 0, 4]
+
+
+@pytest.mark.parametrize("most", [2**40, 2**58])
+def test_sums_of_large_values_do_not_overflow(most):
+    """Bytes above the limit summed over positions are beyond 64 bits; then nothing is found."""
+    steps = training_chain(50, size=1000).steps
+    sizes = list(steps.bytes)
+    sizes[1] = sizes[10] = most
+    steps = replace(steps, bytes=tuple(sizes))
+    once = list(range(len(steps)))
+    found = shrink(steps, once, most + 200_000)
+    if most == 2**40:
+        assert steps.peak(found) <= most + 200_000 < steps.peak(once)
+    else:
+        assert found is None
 
 
 def test_skip_connections_go_below_what_chains_reach():

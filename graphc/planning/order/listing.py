@@ -35,7 +35,7 @@ from graphc.planning.order.precedence import OrderTable, Precedence
 from graphc.planning.step_arrays import Booleans, Integers, taken_over
 
 LESS = 8
-"""A schedule looks at each step so many times less often than what `suited` counts steps of."""
+"""A schedule is made few times, so it is compiled only from so many times as many steps on."""
 
 
 def list_schedule(

@@ -15,6 +15,8 @@ from graphc.planning.order.listing import list_schedule
 from graphc.planning.order.windows import improve_windows
 from graphc.planning.steps import Steps
 
+pytestmark = pytest.mark.usefixtures("little")
+
 
 def steps_of(rows, sizes, *, workspace=None, overwrites=None, held=()):
     """`Steps` from one row of (inputs, outputs) a step."""
