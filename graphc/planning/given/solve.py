@@ -4,7 +4,7 @@
     else              the best of sequence_planner.py along a chain, with the turn where the most
                       is live, and of evict.py under a list of weights, then under shaken ones on a
                       little less than the budget, for as long as `seconds` say; each filled by
-                      polish.py
+                      polish.py and improved by iterate.py
 
 A search ends early where the bound of bound.py is reached, which proves the optimum. Every sequence
 is measured by replay.py, which shares no code with those that made it. Where nothing fits, the
@@ -29,6 +29,7 @@ from graphc.planning.given import exact
 from graphc.planning.given.evict import Weights, run_within
 from graphc.planning.given.problem import Problem
 from graphc.planning.given.replay import live_during, replay
+from graphc.planning.iterate import iterate
 from graphc.planning.polish import keep_more
 from graphc.planning.sequence_planner import SequencePlanner
 
@@ -48,6 +49,10 @@ NOISE = (1.0, 0.5, 2.0)
 
 FEW, LEAST_ATTEMPTS = 1000, 3 * len(PORTFOLIO)
 """Up to so many nodes, attempts that are made in any time; larger problems have one."""
+
+OF_THE_CHAIN, OF_AN_ATTEMPT = 100_000, 3_000
+"""Steps of all sequences that local search gives room and shrinks again, after the chain's plan and
+after each attempt of the greedy."""
 
 BISECTIONS = 12
 LARGEST_NAMED = 6
@@ -120,7 +125,8 @@ def _along_a_chain(
     found = planner.plan(budget) or planner.least()
     if found.peak_bytes > budget:
         return None
-    sequence = [problem.needed[step] for step in found.sequence]
+    improved = iterate(problem.steps, found.sequence, budget, OF_THE_CHAIN)
+    sequence = [problem.needed[step] for step in improved]
     return replay(problem, sequence).cost, sequence
 
 
@@ -144,8 +150,9 @@ def _attempt(
     if sequence is None:
         return None
     index = {node: step for step, node in enumerate(problem.needed)}
-    longer = keep_more(problem.steps, [index[node] for node in sequence], budget)
-    sequence = [problem.needed[step] for step in longer]
+    filled = keep_more(problem.steps, [index[node] for node in sequence], budget)
+    improved = iterate(problem.steps, filled, budget, OF_AN_ATTEMPT)
+    sequence = [problem.needed[step] for step in improved]
     measured = replay(problem, sequence)
     assert measured.peak_bytes <= budget, "a plan is checked before it is given out"
     return measured.cost, sequence
