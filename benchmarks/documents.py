@@ -185,11 +185,21 @@ def rank_times(content: dict[str, Any]) -> str:
 
 
 def planning_times(content: dict[str, Any]) -> str:
-    (row,) = (row for row in content["rows"] if row["layers"] == 17_000)
-    return (
-        f"Build, differentiate, plan and check {row['layers']:,} layers ({row['nodes']:,} nodes): "
-        f"{row['total_seconds']:.1f} s, {row['microseconds_per_node']:.0f} µs a node."
-    )
+    """By nodes the seconds of a plan, of one with fusion and of one within a budget."""
+    head = "nodes", "seconds", "MiB at most", "with fusion", "within nine tenths of the bytes"
+    lines = [head]
+    for row in content["rows"]:
+        budget = row["budget_seconds"]
+        lines.append(
+            (
+                f"{row['nodes']:,}",
+                f"{row['total_seconds']:.1f}",
+                f"{row['peak_mib']:,.0f}",
+                f"{row['fused_seconds']:.1f}",
+                "" if budget is None else f"{budget:.1f}",
+            )
+        )
+    return table(*lines)
 
 
 def zooming(content: dict[str, Any]) -> str:

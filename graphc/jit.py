@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-LITTLE = 128
+LITTLE = 64
 """Steps up to which loops over sequences are sooner done as they are written than compiled ones are
 loaded, even where those have been compiled before."""
 

@@ -34,7 +34,7 @@ from graphc.jit import compiled, suited
 from graphc.planning.order.precedence import OrderTable, Precedence
 from graphc.planning.step_arrays import Booleans, Integers, taken_over
 
-LESS = 8
+LESS = 16
 """A schedule is made few times, so it is compiled only from so many times as many steps on."""
 
 
