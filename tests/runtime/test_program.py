@@ -49,14 +49,17 @@ def test_nothing_is_allocated_in_a_step(optimizer, recompute, kernels):
     try:
         for _ in range(2):
             program.step(feeds)  # what Python keeps for its next objects is counted before
-        tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        for _ in range(10):
-            program.step(feeds)
-        peak = tracemalloc.get_traced_memory()[1] - before
+        peaks = []
+        for _ in range(3):
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(10):
+                program.step(feeds)
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
     finally:
         tracemalloc.stop()
-    assert peak < 8 * 2**10
+    # What steps allocate they always do; the thread that brings a worker its tests seldom does.
+    assert min(peaks) < 8 * 2**10
 
 
 def every_op_network():
