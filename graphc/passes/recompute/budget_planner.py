@@ -12,14 +12,15 @@ lie inside concatenations, nor the orders that passes/order.py may find. So for 
        only plans are looked at that are faster than what is known by then.
 
 The best of all is taken, so the result is never worse than one of the paper's that fits. What is
-tried for a limit depends on no budget, and more is tried for a larger budget; ladder.py says what
-follows. A budget that is little above the fewest bytes is compared with the plan of those. Where
-nothing fits, that plan is told in the error: the search is done again for one byte less than was
-found until it finds nothing, so no budget below it has a plan.
+tried for a limit depends on no budget; ladder.py says what follows. A budget that is little above
+the fewest bytes is compared with the plan of those. Where nothing fits, that plan is told in the
+error: the search is done again for one byte less than was found until it finds nothing, also with
+flops for costs, so no budget below it has a plan.
 
-`max_extra_flops` asks the other way round, with flops for costs; without either, the knee of the
-curve (bytes, extra time) that the tables estimate is the limit. What is proven is planning/bound.py
-on the steps in which concatenations take the fewest bytes: it holds for every order and packing.
+`max_extra_flops` asks the other way round, with flops for costs, and then whether what is fastest
+within fewer bytes computes no more. Without either, the budget is what the knee of the curve
+(bytes, extra time) takes that the tables estimate. What is proven is planning/bound.py on the steps
+in which concatenations take the fewest bytes: it holds for every order and packing.
 """
 
 from __future__ import annotations
@@ -33,23 +34,31 @@ from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import Sequences, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
+from graphc.passes.recompute.measured import Measured
 from graphc.passes.recompute.points import Point, bend, between, undominated
 from graphc.passes.recompute.trials import Trials, does_not_fit
 from graphc.planning.bound import extra_cost, least_bytes
 from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
-from graphc.plans.cost_model import CostModel, recomputation
+from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
 
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
 
+SLACK, LITTLE = 1.1, 1.005
+"""Bytes that plans may leave of their limit, as a factor: small graphs have few sizes to choose
+from. For large ones every limit takes long."""
+
 NEAR_LEAST, NEAR_FLOOR = 1.05, 1.4
 """Budgets up to so many times the lowest limit with a plan, and the planner's floor, are compared
 with the plan of the fewest bytes."""
 
 FINE_STEPS = 4000
-"""Steps up to which limits are looked for to the last rung."""
+"""Steps up to which limits are looked for to the last rung, and by seconds and by flops alike."""
+
+BISECTIONS = 7
+"""Budgets among which the fewest bytes of the fastest plans are looked for."""
 
 POINTS = 16
 """Budgets of a frontier."""
@@ -64,7 +73,8 @@ class OptimalPlanner:
     `order` gives the graph in an order with fewer live bytes, or as it is; without it, nodes
     stay in the order of the sequence that is planned. `plain` is the graph as it is for a plan
     that computes nothing again, where groups may be larger. `others` gives the graph in orders that
-    are worth a planner each: what is asked for the whole arena is the best of all.
+    are worth a planner each: what is asked for the whole arena is the best of all. `measured` is
+    what these planners know of graphs together.
     """
 
     def __init__(
@@ -75,9 +85,11 @@ class OptimalPlanner:
         order: Callable[[Allocation], Allocation] | None = None,
         plain: Graph | None = None,
         others: Callable[[Allocation], list[Allocation]] | None = None,
+        measured: Measured | None = None,
     ) -> None:
         self.allocation, self.costs, self.strategy, self.order = allocation, costs, strategy, order
         self.others = others
+        self.measured = measured or Measured(allocation, costs, strategy, order)
         self.graph = graph = allocation.graph
         self.plain = plain or graph
         self._graph_steps: dict[tuple[bool, bool], GraphSteps] = {}
@@ -85,12 +97,8 @@ class OptimalPlanner:
         self._sequences = Sequences(allocation, OTHERS)
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
-        self._orders: dict[Graph, Graph] = {}
-        self._limits: dict[tuple[int, bool], Graph] = {}
-        self._allocations: dict[Graph, Allocation] = {allocation.graph: allocation}
-        self._points: dict[Graph, Point] = {}
+        self._limits: dict[tuple[int, bool, bool], Graph] = {}
         self._least: dict[bool, Point] = {}
-        self._trials = Trials("the fewest bytes")
         self._is_one_pass = False
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
         """Whether plans may need fewer bytes than the steps say: parts inside concatenations."""
@@ -98,26 +106,23 @@ class OptimalPlanner:
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """The graph with its copies and what is proven of it; raises `BudgetError`."""
         least = self.bound_bytes()
-        self._trials = Trials(str(goal), goal.budget, bound_bytes=least)
+        self.measured.trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
             bound = self.extra_time_bound(goal.budget, maps_only=False)
-            self._trials.time_bound = bound
+            self.measured.trials.time_bound = bound
             point = self.within(goal.budget, maps_only=False)
-        elif goal.feature_map_budget is not None:
-            bound = self.extra_time_bound(goal.feature_map_budget, maps_only=True)
-            self._trials = Trials(str(goal), goal.feature_map_budget, True, time_bound=bound)
-            point = self.within(goal.feature_map_budget, maps_only=True)
-            ordered = self._ordered(point)
-            if ordered.feature_map_bytes <= goal.feature_map_budget:
-                point = ordered
+        elif (most := goal.feature_map_budget) is not None:
+            bound = self.extra_time_bound(most, maps_only=True)
+            self.measured.trials = Trials(str(goal), most, True, time_bound=bound)
+            point = self.within(most, maps_only=True)
+            ordered = self.measured.ordered(point)
+            point = ordered if ordered.feature_map_bytes <= most else point
         else:
-            if goal.max_extra_flops is not None:
-                point = self.least_with(goal.max_extra_flops)
-            else:
-                point = self.knee()
+            part = goal.max_extra_flops
+            point = self.knee() if part is None else self.least_with(part)
             bound = self.extra_time_bound(point.arena_bytes, maps_only=False)
         # What computes nothing again may be of other groups than those that the bounds are for.
-        least = min(least, self._allocated(point.graph).live_bytes)
+        least = min(least, self.measured.allocation_of(point.graph).live_bytes)
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
 
     def within(self, budget: int, maps_only: bool) -> Point:
@@ -134,7 +139,7 @@ class OptimalPlanner:
                 found = self.allocation.of(best.graph).plan(self.strategy, "optimal")
                 bound = self.bound_bytes()
                 raise does_not_fit(budget, found, best.bytes(maps_only), bound, maps_only)
-        return best if maps_only else self._ordered(best)
+        return best if maps_only else self.measured.ordered(best)
 
     def _is_near_least(self, budget: int, maps_only: bool) -> bool:
         """Whether a budget is little above the lowest limit that has a plan, in every order."""
@@ -163,7 +168,6 @@ class OptimalPlanner:
         """The fastest that other orders have within a budget."""
         best: Point | None = None
         for each in self._alternatives:
-            each._trials = self._trials
             found = each._within(budget, False, best)
             if best is None or (found is not None and found.extra_time < best.extra_time):
                 best = found
@@ -174,51 +178,60 @@ class OptimalPlanner:
         """Planners of the graph in other orders, which know what this one knows of graphs."""
         made = []
         for allocation in self.others(self.allocation) if self.others else ():
-            self._allocations[allocation.graph] = allocation
-            made.append(OptimalPlanner(allocation, self.costs, self.strategy, self.order))
-            made[-1]._allocations, made[-1]._orders = self._allocations, self._orders
-            made[-1]._points, made[-1]._sequences = self._points, Sequences(allocation, ("none",))
-            made[-1]._is_one_pass = True
+            self.measured.add(allocation)
+            alternative = OptimalPlanner(
+                allocation, self.costs, self.strategy, self.order, measured=self.measured
+            )
+            alternative._sequences = Sequences(allocation, ("none",))
+            alternative._is_one_pass = True
+            made.append(alternative)
         return made
 
-    def _ladder(self, maps_only: bool, known: Point | None = None) -> Ladder:
+    @functools.cached_property
+    def _is_small(self) -> bool:
+        return len(self._graph_steps_for(maps_only=False, by_flops=False).steps) <= FINE_STEPS
+
+    def _ladder(
+        self, maps_only: bool, known: Point | None = None, by_flops: bool = False
+    ) -> Ladder:
         """The ladder for limits, on which no plan is looked at that is no faster than `known`."""
-        planner = self._planner(maps_only, by_flops=False)
+        planner = self._planner(maps_only=maps_only, by_flops=by_flops)
         # As if an order, or parts, saved as much with recomputation as without.
         plain = self._other("none", maps_only).bytes(maps_only)
-        reach = max(1.0, planner.once.peak_bytes / max(plain, 1))
+        slack = SLACK if self._is_small else LITTLE
         return Ladder(
             planner.once.peak_bytes,
             planner.floor,
-            reach,
+            slack * max(1.0, planner.once.peak_bytes / max(plain, 1)),
             lambda limit: planner.plan_for(limit) is not None,
-            lambda limit, budget: self._fitting(limit, budget, maps_only, known),
-            STRIDES if len(planner.steps) <= FINE_STEPS else COARSE,
+            lambda limit, budget: self._fitting(limit, budget, maps_only, known, by_flops),
+            lambda point: point.bytes(maps_only),
+            STRIDES if self._is_small else COARSE,
         )
 
     def _fitting(
-        self, limit: int, budget: int, maps_only: bool, known: Point | None
+        self, limit: int, budget: int, maps_only: bool, known: Point | None, by_flops: bool
     ) -> Point | None:
         """The plan for a limit in bytes of the steps, if it is within the budget."""
-        planner, key = self._planner(maps_only, by_flops=False), (limit, maps_only)
-        plan = planner.plan_for(limit)
+        planner = self._planner(maps_only=maps_only, by_flops=by_flops)
+        plan, key = planner.plan_for(limit), (limit, maps_only, by_flops)
         assert plan is not None, "only feasible limits are tried"
         if known and plan.extra_cost >= known.extra_time * planner.step_cost:
             return known
         if key not in self._limits:
-            self._limits[key] = self._graph_of(plan, maps_only, by_flops=False)
+            self._limits[key] = self._graph_of(plan, maps_only, by_flops)
         graph = self._limits[key]
         point = self._measured_within(graph, budget, maps_only)
         if point is None and not maps_only:
             # Orders are slow to find, so only where they may make the plan fit.
-            point = self._measured_within(self._reordered(graph), budget, maps_only)
-        return point
+            point = self._measured_within(self.measured.reordered(graph), budget, maps_only)
+        return point if point is None or maps_only else self.measured.ordered(point)
 
     def _measured_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
         """The point of a graph if it is within the budget; packed only where that may be."""
-        if not maps_only and self._allocated(graph).live_bytes > budget:
+        if not maps_only and self.measured.allocation_of(graph).live_bytes > budget:
             return None
-        point = self._measured(graph)
+        point = self.measured.point(graph)
         return point if point.bytes(maps_only) <= budget else None
 
     def least_with(self, max_extra_flops: float) -> Point:
@@ -226,7 +239,7 @@ class OptimalPlanner:
         planner = self._planner(maps_only=False, by_flops=True)
         allowed = max_extra_flops * planner.step_cost
         plan = planner.least_costing(allowed)
-        best = self._ordered(self._point(plan, maps_only=False, by_flops=True))
+        best = self.measured.ordered(self._point(plan, maps_only=False, by_flops=True))
         for name in self._sequences.distinct():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
             # By the steps first, which takes no graph: most policies drop out here.
@@ -235,7 +248,33 @@ class OptimalPlanner:
         rest = [each.least_with(max_extra_flops) for each in self._alternatives]
         if self.order is not None:  # which may save more where nothing is computed again
             rest.append(self._other("none", False))
-        return min([best, *rest], key=lambda point: point.bytes(False))
+        best = min([best, *rest], key=lambda point: point.bytes(False))
+        if not self._is_small:
+            return best
+        low, high = self.bound_bytes(), best.arena_bytes
+        faster = self._least_of_the_fastest(max_extra_flops, low, high)
+        if faster is None and self._is_near_least(high, maps_only=False):
+            low = self.least(maps_only=False).arena_bytes - 1
+            if high <= low:  # such a budget would be refused
+                high = self._other("none", False).arena_bytes
+                faster = self._least_of_the_fastest(max_extra_flops, low, high)
+        return faster or best
+
+    def _least_of_the_fastest(self, max_extra_flops: float, low: int, high: int) -> Point | None:
+        """The fewest bytes above `low`, below `high`, whose fastest plan computes no more again."""
+        best: Point | None = None
+        budget = high - 1
+        for _ in range(BISECTIONS):
+            found = self._within(budget, maps_only=False)
+            if found is not None and found.extra_flops <= max_extra_flops:
+                best = self.measured.ordered(found)
+                high = best.arena_bytes
+            elif best is None:
+                break
+            else:
+                low = budget
+            budget = (low + high) // 2
+        return best
 
     def knee(self) -> Point:
         """The plan where the curve of bytes against time bends, farthest from its chord."""
@@ -248,11 +287,9 @@ class OptimalPlanner:
             return plain
         limit = bend(curve, min(whole[0][0], plain.bytes(False)))
         plan = planner.plan(limit) or planner.once
-        point = self._ordered(self._point(plan, maps_only=False, by_flops=False))
-        found = self._best_of_others(point.bytes(False))
-        if found is not None and found.extra_time < point.extra_time:
-            point = found
-        return point if point.bytes(False) < plain.bytes(False) else plain
+        point = self.measured.ordered(self._point(plan, maps_only=False, by_flops=False))
+        found = self._within(min(point.arena_bytes, plain.arena_bytes), maps_only=False)
+        return self.measured.ordered(found) if found else self.least(maps_only=False)
 
     def least(self, maps_only: bool) -> Point:
         """The fewest bytes found at any price: with one byte less, no search finds a plan."""
@@ -264,8 +301,11 @@ class OptimalPlanner:
                 points.append(self._point(planner.least(), maps_only, by_flops=False))
             found: Point | None = min(points, key=lambda point: point.bytes(maps_only))
             while found is not None:
-                least = found if maps_only else self._ordered(found)
-                found = self._within(least.bytes(maps_only) - 1, maps_only)
+                least = found if maps_only else self.measured.ordered(found)
+                budget = least.bytes(maps_only) - 1
+                found = self._within(budget, maps_only)
+                if found is None and not maps_only and self._is_small:
+                    found = self._ladder(maps_only, by_flops=True).within(budget)
             self._least[maps_only] = least
         return self._least[maps_only]
 
@@ -277,7 +317,7 @@ class OptimalPlanner:
         budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
         for number, budget in enumerate(budgets, start=len(points) + 1):
             asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
-            self._trials = Trials(asked, budget)
+            self.measured.trials = Trials(asked, budget)
             points.append(self.within(budget, maps_only=False))
         return undominated(points)
 
@@ -309,7 +349,7 @@ class OptimalPlanner:
         return self._graph_steps[key]
 
     def _point(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Point:
-        return self._measured(self._graph_of(plan, maps_only, by_flops))
+        return self.measured.point(self._graph_of(plan, maps_only, by_flops))
 
     def _graph_of(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Graph:
         if plan is self._planner(maps_only, by_flops).once:
@@ -317,41 +357,10 @@ class OptimalPlanner:
         sequence = self._graph_steps_for(maps_only, by_flops).with_views(plan.sequence)
         return with_sequence(self.graph, sequence)
 
-    def _allocated(self, graph: Graph) -> Allocation:
-        if graph not in self._allocations:
-            self._allocations[graph] = self.allocation.of(graph)
-        return self._allocations[graph]
-
-    def _measured(self, graph: Graph) -> Point:
-        if graph not in self._points:
-            again = recomputation(graph, self.costs)
-            extra = again.extra_time_fraction, again.extra_flops_fraction
-            self._points[graph] = Point(self._allocated(graph), self.strategy, *extra)
-        self._trials.tell(self._points[graph])
-        return self._points[graph]
-
-    def _ordered(self, point: Point) -> Point:
-        """The same nodes in an order with a smaller arena, where one is looked for and found."""
-        graph = self._reordered(point.graph)
-        if graph is point.graph:
-            return point
-        found = self._measured(graph)
-        # An order may have fewer live bytes and still pack worse, under another strategy too.
-        return found if found.arena_bytes < point.arena_bytes else point
-
-    def _reordered(self, graph: Graph) -> Graph:
-        if self.order is None:
-            return graph
-        if graph not in self._orders:
-            found = self.order(self._allocated(graph))
-            self._orders[graph] = found.graph
-            self._allocations.setdefault(found.graph, found)
-        return self._orders[graph]
-
     def _is_moved(self, name: str) -> bool:
         """Whether another policy has an order with fewer live bytes."""
         graph = self._other_graph(name)
-        return self._reordered(graph) is not graph
+        return self.measured.reordered(graph) is not graph
 
     def _other_graph(self, name: str) -> Graph:
         if name == "none":
@@ -367,8 +376,8 @@ class OptimalPlanner:
             graphs = [self._other_graph(name)]
             if name == "none" and self.plain is not self.graph:
                 graphs.append(self.plain)
-            points = [self._measured(graph) for graph in graphs]
-            found = points if maps_only else [self._ordered(point) for point in points]
+            points = [self.measured.point(graph) for graph in graphs]
+            found = points if maps_only else [self.measured.ordered(point) for point in points]
             self._others[key] = min(found, key=lambda point: point.bytes(maps_only))
         return self._others[key]
 

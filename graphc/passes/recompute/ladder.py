@@ -5,21 +5,26 @@ smooth nor monotone in that limit. So limits stand on a ladder that no budget mo
 
     limit(i) = top · 2 ^ (-i / 512)         rung i; rung 0 runs everything once
 
-and each rung has one plan, whatever was asked before. A rung fits where its arena does, or that of
-its nodes in a better order. Tried are, from large limits to small,
+and each rung has one plan, whatever was asked before, and one arena: the smaller one of its nodes
+in the order planned and in a better one. Tried are, from large limits to small,
 
     every 64th rung     from reach · budget down to the first that fits, j
-    every 16th          between j - 64 and j, down to the first that fits; so on with 4 and 1
+    every 16th          between j - 64 and j, down to the first that fits and has no smaller arena
+                        than j; so on with 4 and 1
 
 Large graphs, whose plans take long to measure, end with widths of 4. A rung without a plan is
 passed over where a later one has one. Beyond the last of those nothing is tried, and which rung
-that is depends on no budget either: the last that widths find, from below.
+that is depends on no budget either: the last that widths find, from below. Nor does a rung count
+whose limit is above reach · its own arena: rungs below have what it has.
 
 What fits into a budget fits into every larger one. So the first that fits at a width stands no
 later there; where it stands earlier, all that follows does, and where it does not, the next width
 decides in the same gap: a larger budget ends at no smaller limit, and has a plan where a smaller
 one has. That it is no slower either takes plans that cost no less for smaller limits, which
 sequence_planner.py works towards and nobody proves.
+
+And the bytes of what is found, given as a budget, find it again: it fits, what did not fit before
+does not now, and the rungs that led to it do, as their arenas are no larger.
 """
 
 from __future__ import annotations
@@ -43,9 +48,9 @@ COARSE = STRIDES[:-1]
 class Ladder:
     """Limits from `top` down, and the plans for them that fit; there is none below `floor`.
 
-    `is_feasible` tells whether there is a plan for a limit; `fitting` gives it where its arena, or
-    that in a better order, is within a budget. Limits up to `reach` budgets are tried, `strides`
-    says at which widths.
+    `is_feasible` tells whether there is a plan for a limit; `fitting` gives it where its arena, of
+    `size` bytes, is within a budget. Limits up to `reach` budgets are tried, `strides` says at
+    which widths.
     """
 
     def __init__(
@@ -55,10 +60,11 @@ class Ladder:
         reach: float,
         is_feasible: Callable[[int], bool],
         fitting: Callable[[int, int], Point | None],
+        size: Callable[[Point], int],
         strides: tuple[int, ...] = STRIDES,
     ) -> None:
         self.top, self.floor, self.reach = top, max(floor, 1), reach
-        self._is_feasible, self._fitting = is_feasible, fitting
+        self._is_feasible, self._fitting, self._size = is_feasible, fitting, size
         self.strides = strides
 
     def limit(self, rung: int) -> int:
@@ -91,13 +97,20 @@ class Ladder:
                 if rung > end:
                     break  # as good a mark as a rung that fits
                 found = self._fitting(self.limit(rung), budget) if is_feasible else None
-                if found is not None:
+                if found is not None and self._counts(found, rung, fits):
                     fits.append(found)
                     break
                 rung += stride
             last = min(rung, last)
             rung = max(_next(highest, finer), int(last) - stride + finer)
         return min(fits, key=lambda point: point.extra_time, default=None)
+
+    def _counts(self, found: Point, rung: int, fits: list[Point]) -> bool:
+        """Whether its own bytes as a budget would lead to the plan of a rung."""
+        size = self._size(found)
+        return self.limit(rung) <= self.reach * size and all(
+            self._size(point) <= size for point in fits[-1:]
+        )
 
 
 def _next(rung: int, stride: int) -> int:

@@ -27,14 +27,15 @@ def test_the_knee_is_the_point_farthest_from_the_chord(monkeypatch, curve, knee)
     monkeypatch.setattr(planner, "_planner", lambda **_: searched)
     monkeypatch.setattr(planner, "_other", lambda *_, **__: point_of(101))
     monkeypatch.setattr(planner, "_point", lambda plan, **_: point_of(plan))
-    monkeypatch.setattr(planner, "_ordered", lambda point: point)
-    monkeypatch.setattr(planner, "_best_of_others", lambda budget: None)
+    planner.measured = SimpleNamespace(ordered=lambda point: point)
+    monkeypatch.setattr(planner, "_within", lambda budget, **_: point_of(budget))
     assert planner.knee().size == knee
 
 
 def test_a_frontier_asks_for_budgets_from_the_least_to_the_most(monkeypatch):
     """The mean of equal steps in bytes and of equal steps in their logarithm."""
     planner, asked = OptimalPlanner.__new__(OptimalPlanner), []
+    planner.measured = SimpleNamespace()
     monkeypatch.setattr(planner, "least", lambda **_: point_of(1000))
     monkeypatch.setattr(planner, "_other", lambda *_, **__: point_of(4000))
     monkeypatch.setattr(

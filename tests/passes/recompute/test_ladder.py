@@ -103,6 +103,32 @@ def test_more_budget_is_never_slower_at_random_budgets_of_random_graphs(network,
     assert_in_order(list(points(lambda: network.loss, budgets)))
 
 
+def assert_found_again(network, plans, refused_only=False):
+    """Whether budgets of the arenas of plans have plans that are no slower."""
+    for found in plans:
+        again = g.plan(network(), optimizer=g.optim.SGD(), budget=found.arena_bytes)
+        assert again.arena_bytes <= found.arena_bytes
+        if not refused_only:
+            extra = getattr(found, "recomputation", found).extra_time_fraction
+            assert again.recomputation.extra_time_fraction <= extra, found.arena_bytes
+
+
+ASKED = ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in SWEPT if name != "gpt2")]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_budget_of_the_bytes_that_another_way_of_asking_found(name):
+    """It is no slower than that point of the frontier, or the knee, and is not refused."""
+    network = SWEPT[name]
+    assert_found_again(network, g.frontier(network(), optimizer=g.optim.SGD()))
+    knee = g.plan(network(), optimizer=g.optim.SGD(), recompute="optimal")
+    assert_found_again(network, [knee])
+    by_flops = [
+        g.plan(network(), optimizer=g.optim.SGD(), max_extra_flops=part) for part in (0.05, 0.33)
+    ]
+    assert_found_again(network, by_flops, refused_only=True)
+
+
 @pytest.mark.parametrize(
     "network", [MODELS["gpt2"], pytest.param(small_unet, marks=pytest.mark.slow)]
 )
@@ -129,6 +155,10 @@ class _OfSize:
         return self.size
 
 
+def size_of(point):
+    return point.arena_bytes
+
+
 class Tried:
     """A ladder of plans with given costs and arenas, by the rung's limit.
 
@@ -141,7 +171,7 @@ class Tried:
         self.feasible = (np.arange(4000) <= last) & (rng.random(4000) >= holes)
         self.feasible[[0, last]] = True
         floor = int(self.top * 2.0 ** (-(last + 100) / 512))
-        self.ladder = Ladder(self.top, floor, 1.2, self.is_feasible, self.fitting)
+        self.ladder = Ladder(self.top, floor, 1.2, self.is_feasible, self.fitting, size_of)
         steps = rng.exponential(1.0, 4000) * (rng.random(4000) < 0.3)
         self.costs = np.cumsum(steps)
         self.over = rng.choice([0.85, 0.99, 1.0, 1.001, 1.03, 1.3], 4000)
@@ -168,7 +198,8 @@ class Tried:
 )
 def test_a_larger_budget_ends_at_no_smaller_limit_however_plans_pack(seed, rung, holes, parts):
     """With costs that fall with the limit: then it is never slower, and has a plan where a smaller
-    one has, also where some limits have none that others above and below have."""
+    one has, also where some limits have none that others above and below have. The bytes of what
+    is found, as a budget, find it again."""
     tried = Tried(seed, rung, holes)
     last = None
     for part in sorted(parts):
@@ -178,6 +209,10 @@ def test_a_larger_budget_ends_at_no_smaller_limit_however_plans_pack(seed, rung,
         if last is not None:
             assert found is not None
             assert found.extra_time <= last.extra_time
+        if found is not None:
+            again = tried.ladder.within(found.arena_bytes)
+            assert again is not None
+            assert again.extra_time <= found.extra_time
         last = found
 
 
