@@ -17,16 +17,17 @@ the fewest bytes is compared with the plan of those. Where nothing fits, that pl
 error: the search is done again for one byte less than was found until it finds nothing, also with
 flops for costs, so no budget below it has a plan.
 
-`max_extra_flops` asks the other way round, with flops for costs, and then whether what is fastest
-within fewer bytes computes no more. Without either, the budget is what the knee of the curve
-(bytes, extra time) takes that the tables estimate. What is proven is planning/bound.py on the steps
-in which concatenations take the fewest bytes: it holds for every order and packing.
+`max_extra_flops` asks the other way round, with flops for costs, and with seconds, as plans by
+those may compute no more; without either, the knee of the curve (bytes, extra time) that the tables
+estimate is the limit. What is proven is planning/bound.py on the steps in which concatenations take
+the fewest bytes: it holds for every order and packing.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph, Node
@@ -47,8 +48,7 @@ ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
 
 SLACK, LITTLE = 1.1, 1.005
-"""Bytes that plans may leave of their limit, as a factor: small graphs have few sizes to choose
-from. For large ones every limit takes long."""
+"""Limits up to so many times an arena count, in small graphs and large, where each takes long."""
 
 NEAR_LEAST, NEAR_FLOOR = 1.05, 1.4
 """Budgets up to so many times the lowest limit with a plan, and the planner's floor, are compared
@@ -58,7 +58,7 @@ FINE_STEPS = 4000
 """Steps up to which limits are looked for to the last rung, and by seconds and by flops alike."""
 
 BISECTIONS = 7
-"""Budgets among which the fewest bytes of the fastest plans are looked for."""
+"""Limits among which plans by seconds are looked for that compute little."""
 
 POINTS = 16
 """Budgets of a frontier."""
@@ -74,7 +74,7 @@ class OptimalPlanner:
     stay in the order of the sequence that is planned. `plain` is the graph as it is for a plan
     that computes nothing again, where groups may be larger. `others` gives the graph in orders that
     are worth a planner each: what is asked for the whole arena is the best of all. `measured` is
-    what these planners know of graphs together.
+    what these know of graphs together, and is given to them.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class OptimalPlanner:
         self.plain = plain or graph
         self._graph_steps: dict[tuple[bool, bool], GraphSteps] = {}
         self._planners: dict[tuple[bool, bool], SequencePlanner] = {}
-        self._sequences = Sequences(allocation, OTHERS)
+        self._is_one_pass = measured is not None
+        self._sequences = Sequences(allocation, OTHERS[:1] if self._is_one_pass else OTHERS)
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._limits: dict[tuple[int, bool, bool], Graph] = {}
         self._least: dict[bool, Point] = {}
-        self._is_one_pass = False
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
         """Whether plans may need fewer bytes than the steps say: parts inside concatenations."""
 
@@ -176,16 +176,11 @@ class OptimalPlanner:
     @functools.cached_property
     def _alternatives(self) -> list[OptimalPlanner]:
         """Planners of the graph in other orders, which know what this one knows of graphs."""
-        made = []
-        for allocation in self.others(self.allocation) if self.others else ():
-            self.measured.add(allocation)
-            alternative = OptimalPlanner(
-                allocation, self.costs, self.strategy, self.order, measured=self.measured
-            )
-            alternative._sequences = Sequences(allocation, ("none",))
-            alternative._is_one_pass = True
-            made.append(alternative)
-        return made
+        allocations = self.others(self.allocation) if self.others else []
+        for each in allocations:
+            self.measured.add(each)
+        given = self.costs, self.strategy, self.order
+        return [OptimalPlanner(each, *given, measured=self.measured) for each in allocations]
 
     @functools.cached_property
     def _is_small(self) -> bool:
@@ -239,41 +234,40 @@ class OptimalPlanner:
         planner = self._planner(maps_only=False, by_flops=True)
         allowed = max_extra_flops * planner.step_cost
         plan = planner.least_costing(allowed)
-        best = self.measured.ordered(self._point(plan, maps_only=False, by_flops=True))
+        found = [self._point(plan, maps_only=False, by_flops=True)]
+        if self._is_small:
+            found.append(self._point(self._fastest_with(allowed), maps_only=False, by_flops=False))
+        best = min(found, key=attrgetter("arena_bytes"))
         for name in self._sequences.distinct():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
             # By the steps first, which takes no graph: most policies drop out here.
-            if cost <= allowed and (self._saves or peak < best.bytes(False)):
-                best = min(best, self._other(name, False), key=lambda point: point.bytes(False))
-        rest = [each.least_with(max_extra_flops) for each in self._alternatives]
-        if self.order is not None:  # which may save more where nothing is computed again
-            rest.append(self._other("none", False))
-        best = min([best, *rest], key=lambda point: point.bytes(False))
-        if not self._is_small:
-            return best
-        low, high = self.bound_bytes(), best.arena_bytes
-        faster = self._least_of_the_fastest(max_extra_flops, low, high)
-        if faster is None and self._is_near_least(high, maps_only=False):
-            low = self.least(maps_only=False).arena_bytes - 1
-            if high <= low:  # such a budget would be refused
-                high = self._other("none", False).arena_bytes
-                faster = self._least_of_the_fastest(max_extra_flops, low, high)
-        return faster or best
+            if cost <= allowed and (self._saves or peak < best.arena_bytes):
+                found.append(self._other(name, False))
+                best = min(found, key=attrgetter("arena_bytes"))
+        rest = (each.least_with(max_extra_flops) for each in self._alternatives)
+        found += [*rest, self._other("none", False)]
+        best = min(found, key=attrgetter("arena_bytes"))
+        if self._is_small and self._is_near_least(best.arena_bytes, maps_only=False):
+            least = self.least(maps_only=False)
+            if best.arena_bytes < least.arena_bytes:  # such a budget would be refused
+                found = [point for point in found if point.arena_bytes >= least.arena_bytes]
+                found += [least] if least.extra_flops <= max_extra_flops else []
+                best = min(found, key=attrgetter("arena_bytes"))
+        return best
 
-    def _least_of_the_fastest(self, max_extra_flops: float, low: int, high: int) -> Point | None:
-        """The fewest bytes above `low`, below `high`, whose fastest plan computes no more again."""
-        best: Point | None = None
-        budget = high - 1
+    def _fastest_with(self, flops: float) -> SequencePlan:
+        """The plan of the fewest bytes, of those that add the least time, with so many flops."""
+        planner = self._planner(maps_only=False, by_flops=False)
+        steps = self._graph_steps_for(maps_only=False, by_flops=True).steps
+        best = planner.once
+        low, high = planner.floor, best.peak_bytes
         for _ in range(BISECTIONS):
-            found = self._within(budget, maps_only=False)
-            if found is not None and found.extra_flops <= max_extra_flops:
-                best = self.measured.ordered(found)
-                high = best.arena_bytes
-            elif best is None:
-                break
+            limit = (low + high) // 2
+            plan = planner.plan_for(limit)
+            if plan is not None and steps.extra_cost(plan.sequence) <= flops:
+                best, high = plan, min(limit, plan.peak_bytes)
             else:
-                low = budget
-            budget = (low + high) // 2
+                low = limit
         return best
 
     def knee(self) -> Point:
@@ -287,9 +281,11 @@ class OptimalPlanner:
             return plain
         limit = bend(curve, min(whole[0][0], plain.bytes(False)))
         plan = planner.plan(limit) or planner.once
-        point = self.measured.ordered(self._point(plan, maps_only=False, by_flops=False))
-        found = self._within(min(point.arena_bytes, plain.arena_bytes), maps_only=False)
-        return self.measured.ordered(found) if found else self.least(maps_only=False)
+        point = self._point(plan, maps_only=False, by_flops=False)
+        found = self._best_of_others(point.bytes(False))
+        if found is not None and found.extra_time < point.extra_time:
+            point = found
+        return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
         """The fewest bytes found at any price: with one byte less, no search finds a plan."""
@@ -349,7 +345,8 @@ class OptimalPlanner:
         return self._graph_steps[key]
 
     def _point(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Point:
-        return self.measured.point(self._graph_of(plan, maps_only, by_flops))
+        point = self.measured.point(self._graph_of(plan, maps_only, by_flops))
+        return point if maps_only else self.measured.ordered(point)
 
     def _graph_of(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Graph:
         if plan is self._planner(maps_only, by_flops).once:

@@ -28,7 +28,7 @@ def test_the_knee_is_the_point_farthest_from_the_chord(monkeypatch, curve, knee)
     monkeypatch.setattr(planner, "_other", lambda *_, **__: point_of(101))
     monkeypatch.setattr(planner, "_point", lambda plan, **_: point_of(plan))
     planner.measured = SimpleNamespace(ordered=lambda point: point)
-    monkeypatch.setattr(planner, "_within", lambda budget, **_: point_of(budget))
+    monkeypatch.setattr(planner, "_best_of_others", lambda budget: None)
     assert planner.knee().size == knee
 
 
