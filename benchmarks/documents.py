@@ -202,6 +202,22 @@ def planning_times(content: dict[str, Any]) -> str:
     return table(*lines)
 
 
+def placing_times(content: dict[str, Any]) -> str:
+    """By nodes how long places take, by packing and by coloring, and how large arenas are."""
+    lines = [("nodes", "packed, seconds", "arena / live", "coloring, seconds", "arena / live")]
+    for row in content["placed"]:
+        found = (row["packed_seconds"], row["packed_over_live"])
+        colored = (row["coloring_seconds"], row["coloring_over_live"])
+        figures = (f"{x:.3f}" for x in (*found, *colored))
+        lines.append((f"{row['nodes']:,}", *figures))
+    grown = content["exponents"]
+    return (
+        f"{table(*lines)}\n\n"
+        f"Seconds grow with nodes to the power of {grown['packing']:.2f} by packing, and of "
+        f"{grown['coloring']:.2f} by coloring."
+    )
+
+
 def zooming(content: dict[str, Any]) -> str:
     first, second = content["rows"][1:]
     return (
@@ -306,6 +322,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "planned times": ("planned_time.json", planned_times),
     "rank times": ("rank_time.json", rank_times),
     "planning times": ("planning_time.json", planning_times),
+    "placing times": ("planning_time.json", placing_times),
     "light models": ("light_models.json", light_models),
     "ResNet from ONNX": ("light_models.json", resnet_from_onnx),
     "torch in short": ("torch_budgets.json", torch_in_short),
