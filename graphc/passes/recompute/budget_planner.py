@@ -26,6 +26,7 @@ the fewest bytes: it holds for every order and packing.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
@@ -36,10 +37,10 @@ from graphc.passes.recompute.apply import Sequences, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps
 from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
 from graphc.passes.recompute.measured import Measured
-from graphc.passes.recompute.points import Point, bend, between, undominated
+from graphc.passes.recompute.points import Point, bend, between, faster, undominated
 from graphc.passes.recompute.trials import Trials, does_not_fit
 from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
+from graphc.planning.sequence_planner import BISECTIONS, SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
@@ -57,9 +58,6 @@ with the plan of the fewest bytes."""
 FINE_STEPS = 4000
 """Steps up to which limits are looked for to the last rung, and by seconds and by flops alike."""
 
-BISECTIONS = 7
-"""Limits among which plans by seconds are looked for that compute little."""
-
 POINTS = 16
 """Budgets of a frontier."""
 
@@ -74,7 +72,8 @@ class OptimalPlanner:
     stay in the order of the sequence that is planned. `plain` is the graph as it is for a plan
     that computes nothing again, where groups may be larger. `others` gives the graph in orders that
     are worth a planner each: what is asked for the whole arena is the best of all. `measured` is
-    what these know of graphs together, and is given to them.
+    what these know of graphs together. A planner that it is given to is one of them: the forward
+    pass is one, and the paper's policies are left to the first.
     """
 
     def __init__(
@@ -87,8 +86,8 @@ class OptimalPlanner:
         others: Callable[[Allocation], list[Allocation]] | None = None,
         measured: Measured | None = None,
     ) -> None:
-        self.allocation, self.costs, self.strategy, self.order = allocation, costs, strategy, order
-        self.others = others
+        self.allocation, self.costs = allocation, costs
+        self.strategy, self.others = strategy, others
         self.measured = measured or Measured(allocation, costs, strategy, order)
         self.graph = graph = allocation.graph
         self.plain = plain or graph
@@ -139,7 +138,7 @@ class OptimalPlanner:
                 found = self.allocation.of(best.graph).plan(self.strategy, "optimal")
                 bound = self.bound_bytes()
                 raise does_not_fit(budget, found, best.bytes(maps_only), bound, maps_only)
-        return best if maps_only else self.measured.ordered(best)
+        return best
 
     def _is_near_least(self, budget: int, maps_only: bool) -> bool:
         """Whether a budget is little above the lowest limit that has a plan, in every order."""
@@ -157,20 +156,17 @@ class OptimalPlanner:
         if best.bytes(maps_only) <= budget:
             return best
         found = known if maps_only else self._best_of_others(budget) or known
-        found = self._ladder(maps_only, found).within(budget) or found
+        found = faster(found, self._ladder(maps_only, found).within(budget))
         for other in self._cheaper(found, budget, maps_only):
-            is_faster = found is None or other.extra_time < found.extra_time
-            if is_faster and other.bytes(maps_only) <= budget:
-                found = other
+            if other.bytes(maps_only) <= budget:
+                found = faster(found, other)
         return found
 
     def _best_of_others(self, budget: int) -> Point | None:
         """The fastest that other orders have within a budget."""
         best: Point | None = None
         for each in self._alternatives:
-            found = each._within(budget, False, best)
-            if best is None or (found is not None and found.extra_time < best.extra_time):
-                best = found
+            best = faster(best, each._within(budget, False, best))
         return best
 
     @functools.cached_property
@@ -179,7 +175,7 @@ class OptimalPlanner:
         allocations = self.others(self.allocation) if self.others else []
         for each in allocations:
             self.measured.add(each)
-        given = self.costs, self.strategy, self.order
+        given = self.costs, self.strategy, self.measured.order
         return [OptimalPlanner(each, *given, measured=self.measured) for each in allocations]
 
     @functools.cached_property
@@ -189,38 +185,41 @@ class OptimalPlanner:
     def _ladder(
         self, maps_only: bool, known: Point | None = None, by_flops: bool = False
     ) -> Ladder:
-        """The ladder for limits, on which no plan is looked at that is no faster than `known`."""
+        """The ladder for limits, on which plans are of interest that are faster than `known`."""
         planner = self._planner(maps_only=maps_only, by_flops=by_flops)
         # As if an order, or parts, saved as much with recomputation as without.
         plain = self._other("none", maps_only).bytes(maps_only)
         slack = SLACK if self._is_small else LITTLE
+        dearest = known.extra_time * planner.step_cost if known else math.inf
+
+        def is_faster(limit: int) -> bool:
+            plan = planner.plan_for(limit)
+            return plan is not None and plan.extra_cost < dearest
+
         return Ladder(
             planner.once.peak_bytes,
             planner.floor,
             slack * max(1.0, planner.once.peak_bytes / max(plain, 1)),
             lambda limit: planner.plan_for(limit) is not None,
-            lambda limit, budget: self._fitting(limit, budget, maps_only, known, by_flops),
+            is_faster,
+            lambda limit, budget: self._fitting(limit, budget, maps_only, by_flops),
             lambda point: point.bytes(maps_only),
             STRIDES if self._is_small else COARSE,
         )
 
-    def _fitting(
-        self, limit: int, budget: int, maps_only: bool, known: Point | None, by_flops: bool
-    ) -> Point | None:
+    def _fitting(self, limit: int, budget: int, maps_only: bool, by_flops: bool) -> Point | None:
         """The plan for a limit in bytes of the steps, if it is within the budget."""
         planner = self._planner(maps_only=maps_only, by_flops=by_flops)
         plan, key = planner.plan_for(limit), (limit, maps_only, by_flops)
         assert plan is not None, "only feasible limits are tried"
-        if known and plan.extra_cost >= known.extra_time * planner.step_cost:
-            return known
         if key not in self._limits:
             self._limits[key] = self._graph_of(plan, maps_only, by_flops)
         graph = self._limits[key]
         point = self._measured_within(graph, budget, maps_only)
-        if point is None and not maps_only:
-            # Orders are slow to find, so only where they may make the plan fit.
-            point = self._measured_within(self.measured.reordered(graph), budget, maps_only)
-        return point if point is None or maps_only else self.measured.ordered(point)
+        if maps_only:
+            return point
+        point = point or self._measured_within(self.measured.reordered(graph), budget, maps_only)
+        return point and self.measured.ordered(point)
 
     def _measured_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
         """The point of a graph if it is within the budget; packed only where that may be."""
@@ -247,13 +246,14 @@ class OptimalPlanner:
         rest = (each.least_with(max_extra_flops) for each in self._alternatives)
         found += [*rest, self._other("none", False)]
         best = min(found, key=attrgetter("arena_bytes"))
-        if self._is_small and self._is_near_least(best.arena_bytes, maps_only=False):
+        if not self._is_small or best.arena_bytes > NEAR_FLOOR * planner.floor:
+            return best
+        if self._within(best.arena_bytes, maps_only=False) is None:
+            # What is below the least would be refused as a budget.
             least = self.least(maps_only=False)
-            if best.arena_bytes < least.arena_bytes:  # such a budget would be refused
-                found = [point for point in found if point.arena_bytes >= least.arena_bytes]
-                found += [least] if least.extra_flops <= max_extra_flops else []
-                best = min(found, key=attrgetter("arena_bytes"))
-        return best
+            found += [least] if least.extra_flops <= max_extra_flops else []
+            found = [point for point in found if point.arena_bytes >= least.arena_bytes]
+        return min(found, key=attrgetter("arena_bytes"))
 
     def _fastest_with(self, flops: float) -> SequencePlan:
         """The plan of the fewest bytes, of those that add the least time, with so many flops."""
@@ -282,9 +282,7 @@ class OptimalPlanner:
         limit = bend(curve, min(whole[0][0], plain.bytes(False)))
         plan = planner.plan(limit) or planner.once
         point = self._point(plan, maps_only=False, by_flops=False)
-        found = self._best_of_others(point.bytes(False))
-        if found is not None and found.extra_time < point.extra_time:
-            point = found
+        point = faster(point, self._best_of_others(point.bytes(False))) or point
         return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
@@ -297,8 +295,7 @@ class OptimalPlanner:
                 points.append(self._point(planner.least(), maps_only, by_flops=False))
             found: Point | None = min(points, key=lambda point: point.bytes(maps_only))
             while found is not None:
-                least = found if maps_only else self.measured.ordered(found)
-                budget = least.bytes(maps_only) - 1
+                least, budget = found, found.bytes(maps_only) - 1
                 found = self._within(budget, maps_only)
                 if found is None and not maps_only and self._is_small:
                     found = self._ladder(maps_only, by_flops=True).within(budget)

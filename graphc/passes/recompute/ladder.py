@@ -15,7 +15,7 @@ in the order planned and in a better one. Tried are, from large limits to small,
 Large graphs, whose plans take long to measure, end with widths of 4. A rung without a plan is
 passed over where a later one has one. Beyond the last of those nothing is tried, and which rung
 that is depends on no budget either: the last that widths find, from below. Nor does a rung count
-whose limit is above reach · its own arena: rungs below have what it has.
+whose limit is above reach · its own arena, as rungs below it are taken to have what it has.
 
 What fits into a budget fits into every larger one. So the first that fits at a width stands no
 later there; where it stands earlier, all that follows does, and where it does not, the next width
@@ -25,6 +25,9 @@ sequence_planner.py works towards and nobody proves.
 
 And the bytes of what is found, given as a budget, find it again: it fits, what did not fit before
 does not now, and the rungs that led to it do, as their arenas are no larger.
+
+Where a plan is known already, of another order say, only faster ones are of interest. With costs as
+above, none follows at any width once a rung that is no faster does not count.
 """
 
 from __future__ import annotations
@@ -48,9 +51,9 @@ COARSE = STRIDES[:-1]
 class Ladder:
     """Limits from `top` down, and the plans for them that fit; there is none below `floor`.
 
-    `is_feasible` tells whether there is a plan for a limit; `fitting` gives it where its arena, of
-    `size` bytes, is within a budget. Limits up to `reach` budgets are tried, `strides` says at
-    which widths.
+    `is_feasible` tells whether there is a plan for a limit, and `is_faster` whether that is of
+    interest; `fitting` gives it where its arena, of `size` bytes, is within a budget. Limits up to
+    `reach` budgets are tried, `strides` says at which widths.
     """
 
     def __init__(
@@ -59,12 +62,14 @@ class Ladder:
         floor: int,
         reach: float,
         is_feasible: Callable[[int], bool],
+        is_faster: Callable[[int], bool],
         fitting: Callable[[int, int], Point | None],
         size: Callable[[Point], int],
         strides: tuple[int, ...] = STRIDES,
     ) -> None:
         self.top, self.floor, self.reach = top, max(floor, 1), reach
-        self._is_feasible, self._fitting, self._size = is_feasible, fitting, size
+        self._is_feasible, self._is_faster = is_feasible, is_faster
+        self._fitting, self._size = fitting, size
         self.strides = strides
 
     def limit(self, rung: int) -> int:
@@ -83,7 +88,7 @@ class Ladder:
         return found
 
     def within(self, budget: int) -> Point | None:
-        """The fastest plan of the rungs tried whose arena is at most `budget` bytes."""
+        """The fastest plan of the rungs that count whose arena is at most `budget` bytes."""
         allowed = self.reach * budget
         if allowed < 1:
             return None
@@ -100,19 +105,24 @@ class Ladder:
                 if found is not None and self._counts(found, rung, fits):
                     fits.append(found)
                     break
+                if is_feasible and not self._is_faster(self.limit(rung)):
+                    return _fastest(fits)
                 rung += stride
             last = min(rung, last)
             rung = max(_next(highest, finer), int(last) - stride + finer)
-        return min(fits, key=lambda point: point.extra_time, default=None)
+        return _fastest(fits)
 
     def _counts(self, found: Point, rung: int, fits: list[Point]) -> bool:
         """Whether its own bytes as a budget would lead to the plan of a rung."""
         size = self._size(found)
-        return self.limit(rung) <= self.reach * size and all(
-            self._size(point) <= size for point in fits[-1:]
-        )
+        is_near = self.limit(rung) <= self.reach * size
+        return is_near and (not fits or self._size(fits[-1]) <= size)
 
 
 def _next(rung: int, stride: int) -> int:
     """The first rung from there on that is tried at a width."""
     return -(-rung // stride) * stride
+
+
+def _fastest(points: list[Point]) -> Point | None:
+    return min(points, key=lambda point: point.extra_time, default=None)

@@ -57,6 +57,13 @@ def between(low: int, high: int, count: int) -> Iterator[int]:
         yield int((low + (high - low) * part + low * (high / max(low, 1)) ** part) / 2)
 
 
+def faster(first: Point | None, second: Point | None) -> Point | None:
+    """The one that adds less time, the first of equals; either may be missing."""
+    if first is None or second is None:
+        return first or second
+    return min(first, second, key=lambda point: point.extra_time)
+
+
 def undominated(points: list[Point]) -> list[Point]:
     """Points by bytes, without those that another one beats in bytes and in time."""
     chosen: list[Point] = []

@@ -4,6 +4,7 @@ The search for the largest limit that fits, against every arena that packing cou
 """
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import graphc as g
 from graphc.errors import BudgetError
 from graphc.models import mlp, mobilenet_v2, unet
 from graphc.options import PlanOptions
-from graphc.passes.recompute.ladder import Ladder
+from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
 from graphc.passes.recompute.points import Point
 from graphc.pipeline import Compilation, before, planner, run, traced
 
@@ -95,12 +96,19 @@ def test_more_budget_is_never_slower_over_25_pairs(name):
 @examples(100)
 @given(networks(), st.lists(st.floats(0, 1), min_size=5, max_size=5))
 def test_more_budget_is_never_slower_at_random_budgets_of_random_graphs(network, parts):
-    """Ten pairs of budgets a graph, as no two neighbours are in the wrong order."""
+    """Ten pairs of budgets a graph, as no two neighbours are in the wrong order; nor is what the
+    bytes of a plan give as a budget."""
 
     def budgets(least, most):
         return sorted(least + round(part * (most - least)) for part in parts)
 
-    assert_in_order(list(points(lambda: network.loss, budgets)))
+    found = list(points(lambda: network.loss, budgets))
+    assert_in_order(found)
+    sizes = [point.arena_bytes for _, point in found]
+    again = points(lambda: network.loss, lambda least, most: sizes)
+    for (_, point), (_, other) in zip(found, again, strict=True):
+        assert other.arena_bytes <= point.arena_bytes
+        assert other.extra_time <= point.extra_time
 
 
 def assert_found_again(network, plans, refused_only=False):
@@ -159,23 +167,31 @@ def size_of(point):
 class Tried:
     """A ladder of plans with given costs and arenas, by the rung's limit.
 
-    Costs rise from rung to rung; `last` is the last with a plan, and some before it have none.
+    Costs rise from rung to rung; `last` is the last with a plan, and some before it have none. What
+    costs `known` or more is not of interest.
     """
 
-    def __init__(self, seed, last, holes=0.0):
+    def __init__(self, seed, last, holes=0.0, strides=STRIDES):
         rng = np.random.default_rng(seed)
         self.top = 10**6
         self.feasible = (np.arange(4000) <= last) & (rng.random(4000) >= holes)
         self.feasible[[0, last]] = True
         floor = int(self.top * 2.0 ** (-(last + 100) / 512))
-        self.ladder = Ladder(self.top, floor, 1.2, self.is_feasible, self.fitting, size_of)
+        self.known = math.inf
+        self.ladder = Ladder(
+            *(self.top, floor, 1.2),
+            *(self.is_feasible, self.is_faster, self.fitting, size_of, strides),
+        )
         steps = rng.exponential(1.0, 4000) * (rng.random(4000) < 0.3)
         self.costs = np.cumsum(steps)
-        self.over = rng.choice([0.85, 0.99, 1.0, 1.001, 1.03, 1.3], 4000)
+        self.over = rng.choice([0.7, 0.85, 0.99, 1.0, 1.001, 1.03, 1.3], 4000)
         self.rungs = {self.ladder.limit(rung): rung for rung in reversed(range(4000))}
 
     def is_feasible(self, limit):
         return bool(self.feasible[self.rungs[limit]])
+
+    def is_faster(self, limit):
+        return self.costs[self.rungs[limit]] < self.known
 
     def fitting(self, limit, budget):
         rung = self.rungs[limit]
@@ -191,13 +207,16 @@ class Tried:
     st.integers(0, 10**6),
     st.integers(0, 1500),
     st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+    st.sampled_from([STRIDES, COARSE]),
     st.lists(st.floats(0.6, 1.6) | st.floats(0.6, 8.0), min_size=2, max_size=20),
 )
-def test_a_larger_budget_ends_at_no_smaller_limit_however_plans_pack(seed, rung, holes, parts):
+def test_a_larger_budget_ends_at_no_smaller_limit_however_plans_pack(
+    seed, rung, holes, strides, parts
+):
     """With costs that fall with the limit: then it is never slower, and has a plan where a smaller
     one has, also where some limits have none that others above and below have. The bytes of what
     is found, as a budget, find it again."""
-    tried = Tried(seed, rung, holes)
+    tried = Tried(seed, rung, holes, strides)
     last = None
     for part in sorted(parts):
         budget = int(part * tried.ladder.limit(rung))
@@ -211,6 +230,27 @@ def test_a_larger_budget_ends_at_no_smaller_limit_however_plans_pack(seed, rung,
             assert again is not None
             assert again.extra_time <= found.extra_time
         last = found
+
+
+@examples(200)
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 1500),
+    st.sampled_from([0.0, 0.5]),
+    st.integers(10**5, 10**6),
+    st.floats(0.0, 1.2),
+)
+def test_what_is_faster_than_a_known_plan_is_found_as_without_one(seed, last, holes, budget, part):
+    """However plans pack; where nothing is, at most what is no faster."""
+    tried = Tried(seed, last, holes)
+    alone = tried.ladder.within(budget)
+    tried.known = part * (alone.extra_time if alone else tried.costs[last])
+    found = tried.ladder.within(budget)
+    if alone is not None and alone.extra_time < tried.known:
+        assert found is not None
+        assert found.extra_time == alone.extra_time
+    else:
+        assert found is None or found.extra_time >= tried.known
 
 
 @examples(50)
