@@ -340,6 +340,16 @@ def test_more_flops_never_cost_bytes(allocate):
         assert plan("preact_resnet", allocate=allocate, **options).arena_bytes <= plain
 
 
+@pytest.mark.slow
+def test_plans_by_seconds_may_take_fewer_bytes_within_extra_flops(monkeypatch):
+    both = planned("preact_resnet", max_extra_flops=0.2)
+    assert both.recomputation.extra_flops_fraction <= 0.2
+    monkeypatch.setattr(
+        OptimalPlanner, "_fastest_with", lambda self, flops: self._planner(False, False).once
+    )
+    assert both.arena_bytes < planned("preact_resnet", max_extra_flops=0.2).arena_bytes
+
+
 def test_the_knee_goes_by_seconds_not_by_flops(monkeypatch):
     made, build = [], OptimalPlanner._planner
 
