@@ -8,8 +8,8 @@ lie inside concatenations, nor the orders that passes/order.py may find. So for 
        order, or parts, save without recomputation;
     2. the paper's policies that would be cheaper, and may fit, are made as well;
     3. where layers recur over time, 1 is done for the orders by layers (passes/order.py) as well,
-       which need the fewest bytes, and the order given may cost less where there are more; in each
-       only plans are looked at that are faster than what is known by then.
+       which need the fewest bytes, and the order given may cost less where there are more; each
+       search ends where nothing is faster than what is known by then.
 
 The best of all is taken, so the result is never worse than one of the paper's that fits. What is
 tried for a limit depends on no budget; ladder.py says what follows. A budget that is little above
