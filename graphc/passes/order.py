@@ -59,15 +59,18 @@ def by_layers(given: Allocation) -> list[Allocation]:
     without such layers, for those with copies, which stand where they are needed (as 16-bit ones of
     parameters), and for several forward passes.
     """
-    return _by_layers(given, at_once=True)
+    return _by_layers(_steps_of(given), at_once=True)
 
 
-def _by_layers(given: Allocation, at_once: bool) -> list[Allocation]:
-    if any(node.copy_of is not None for node in given.graph.nodes):
+def _steps_of(given: Allocation) -> GraphSteps:
+    return GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
+
+
+def _by_layers(graph_steps: GraphSteps, at_once: bool) -> list[Allocation]:
+    graph, steps = graph_steps.graph, graph_steps.steps
+    if any(node.copy_of is not None for node in graph.nodes):
         return []
-    graph_steps = GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
-    steps = graph_steps.steps
-    states = given.graph.states
+    states = graph.states
     parameters = {graph_steps.numbers[state] for state in states if state.role == "parameter"}
     problem = Precedence(steps, tuple(_arcs(graph_steps)), steps.fixed_bytes)
     order = layer_by_layer(problem, sorted(parameters), at_once)
@@ -85,13 +88,15 @@ def with_least_peak(given: Allocation) -> Allocation:
 
     It is looked for from the order given, and from that by layers.
     """
-    found = map(_improved, (given, *_by_layers(given, at_once=False)))
+    graph_steps = _steps_of(given)
+    others = map(_steps_of, _by_layers(graph_steps, at_once=False))
+    found = map(_improved, (graph_steps, *others))
     return min([given, *found], key=lambda order: order.live_bytes)
 
 
-def _improved(given: Allocation) -> Allocation:
+def _improved(graph_steps: GraphSteps) -> Allocation:
     """What the search makes of an order, or that order."""
-    graph_steps = GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
+    given = graph_steps.allocation
     arcs = tuple(_arcs(graph_steps))
 
     def found(steps: Steps) -> Allocation:

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -33,8 +35,8 @@ OUTLINE = bytearray(16)
 
 
 def _row_major(value: Value) -> tuple[int, ...]:
-    sizes = [*value.shape[1:], value.type.dtype.itemsize]
-    return tuple(int(np.prod(sizes[axis:], dtype=np.int64)) for axis in range(value.type.rank))
+    innermost_first = accumulate(reversed(value.shape), mul, initial=value.type.dtype.itemsize)
+    return tuple(innermost_first)[-2::-1]
 
 
 def numbers(cells: Any) -> Any:
@@ -100,6 +102,7 @@ class PlacedValues:
         self.patterns = {value: self.pattern_of(value) for value in self.graph.values}
         self.marks = self.edges()
         self.count = len(self.marks)
+        self.slices = self.cells_of_single_pieces()
 
     def edges(self) -> Any:
         """The edges of all pieces and workspaces, ascending, each once."""
@@ -160,11 +163,21 @@ class PlacedValues:
         """The cells between two edges."""
         return slice(*np.searchsorted(self.marks, (start, end)).tolist())
 
+    def cells_of_single_pieces(self) -> dict[Value, slice]:
+        """The cells of every value that is one piece, all searched for at once."""
+        single = [value for value, pattern in self.patterns.items() if len(pattern.offsets) == 1]
+        starts = np.array([self.spans[value][0] for value in single], np.int64)
+        sizes = np.array([self.patterns[value].bytes for value in single], np.int64)
+        first, last = (
+            np.searchsorted(self.marks, edge).tolist() for edge in (starts, starts + sizes)
+        )
+        return dict(zip(single, map(slice, first, last), strict=True))
+
     def cells_of(self, value: Value) -> Any:
         """The index of a value's cells, ascending: a slice for one piece, else an array."""
+        if value in self.slices:
+            return self.slices[value]
         (start, _), pattern = self.spans[value], self.patterns[value]
-        if len(pattern.offsets) == 1:
-            return self.cell_range(start, start + pattern.bytes)
         # The ranges [first, last) of all pieces, one behind the other.
         edges = (start, start + pattern.bytes)
         first, last = (np.searchsorted(self.marks, edge + pattern.offsets) for edge in edges)
