@@ -48,7 +48,7 @@ from graphc.plans.memory_plan import Allocate, Certificate
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
 
-SLACK, LITTLE = 1.1, 1.005
+SLACK, LITTLE = 1.1, 1.02
 """Limits up to so many times an arena count, in small graphs and large, where each takes long."""
 
 NEAR_LEAST, NEAR_FLOOR = 1.05, 1.4
