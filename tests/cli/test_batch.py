@@ -36,8 +36,8 @@ def fits(batch, limit, **options):
     [
         ({}, {}),
         ({"recompute": "sublinear"}, {"recompute": "sublinear"}),
-        ({"max_extra_flops": 0.33}, {"max_extra_flops": 0.33}),
-        ({"recompute": "optimal"}, {"budget": True}),
+        pytest.param({"max_extra_flops": 0.33}, {"max_extra_flops": 0.33}, marks=pytest.mark.slow),
+        pytest.param({"recompute": "optimal"}, {"budget": True}, marks=pytest.mark.slow),
     ],
 )
 def test_the_answer_fits_and_one_more_does_not(limit, asked, planned):
@@ -50,6 +50,7 @@ def test_the_answer_fits_and_one_more_does_not(limit, asked, planned):
     assert not fits(found.batch + 1, limit, **planned)
 
 
+@pytest.mark.slow
 def test_recomputation_lets_a_larger_batch_fit():
     plain, most = (
         g.largest_batch(make, "256KiB", optimizer=g.optim.SGD(), recompute=policy)
@@ -112,6 +113,7 @@ def test_a_network_that_does_not_grow_with_its_batch_ends_the_search():
         g.largest_batch(lambda batch: make(3), "1MiB", optimizer=g.optim.SGD())
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_python_finds(capsys, monkeypatch):
     asked, begun = [], []
 

@@ -38,6 +38,7 @@ def first_line(capsys, *arguments):
     return out.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_plan_that_fits_says_by_how_much(capsys, has):
     arena = planned().arena_bytes
     has(arena + 3 * MIB)
@@ -79,6 +80,7 @@ def test_a_plan_that_is_over_says_by_how_much_and_the_budget_that_fits(
     assert match[2] != "+0.0%"
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_line(capsys, has):
     has(planned().arena_bytes * 3 // 4)
     assert len({first_line(capsys, "plan", "mlp", *DEEP) for _ in range(2)}) == 1
@@ -88,7 +90,11 @@ def test_the_same_input_gives_the_same_line(capsys, has):
     ("options", "said"),
     [
         (("--recompute", "cheap"), "in place of --recompute cheap fits"),
-        (("--max-extra-flops", "0.01"), "in place of --max-extra-flops fits"),
+        pytest.param(
+            ("--max-extra-flops", "0.01"),
+            "in place of --max-extra-flops fits",
+            marks=pytest.mark.slow,
+        ),
         (("--optimizer", "none"), "a smaller batch may fit: `graphc batch` finds"),
     ],
 )
@@ -100,6 +106,7 @@ def test_what_a_budget_takes_the_place_of_is_told(capsys, has, options, said):
     assert said in " ".join(out.split("plan:")[0].split())
 
 
+@pytest.mark.slow
 def test_where_no_budget_helps_the_least_is_told(capsys, has):
     state = planned().state_bytes
     has(state + 1024)
@@ -125,6 +132,7 @@ def test_a_plan_from_a_file_says_whether_it_fits(capsys, has, tmp_path):
     assert first_line(capsys, "plan", path) == "over this machine by 5.00 MiB"
 
 
+@pytest.mark.slow
 def test_compare_says_which_rows_fit(capsys, has):
     sublinear = planned(recompute="sublinear")
     has(sublinear.arena_bytes)
@@ -140,6 +148,7 @@ def test_compare_says_which_rows_fit(capsys, has):
     assert "no budget fits" in first_line(capsys, "compare", "mlp", *DEEP)
 
 
+@pytest.mark.slow
 def test_plans_for_several_devices_are_each_judged_by_their_own(capsys, tmp_path, monkeypatch):
     paths = {}
     for device in ("cpu", "t4", "l4"):
@@ -158,6 +167,7 @@ def test_plans_for_several_devices_are_each_judged_by_their_own(capsys, tmp_path
     assert out.startswith("fits its own device: 9 of 10; t4.json, packed is over t4 by 5.00 MiB")
 
 
+@pytest.mark.slow
 def test_a_gpu_may_be_named_as_the_device(capsys):
     """Its name is that of its profile: the same plan as by --device cuda and --roofline."""
     named, by_roofline = (

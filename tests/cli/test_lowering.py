@@ -30,7 +30,9 @@ def arguments_of(model, how):
     return [*model, *how.split()]
 
 
-@pytest.mark.parametrize("model", [WIDE, GPT2], ids=["mlp", "gpt2"])
+@pytest.mark.parametrize(
+    "model", [pytest.param(WIDE, id="mlp"), pytest.param(GPT2, id="gpt2", marks=pytest.mark.slow)]
+)
 def test_a_plan_ends_with_the_three_changes_that_save_most(capsys, model):
     code, out, _ = run(capsys, "plan", *model)
     assert code == 0
@@ -58,6 +60,7 @@ def test_what_lowers_the_arena_fits_eighty_columns(capsys):
         assert max(map(len, told.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_page_tells_what_would_lower_each_plan(capsys, tmp_path):
     path = tmp_path / "plan.html"
     names = "none,packed,cheap,sublinear"
@@ -70,6 +73,7 @@ def test_the_page_tells_what_would_lower_each_plan(capsys, tmp_path):
         assert rows("\n".join(model["lowering"])) == told != []
 
 
+@pytest.mark.slow
 def test_the_page_opens_on_the_tab_with_the_smallest_arena(capsys, tmp_path):
     path = tmp_path / "plan.html"
     run(capsys, "view", *WIDE, "--strategies", "none,sublinear,packed", "-o", str(path))
@@ -88,6 +92,7 @@ def test_a_plan_from_a_file_has_no_model_to_change(capsys, tmp_path):
     assert content(page.read_text())["plans"][0]["lowering"] == []
 
 
+@pytest.mark.slow
 def test_a_large_network_is_planned_in_few_other_ways(capsys, monkeypatch):
     """By numbers of nodes, not by time: the same input tells the same."""
     made, make = [], lowering.Alternatives._plan

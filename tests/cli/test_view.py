@@ -206,6 +206,7 @@ def test_the_batch_is_the_models_own(capsys):
         assert found[half][2] == ""  # parts of steps of two batches say nothing of each other
 
 
+@pytest.mark.slow
 def test_only_what_was_tried_is_told(capsys):
     wide = ["mlp", "layers=6", "hidden=16", "inputs=8", "batch=256"]
     found, _ = lowering(capsys, *wide)
@@ -258,6 +259,7 @@ def test_charts_of_compare_and_of_a_frontier(capsys, tmp_path):
         assert out.endswith(f"written to {path}\n")
 
 
+@pytest.mark.slow
 def test_the_page_knows_the_budget_or_else_the_memory_of_the_device(capsys, tmp_path):
     path = tmp_path / "plan.html"
 

@@ -82,6 +82,7 @@ def digits(ranks, batch, *more, epochs=2):
     return json.loads(found.stdout)
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_does_and_go_on_from_one_file(tmp_path):
     path = str(tmp_path / "run.safetensors")
     alone, both = digits(1, 32), digits(2, 16, "--save", path)
