@@ -9,8 +9,9 @@ only if they have a cell in common. Values are cut into pieces only in buffers i
 computed with gaps; elsewhere a value stands for all bytes from its first to its last.
 
 With C edges a value's cells are found by searching its own among them: a slice for one piece,
-O(log C), else an ascending index, O(pieces log C + cells). Values that lie alike share a pattern of
-pieces, and neighbours their edges: that keeps C small where many parts lie in one concatenation.
+O(log C), found once, else an ascending index, O(pieces log C + cells). Values that lie alike share
+a pattern of pieces, and neighbours their edges: that keeps C small where many parts lie in one
+concatenation.
 
 Views are compared with what NumPy makes of an array with the same strides on 16 bytes that are
 never touched: its address and strides say where each element would lie.
@@ -36,7 +37,7 @@ OUTLINE = bytearray(16)
 
 def _row_major(value: Value) -> tuple[int, ...]:
     innermost_first = accumulate(reversed(value.shape), mul, initial=value.type.dtype.itemsize)
-    return tuple(innermost_first)[-2::-1]
+    return tuple(innermost_first)[-2::-1]  # the last are the bytes of all
 
 
 def numbers(cells: Any) -> Any:

@@ -99,7 +99,6 @@ def test_a_budget_that_cannot_be_met_is_an_object_and_exits_with_3(capsys):
     assert run(capsys, "compare", "mlp", *SMALL, "--budget", "1KiB", "--json")[0] == 3
 
 
-@pytest.mark.slow
 def test_a_frontier_and_batches_have_all_that_their_plans_are_made_by(capsys):
     defaults = {n: p.default for n, p in inspect.signature(mlp).parameters.items()}
     given = {"layers": 3, "hidden": 16, "inputs": 8}

@@ -74,7 +74,6 @@ def test_a_value_as_numbers(capsys, plan):
     assert found["sentences"] == unfolded(printed).splitlines()[1:]
 
 
-@pytest.mark.slow
 def test_a_plan_from_a_file_lacks_what_would_lower_it(capsys, tmp_path):
     path = str(tmp_path / "plan.json")
     run(capsys, "plan", *MODEL, "--output", path)

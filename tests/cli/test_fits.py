@@ -38,7 +38,6 @@ def first_line(capsys, *arguments):
     return out.splitlines()[0]
 
 
-@pytest.mark.slow
 def test_a_plan_that_fits_says_by_how_much(capsys, has):
     arena = planned().arena_bytes
     has(arena + 3 * MIB)
@@ -106,7 +105,6 @@ def test_what_a_budget_takes_the_place_of_is_told(capsys, has, options, said):
     assert said in " ".join(out.split("plan:")[0].split())
 
 
-@pytest.mark.slow
 def test_where_no_budget_helps_the_least_is_told(capsys, has):
     state = planned().state_bytes
     has(state + 1024)

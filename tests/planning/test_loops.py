@@ -36,7 +36,6 @@ print(sys.modules["numba"] is None)
 """
 
 
-@pytest.mark.slow
 def test_sequences_do_not_depend_on_numba():
     pytest.importorskip("numba")
     found = {}

@@ -105,7 +105,6 @@ def test_what_is_made_again_from_outside_gains_nothing():
     assert live_at_turn(steps, [0, 1, 2, 0, 3], 2) == 71
 
 
-@pytest.mark.slow
 def test_layers_over_time_are_planned_from_it(monkeypatch):
     """The cells of an LSTM cost little to make again, in chains as long as the time."""
     plan = g.plan(lstm(seq_len=16, layers=3, hidden=256), optimizer=g.optim.SGD(), reorder=False)

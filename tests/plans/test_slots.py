@@ -56,7 +56,6 @@ def test_what_has_a_slot():
     assert shapes == [((2, 3), "in", 24), ((2, 3, 100), "out", 24), ((2, 3), "out", 24)]
 
 
-@pytest.mark.slow
 def test_a_budget_has_room_for_slots():
     """Within what a plan without them needs, something has to be computed again."""
     loss = mlp(layers=8, hidden=64, inputs=64, batch=2048)
