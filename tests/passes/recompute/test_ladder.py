@@ -121,10 +121,8 @@ def assert_found_again(network, plans, refused_only=False):
             assert again.recomputation.extra_time_fraction <= extra, found.arena_bytes
 
 
-ASKED = ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in SWEPT if name != "gpt2")]
-
-
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SWEPT)
 def test_a_budget_of_the_bytes_that_another_way_of_asking_found(name):
     """It is no slower than that point of the frontier; for others it is not refused."""
     network = SWEPT[name]
