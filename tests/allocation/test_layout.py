@@ -37,7 +37,6 @@ OPTIONS = {
     "sublinear": {"recompute": "sublinear"},
     "optimal": {"recompute": "optimal"},
 }
-DEAR = [("densenet", "optimal")]
 
 
 def planned(network, device="cuda", **options):
@@ -63,7 +62,8 @@ def is_channels_last(plan, value):
     [
         pytest.param(
             network, options, id=f"{name}-{label}",
-            marks=[pytest.mark.slow] if (name, label) in DEAR or name == "mobilenet" else [],
+            marks=[pytest.mark.slow]
+            if name == "mobilenet" or (name, label) == ("densenet", "optimal") else [],
         )
         for name, network in NETWORKS.items()
         for label, options in OPTIONS.items()

@@ -49,7 +49,8 @@ ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
 
 SLACK, LITTLE = 1.1, 1.02
-"""Limits up to so many times an arena count, in small graphs and large, where each takes long."""
+"""Limits up to so many times an arena count, beyond what an order, or parts, save without
+recomputation: in small graphs, and in large ones, where each limit takes long."""
 
 NEAR_LEAST, NEAR_FLOOR = 1.05, 1.4
 """Budgets up to so many times the lowest limit with a plan, and the planner's floor, are compared

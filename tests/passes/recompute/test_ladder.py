@@ -15,7 +15,7 @@ from properties.strategies import examples, networks
 
 import graphc as g
 from graphc.errors import BudgetError
-from graphc.models import mlp, mobilenet_v2, unet
+from graphc.models import lstm, mlp, mobilenet_v2, unet
 from graphc.options import PlanOptions
 from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
 from graphc.passes.recompute.points import Point
@@ -261,3 +261,11 @@ def test_where_plans_pack_alike_the_largest_limit_that_fits_is_found(seed, feasi
     first = next(fitting, None)
     assert (found and found.extra_time) == (None if first is None else tried.costs[first])
     assert tried.ladder.within(0) is None
+
+
+@pytest.mark.slow
+def test_a_large_graph_whose_arenas_are_smaller_than_their_limits():
+    """By a twenty-fifth in this order; without recomputation, by a thirtieth."""
+    found = g.plan(lstm(64), optimizer=g.optim.SGD(), budget="398MiB")
+    assert found.arena_bytes <= 398 * 2**20
+    assert found.recomputation.extra_time_fraction < 0.08
