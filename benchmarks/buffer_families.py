@@ -145,3 +145,28 @@ def random_lifetimes(buffers: int, seed: int) -> Columns:
     lower = rng.integers(0, buffers, buffers)
     duration = 1 + np.minimum(rng.pareto(1.0, buffers) * 10, buffers).astype(np.int64)
     return lower, lower + duration, rng.integers(1, 2000, buffers) * 64
+
+
+def nearly_full(buffers: int, times: int, seed: int, level: float = 0.95) -> Columns:
+    """Random lives, made longer until about that part of the most live bytes is always live.
+
+    Few sizes agree, so buffers leave gaps that none fits into, and the least height is not known.
+    """
+    rng = np.random.default_rng(seed)
+    lower = rng.integers(0, times, buffers)
+    upper = np.minimum(times, lower + 1 + (rng.pareto(1.2, buffers) * times / 20).astype(int))
+    size = 2 ** rng.integers(0, 7, buffers) * rng.integers(4, 9, buffers)
+    steps = np.zeros(times + 1, np.int64)
+    np.add.at(steps, lower, size)
+    np.subtract.at(steps, upper, size)
+    live = steps.cumsum()[:-1]
+    most = live.max()
+    for index in rng.integers(buffers, size=400 * buffers):
+        if live.mean() >= level * most:
+            break
+        later = rng.random() < 0.5
+        time = upper[index] if later else lower[index] - 1
+        if 0 <= time < times and live[time] + size[index] <= most:
+            live[time] += size[index]
+            (upper if later else lower)[index] += 1 if later else -1
+    return lower, upper, size

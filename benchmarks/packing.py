@@ -25,6 +25,7 @@ from buffer_families import (
     cut_evenly,
     cut_rectangle,
     first_fit_trap,
+    nearly_full,
     random_lifetimes,
     training_trace,
 )
@@ -54,6 +55,8 @@ def families() -> Iterator[tuple[str, Columns]]:
     for seed in range(SEEDS):
         for buffers in (50, 100, 200):
             yield f"tight {buffers} #{seed}", cut_rectangle(buffers, 80, 1024, seed)
+        for buffers in (120, 200, 500):
+            yield f"full {buffers} #{seed}", nearly_full(buffers, buffers // 3, seed)
     for power in (8, 10, 12):
         yield f"trap of first fit, {2**power} bytes", first_fit_trap(power)
     for buffers in (1_000, 10_000, 62_000, 100_000, 1_000_000):

@@ -8,8 +8,8 @@
 5. What fits together exactly is joined, and the fewer pieces are packed by all of these methods.
    Problems too large for phase 4 are joined before phase 2, and only if they are nearly full.
 6. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993),
-   in turn with pieces of other guesses; for problems too large for it, more rounds of the squeaky
-   wheel.
+   every other time for a height between the best and the bound, in turn with pieces of other
+   guesses; for problems too large for it, more rounds of the squeaky wheel.
 
 Phases 1, 2 and 4 place each buffer once, in O(n log n), about O(n log n) and O(n²); 3 repeats 2; 5
 is about linear, and 6 is exponential, each with a limit. A packing is only ever replaced by a lower
@@ -56,9 +56,6 @@ CALL = 20_000
 REPORTED = 5 * 10**8
 """Units of work between two reports, which is a second or two."""
 
-SEARCHES_FOR_LESS = 4
-"""One search in so many looks for something between the best height and the bound."""
-
 FULL = 0.95
 """The part of the bound that is live on average where a large problem is joined: there, what is
 born fills what dies."""
@@ -66,7 +63,7 @@ born fills what dies."""
 PIECE_WORK = (10**8, 10**5)
 """Units of work with the pieces of one guess: so many, and so many more a buffer."""
 
-PARTS = (2, 4, 8, 16)
+PARTS = (4, 16)
 """Parts of the way to the bound that a search for less goes, in turn."""
 
 
@@ -180,28 +177,21 @@ class Packer:
                 place[blamed] -= 0.3 * len(place) * jump * jump
 
     def _search(self) -> Iterator[bool]:
-        """Restarted searches for the target, and now and then other ways to any progress."""
+        """Restarted searches for the target and for less than is known, other ways in between."""
         exact, squeaks = ExactSearch(self.problem), self._squeak(None)
         # A seed that leaves too many pieces ends them all.
         seeds = itertools.takewhile(lambda _: self._may_join, itertools.count(1))
         joins = itertools.chain.from_iterable(map(self._join, seeds))
+        ways = itertools.cycle((joins, squeaks))
         for number, order in enumerate(disturbed_orders(self.problem)):
-            asks_for_less = number % SEARCHES_FOR_LESS == SEARCHES_FOR_LESS - 1
+            # Each kind counts for itself: of one sequence, either might get the short limits alone.
+            turn, asks_for_less = divmod(number, 2)
             if asks_for_less:
-                yield from itertools.islice(squeaks, SQUEAKS)
-            elif number % 2:
-                yield from itertools.islice(joins, SQUEAKS)
+                yield from itertools.islice(next(ways), SQUEAKS)
             # The bound may have risen since, by a search that ended without a packing.
             least = max(self.target, self.bound)
-            # Most searches ask for all at once; as that may be too hard, one in four asks for less.
-            capacity = least
-            if asks_for_less:
-                part = number // SEARCHES_FOR_LESS % len(PARTS)
-                capacity = self.height - max(1, (self.height - least) // PARTS[part])
-                # What the caller wants is asked for before anything in between.
-                if self.wanted < self.height:
-                    capacity = max(self.wanted, least)
-            found = exact.search(order, capacity, number)
+            capacity = self._less(least, turn) if asks_for_less else least
+            found = exact.search(order, capacity, turn)
             self.work += CALL + found.work
             if found.outcome is Outcome.FOUND:
                 self.keep(found.offsets, int((found.offsets + self.problem.size).max()))
@@ -209,6 +199,12 @@ class Packer:
                 # The whole tree was searched: no packing ends at or below this capacity.
                 self.bound = max(self.bound, capacity + 1)
             yield True
+
+    def _less(self, least: int, number: int) -> int:
+        """A height below the best: what the caller wants, else a part of the way to the bound."""
+        if least < self.wanted < self.height:
+            return self.wanted
+        return self.height - max(1, (self.height - least) // PARTS[number % len(PARTS)])
 
     def keep(self, offsets: Integers, height: int) -> None:
         """Take a packing if it is lower."""

@@ -4,13 +4,14 @@ import re
 
 import numpy as np
 import pytest
-from buffer_families import cut_rectangle, training_trace
+from buffer_families import cut_rectangle, nearly_full, training_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from properties.lifetimes import least_height, most_live, overlaps
 from properties.small_packings import LEVEL, fits, level_columns, problem_of
 from properties.strategies import examples
 
+from graphc.errors import CapacityError
 from graphc.packing import NORMAL, pack, phases
 from graphc.progress import heard_by
 
@@ -186,6 +187,18 @@ def test_more_effort_is_never_worse():
         pack(lower, upper, size, effort=effort).height for effort in (0, 10**6, 10**7, 10**8)
     ]
     assert heights == sorted(heights, reverse=True)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_less_is_looked_for_without_a_capacity_as_with_one(seed):
+    """Where the bound is out of reach, what lies in between is asked for."""
+    given = nearly_full(120, 40, seed)
+    effort = 3 * 10**8
+    packing = pack(*given, effort=effort)
+    assert overlaps(*given, packing.offsets) == []
+    # The last hundredth is luck.
+    with pytest.raises(CapacityError, match="was found, which does not prove"):
+        pack(*given, capacity=packing.height - packing.bound // 100, effort=effort)
 
 
 def test_nothing_and_no_bytes():

@@ -19,7 +19,7 @@ from properties.strategies import examples
 
 from graphc.packing import exact, phases
 from graphc.packing.orders import basic_orders, disturbed_orders, ranks
-from graphc.packing.phases import SQUEAKS, Packer
+from graphc.packing.phases import PARTS, SQUEAKS, Packer
 from graphc.packing.valleys import fill_valleys
 from graphc.random_numbers import random_numbers
 
@@ -151,7 +151,8 @@ def names(calls):
 def test_every_phase_has_its_turn_and_the_search_asks_for_less_now_and_then(monkeypatch):
     packer = without_joins(LEVEL_PROBLEM)
     bound = packer.bound
-    calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1 + 3, wanted=10**9)
+    # Nothing is wanted but the bound, as without a capacity.
+    calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1 + 3, wanted=bound)
     assert names(calls) == [
         ("valleys", 46), ("order", 12), ("search", 3), ("valleys", 40), ("search", 4)
     ]  # fmt: skip
@@ -160,10 +161,12 @@ def test_every_phase_has_its_turn_and_the_search_asks_for_less_now_and_then(monk
     searches = [arguments for name, arguments in calls if name == "search"]
     for (_, order, _, _), expected in zip(searches, disturbed_orders(LEVEL_PROBLEM), strict=False):
         assert (order == expected).all()
-    assert [number for *_, number in searches] == list(range(7))
+    assert [number for *_, number in searches] == [0, 0, 1, 1, 2, 2, 3]
     capacities = [capacity for _, _, capacity, _ in searches]
-    assert capacities[:3] == capacities[4:] == [bound] * 3
-    assert bound < capacities[3] < heights_by_work(LEVEL_PROBLEM, 1 + 6 + 40 + 12)[-1]
+    assert capacities[::2] == [bound] * 4
+    height = heights_by_work(LEVEL_PROBLEM, 1 + 6 + 40 + 12)[-1]
+    assert capacities[1] == height - (height - bound) // PARTS[0]
+    assert all(bound < capacity < height for capacity in capacities[1::2])
 
 
 def test_a_height_that_the_caller_wants_is_asked_for_before_others(monkeypatch):
@@ -171,7 +174,7 @@ def test_a_height_that_the_caller_wants_is_asked_for_before_others(monkeypatch):
     packer = without_joins(LEVEL_PROBLEM)
     calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1, wanted=bound + 3)
     capacities = [arguments[2] for name, arguments in calls if name == "search"]
-    assert capacities == [bound, bound, bound, bound + 3]
+    assert capacities == [bound, bound + 3, bound, bound + 3]
 
 
 def test_what_ends_above_the_target_goes_to_the_front_by_a_random_part_of_the_way(monkeypatch):
