@@ -88,8 +88,8 @@ def large_packings(content: dict[str, Any]) -> str:
         f"{table(*lines)}\n\n"
         f"Of {len(few)} generated instances of up to {FEW} buffers, {proven} are packed at that "
         "bound, which proves them.\n"
-        f"Lives that fill the arena nearly and leave gaps, {len(full)} instances of as many buffers: "
-        f"{min(full):.3f} to {max(full):.3f}, and what is least is not known."
+        f"{len(full)} that nearly fill the arena, with gaps that nothing fits into, end at "
+        f"{min(full):.3f} to {max(full):.3f}; their least height is not known."
     )
 
 
