@@ -148,9 +148,9 @@ def random_lifetimes(buffers: int, seed: int) -> Columns:
 
 
 def nearly_full(buffers: int, times: int, seed: int, level: float = 0.95) -> Columns:
-    """Random lives, made longer until about that part of the most live bytes is always live.
+    """Random lives, made longer until about that part of the most live bytes is live on average.
 
-    Few sizes agree, so buffers leave gaps that none fits into, and the least height is not known.
+    They are not cut from a whole, so they need not fit together: the least height is not known.
     """
     rng = np.random.default_rng(seed)
     lower = rng.integers(0, times, buffers)

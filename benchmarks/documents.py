@@ -88,8 +88,8 @@ def large_packings(content: dict[str, Any]) -> str:
         f"{table(*lines)}\n\n"
         f"Of {len(few)} generated instances of up to {FEW} buffers, {proven} are packed at that "
         "bound, which proves them.\n"
-        f"{len(full)} that nearly fill the arena, with gaps that nothing fits into, end at "
-        f"{min(full):.3f} to {max(full):.3f}; their least height is not known."
+        f"{len(full)} more that nearly fill the arena end at {min(full):.3f} to {max(full):.3f}; "
+        "their least height is not known."
     )
 
 

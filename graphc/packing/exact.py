@@ -87,7 +87,7 @@ class ExactSearch:
         self._buffers[:, NEIGHBOURS], self._buffers[:, PINS] = neighbours.starts, pins.starts
 
     def search(self, order: Integers, capacity: int, number: int) -> Found:
-        """Look for a height of at most `capacity`; the restart's `number` gives its limit."""
+        """Look for a height of at most `capacity`; the `number` of the restart gives its limit."""
         from graphc.packing.search import search
 
         problem, free = self.problem, self.free

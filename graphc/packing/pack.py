@@ -94,7 +94,7 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
         # To where another part is higher, and at least by one unit.
         goal = min(-highest[0][0], packer.height - 1) if highest else target
         before = packer.work
-        has_more = packer.improve(max(target, goal), effort - work + before, wanted)
+        has_more = packer.improve(target, effort - work + before, wanted, goal)
         work += packer.work - before
         if not has_more:
             break

@@ -64,7 +64,8 @@ PIECE_WORK = (10**8, 10**5)
 """Units of work with the pieces of one guess: so many, and so many more a buffer."""
 
 PARTS = (4, 16)
-"""Parts of the way to the bound that a search for less goes, in turn."""
+"""A search for less goes a fourth or a sixteenth of the way to the bound, in turn: for half of it
+hardly any succeeds, and shorter steps gain less."""
 
 
 class Packer:
@@ -84,16 +85,17 @@ class Packer:
         self.steps = self._steps()
         self._begin()
 
-    def improve(self, target: int, effort: int, wanted: int) -> bool:
-        """Work until the height is `target`, proven least, or `effort` is used up.
+    def improve(self, target: int, effort: int, wanted: int, goal: int = 0) -> bool:
+        """Work until the height is `target` or `goal`, proven least, or `effort` is used up.
 
-        While the height is above `wanted`, that height is looked for, too. Another call goes on
-        where the last one ended; there is nothing left to try where it returns False.
+        What is looked for is the target, whatever the goal, and while the height is above it, what
+        is `wanted`. Another call goes on where the last one ended; there is nothing left to try
+        where it returns False.
         """
         self.target, self.wanted = target, wanted
         while True:
             least = max(target, self.bound)
-            if self.height <= least or self.work >= effort:
+            if self.height <= max(least, goal) or self.work >= effort:
                 return True
             if self.work - self._reported >= REPORTED:
                 self._reported = self.work
@@ -177,14 +179,14 @@ class Packer:
                 place[blamed] -= 0.3 * len(place) * jump * jump
 
     def _search(self) -> Iterator[bool]:
-        """Restarted searches for the target and for less than is known, other ways in between."""
+        """Restarted searches for the target and for less than the best, other ways in between."""
         exact, squeaks = ExactSearch(self.problem), self._squeak(None)
         # A seed that leaves too many pieces ends them all.
         seeds = itertools.takewhile(lambda _: self._may_join, itertools.count(1))
         joins = itertools.chain.from_iterable(map(self._join, seeds))
         ways = itertools.cycle((joins, squeaks))
         for number, order in enumerate(disturbed_orders(self.problem)):
-            # Each kind counts for itself: of one sequence, either might get the short limits alone.
+            # Each kind has Luby's sequence for itself, not every other limit of a common one.
             turn, asks_for_less = divmod(number, 2)
             if asks_for_less:
                 yield from itertools.islice(next(ways), SQUEAKS)
@@ -200,11 +202,11 @@ class Packer:
                 self.bound = max(self.bound, capacity + 1)
             yield True
 
-    def _less(self, least: int, number: int) -> int:
-        """A height below the best: what the caller wants, else a part of the way to the bound."""
+    def _less(self, least: int, turn: int) -> int:
+        """A height below the best: what the caller wants, else a part of the way to the least."""
         if least < self.wanted < self.height:
             return self.wanted
-        return self.height - max(1, (self.height - least) // PARTS[number % len(PARTS)])
+        return self.height - max(1, (self.height - least) // PARTS[turn % len(PARTS)])
 
     def keep(self, offsets: Integers, height: int) -> None:
         """Take a packing if it is lower."""

@@ -175,17 +175,27 @@ def test_parts_that_never_live_together_are_packed_apart():
     assert packing.height == packing.bound == 256
 
 
+def test_each_of_two_high_parts_is_searched_for_the_whole_way_down():
+    """Not for a little less than the other, as soon as one is lower."""
+    lower, upper, size = nearly_full(120, 40, 2)
+    both = (
+        np.concatenate((lower, lower + 40)),
+        np.concatenate((upper, upper + 40)),
+        np.tile(size, 2),
+    )
+    one, two = pack(lower, upper, size, effort=10**8), pack(*both, effort=3 * 10**8)
+    assert two.bound == one.bound < two.height <= one.height
+
+
 def test_equal_problems_get_equal_offsets():
     lower, upper, size = cut_rectangle(80, 40, 1000, 5)
     first, second = (pack(lower, upper, size).offsets for _ in range(2))
     assert (first == second).all()
 
 
-def test_more_effort_is_never_worse():
-    lower, upper, size = cut_rectangle(150, 60, 4096, 1)
-    heights = [
-        pack(lower, upper, size, effort=effort).height for effort in (0, 10**6, 10**7, 10**8)
-    ]
+@pytest.mark.parametrize("given", [cut_rectangle(150, 60, 4096, 1), nearly_full(120, 40, 2)])
+def test_more_effort_is_never_worse(given):
+    heights = [pack(*given, effort=effort).height for effort in (0, 10**6, 10**7, 10**8)]
     assert heights == sorted(heights, reverse=True)
 
 

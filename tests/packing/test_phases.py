@@ -19,7 +19,7 @@ from properties.strategies import examples
 
 from graphc.packing import exact, phases
 from graphc.packing.orders import basic_orders, disturbed_orders, ranks
-from graphc.packing.phases import PARTS, SQUEAKS, Packer
+from graphc.packing.phases import SQUEAKS, Packer
 from graphc.packing.valleys import fill_valleys
 from graphc.random_numbers import random_numbers
 
@@ -148,7 +148,7 @@ def names(calls):
     return [(name, len(list(group))) for name, group in itertools.groupby(n for n, _ in calls)]
 
 
-def test_every_phase_has_its_turn_and_the_search_asks_for_less_now_and_then(monkeypatch):
+def test_every_phase_has_its_turn_and_every_other_search_asks_for_less(monkeypatch):
     packer = without_joins(LEVEL_PROBLEM)
     bound = packer.bound
     # Nothing is wanted but the bound, as without a capacity.
@@ -165,7 +165,7 @@ def test_every_phase_has_its_turn_and_the_search_asks_for_less_now_and_then(monk
     capacities = [capacity for _, _, capacity, _ in searches]
     assert capacities[::2] == [bound] * 4
     height = heights_by_work(LEVEL_PROBLEM, 1 + 6 + 40 + 12)[-1]
-    assert capacities[1] == height - (height - bound) // PARTS[0]
+    assert capacities[1::2] == [height - (height - bound) // part for part in (4, 16, 4)]
     assert all(bound < capacity < height for capacity in capacities[1::2])
 
 
@@ -175,6 +175,14 @@ def test_a_height_that_the_caller_wants_is_asked_for_before_others(monkeypatch):
     calls = calls_of(packer, monkeypatch, 1 + 6 + 40 + 12 + 3 + 40 + 1, wanted=bound + 3)
     capacities = [arguments[2] for name, arguments in calls if name == "search"]
     assert capacities == [bound, bound + 3, bound, bound + 3]
+
+
+def test_a_height_that_is_reached_already_or_impossible_is_not_asked_for(monkeypatch):
+    steps = 1 + 6 + 40 + 12 + 2
+    for wanted in (LEVEL_PROBLEM.bound, heights_by_work(LEVEL_PROBLEM, steps - 2)[-1]):
+        calls = calls_of(without_joins(LEVEL_PROBLEM), monkeypatch, steps, wanted)
+        (_, (_, _, least, _)), (_, (_, _, capacity, _)) = calls[-2:]
+        assert least == LEVEL_PROBLEM.bound != capacity != wanted
 
 
 def test_what_ends_above_the_target_goes_to_the_front_by_a_random_part_of_the_way(monkeypatch):
