@@ -7,9 +7,9 @@ lie inside concatenations, nor the orders that passes/order.py may find. So for 
        better one, is looked for on a ladder of limits (ladder.py), up to as much above B as an
        order, or parts, save without recomputation;
     2. the paper's policies that would be cheaper, and may fit, are made as well;
-    3. where layers recur over time, 1 is done for the orders by layers (passes/order.py) as well,
-       which need the fewest bytes, and the order given may cost less where there are more; each
-       search ends where nothing is faster than what is known by then.
+    3. 1 is done in other orders as well, each until nothing is faster than what is known by then:
+       by layers that recur over time (passes/order.py), which need the fewest bytes, or else, in
+       small graphs, in the order that a plan ends in (joint_order.py).
 
 The best of all is taken, so the result is never worse than one of the paper's that fits. What is
 tried for a limit depends on no budget; ladder.py says what follows. A budget that is little above
@@ -33,9 +33,10 @@ from operator import attrgetter
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
-from graphc.passes.recompute.apply import Sequences, with_sequence
-from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
+from graphc.passes.recompute.apply import POLICIES, Sequences, with_sequence
+from graphc.passes.recompute.graph_steps import GraphSteps, flops
+from graphc.passes.recompute.joint_order import JointOrder, in_order_of_a_plan, is_cheaper
+from graphc.passes.recompute.ladder import COARSE, LITTLE, SLACK, STRIDES, Ladder
 from graphc.passes.recompute.measured import Measured
 from graphc.passes.recompute.points import Point, bend, between, faster, undominated
 from graphc.passes.recompute.trials import Trials, does_not_fit
@@ -48,10 +49,6 @@ from graphc.plans.memory_plan import Allocate, Certificate
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor: plans above it are not reordered to fit."""
 
-SLACK, LITTLE = 1.1, 1.02
-"""Limits up to so many times an arena count, beyond what an order, or parts, save without
-recomputation: in small graphs, and in large ones, where each limit takes long."""
-
 NEAR_LEAST, NEAR_FLOOR = 1.05, 1.4
 """Budgets up to so many times the lowest limit with a plan, and the planner's floor, are compared
 with the plan of the fewest bytes."""
@@ -61,9 +58,6 @@ FINE_STEPS = 4000
 
 POINTS = 16
 """Budgets of a frontier."""
-
-OTHERS = ("none", "mirror", "segments", "cheap", "sublinear", "recursive")
-"""Policies that are compared with."""
 
 
 class OptimalPlanner:
@@ -95,7 +89,7 @@ class OptimalPlanner:
         self._graph_steps: dict[tuple[bool, bool], GraphSteps] = {}
         self._planners: dict[tuple[bool, bool], SequencePlanner] = {}
         self._is_one_pass = measured is not None
-        self._sequences = Sequences(allocation, OTHERS[:1] if self._is_one_pass else OTHERS)
+        self._sequences = Sequences(allocation, ["none"] if self._is_one_pass else [*POLICIES])
         self._others: dict[tuple[str, bool], Point] = {}
         self._graphs: dict[str, Graph] = {}
         self._limits: dict[tuple[int, bool, bool], Graph] = {}
@@ -139,7 +133,12 @@ class OptimalPlanner:
                 found = self.allocation.of(best.graph).plan(self.strategy, "optimal")
                 bound = self.bound_bytes()
                 raise does_not_fit(budget, found, best.bytes(maps_only), bound, maps_only)
-        return best
+        return best if maps_only else self._jointly(best, budget)
+
+    def _jointly(self, best: Point, budget: int) -> Point:
+        """That, or a faster plan in the joint order."""
+        joint = self._joint if best.extra_time > 0 else None
+        return joint.faster(best, budget) if joint else best
 
     def _is_near_least(self, budget: int, maps_only: bool) -> bool:
         """Whether a budget is little above the lowest limit that has a plan, in every order."""
@@ -174,10 +173,26 @@ class OptimalPlanner:
     def _alternatives(self) -> list[OptimalPlanner]:
         """Planners of the graph in other orders, which know what this one knows of graphs."""
         allocations = self.others(self.allocation) if self.others else []
-        for each in allocations:
-            self.measured.add(each)
+        return [self._in_order(each) for each in allocations]
+
+    def _in_order(self, allocation: Allocation) -> OptimalPlanner:
+        self.measured.add(allocation)
         given = self.costs, self.strategy, self.measured.order
-        return [OptimalPlanner(each, *given, measured=self.measured) for each in allocations]
+        return OptimalPlanner(allocation, *given, measured=self.measured)
+
+    @functools.cached_property
+    def _joint(self) -> JointOrder | None:
+        """The plans of the order that one ends in; the orders by layers know that already."""
+        if self.measured.order is None or not self._is_small or self._alternatives:
+            return None
+        planner = self._planner(maps_only=False, by_flops=False)
+        steps = self._graph_steps_for(maps_only=False, by_flops=False)
+        found = in_order_of_a_plan(planner, steps, self.measured)
+        joint = None if found is None else self._in_order(found)
+        if joint is None or not is_cheaper(joint._planner(False, by_flops=False), planner):
+            return None
+        least = self._point(planner.least(), maps_only=False, by_flops=False)
+        return JointOrder(joint._within, least.arena_bytes)
 
     @functools.cached_property
     def _is_small(self) -> bool:
@@ -216,18 +231,11 @@ class OptimalPlanner:
         if key not in self._limits:
             self._limits[key] = self._graph_of(plan, maps_only, by_flops)
         graph = self._limits[key]
-        point = self._measured_within(graph, budget, maps_only)
+        point = self.measured.within(graph, budget, maps_only)
         if maps_only:
             return point
-        point = point or self._measured_within(self.measured.reordered(graph), budget, maps_only)
+        point = point or self.measured.within(self.measured.reordered(graph), budget, maps_only)
         return point and self.measured.ordered(point)
-
-    def _measured_within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
-        """The point of a graph if it is within the budget; packed only where that may be."""
-        if not maps_only and self.measured.allocation_of(graph).live_bytes > budget:
-            return None
-        point = self.measured.point(graph)
-        return point if point.bytes(maps_only) <= budget else None
 
     def least_with(self, max_extra_flops: float) -> Point:
         """The fewest bytes found with at most that part of a step's flops computed again."""
@@ -284,6 +292,7 @@ class OptimalPlanner:
         plan = planner.plan(limit) or planner.once
         point = self._point(plan, maps_only=False, by_flops=False)
         point = faster(point, self._best_of_others(point.bytes(False))) or point
+        point = self._jointly(point, point.bytes(False))
         return point if point.bytes(False) < plain.bytes(False) else plain
 
     def least(self, maps_only: bool) -> Point:
@@ -338,7 +347,7 @@ class OptimalPlanner:
     def _graph_steps_for(self, maps_only: bool, by_flops: bool) -> GraphSteps:
         key = (maps_only, by_flops)
         if key not in self._graph_steps:
-            cost: Callable[[Node], float] = _flops if by_flops else self.costs.seconds
+            cost: Callable[[Node], float] = flops if by_flops else self.costs.seconds
             self._graph_steps[key] = GraphSteps(self.allocation, cost, maps_only, self._is_one_pass)
         return self._graph_steps[key]
 
@@ -351,11 +360,6 @@ class OptimalPlanner:
             return self.graph
         sequence = self._graph_steps_for(maps_only, by_flops).with_views(plan.sequence)
         return with_sequence(self.graph, sequence)
-
-    def _is_moved(self, name: str) -> bool:
-        """Whether another policy has an order with fewer live bytes."""
-        graph = self._other_graph(name)
-        return self.measured.reordered(graph) is not graph
 
     def _other_graph(self, name: str) -> Graph:
         if name == "none":
@@ -390,10 +394,7 @@ class OptimalPlanner:
             cost, peak = self._estimate(name, maps_only, by_flops=False)
             may_fit = maps_only or self._saves or peak <= budget
             if not may_fit and peak <= ORDER_SAVES * budget:
-                may_fit = self._is_moved(name)
+                other = self._other_graph(name)
+                may_fit = self.measured.reordered(other) is not other
             if may_fit and (best is None or cost < best.extra_time * step_cost):
                 yield self._other(name, maps_only)
-
-
-def _flops(node: Node) -> float:
-    return float(node.op.cost(node).flops)

@@ -248,3 +248,8 @@ class GraphSteps:
 
 def _each(found: Value | tuple[Value, ...]) -> tuple[Value, ...]:
     return found if isinstance(found, tuple) else (found,)
+
+
+def flops(node: Node) -> float:
+    """The cost of a node where work is asked for."""
+    return float(node.op.cost(node).flops)

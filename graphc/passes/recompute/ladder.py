@@ -47,6 +47,10 @@ STRIDES = (64, 16, 4, 1)
 COARSE = STRIDES[:-1]
 """Widths for large graphs: plans that are within half a percent of bytes."""
 
+SLACK, LITTLE = 1.1, 1.02
+"""Limits up to so many times an arena count, beyond what an order, or parts, save without
+recomputation: in small graphs, and in large ones, where each limit takes long."""
+
 
 class Ladder:
     """Limits from `top` down, and the plans for them that fit; there is none below `floor`.

@@ -52,6 +52,13 @@ class Measured:
         self.trials.tell(self._points[graph])
         return self._points[graph]
 
+    def within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
+        """The point of a variant if it is within the budget; packed only where that may be."""
+        if not maps_only and self.allocation_of(graph).live_bytes > budget:
+            return None
+        point = self.point(graph)
+        return point if point.bytes(maps_only) <= budget else None
+
     def ordered(self, point: Point) -> Point:
         """The same nodes in an order with a smaller arena, where one is looked for and found."""
         graph = self.reordered(point.graph)

@@ -28,6 +28,7 @@ def test_the_knee_is_the_point_farthest_from_the_chord(monkeypatch, curve, knee)
     monkeypatch.setattr(planner, "_other", lambda *_, **__: point_of(101))
     monkeypatch.setattr(planner, "_point", lambda plan, **_: point_of(plan))
     monkeypatch.setattr(planner, "_best_of_others", lambda budget: None)
+    monkeypatch.setattr(planner, "_jointly", lambda point, budget: point)
     assert planner.knee().size == knee
 
 
