@@ -156,6 +156,20 @@ class SequencePlanner:
                 limit = int(limit * FINER) + 1
         return self.once
 
+    def least_costing_by(self, steps: Steps, cost: float) -> SequencePlan:
+        """The plan of the fewest bytes, of those that cost the least here, whose repeats cost at
+        most so much by other costs, those of `steps`."""
+        best = self.once
+        low, high = self.floor, best.peak_bytes
+        for _ in range(BISECTIONS):
+            limit = (low + high) // 2
+            found = self.plan_for(limit)
+            if found is not None and steps.extra_cost(found.sequence) <= cost:
+                best, high = found, min(limit, found.peak_bytes)
+            else:
+                low = limit
+        return best
+
     def least_costing(self, cost: float) -> SequencePlan:
         """The plan of the fewest bytes found whose repeats cost at most so much."""
         high = self.once.peak_bytes

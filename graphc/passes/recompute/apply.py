@@ -22,8 +22,8 @@ from graphc.passes.recompute.sequence import materialise, mirrored_sequence
 POLICIES: dict[str, Callable[[Allocation], Counts]] = {
     "none": lambda given: {},
     "mirror": lambda given: mirror(given.graph),
-    "cheap": lambda given: cheap(given.graph),
     "segments": lambda given: segments(given.graph),
+    "cheap": lambda given: cheap(given.graph),
     "sublinear": lambda given: sublinear(given.graph, _judge(given)),
     "recursive": lambda given: recursive(given.graph),
 }

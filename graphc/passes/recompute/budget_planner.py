@@ -35,13 +35,13 @@ from graphc.ir.graph import Graph, Node
 from graphc.ir.types import format_bytes
 from graphc.passes.recompute.apply import POLICIES, Sequences, with_sequence
 from graphc.passes.recompute.graph_steps import GraphSteps, flops
-from graphc.passes.recompute.joint_order import JointOrder, in_order_of_a_plan, is_cheaper
+from graphc.passes.recompute.joint_order import in_joint_order
 from graphc.passes.recompute.ladder import COARSE, LITTLE, SLACK, STRIDES, Ladder
 from graphc.passes.recompute.measured import Measured
 from graphc.passes.recompute.points import Point, bend, between, faster, undominated
 from graphc.passes.recompute.trials import Trials, does_not_fit
 from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.sequence_planner import BISECTIONS, SequencePlan, SequencePlanner
+from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
@@ -136,9 +136,13 @@ class OptimalPlanner:
         return best if maps_only else self._jointly(best, budget)
 
     def _jointly(self, best: Point, budget: int) -> Point:
-        """That, or a faster plan in the joint order."""
+        """That, or a faster plan in the joint order, but none smaller than that of the fewest live
+        bytes in the order given: as a budget, its bytes might have no plan there."""
         joint = self._joint if best.extra_time > 0 else None
-        return joint.faster(best, budget) if joint else best
+        found = None if joint is None else joint._within(budget, False, best)
+        if found is None or found.arena_bytes < self._of_fewest_live.arena_bytes:
+            return best
+        return min(best, found, key=attrgetter("extra_time"))
 
     def _is_near_least(self, budget: int, maps_only: bool) -> bool:
         """Whether a budget is little above the lowest limit that has a plan, in every order."""
@@ -181,18 +185,22 @@ class OptimalPlanner:
         return OptimalPlanner(allocation, *given, measured=self.measured)
 
     @functools.cached_property
-    def _joint(self) -> JointOrder | None:
-        """The plans of the order that one ends in; the orders by layers know that already."""
+    def _joint(self) -> OptimalPlanner | None:
+        """The planner in the order that a plan ends in; None where there are others already."""
         if self.measured.order is None or not self._is_small or self._alternatives:
             return None
-        planner = self._planner(maps_only=False, by_flops=False)
+        return in_joint_order(self, self.measured, self._in_order)
+
+    @property
+    def searched(self) -> tuple[GraphSteps, SequencePlanner]:
+        """Steps of the whole arena by seconds, and their planner."""
         steps = self._graph_steps_for(maps_only=False, by_flops=False)
-        found = in_order_of_a_plan(planner, steps, self.measured)
-        joint = None if found is None else self._in_order(found)
-        if joint is None or not is_cheaper(joint._planner(False, by_flops=False), planner):
-            return None
-        least = self._point(planner.least(), maps_only=False, by_flops=False)
-        return JointOrder(joint._within, least.arena_bytes)
+        return steps, self._planner(maps_only=False, by_flops=False)
+
+    @functools.cached_property
+    def _of_fewest_live(self) -> Point:
+        least = self._planner(maps_only=False, by_flops=False).least()
+        return self._point(least, maps_only=False, by_flops=False)
 
     @functools.cached_property
     def _is_small(self) -> bool:
@@ -266,18 +274,8 @@ class OptimalPlanner:
 
     def _fastest_with(self, flops: float) -> SequencePlan:
         """The plan of the fewest bytes, of those that add the least time, with so many flops."""
-        planner = self._planner(maps_only=False, by_flops=False)
         steps = self._graph_steps_for(maps_only=False, by_flops=True).steps
-        best = planner.once
-        low, high = planner.floor, best.peak_bytes
-        for _ in range(BISECTIONS):
-            limit = (low + high) // 2
-            plan = planner.plan_for(limit)
-            if plan is not None and steps.extra_cost(plan.sequence) <= flops:
-                best, high = plan, min(limit, plan.peak_bytes)
-            else:
-                low = limit
-        return best
+        return self._planner(maps_only=False, by_flops=False).least_costing_by(steps, flops)
 
     def knee(self) -> Point:
         """The plan where the curve of bytes against time bends, farthest from its chord."""
