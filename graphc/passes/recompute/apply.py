@@ -27,7 +27,9 @@ POLICIES: dict[str, Callable[[Allocation], Counts]] = {
     "sublinear": lambda given: sublinear(given.graph, _judge(given)),
     "recursive": lambda given: recursive(given.graph),
 }
-"""The paper's. What is asked for bytes or work is in passes/recompute/budget_planner.py."""
+"""The paper's; of equally good plans, the first one's counts.
+
+What is asked for bytes or work is in passes/recompute/budget_planner.py."""
 
 
 def recompute(given: Allocation, policy: str) -> Graph:

@@ -61,7 +61,7 @@ POINTS = 16
 
 
 class OptimalPlanner:
-    """Plans of one training graph without copies, under one allocation strategy.
+    """Plans of one training graph, whose copies, if any, stay, under one allocation strategy.
 
     `order` gives the graph in an order with fewer live bytes, or as it is; without it, nodes
     stay in the order of the sequence that is planned. `plain` is the graph as it is for a plan
@@ -140,9 +140,9 @@ class OptimalPlanner:
         bytes in the order given: as a budget, its bytes might have no plan there."""
         joint = self._joint if best.extra_time > 0 else None
         found = None if joint is None else joint._within(budget, False, best)
-        if found is None or found.arena_bytes < self._of_fewest_live.arena_bytes:
+        if found is None or found.extra_time >= best.extra_time:
             return best
-        return min(best, found, key=attrgetter("extra_time"))
+        return found if found.arena_bytes >= self._of_fewest_live.arena_bytes else best
 
     def _is_near_least(self, budget: int, maps_only: bool) -> bool:
         """Whether a budget is little above the lowest limit that has a plan, in every order."""

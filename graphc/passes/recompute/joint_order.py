@@ -5,9 +5,9 @@ What is planned keeps the graph's order, and only what comes of it is put into a
 order given knows nothing of. So plans are made in that order too, and put into a better one again,
 as long as that is cheaper.
 
-The plans that decide so are those for one limit, halfway between the fewest bytes and those of a
-step that keeps everything, on a scale of factors. It depends on no budget, nor on what was planned
-before: an order of the budget's own would make a larger budget slower by chance.
+The plans that decide so are those for one limit, halfway between the planner's floor and the bytes
+of a step that keeps everything, on a scale of factors. It depends on no budget, nor on what was
+planned before: an order of the budget's own would make a larger budget slower by chance.
 """
 
 from __future__ import annotations
