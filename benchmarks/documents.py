@@ -78,15 +78,13 @@ def large_packings(content: dict[str, Any]) -> str:
             relative = (f"{row[key]:.3f}" for key in ("best fit", "height"))
             cost = f"{row['seconds']:.0f}", f"{row['peak MiB']:,.0f}"
             lines.append((name, f"{row['buffers']:,}", *relative, *cost))
-    full = [row["height"] for name, row in found.items() if name.startswith("full ")]
-    few = [
-        row for name, row in found.items() if row["buffers"] <= FEW and not name.startswith("full ")
-    ]
-    proven = sum(row["optimal"] for row in few)
+    small = {name: row for name, row in found.items() if row["buffers"] <= FEW}
+    full = [small.pop(name)["height"] for name in list(small) if name.startswith("full ")]
+    proven = sum(row["optimal"] for row in small.values())
     return (
         f"Heights over the most bytes live at one time; seconds and memory are the process's:\n\n"
         f"{table(*lines)}\n\n"
-        f"Of {len(few)} generated instances of up to {FEW} buffers, {proven} are packed at that "
+        f"Of {len(small)} generated instances of up to {FEW} buffers, {proven} are packed at that "
         "bound, which proves them.\n"
         f"{len(full)} more that nearly fill the arena end at {min(full):.3f} to {max(full):.3f}; "
         "their least height is not known."
