@@ -13,11 +13,15 @@ import argparse
 import itertools
 import statistics
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from report import circumstances, output_argument, print_table, write_json
+from wide_networks import gru, uvit
 
 import graphc
+from graphc.ir.graph import Value
 from graphc.models import MODELS
 
 BUDGETS = 10
@@ -33,19 +37,22 @@ EVENLY = tuple(index / (BUDGETS - 1) for index in range(BUDGETS))
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Shares of the way from the least arena to that without recomputation."""
 
-WIDE: dict[str, tuple[str, dict[str, Any]]] = {
-    "lstm, 64 steps": ("lstm", {"seq_len": 64}),
-    "lstm, 128 steps": ("lstm", {"seq_len": 128}),
-    "lstm, 256 steps": ("lstm", {"seq_len": 256}),
-    "unet, batch 8": ("unet", {"batch": 8}),
-    "densenet121, batch 16": ("densenet121", {"batch": 16}),
+WIDE: dict[str, Callable[[], Value]] = {
+    "lstm, 64 steps": partial(MODELS["lstm"], seq_len=64),
+    "lstm, 128 steps": partial(MODELS["lstm"], seq_len=128),
+    "lstm, 256 steps": partial(MODELS["lstm"], seq_len=256),
+    "lstm, 512 steps": partial(MODELS["lstm"], seq_len=512),
+    "gru, 64 steps": partial(gru, seq_len=64),
+    "unet, batch 8": partial(MODELS["unet"], batch=8),
+    "uvit, batch 64": partial(uvit, batch=64),
+    "densenet121, batch 16": partial(MODELS["densenet121"], batch=16),
 }
 """Networks that many values cross wherever they are cut."""
 
 
 def plan(name: str, **options: Any) -> graphc.MemoryPlan:
-    model, sizes = WIDE[name] if name in WIDE else (name, SIZES.get(name, {}))
-    return graphc.plan(MODELS[model](**sizes), optimizer=graphc.optim.SGD(), **options)
+    network = WIDE.get(name) or partial(MODELS[name], **SIZES.get(name, {}))
+    return graphc.plan(network(), optimizer=graphc.optim.SGD(), **options)
 
 
 def measure(name: str, shares: tuple[float, ...]) -> list[dict[str, Any]]:
