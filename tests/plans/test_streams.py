@@ -256,6 +256,21 @@ def test_more_bytes_never_give_a_slower_plan(name):
     assert plan_of(name, streams=4).arena_bytes <= plain.arena_bytes
 
 
+def test_budgets_of_what_is_printed_without_one_are_no_slower():
+    """Where kernels are fused, too: for what is computed once, in larger groups."""
+    network = functools.partial(
+        lstm, layers=2, seq_len=6, hidden=64, inputs=16, classes=50, batch=16
+    )
+
+    def plan(**options):
+        return g.plan(network(), optimizer=g.optim.SGD(0.1), device="h200", streams=4, **options)
+
+    choices = plan().streams.choices
+    assert len(choices) > 3
+    for choice in choices:
+        assert plan(budget=choice.arena_bytes).streams.seconds <= choice.seconds
+
+
 def test_bytes_of_feature_maps_hold_on_streams():
     """Whatever order is tried: a budget of the paper's measure is one of every way."""
     for name in NETWORKS:

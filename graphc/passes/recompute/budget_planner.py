@@ -90,8 +90,7 @@ class OptimalPlanner:
         self._planners: dict[tuple[bool, bool], SequencePlanner] = {}
         self._is_one_pass = measured is not None
         self._sequences = Sequences(allocation, ["none"] if self._is_one_pass else [*POLICIES])
-        self._others: dict[tuple[str, bool], Point] = {}
-        self._graphs: dict[str, Graph] = {}
+        self._graphs = {"none": graph}
         self._limits: dict[tuple[int, bool, bool], Graph] = {}
         self._least: dict[bool, Point] = {}
         self._saves = strategy != "none" and any(n.op.gathers is not None for n in graph.nodes)
@@ -155,10 +154,10 @@ class OptimalPlanner:
         )
 
     def _within(self, budget: int, maps_only: bool, known: Point | None = None) -> Point | None:
-        # Nothing is faster than no recomputation, in either order or grouping.
-        best = self._other("none", maps_only)
-        if best.bytes(maps_only) <= budget:
-            return best
+        # Nothing is faster than no recomputation, in either order.
+        for point in self._without_copies(maps_only):
+            if point.bytes(maps_only) <= budget:
+                return point
         found = known if maps_only else self._best_of_others(budget) or known
         found = faster(found, self._ladder(maps_only, found).within(budget))
         for other in self._cheaper(found, budget, maps_only):
@@ -350,8 +349,7 @@ class OptimalPlanner:
         return self._graph_steps[key]
 
     def _point(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Point:
-        point = self.measured.point(self._graph_of(plan, maps_only, by_flops))
-        return point if maps_only else self.measured.ordered(point)
+        return self.measured.best(self._graph_of(plan, maps_only, by_flops), maps_only)
 
     def _graph_of(self, plan: SequencePlan, maps_only: bool, by_flops: bool) -> Graph:
         if plan is self._planner(maps_only, by_flops).once:
@@ -360,23 +358,26 @@ class OptimalPlanner:
         return with_sequence(self.graph, sequence)
 
     def _other_graph(self, name: str) -> Graph:
-        if name == "none":
-            return self.graph
         if name not in self._graphs:
             self._graphs[name] = with_sequence(self.graph, self._sequences.of(name))
         return self._graphs[name]
 
     def _other(self, name: str, maps_only: bool) -> Point:
         """The plan of another policy; for the paper's measure in the order of the paper."""
-        key = (name, maps_only)
-        if key not in self._others:
-            graphs = [self._other_graph(name)]
-            if name == "none" and self.plain is not self.graph:
-                graphs.append(self.plain)
-            points = [self.measured.point(graph) for graph in graphs]
-            found = points if maps_only else [self.measured.ordered(point) for point in points]
-            self._others[key] = min(found, key=lambda point: point.bytes(maps_only))
-        return self._others[key]
+        if name == "none":
+            return min(self._without_copies(maps_only), key=lambda point: point.bytes(maps_only))
+        return self.measured.best(self._other_graph(name), maps_only)
+
+    def _without_copies(self, maps_only: bool) -> list[Point]:
+        """Without recomputation, in either grouping: the faster first."""
+        return [self.measured.best(graph, maps_only) for graph in self._groupings]
+
+    @functools.cached_property
+    def _groupings(self) -> list[Graph]:
+        def seconds(graph: Graph) -> float:
+            return math.fsum(map(self.costs.seconds, graph.nodes))
+
+        return sorted(dict.fromkeys((self.plain, self.graph)), key=seconds)
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
         """Extra cost and peak of another policy by the steps, without its graph."""

@@ -3,6 +3,7 @@
 The search for the largest limit that fits, against every arena that packing could have left.
 """
 
+import functools
 import itertools
 import math
 
@@ -60,6 +61,16 @@ def assert_never_slower(network, pairs):
     assert len(found) == pairs + 1
     assert_in_order(found)
     assert found[0][1].extra_time > found[-1][1].extra_time == 0
+
+
+@pytest.mark.parametrize("network", [mlp, functools.partial(lstm, seq_len=6), mobilenet_v2])
+def test_a_budget_of_the_whole_arena_gives_the_plan_without_one(network):
+    """On a GPU, where what is computed once is fused into larger groups."""
+    plain = g.plan(network(), optimizer=g.optim.SGD(), device="h200")
+    for budget in (plain.arena_bytes, 2**50):
+        found = g.plan(network(), optimizer=g.optim.SGD(), device="h200", budget=budget)
+        assert [node.label for node in found.graph.nodes] == [n.label for n in plain.graph.nodes]
+        assert found.arena_bytes == plain.arena_bytes
 
 
 def test_more_budget_is_not_slower_on_a_small_unet():
