@@ -103,13 +103,13 @@ def _streams(plan: MemoryPlan) -> Iterator[list[str]]:
     title = f"{streams.count} streams, by the cost model without launches"
     if plan.device.kind == "cpu":
         title += ", if the CPU ran them side by side"
-    lines = [title, f"  {'arena':>14}{'a step':>14}{'faster':>10}"]
+    lines = [title, f"  {'bytes':>15}{'arena':>14}{'a step':>14}{'faster':>10}"]
     for choice in streams.choices:
         faster = streams.one_stream_seconds / choice.seconds if choice.seconds else 1.0
         is_plan = (choice.arena_bytes, choice.seconds) == (plan.arena_bytes, streams.seconds)
         lines.append(
-            f"  {format_bytes(choice.arena_bytes):>14}{choice.seconds * 1e3:>11.3f} ms"
-            f"{faster:>9.2f}x{'  *' if is_plan else ''}"
+            f"  {choice.arena_bytes:>15,}{format_bytes(choice.arena_bytes):>14}"
+            f"{choice.seconds * 1e3:>11.3f} ms{faster:>9.2f}x{'  *' if is_plan else ''}"
         )
     yield lines
 

@@ -4,6 +4,7 @@ The arena starts full of NaN: a kernel that reads what is not there, writes else
 with NumPy's shows in the parameters.
 """
 
+import functools
 import sys
 
 import numpy as np
@@ -33,7 +34,7 @@ from runtime.emulated_gpu.networks import (
 import graphc as g
 from graphc.errors import FeedError, GpuUnavailable, NonFiniteError, OptionError
 from graphc.ir.device import find_device
-from graphc.models import lstm, mlp
+from graphc.models import inception_v3, lstm, mlp, two_tower
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 
@@ -177,7 +178,19 @@ def test_streams_change_no_bit(network, allocate, folder):
         assert device.counts["captures"] == 1
 
 
-@pytest.mark.parametrize("network", [small_convolutions, small_mlp, branches])
+@pytest.mark.parametrize(
+    "network",
+    [
+        small_convolutions,
+        small_mlp,
+        branches,
+        functools.partial(two_tower, batch=4, layers=2, width=6, rows=9, words=3),
+        pytest.param(
+            functools.partial(inception_v3, batch=1, image=75, width=2, classes=3),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
 @pytest.mark.parametrize("bytes_more", [0, 2**20])
 def test_planned_streams_change_no_bit(network, bytes_more, folder):
     """With values apart as far as there is room, whatever order the streams run in."""
@@ -186,7 +199,9 @@ def test_planned_streams_change_no_bit(network, bytes_more, folder):
     budget = plain.arena_bytes + bytes_more if bytes_more else None
     for streams in (2, 4):
         plan = plan_of(network, streams=streams, budget=budget)
-        assert {slot.stream for slot in plan.streams.slots.values()} == set(range(streams))
+        used = {slot.stream for slot in plan.streams.slots.values()}
+        assert used == set(range(len(used)))
+        assert 2 <= len(used) <= streams
         for seed in range(3):
             *found, device = trained(plan, folder, seed=seed)
             assert tuple(found) == expected
