@@ -21,7 +21,6 @@ from report import circumstances, output_argument, print_table, write_json
 from wide_networks import gru, uvit
 
 import graphc
-from graphc.ir.graph import Value
 from graphc.models import MODELS
 
 BUDGETS = 10
@@ -37,7 +36,7 @@ EVENLY = tuple(index / (BUDGETS - 1) for index in range(BUDGETS))
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Shares of the way from the least arena to that without recomputation."""
 
-WIDE: dict[str, Callable[[], Value]] = {
+WIDE: dict[str, Callable[[], graphc.Value]] = {
     "lstm, 64 steps": partial(MODELS["lstm"], seq_len=64),
     "lstm, 128 steps": partial(MODELS["lstm"], seq_len=128),
     "lstm, 256 steps": partial(MODELS["lstm"], seq_len=256),

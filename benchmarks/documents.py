@@ -13,6 +13,7 @@ the machine and the versions.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 import statistics
@@ -95,18 +96,25 @@ def gaps_of_budgets(content: dict[str, Any]) -> str:
     rows = content["rows"]
     networks = {row["network"] for row in rows}
     held = sum(row["holds"] and row["arena_bytes"] <= row["budget"] for row in rows)
-    median = statistics.median(row["gap"] for row in rows)
+    # Where the smallest arena is that without recomputation, there is nothing to choose.
+    least = {name: min(r["budget"] for r in rows if r["network"] == name) for name in networks}
+    chosen = [row for row in rows if least[row["network"]] < row["most"]]
+    median = statistics.median(row["gap"] for row in chosen)
+    worst = max(chosen, key=operator.itemgetter("gap"))
     return (
         f"Of {len(rows)} budgets for the {len(networks)} networks below, {held} held. The median "
         f"plan's step was at most {100 * median:.2f} % longer\n"
-        f"than the shortest that is possible within the same bytes ([how](docs/recomputation.md))."
+        f"than the shortest that is possible within the same bytes ([how](docs/recomputation.md)), "
+        f"the worst, {worst['network']} within\n{worst['budget'] / 2**20:.0f} MiB, "
+        f"{100 * worst['gap']:.0f} %."
     )
 
 
 def budgets(content: dict[str, Any]) -> str:
     head = "arena MiB, least to most", "extra time at the least", "half way"
-    lines = [("network", *head, "median gap", "largest gap")]
+    lines = [("network", *head, "median gap", "largest gap", "seconds a plan")]
     for row in content["summary"]:
+        seconds = [r["seconds"] for r in content["rows"] if r["network"] == row["network"]]
         lines.append(
             (
                 row["network"],
@@ -115,6 +123,7 @@ def budgets(content: dict[str, Any]) -> str:
                 f"{row['extra half way']:.1%}",
                 f"{row['median gap']:.2%}",
                 f"{row['largest gap']:.1%}",
+                f"{min(seconds):.0f} to {max(seconds):.0f}",
             )
         )
     return table(*lines)
@@ -190,8 +199,8 @@ def rank_times(content: dict[str, Any]) -> str:
 def planning_times(content: dict[str, Any]) -> str:
     """By nodes the seconds of a plan, of one with fusion and of one within a budget."""
     head = "nodes", "seconds", "MiB at most", "with fusion", "within nine tenths of the bytes"
-    lines = [head]
-    for row in content["rows"]:
+    lines, rows = [head], content["rows"]
+    for row in rows:
         budget = row["budget_seconds"]
         lines.append(
             (
@@ -199,10 +208,16 @@ def planning_times(content: dict[str, Any]) -> str:
                 f"{row['total_seconds']:.1f}",
                 f"{row['peak_mib']:,.0f}",
                 f"{row['fused_seconds']:.1f}",
-                "" if budget is None else f"{budget:.1f}",
+                "-" if budget is None else f"{budget:.1f}",
             )
         )
-    return table(*lines)
+    grown, most = content["exponents"]["compile"], max(row["kib_per_node"] for row in rows)
+    held = [row["held_kib_per_node"] for row in rows if row["held_kib_per_node"] is not None]
+    return (
+        f"{table(*lines)}\n\n"
+        f"Seconds grow with nodes to the power of {grown:.2f}. A node takes {most:.1f} KiB at most "
+        f"while it is planned, and {max(held):.1f} in the end."
+    )
 
 
 def placing_times(content: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 Chains of (linear, relu) layers, trained with plain SGD and planned as ``packed``, each in a process
 of its own, so that the most memory it took is known. The time a node must not grow with the chain.
-Each is planned with fusion, too, and up to 17,000 layers within nine tenths of its bytes.
+Each is planned with fusion, too, and up to 17,000 layers within nine tenths of its bytes; of these
+what the graph and the plan hold for a node in the end is measured as well.
 
 Then short chains planned by coloring, the costly way, whose placing alone is timed, beside packing.
 The exponent of growth is that of the number of nodes between the first and the last row.
@@ -12,10 +13,12 @@ Run: python benchmarks/planning_time.py [LAYERS ...]
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import multiprocessing
 import resource
 import time
+import tracemalloc
 from typing import Any
 
 from report import circumstances, output_argument, print_table, write_json
@@ -60,6 +63,19 @@ def within_budget(layers: int) -> float | None:
         return None
     seconds(100, budget=budget(100))  # loads the machine code of loops
     return seconds(layers, budget=budget(layers))
+
+
+def held(layers: int) -> float | None:
+    """KiB a node that the finished plan holds, its graph included."""
+    if layers > BUDGETED:
+        return None
+    compiled(100)
+    tracemalloc.start()
+    plan = graphc.plan(chain(layers), optimizer=graphc.optim.SGD())
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return kept / 1024 / len(plan.graph.nodes)
 
 
 def budget(layers: int) -> int:
@@ -130,6 +146,7 @@ def main() -> None:
         for row in rows:
             row["fused_seconds"] = pool.apply(fused, (row["layers"],))
             row["budget_seconds"] = pool.apply(within_budget, (row["layers"],))
+            row["held_kib_per_node"] = pool.apply(held, (row["layers"],))
     print_table(rows)
     per_node = [row["microseconds_per_node"] for row in rows]
     print(f"time per node, largest over smallest: {max(per_node) / min(per_node):.2f}")

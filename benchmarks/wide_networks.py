@@ -10,8 +10,7 @@ import functools
 import math
 
 import graphc
-from graphc.ir.graph import Initial, Value
-from graphc.models.transformer import Block
+from graphc.models.transformer import DEVIATION, Block
 
 
 def gru(
@@ -21,8 +20,8 @@ def gru(
     hidden: int = 1024,
     inputs: int = 50,
     classes: int = 5000,
-) -> Value:
-    """The zoo's `lstm` with gated recurrent units (Cho et al., 2014) for cells.
+) -> graphc.Value:
+    """Gated recurrent units in the place of the cells of the zoo's `lstm`, as `gru_cell` has them.
 
     Inputs: ``x`` (seq_len, batch, inputs) and ``labels`` (seq_len, batch), int32. The loss is the
     mean of the steps' losses.
@@ -30,7 +29,7 @@ def gru(
     x = graphc.input("x", (seq_len, batch, inputs))
     labels = graphc.input("labels", (seq_len, batch), dtype="int32")
     with graphc.scope("embed"):
-        bound = Initial("uniform", math.sqrt(6 / inputs))
+        bound = graphc.Initial("uniform", math.sqrt(6 / inputs))
         embed = graphc.parameter("weight", (hidden, inputs), initial=bound)
     cells, states = [], []
     for layer in range(layers):
@@ -38,7 +37,7 @@ def gru(
             cells.append(graphc.gru_parameters(hidden, hidden))
             states.append(graphc.parameter("initial", (batch, hidden), trainable=False))
     with graphc.scope("output"):
-        bound = Initial("uniform", hidden**-0.5)
+        bound = graphc.Initial("uniform", hidden**-0.5)
         weight = graphc.parameter("weight", (classes, hidden), initial=bound)
         bias = graphc.parameter("bias", (classes,))
     losses = []
@@ -55,36 +54,39 @@ def gru(
 
 
 def uvit(
-    layers: int = 13,
+    pairs: int = 6,
     width: int = 512,
     heads: int = 8,
     patches: int = 256,
     channels: int = 12,
     batch: int = 64,
-) -> Value:
-    """The transformer with long skips of Bao et al. (2022), by default U-ViT-S/2 on 32 x 32.
+) -> graphc.Value:
+    """A transformer with long skips, in the form of U-ViT (Bao et al., 2022).
 
-    Of 2n + 1 blocks the n last read what the n first made, the latest first, side by side with
-    what the block before made, through a linear layer. A token of its own carries the time. Inputs:
-    ``x`` (batch, patches, channels), ``time`` (batch, 1, width), embedded, and ``noise`` like x,
-    which the network tells; the loss is its mean squared error.
+    By default as large as U-ViT-S/2 on images of 32 x 32. Of 2 · pairs + 1 blocks the last read
+    what the first made, the latest first, side by side with what the block before made, through a
+    linear layer. A token of its own carries the time. Other than there, the products for queries,
+    keys and values have biases, and no convolution smooths the patches at the end.
+
+    Inputs: ``x`` (batch, patches, channels), ``time`` (batch, 1, width), embedded, and ``noise``,
+    like x. The loss is the mean squared error of the noise that is predicted.
     """
     x = graphc.input("x", (batch, patches, channels))
     time = graphc.input("time", (batch, 1, width))
     noise = graphc.input("noise", x.shape)
     with graphc.scope("embedding"):
-        place = graphc.parameter("position", (1 + patches, width), initial=Initial("normal", 0.02))
-        h = graphc.add(graphc.concat([time, graphc.linear(x, width)], axis=1), place)
+        drawn = graphc.Initial("normal", DEVIATION)
+        place = graphc.parameter("position", (1 + patches, width), initial=drawn)
+        h = graphc.concat([time, graphc.linear(x, width)], axis=1) + place
     block = Block(heads, 4 * width)
-    skips: list[Value] = []
-    for layer in range(layers):
-        with graphc.scope(f"layer{layer}"):
-            if layer > layers // 2:
-                both = graphc.concat([h, skips.pop()], axis=2)
-                h = graphc.linear(both, width, name="skip")
+    skips: list[graphc.Value] = []
+    for number in range(2 * pairs + 1):
+        with graphc.scope(f"layer{number}"):
+            if number > pairs:
+                h = graphc.linear(graphc.concat([h, skips.pop()], axis=2), width, name="skip")
             h = block.norm_first(h)
-            if layer < layers // 2:
+            if number < pairs:
                 skips.append(h)
     with graphc.scope("output"):
-        told = graphc.linear(graphc.layer_norm(h)[:, 1:], channels)
-    return graphc.mse(told, noise)
+        predicted = graphc.linear(graphc.layer_norm(h)[:, 1:], channels)
+    return graphc.mse(predicted, noise)

@@ -90,13 +90,17 @@ def test_step_times_have_a_column_for_what_the_file_has():
 
 def test_medians_worsts_and_shares_are_computed():
     rows = [
-        {"network": "a", "holds": True, "arena_bytes": 5, "budget": 5, "gap": 0.001},
-        {"network": "a", "holds": True, "arena_bytes": 6, "budget": 5, "gap": 0.003},
-        {"network": "b", "holds": False, "arena_bytes": 4, "budget": 5, "gap": 0.9},
+        {"network": "a", "holds": True, "arena_bytes": 5, "budget": 5 << 20, "gap": 0.001},
+        {"network": "a", "holds": True, "arena_bytes": 6 << 20, "budget": 5 << 20, "gap": 0.003},
+        {"network": "b", "holds": False, "arena_bytes": 4, "budget": 5 << 20, "gap": 0.9},
     ]
-    told = documents.gaps_of_budgets({"rows": rows})
-    assert told.startswith("Of 3 budgets for the 2 networks below, 1 held.")
+    for row in rows:
+        row["most"] = 7 << 20
+    only = {"network": "c", "holds": True, "arena_bytes": 5, "budget": 5, "gap": 0.0, "most": 5}
+    told = documents.gaps_of_budgets({"rows": [*rows, only]})
+    assert told.startswith("Of 4 budgets for the 3 networks below, 2 held.")
     assert "at most 0.30 % longer" in told
+    assert "the worst, b within\n5 MiB, 90 %." in told
     instance = {"buffers": 1234, "best fit": 2, "size first": 1.5, "height": 1.0004}
     instances = [{"instance": name, **instance} for name in documents.PACKED.values()]
     zoo = [{"gap": 0.02}, {"gap": 0.0}, {"gap": 0.001}]
