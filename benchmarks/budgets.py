@@ -40,7 +40,6 @@ WIDE: dict[str, Callable[[], graphc.Value]] = {
     "lstm, 64 steps": partial(MODELS["lstm"], seq_len=64),
     "lstm, 128 steps": partial(MODELS["lstm"], seq_len=128),
     "lstm, 256 steps": partial(MODELS["lstm"], seq_len=256),
-    "lstm, 512 steps": partial(MODELS["lstm"], seq_len=512),
     "gru, 64 steps": partial(gru, seq_len=64),
     "unet, batch 8": partial(MODELS["unet"], batch=8),
     "uvit, batch 64": partial(uvit, batch=64),

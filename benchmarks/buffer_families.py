@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -94,36 +96,31 @@ def first_fit_trap(power: int) -> Columns:
             return {o: i for o, i in live.items() if (place - o) % step < size[i]}
 
         # The place whose blocks take more room from blocks of 2**stage than they have bytes.
-        places = (place, place + step // 2)
-        place = max(places, key=lambda each: sum(step - size[i] for i in kept(each).values()))
+        either = (place, place + step // 2)
+        place = max(either, key=lambda each: sum(step - size[i] for i in kept(each).values()))
         stays = kept(place)
         for index in set(live.values()) - set(stays.values()):
             last[index] = time
         live, free = stays, most - sum(size[i] for i in stays.values())
-        at = 0
-        while free >= step:
-            at = _first_fit(live, size, step, at)
-            live[at] = len(size)
-            first.append(time)
-            last.append(0)
-            size.append(step)
-            at, free = at + step, free - step
-        live = dict(sorted(live.items()))
+        blocks = range(len(size), len(size) + free // step)
+        places = itertools.islice(_first_fit(live, size, step), len(blocks))
+        live = dict(sorted([*live.items(), *zip(places, blocks, strict=True)]))
+        first.extend([time] * len(blocks))
+        last.extend([0] * len(blocks))
+        size.extend([step] * len(blocks))
         time += 1
     for index in live.values():
         last[index] = time
     return np.array(first), np.array(last), np.array(size)
 
 
-def _first_fit(live: dict[int, int], size: list[int], wanted: int, at: int) -> int:
-    """The lowest place from `at` on with so many bytes free."""
-    for offset, index in sorted(live.items()):
-        if offset + size[index] <= at:
-            continue
-        if offset - at >= wanted:
-            return at
+def _first_fit(live: dict[int, int], size: list[int], wanted: int) -> Iterator[int]:
+    """The places that first fit gives to blocks of so many bytes, one after another."""
+    at = 0
+    for offset, index in live.items():
+        yield from range(at, offset - wanted + 1, wanted)
         at = offset + size[index]
-    return at
+    yield from itertools.count(at, wanted)
 
 
 def training_trace(layers: int, seed: int, kept: float = 0.9) -> Columns:

@@ -57,7 +57,7 @@ def families() -> Iterator[tuple[str, Columns]]:
             yield f"tight {buffers} #{seed}", cut_rectangle(buffers, 80, 1024, seed)
     for buffers in (100, 200, 300, 400, 500):
         yield f"full {buffers}", nearly_full(buffers, buffers // 3, 0)
-    for power in (8, 10, 12):
+    for power in (8, 10, 12, 16, 19):
         yield f"trap of first fit, {2**power} bytes", first_fit_trap(power)
     for buffers in (1_000, 10_000, 62_000, 100_000, 1_000_000):
         yield f"trace {buffers}", training_trace(buffers // 2, 0)

@@ -6,7 +6,8 @@
    Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
 4. Best and first fit (`place_in_order`) in the same orders.
 5. What fits together exactly is joined, and the fewer pieces are packed by all of these methods.
-   Problems too large for phase 4 are joined before phase 2, and only if they are nearly full.
+   Problems too large for phase 4 are joined before phase 2, and only if they are nearly full. Of
+   these, what lives equally long is stacked (`stacked.py`), if few stacks are left.
 6. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993),
    every other time for a height between the best and the bound, in turn with pieces of other
    guesses; for problems too large for it, more rounds of the squeaky wheel.
@@ -26,7 +27,7 @@ the same packing on every machine, and more effort none that is higher.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from graphc.packing.in_time import pack_in_time
 from graphc.packing.joined import Joined
 from graphc.packing.orders import basic_orders, disturbed_orders, ranks
 from graphc.packing.problem import Integers, PackingProblem
+from graphc.packing.stacked import Stacked
 from graphc.progress import report
 from graphc.random_numbers import random_numbers
 
@@ -62,6 +64,9 @@ born fills what dies."""
 
 PIECE_WORK = (10**8, 10**5)
 """Units of work with the pieces of one guess: so many, and so many more a buffer."""
+
+STACKED_WORK = 10**10
+"""Units of work with stacks."""
 
 PARTS = (4, 16)
 """A search for less goes a fourth or a sixteenth of the way to the bound, in turn: for half of it
@@ -116,6 +121,8 @@ class Packer:
     def _steps(self) -> Iterator[bool]:
         yield True
         is_large = len(self.problem) > ORDER_LIMIT
+        if is_large and not self._pinned:
+            yield from self._stack()
         if is_large and self.problem.live.mean() >= FULL * self.bound:
             yield from self._join(0)
         # The skyline of `fill_valleys` starts flat, so it knows no pins.
@@ -145,13 +152,27 @@ class Packer:
         if len(joined.problem) > len(self.problem) / 2:
             self._may_join = False
             return
-        inner, done = Packer(joined.problem, self.unit, may_join=False), 0
         limit = PIECE_WORK[0] + PIECE_WORK[1] * len(self.problem)
+        pieces = Packer(joined.problem, self.unit, may_join=False)
+        yield from self._instead(pieces, joined.offsets, limit)
+
+    def _stack(self) -> Iterator[bool]:
+        """Pack stacks of what lives equally long, where that leaves few enough to search."""
+        stacked = Stacked(self.problem, SEARCH_LIMIT)
+        if stacked.problem is not None:
+            stacks = Packer(stacked.problem, self.unit)
+            yield from self._instead(stacks, stacked.offsets, STACKED_WORK)
+
+    def _instead(
+        self, inner: Packer, offsets: Callable[[Integers], Integers], limit: int
+    ) -> Iterator[bool]:
+        """Pack what the buffers are parts of, which have these offsets then, for so much work."""
+        done = 0
         for _ in inner.steps:
             self.work, done = self.work + inner.work - done, inner.work
             inner.target, inner.wanted = self.target, self.wanted
             if inner.height < self.height:
-                self.keep(joined.offsets(inner.offsets), inner.height)
+                self.keep(offsets(inner.offsets), inner.height)
             yield True
             # That the pieces fit no lower proves nothing of the buffers.
             if inner.height <= max(self.target, inner.bound) or inner.work >= limit:
