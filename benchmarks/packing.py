@@ -57,13 +57,17 @@ def families() -> Iterator[tuple[str, Columns]]:
             yield f"tight {buffers} #{seed}", cut_rectangle(buffers, 80, 1024, seed)
     for buffers in (100, 200, 300, 400, 500):
         yield f"full {buffers}", nearly_full(buffers, buffers // 3, 0)
-    for power in (8, 10, 12, 16, 19):
-        yield f"trap of first fit, {2**power} bytes", first_fit_trap(power)
+    for power in (8, 10, 12):
+        yield f"trap {2**power}", first_fit_trap(power)
+    # Smaller ones first, as the memory of the process only grows.
     for buffers in (1_000, 10_000, 62_000, 100_000, 1_000_000):
         yield f"trace {buffers}", training_trace(buffers // 2, 0)
         yield f"random {buffers}", random_lifetimes(buffers, 0)
         yield f"cut {buffers}", cut_evenly(buffers, buffers, 2**30, 0)
         yield f"cut {buffers}, {buffers // 10} times", cut_evenly(buffers, buffers // 10, 2**30, 0)
+        # One and a half blocks a byte.
+        power = (buffers * 2 // 3).bit_length() - 1
+        yield f"trap {2**power}", first_fit_trap(power)
 
 
 def files(folders: list[Path]) -> Iterator[tuple[str, Columns]]:

@@ -78,12 +78,8 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
     problem, offsets = whole.problem, whole.offsets.copy()
     ends = offsets + problem.size
     groups = [group for group in problem.apart() if int(ends[group].max()) > target]
-    packers = []
-    for group in groups:
-        packer = Packer(problem.part(group), whole.unit)
-        packer.keep(offsets[group], int(ends[group].max()))
-        packers.append(packer)
-    work = whole.work + sum(packer.work for packer in packers)
+    packers = [_packer_of(whole, group) for group in groups]
+    work = sum(packer.work for packer in dict.fromkeys([whole, *packers]))
     highest = [(-packer.height, index) for index, packer in enumerate(packers)]
     heapq.heapify(highest)
     while work < effort:
@@ -102,3 +98,13 @@ def _by_parts(whole: Packer, target: int, wanted: int, effort: int) -> tuple[Int
     for group, packer in zip(groups, packers, strict=True):
         offsets[group] = packer.offsets
     return offsets, max([target, *(packer.bound for packer in packers)]), work
+
+
+def _packer_of(whole: Packer, group: Integers) -> Packer:
+    """A packer of some of the buffers that begins with how they lie; for all, the one they have."""
+    if len(group) == len(whole.problem):
+        return whole
+    packer = Packer(whole.problem.part(group), whole.unit)
+    ends = whole.offsets[group] + whole.problem.size[group]
+    packer.keep(whole.offsets[group], int(ends.max()))
+    return packer
