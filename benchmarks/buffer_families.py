@@ -115,7 +115,10 @@ def first_fit_trap(power: int) -> Columns:
 
 
 def _first_fit(live: dict[int, int], size: list[int], wanted: int) -> Iterator[int]:
-    """The places that first fit gives to blocks of so many bytes, one after another."""
+    """The places that first fit gives to blocks of so many bytes, one after another.
+
+    `live` is by rising offset.
+    """
     at = 0
     for offset, index in live.items():
         yield from range(at, offset - wanted + 1, wanted)

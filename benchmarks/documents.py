@@ -102,11 +102,11 @@ def gaps_of_budgets(content: dict[str, Any]) -> str:
     median = statistics.median(row["gap"] for row in chosen)
     worst = max(chosen, key=operator.itemgetter("gap"))
     return (
-        f"Of {len(rows)} budgets for the {len(networks)} networks below, {held} held. The median "
-        f"plan's step was at most {100 * median:.2f} % longer\n"
-        f"than the shortest that is possible within the same bytes ([how](docs/recomputation.md)), "
-        f"the worst, {worst['network']} within\n{worst['budget'] / 2**20:.0f} MiB, "
-        f"{100 * worst['gap']:.0f} %."
+        f"Of {len(rows)} budgets for the {len(networks)} networks below, {held} held. Of the "
+        f"{len(chosen)} where there is a\nchoice, the median plan's step was at most "
+        f"{100 * median:.2f} % longer than the shortest that is possible within\nthe same bytes "
+        f"([how](docs/recomputation.md)), the worst, {worst['network']} within "
+        f"{worst['budget'] / 2**20:.0f} MiB, {100 * worst['gap']:.0f} %."
     )
 
 
@@ -213,10 +213,11 @@ def planning_times(content: dict[str, Any]) -> str:
         )
     grown, most = content["exponents"]["compile"], max(row["kib_per_node"] for row in rows)
     held = [row["held_kib_per_node"] for row in rows if row["held_kib_per_node"] is not None]
+    most_held = rows[len(held) - 1]["nodes"]
     return (
         f"{table(*lines)}\n\n"
         f"Seconds grow with nodes to the power of {grown:.2f}. A node takes {most:.1f} KiB at most "
-        f"while it is planned, and {max(held):.1f} in the end."
+        f"while it is planned;\nof up to {most_held:,} nodes a plan holds {max(held):.1f} a node."
     )
 
 

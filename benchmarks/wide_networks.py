@@ -1,4 +1,4 @@
-"""Networks that many values cross wherever they are cut, beside those of the zoo.
+"""Recurrent layers and long skips, beside those of the zoo: networks for budgets.py --wide.
 
 Recurrent layers unrolled over time, whose weights' gradients add up from step to step, and
 attention with skips from the first blocks to the last.

@@ -6,8 +6,8 @@
    Joslin and Clements (1999); TVM's memory planner and XLA's repacker improve in this way.
 4. Best and first fit (`place_in_order`) in the same orders.
 5. What fits together exactly is joined, and the fewer pieces are packed by all of these methods.
-   Problems too large for phase 4 are joined before phase 2, and only if they are nearly full. Of
-   these, what lives equally long is stacked (`stacked.py`), if few stacks are left.
+   Problems too large for phase 4 are joined before phase 2, and only if they are nearly full. If
+   they have few lifetimes, what lives equally long is stacked before (`stacked.py`).
 6. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993),
    every other time for a height between the best and the bound, in turn with pieces of other
    guesses; for problems too large for it, more rounds of the squeaky wheel.
@@ -18,7 +18,7 @@ one. The bound is the most that is live at one time, which most training steps r
 2; an exhausted search raises it, since it proves that a capacity is not enough.
 
 Where something is pinned, the squeaky wheel places by best fit, there is no lowest place first, and
-nothing is joined.
+nothing is joined or stacked.
 
 Effort is counted in units of work, about a nanosecond each, never in seconds: the same effort gives
 the same packing on every machine, and more effort none that is higher.
@@ -36,7 +36,7 @@ from graphc.packing.in_time import pack_in_time
 from graphc.packing.joined import Joined
 from graphc.packing.orders import basic_orders, disturbed_orders, ranks
 from graphc.packing.problem import Integers, PackingProblem
-from graphc.packing.stacked import Stacked
+from graphc.packing.stacked import stacked
 from graphc.progress import report
 from graphc.random_numbers import random_numbers
 
@@ -66,7 +66,7 @@ PIECE_WORK = (10**8, 10**5)
 """Units of work with the pieces of one guess: so many, and so many more a buffer."""
 
 STACKED_WORK = 10**10
-"""Units of work with stacks."""
+"""Units of work with stacks: half of what is spent where a packing is wanted as low as can be."""
 
 PARTS = (4, 16)
 """A search for less goes a fourth or a sixteenth of the way to the bound, in turn: for half of it
@@ -158,10 +158,10 @@ class Packer:
 
     def _stack(self) -> Iterator[bool]:
         """Pack stacks of what lives equally long, where that leaves few enough to search."""
-        stacked = Stacked(self.problem, SEARCH_LIMIT)
-        if stacked.problem is not None:
-            stacks = Packer(stacked.problem, self.unit)
-            yield from self._instead(stacks, stacked.offsets, STACKED_WORK)
+        found = stacked(self.problem, SEARCH_LIMIT)
+        if found is not None:
+            stacks = Packer(found.problem, self.unit)
+            yield from self._instead(stacks, found.offsets, STACKED_WORK)
 
     def _instead(
         self, inner: Packer, offsets: Callable[[Integers], Integers], limit: int

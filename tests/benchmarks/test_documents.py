@@ -99,8 +99,9 @@ def test_medians_worsts_and_shares_are_computed():
     only = {"network": "c", "holds": True, "arena_bytes": 5, "budget": 5, "gap": 0.0, "most": 5}
     told = documents.gaps_of_budgets({"rows": [*rows, only]})
     assert told.startswith("Of 4 budgets for the 3 networks below, 2 held.")
+    assert "Of the 3 where there is a\nchoice" in told
     assert "at most 0.30 % longer" in told
-    assert "the worst, b within\n5 MiB, 90 %." in told
+    assert "the worst, b within 5 MiB, 90 %." in told
     instance = {"buffers": 1234, "best fit": 2, "size first": 1.5, "height": 1.0004}
     instances = [{"instance": name, **instance} for name in documents.PACKED.values()]
     zoo = [{"gap": 0.02}, {"gap": 0.0}, {"gap": 0.001}]

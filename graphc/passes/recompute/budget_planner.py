@@ -11,11 +11,12 @@ lie inside concatenations, nor the orders that passes/order.py may find. So for 
        by layers that recur over time (passes/order.py), which need the fewest bytes, or else, in
        small graphs, in the order that a plan ends in (joint_order.py).
 
-The best of all is taken, so the result is never worse than one of the paper's that fits. What is
-tried for a limit depends on no budget; ladder.py says what follows. A budget that is little above
-the fewest bytes is compared with the plan of those. Where nothing fits, that plan is told in the
-error: the search is done again for one byte less than was found until it finds nothing, also with
-flops for costs, so no budget below it has a plan.
+The best of all is taken, so the result is never worse than one of the paper's that fits; best is
+what computes nothing again, in the larger groups of fused kernels first. What is tried for a limit
+depends on no budget; ladder.py says what follows. A budget that is little above the fewest bytes is
+compared with the plan of those. Where nothing fits, that plan is told in the error: the search is
+done again for one byte less than was found until it finds nothing, also with flops for costs, so no
+budget below it has a plan.
 
 `max_extra_flops` asks the other way round, with flops for costs, and with seconds, as plans by
 those may compute no more; without either, the knee of the curve (bytes, extra time) that the tables
@@ -310,7 +311,7 @@ class OptimalPlanner:
         return self._least[maps_only]
 
     def frontier(self) -> list[Point]:
-        """Plans from the fewest bytes to those without recomputation, dominated ones left out."""
+        """Undominated plans, from the fewest bytes to the fewest without recomputation."""
         least = self.least(maps_only=False)
         plain = self._other("none", maps_only=False)
         points = [least, plain]

@@ -38,6 +38,7 @@ from graphc.models import inception_v3, lstm, mlp, two_tower
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 
+TOWERS = functools.partial(two_tower, batch=4, layers=2, width=6, rows=9, words=3)
 GROUPS = g.optim.Groups(
     [("head/weight", g.optim.LAMB(1e-2)), ("head/bias", g.optim.Lion(1e-2))],
     default=g.optim.Muon(1e-2, others=g.optim.RMSProp(1e-2, momentum=0.5, centered=True)),
@@ -184,7 +185,7 @@ def test_streams_change_no_bit(network, allocate, folder):
         small_convolutions,
         small_mlp,
         branches,
-        functools.partial(two_tower, batch=4, layers=2, width=6, rows=9, words=3),
+        TOWERS,
         pytest.param(
             functools.partial(inception_v3, batch=1, image=75, width=2, classes=3),
             marks=pytest.mark.slow,
@@ -200,8 +201,8 @@ def test_planned_streams_change_no_bit(network, bytes_more, folder):
     for streams in (2, 4):
         plan = plan_of(network, streams=streams, budget=budget)
         used = {slot.stream for slot in plan.streams.slots.values()}
-        assert used == set(range(len(used)))
-        assert 2 <= len(used) <= streams
+        # Of the two towers, in the bytes of one stream, no more than three nodes meet.
+        assert len(used) == min(streams, 3 if network is TOWERS and not bytes_more else streams)
         for seed in range(3):
             *found, device = trained(plan, folder, seed=seed)
             assert tuple(found) == expected
