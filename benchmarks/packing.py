@@ -57,7 +57,7 @@ def families() -> Iterator[tuple[str, Columns]]:
             yield f"tight {buffers} #{seed}", cut_rectangle(buffers, 80, 1024, seed)
     for buffers in (100, 200, 300, 400, 500):
         yield f"full {buffers}", nearly_full(buffers, buffers // 3, 0)
-    for power in (8, 10, 12):
+    for power in (8, 10):
         yield f"trap {2**power}", first_fit_trap(power)
     # Smaller ones first, as the memory of the process only grows.
     for buffers in (1_000, 10_000, 62_000, 100_000, 1_000_000):
