@@ -65,8 +65,8 @@ born fills what dies."""
 PIECE_WORK = (10**8, 10**5)
 """Units of work with the pieces of one guess: so many, and so many more a buffer."""
 
-STACKED_WORK = 10**10
-"""Units of work with stacks: half of what is spent where a packing is wanted as low as can be."""
+STACKED_WORK = 10**9
+"""Units of work with stacks: a second, as what they gain comes early."""
 
 PARTS = (4, 16)
 """A search for less goes a fourth or a sixteenth of the way to the bound, in turn: for half of it
