@@ -7,7 +7,7 @@
 4. Best and first fit (`place_in_order`) in the same orders.
 5. What fits together exactly is joined, and the fewer pieces are packed by all of these methods.
    Problems too large for phase 4 are joined before phase 2, and only if they are nearly full. If
-   they have few lifetimes, what lives equally long is stacked before (`stacked.py`).
+   they have few lifetimes, what lives equally long is stacked (`stacked.py`), before and after.
 6. Exact search, restarted with disturbed orders and limits by the sequence of Luby et al. (1993),
    every other time for a height between the best and the bound, in turn with pieces of other
    guesses; for problems too large for it, more rounds of the squeaky wheel.
@@ -27,6 +27,7 @@ the same packing on every machine, and more effort none that is higher.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -66,7 +67,7 @@ PIECE_WORK = (10**8, 10**5)
 """Units of work with the pieces of one guess: so many, and so many more a buffer."""
 
 STACKED_WORK = 10**9
-"""Units of work with stacks: a second, as what they gain comes early."""
+"""Units of work with stacks before anything else: a second, as what they gain comes early."""
 
 PARTS = (4, 16)
 """A search for less goes a fourth or a sixteenth of the way to the bound, in turn: for half of it
@@ -121,10 +122,17 @@ class Packer:
     def _steps(self) -> Iterator[bool]:
         yield True
         is_large = len(self.problem) > ORDER_LIMIT
-        if is_large and not self._pinned:
-            yield from self._stack()
+        may_stack = is_large and not self._pinned
+        found = stacked(self.problem, SEARCH_LIMIT) if may_stack else None
+        if found is not None:
+            stacks = Packer(found.problem, self.unit)
+            yield from self._instead(stacks, found.offsets, STACKED_WORK)
         if is_large and self.problem.live.mean() >= FULL * self.bound:
             yield from self._join(0)
+        if found is not None:
+            # Where so many live together, lowest place first is quadratic in the buffers.
+            yield from self._instead(stacks, found.offsets)
+            return
         # The skyline of `fill_valleys` starts flat, so it knows no pins.
         if not self._pinned:
             for order in basic_orders(self.problem):
@@ -156,18 +164,11 @@ class Packer:
         pieces = Packer(joined.problem, self.unit, may_join=False)
         yield from self._instead(pieces, joined.offsets, limit)
 
-    def _stack(self) -> Iterator[bool]:
-        """Pack stacks of what lives equally long, where that leaves few enough to search."""
-        found = stacked(self.problem, SEARCH_LIMIT)
-        if found is not None:
-            stacks = Packer(found.problem, self.unit)
-            yield from self._instead(stacks, found.offsets, STACKED_WORK)
-
     def _instead(
-        self, inner: Packer, offsets: Callable[[Integers], Integers], limit: int
+        self, inner: Packer, offsets: Callable[[Integers], Integers], limit: float = math.inf
     ) -> Iterator[bool]:
-        """Pack what the buffers are parts of, which have these offsets then, for so much work."""
-        done = 0
+        """Pack what the buffers are parts of, which have these offsets then, to so much work."""
+        done = inner.work
         for _ in inner.steps:
             self.work, done = self.work + inner.work - done, inner.work
             inner.target, inner.wanted = self.target, self.wanted
