@@ -6,22 +6,15 @@ import numpy as np
 import pytest
 from buffer_families import cut_evenly, cut_rectangle, first_fit_trap, random_lifetimes
 from hypothesis import given
-from properties.small_packings import is_packing, problem_of, rows
+from properties.small_packings import free, is_packing, problem_of, rows
 from properties.strategies import examples
 
 from graphc.packing import NORMAL, pack, phases
 from graphc.packing.joined import Joined
 from graphc.packing.phases import Packer
-from graphc.packing.problem import PackingProblem
 
 WHEEL = [(0, 6, 2), (6, 3, 5), (4, 5, 4), (0, 4, 7), (4, 2, 3)]
 """(first, duration, size) of a, b, c, d and, in the middle, e: 9 bytes for 9 times."""
-
-
-def free(columns):
-    """The problem of generated buffers, none of which is pinned."""
-    none = np.zeros(len(columns[0]), np.int64)
-    return PackingProblem.of(*columns, none.astype(bool), none)
 
 
 def joined(given, seed=0):

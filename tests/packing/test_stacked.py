@@ -5,20 +5,13 @@ import pytest
 from buffer_families import cut_evenly, first_fit_trap, random_lifetimes
 from hypothesis import given
 from hypothesis import strategies as st
-from properties.small_packings import is_packing, problem_of, rows
+from properties.small_packings import free, is_packing, problem_of, rows
 from properties.strategies import examples
 
 from graphc.packing import NORMAL, pack
 from graphc.packing import stacked as stacked_module
 from graphc.packing.phases import Packer
-from graphc.packing.problem import PackingProblem
 from graphc.packing.stacked import stacked
-
-
-def free(lower, upper, size):
-    """A problem without pins."""
-    none = np.zeros(len(size), np.int64)
-    return PackingProblem.of(lower, upper, size, none.astype(bool), none)
 
 
 def lifetimes(problem):
@@ -44,7 +37,7 @@ def test_a_packing_of_the_stacks_is_one_of_the_buffers(given_rows, most):
 def test_stacks_are_as_low_as_their_number_allows():
     lower, size = np.zeros(100, np.int64), np.full(100, 8)
     for most, highest in ((100, 8), (99, 16), (50, 32), (10, 104), (1, 800)):
-        stacks = stacked(free(lower, lower + 1, size), most).problem
+        stacks = stacked(free((lower, lower + 1, size)), most).problem
         assert len(stacks) <= most
         assert stacks.size.max() <= highest
         assert stacks.size.sum() == 800
@@ -66,12 +59,12 @@ def test_a_trap_of_first_fit_with_many_buffers_is_packed_within_a_hundredth():
 
 def test_only_where_many_live_equally_long_are_there_stacks():
     lower, upper, size = random_lifetimes(4000, 0)
-    fewest = stacked(free(lower // 1000, lower // 1000 + 1, size), 2000)
+    fewest = stacked(free((lower // 1000, lower // 1000 + 1, size)), 2000)
     assert fewest is not None
     assert len(lifetimes(fewest.problem)) == 4
-    assert stacked(free(lower // 1000, lower // 1000 + 1, size), 3) is None
-    assert stacked(free(lower // 40, lower // 40 + 1, size), 2000) is None
-    assert stacked(free(lower, upper, size), 4000) is None
+    assert stacked(free((lower // 1000, lower // 1000 + 1, size)), 3) is None
+    assert stacked(free((lower // 40, lower // 40 + 1, size)), 2000) is None
+    assert stacked(free((lower, upper, size)), 4000) is None
 
 
 def test_what_is_cut_into_many_lifetimes_is_joined_and_not_stacked():

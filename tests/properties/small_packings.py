@@ -27,6 +27,12 @@ def problem_of(rows, pinned=None):
     return PackingProblem.of(lower, lower + duration, size, is_pinned, offset)
 
 
+def free(columns):
+    """The problem of generated buffers, none of which is pinned."""
+    none = np.zeros(len(columns[0]), np.int64)
+    return PackingProblem.of(*columns, none.astype(bool), none)
+
+
 def live_together(problem, i, j):
     return bool(problem.first[i] < problem.last[j] and problem.first[j] < problem.last[i])
 

@@ -141,3 +141,14 @@ def fed(plan, seed=1):
 def bits(program):
     """All states as bytes."""
     return {name: np.ascontiguousarray(array).tobytes() for name, array in program.states.items()}
+
+
+def plan_of(network=branches, **options):
+    return g.plan(network(), optimizer=g.optim.Adam(1e-2), device="cuda", **options)
+
+
+def trained(plan, folder, steps=3, seed=0, **options):
+    """Losses and states after some steps."""
+    program, device = on_gpu(plan, folder, seed, **options)
+    losses = [program.step(fed(plan, step))["loss"].tobytes() for step in range(steps)]
+    return losses, bits(program), device

@@ -4,7 +4,6 @@ The arena starts full of NaN: a kernel that reads what is not there, writes else
 with NumPy's shows in the parameters.
 """
 
-import functools
 import sys
 
 import numpy as np
@@ -19,6 +18,7 @@ from runtime.emulated_gpu.networks import (
     fused_gpt2,
     masked_heads,
     on_gpu,
+    plan_of,
     remapped,
     resampled,
     small_autoencoder,
@@ -28,17 +28,17 @@ from runtime.emulated_gpu.networks import (
     small_mobilenet,
     small_resnet,
     small_unet,
+    trained,
     wide_resnet,
 )
 
 import graphc as g
 from graphc.errors import FeedError, GpuUnavailable, NonFiniteError, OptionError
 from graphc.ir.device import find_device
-from graphc.models import inception_v3, lstm, mlp, two_tower
+from graphc.models import lstm, mlp
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.program import Program
 
-TOWERS = functools.partial(two_tower, batch=4, layers=2, width=6, rows=9, words=3)
 GROUPS = g.optim.Groups(
     [("head/weight", g.optim.LAMB(1e-2)), ("head/bias", g.optim.Lion(1e-2))],
     default=g.optim.Muon(1e-2, others=g.optim.RMSProp(1e-2, momentum=0.5, centered=True)),
@@ -129,17 +129,6 @@ def test_a_bottleneck_resnet_equals_the_cpu_program(folder):
     test_steps_equal_the_cpu_program(wide_resnet, g.optim.Momentum(1e-2), {}, 1e-8, folder)
 
 
-def plan_of(network=branches, **options):
-    return g.plan(network(), optimizer=g.optim.Adam(1e-2), device="cuda", **options)
-
-
-def trained(plan, folder, steps=3, seed=0, **options):
-    """Losses and states after some steps."""
-    program, device = on_gpu(plan, folder, seed, **options)
-    losses = [program.step(fed(plan, step))["loss"].tobytes() for step in range(steps)]
-    return losses, bits(program), device
-
-
 @pytest.mark.parametrize(
     "network",
     [
@@ -165,48 +154,6 @@ def test_attention_on_tensor_cores_has_the_same_bits(folder):
     expected = trained(plan_of(**options), folder)[:2]
     for strategy in ({"allocate": "none"}, {"recompute": "sublinear"}, {"recompute": "recursive"}):
         assert trained(plan_of(**options, **strategy), folder)[:2] == expected, strategy
-
-
-@pytest.mark.parametrize("network", [small_convolutions, small_gpt2, branches])
-@pytest.mark.parametrize("allocate", ["none", "packed"])
-def test_streams_change_no_bit(network, allocate, folder):
-    """Whatever order the streams run in."""
-    plan = plan_of(network, allocate=allocate)
-    expected = trained(plan, folder)[:2]
-    for seed in range(4):
-        *found, device = trained(plan, folder, seed=seed, streams=3)
-        assert tuple(found) == expected
-        assert device.counts["captures"] == 1
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        small_convolutions,
-        small_mlp,
-        branches,
-        TOWERS,
-        pytest.param(
-            functools.partial(inception_v3, batch=1, image=75, width=2, classes=3),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-@pytest.mark.parametrize("bytes_more", [0, 2**20])
-def test_planned_streams_change_no_bit(network, bytes_more, folder):
-    """With values apart as far as there is room, whatever order the streams run in."""
-    plain = plan_of(network)
-    expected = trained(plain, folder)[:2]
-    budget = plain.arena_bytes + bytes_more if bytes_more else None
-    for streams in (2, 4):
-        plan = plan_of(network, streams=streams, budget=budget)
-        used = {slot.stream for slot in plan.streams.slots.values()}
-        # Of the two towers, in the bytes of one stream, no more than three nodes meet.
-        assert len(used) == min(streams, 3 if network is TOWERS and not bytes_more else streams)
-        for seed in range(3):
-            *found, device = trained(plan, folder, seed=seed)
-            assert tuple(found) == expected
-            assert device.counts["captures"] == 1
 
 
 def test_without_a_graph_every_call_is_made_anew(folder):
@@ -358,12 +305,6 @@ def test_numbers_that_are_not_finite_change_no_state(folder):
 def test_a_plan_for_a_gpu_does_not_run_on_the_cpu():
     with pytest.raises(OptionError, match="made for h200, a GPU; graphc"):
         Program(plan_of())
-
-
-def test_the_number_of_streams_is_checked():
-    for streams in (0, 1.5):
-        with pytest.raises(OptionError, match="streams"):
-            g.bind(plan_of(), streams=streams)
 
 
 @pytest.mark.parametrize(
