@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
+from graphc.errors import GpuUnavailable
 from graphc.ir.device import Device, planned_device
 from graphc.keywords import Flag, option, takes
 from graphc.options import AUTO, FrontierOptions, PlanningOptions, PlanOptions
@@ -98,17 +99,31 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
 
 
 def device_of(device: str | Device, roofline: str | None) -> Device:
-    """The profile that a plan with these options is for, of ``auto`` that of this machine."""
-    return planned_device(_profile(find(AUTO)) if device == AUTO else device, roofline)
+    """The profile that a plan with these options is for; of ``auto`` and ``cuda`` this machine's
+    device."""
+    if device == AUTO:
+        device = _profile(find(AUTO))
+    return planned_device(_present(device, roofline), roofline)
 
 
 def _on_this_machine(options: Told) -> Told:
-    """The options with the device that ``auto`` stands for."""
+    """The options with the device that ``auto`` or ``cuda`` stands for on this machine."""
     if options.device != AUTO:
-        return options
+        return replace(options, device=_present(options.device, options.roofline))
     gpu = find(AUTO)
     overlaps = options.overlap_copies and gpu is not None  # only a GPU has copies that overlap
     return replace(options, device=_profile(gpu), overlap_copies=overlaps)
+
+
+def _present(device: str | Device, roofline: str | None) -> str | Device:
+    """The profile of the GPU that ``cuda`` or ``cuda:1`` names, if there is one and no `roofline`
+    asks for another; else `device` itself, which is then planned for as the default GPU."""
+    if roofline is not None or not (isinstance(device, str) and device.startswith("cuda")):
+        return device
+    try:
+        return _profile(find(device))
+    except GpuUnavailable:
+        return device
 
 
 def _profile(gpu: Gpu | None) -> str | Device:

@@ -56,6 +56,12 @@ class Tensor:
             step *= self.shape[axis]
         return replace(self, strides=tuple(strides))
 
+    def spread(self) -> Tensor:
+        """The tensor as a part of one with twice as many elements along axis 1, which the axes
+        outside of that step over."""
+        own = self.strides[1]
+        return replace(self, strides=tuple(2 * s if s > own else s for s in self.strides))
+
     def __str__(self) -> str:
         shape, strides = (",".join(map(str, numbers)) for numbers in (self.shape, self.strides))
         return f"{self.dtype}[{shape}:{strides}]"
@@ -134,6 +140,16 @@ def packed(request: Request) -> Request:
         return replace(request, x=x, w=w, y=y)
     q, k, v, y, stats, *gradients = (t.packed() for t in request.tensors.values())
     return replace(request, q=q, k=k, v=v, y=y, stats=stats, gradients=tuple(gradients))
+
+
+def spread(request: Request) -> Request:
+    """The request with its maps, or all of attention but its statistics, as parts of larger
+    tensors: how operands lie that are computed inside a concatenation."""
+    if isinstance(request, ConvolutionRequest):
+        return replace(request, x=request.x.spread(), y=request.y.spread())
+    q, k, v, y = (t.spread() for t in (request.q, request.k, request.v, request.y))
+    gradients = tuple(t.spread() for t in request.gradients)
+    return replace(request, q=q, k=k, v=v, y=y, gradients=gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +305,11 @@ ATTENTION = ("attention", "attention_gradient")
 LEAST_ROOM = 64 * 2**10
 """Bytes for what engines of attention keep of their own."""
 
-ROWS_OF_A_TILE = 64
-"""What the number of rows is rounded up to in workspaces of attention."""
+ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
+"""What the numbers of rows and columns are rounded up to in workspaces of attention."""
+
+PAIR_BYTES = 2
+"""The bytes of a score."""
 
 
 def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
@@ -322,19 +341,38 @@ def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
     yield LibraryCall(request, values)
 
 
-def attention_room(node: Node) -> int:
-    """The bytes that a node's attention by cuDNN wants beside its operands: two numbers a row, and
-    for the gradient a float32 sum for every element of dq (cudnn-frontend 1.32,
-    scaled_dot_product_flash_attention.h); 0 for nodes that it is not asked for."""
+LINEAR_SINCE = 92_500
+"""The first version of cuDNN whose deterministic gradient of attention takes a workspace that is
+linear in the number of rows. Earlier versions keep 16-bit scores of all pairs of positions: for
+GPT-2 at 16 x 1024, 9.19 asked for 402,653,440 bytes on an H100."""
+
+MOST_PAIR_BYTES = 512 * 2**20
+"""The largest workspace that a plan reserves for the scores of all pairs."""
+
+
+def attention_room(node: Node, cudnn_version: int = 0) -> int:
+    """The workspace bytes that a node's attention needs in cuDNN; 0 for other nodes.
+
+    Two float32 numbers a row. The gradient needs a float32 sum for every element of dq as well
+    (cudnn-frontend 1.32, scaled_dot_product_flash_attention.h), or with a `cudnn_version` before
+    `LINEAR_SINCE` the scores of all pairs, which are reserved up to `MOST_PAIR_BYTES`. Version 0 is
+    an unknown one.
+    """
     if node.op.name not in ATTENTION:
         return 0
     places = {value: in_one_piece(value.type) for value in (*node.inputs, *node.outputs)}
     room = 0
     for call in _attention(node, places):
         batch, heads, rows, width = call.request.tensors["q"].shape
-        numbers = 2 if node.op.name == "attention" else 2 + width
-        tiles = align(rows, ROWS_OF_A_TILE)
-        room = LEAST_ROOM + batch * heads * tiles * numbers * float32.itemsize
+        maps, tiles = batch * heads, align(rows, ROWS_OF_A_TILE)
+        sums = 2 * maps * tiles * float32.itemsize
+        if node.op.name != "attention":
+            linear = maps * tiles * width * float32.itemsize
+            columns = align(call.request.tensors["k"].shape[2], COLUMNS_OF_A_TILE)
+            pairs = maps * tiles * columns * PAIR_BYTES
+            keeps_pairs = 0 < cudnn_version < LINEAR_SINCE and pairs <= MOST_PAIR_BYTES
+            sums += max(linear, pairs) if keeps_pairs else linear
+        room = LEAST_ROOM + sums
     return room
 
 

@@ -53,7 +53,7 @@ def gpu_workspace(node: Node, device: Device, strided: Strided) -> Workspace:
     values = dict.fromkeys((*node.inputs, *node.outputs))
     lying = {v: strided[v] for v in values if v in strided and v not in copies}
     scratch, wanted = _needs(node, lying)
-    room = attention_room(node) or min(wanted, device.blas_workspace_bytes)
+    room = attention_room(node, device.cudnn_version) or min(wanted, device.blas_workspace_bytes)
     return Workspace(copies, scratch, room)
 
 

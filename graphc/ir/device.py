@@ -38,6 +38,8 @@ class Device:
     """Of products of 16-bit operands, where tensor cores compute them; else 0."""
     tf32_flops_per_second: float = 0.0
     """Of products of float32 operands that may be rounded to 10 bits, in the same way."""
+    cudnn_version: int = 0
+    """The version of cuDNN on the machine with this GPU, such as 91900 for 9.19.0; 0 if unknown."""
 
     @property
     def blas_workspace_bytes(self) -> int:

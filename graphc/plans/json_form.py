@@ -238,6 +238,8 @@ def _device_object(device: Device) -> dict[str, Any]:
         del content["kernels"]
     for name in TENSOR_RATES:
         del content[name]
+    if not device.cudnn_version:
+        del content["cudnn_version"]
     return content
 
 
@@ -247,7 +249,8 @@ def _unsaid_kernels(kind: object) -> Kernels:
 
 def _device(given: object) -> Device:
     if isinstance(given, dict):
-        given = {"kernels": _unsaid_kernels(given.get("kind")), **given}
+        unsaid = {"kernels": _unsaid_kernels(given.get("kind")), "cudnn_version": 0}
+        given = unsaid | given
     names = [field.name for field in fields(Device) if field.name not in TENSOR_RATES]
     found = READER.record(given, names, "device")
     device = Device(
@@ -258,6 +261,7 @@ def _device(given: object) -> Device:
         _kind(found["kind"]),
         READER.whole(found["architecture"], "device.architecture"),
         _kernels(found["kernels"]),
+        cudnn_version=READER.whole(found["cudnn_version"], "device.cudnn_version"),
     )
     for name in ("flops_per_second", "bytes_per_second"):
         if not getattr(device, name):

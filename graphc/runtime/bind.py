@@ -128,7 +128,7 @@ def _on_gpu(plan: MemoryPlan, gpu: Gpu, options: BindOptions) -> Program:
     missing: tuple[str, ...] = ()
     if cudnn is not False:
         try:
-            library = _cudnn(accelerator, kept)
+            library = _cudnn(accelerator, kept, options.deterministic)
         except DependencyError as error:
             if cudnn is not None:
                 raise
@@ -151,11 +151,13 @@ def _uses_bfloat16(plan: MemoryPlan) -> bool:
     return any(value.type.dtype == bfloat16 for value in plan.placements)
 
 
-def _cudnn(accelerator: CudaDevice, record: str | os.PathLike[str] | None) -> Cudnn:
+def _cudnn(
+    accelerator: CudaDevice, record: str | os.PathLike[str] | None, deterministic: bool
+) -> Cudnn:
     """cuDNN, with the engines of an earlier run if their file is there."""
     known = None if record is None else read_record(record, "engines", CudnnError)
     with accelerator.active():
-        return Cudnn(load_cudnn(), known)
+        return Cudnn(load_cudnn(), known, deterministic)
 
 
 def find(device: str) -> Gpu | None:

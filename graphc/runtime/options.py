@@ -46,6 +46,11 @@ class RunOptions(Options):
         "the same ones.",
         check=_check_cudnn,
     )
+    deterministic: bool = option(
+        True,
+        "On a GPU, let cuDNN use only engines that sum in one order. False allows others: attention "
+        "may then be faster or need less workspace, and bits differ from run to run.",
+    )
     tuning: str | os.PathLike[str] | None = option(
         None,
         "On a GPU, a file that keeps which algorithms cuBLASLt chose for products, so that a later "

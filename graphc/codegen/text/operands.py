@@ -201,7 +201,12 @@ def decompose(item: str, shape: Sequence[int], prefix: str) -> tuple[list[str], 
 
 
 def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
-    """C++ for the sum of index times stride; below 0 it wraps, as offsets are unsigned."""
+    """C++ for the sum of index times stride: unsigned, or 64-bit and signed with a stride below 0.
+
+    Unsigned sums must not wrap. NVRTC moves a constant out of a 32-bit sum into the 64-bit address,
+    and a sum that wraps without that constant then addresses 4 GiB too far (seen with 13.0 on an
+    H100, in the kernel of `reverse`).
+    """
     terms = [
         index if stride == 1 else f"{index} * {_factor(stride)}"
         for index, stride in zip(indices, strides, strict=True)
@@ -211,4 +216,4 @@ def offset(indices: Sequence[str], strides: Sequence[int]) -> str:
 
 
 def _factor(stride: int) -> str:
-    return f"{stride}u" if stride >= 0 else f"Index({stride})"
+    return f"{stride}u" if stride >= 0 else f"{stride}ll"

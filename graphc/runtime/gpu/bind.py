@@ -103,13 +103,16 @@ def bind(
         for node in plan.graph.nodes
         if any(plan.placements[value].how != "view" for value in node.outputs)
     ]
+    in_parts = any(node.op.gathers is not None for node in plan.graph.nodes)
     works = []
     found = _on_one_stream(groups(nodes, places), plan) if together else [(n,) for n in nodes]
     for group in found:
         if len(group) > 1:
             calls: list[BoundCall] = [_launched(grouped(group, places), _addresses(places, group))]
         else:
-            calls = list(_bound(group[0], plan, places, address, tf32, cudnn, serves, declines))
+            calls = list(
+                _bound(group[0], plan, places, address, tf32, cudnn, in_parts, serves, declines)
+            )
         works.append(Work(plan.graph.position[group[0]], group, tuple(calls)))
     return works
 
@@ -187,6 +190,7 @@ def _bound(
     address: int,
     tf32: bool,
     cudnn: Cudnn | None,
+    in_parts: bool,
     serves: Callable[[BoundGemm], bool],
     declines: Callable[[Request], None],
 ) -> Iterator[BoundCall]:
@@ -201,7 +205,7 @@ def _bound(
     if cudnn is not None:
         rest = starts[len(room.copies) :]
         start, size = (rest[0], end - rest[0]) if rest else (address, 0)
-        chosen = _by_cudnn(cudnn, node, own, tf32, start, size, declines)
+        chosen = _by_cudnn(cudnn, node, own, tf32, start, size, in_parts, declines)
         if chosen:
             yield from chosen
             return
@@ -238,10 +242,12 @@ def _by_cudnn(
     tf32: bool,
     start: int,
     room: int,
+    in_parts: bool,
     declines: Callable[[Request], None],
 ) -> list[BoundCall]:
     """The node's calls with cuDNN in the first form that it has an engine for, with a workspace of
-    `room` bytes at `start`; none where there is no such form."""
+    `room` bytes at `start`; none where there is no such form. `in_parts` is that of
+    `Cudnn.build`."""
     forms = list(library_calls(node, own, tf32))
     for asked in forms:
         addresses: dict[Buffer, int] = {value: place.address for value, place in own.items()}
@@ -251,7 +257,7 @@ def _by_cudnn(
             free += align(type.bytes, ALIGNMENT)
         if free > start + room:
             continue
-        plan = cudnn.build(asked.request, start + room - free)
+        plan = cudnn.build(asked.request, start + room - free, in_parts)
         if plan is None:
             continue
         roles = {role: addresses[buffer] for role, buffer in asked.values.items()}

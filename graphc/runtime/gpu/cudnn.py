@@ -22,6 +22,7 @@ from graphc.codegen.cudnn_request import (
     ConvolutionRequest,
     Request,
     packed,
+    spread,
 )
 from graphc.errors import DependencyError, GraphcError, to_install
 from graphc.ir.types import DType, bfloat16, float16, float32, float64
@@ -43,14 +44,22 @@ LIMIT = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT"
 deterministic gradient of attention may take before it sums dq in an order of its own instead (cuDNN
 9.25 and later, on Hopper)."""
 
-REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError)
-"""What the frontend raises for a graph that is not to be had: errors of its own, which derive from
-`RuntimeError`, as NotImplementedError does, what its bindings make of a status that they do not
-know, and what another version raises whose names differ, or that lacks a package. A device that
-fails raises one, too; whatever runs next says so."""
 
-FAULTS = (*REFUSALS, KeyError, IndexError)
-"""What it raises for one engine, whose knobs it may not know."""
+
+ROUNDING_NOTES = (
+    "DOWN_CONVERT_INPUTS", "FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6",
+    "WINOGRAD_TILE_13x13",
+)  # fmt: skip
+"""Numerical notes of engines that round operands or transform them to domains where their rounding
+errors grow (cudnnBackendNumericalNote_t in cuDNN's API reference)."""
+
+
+def cudnn_version() -> int:
+    """The version of the installed cuDNN, such as 91900; 0 where there is none that is used."""
+    try:
+        return int(load_cudnn().backend_version())
+    except DependencyError:
+        return 0
 
 
 class CudnnError(GraphcError):
@@ -88,12 +97,15 @@ class Plan:
 class Cudnn:
     """A handle on the current device. `library` is the frontend's module.
 
-    `record` is what `record` gave in an earlier run. Raises `CudnnError` for one of another cuDNN,
-    and `DependencyError` where cuDNN finds no GPU that it can use.
+    `record` is what `record` gave in an earlier run. Unless `deterministic`, engines may sum in any
+    order. Raises `CudnnError` for a record of another cuDNN, and `DependencyError` where cuDNN
+    finds no GPU that it can use.
     """
 
-    def __init__(self, library: Any, record: Mapping[str, Any] | None = None) -> None:
-        self._library = library
+    def __init__(
+        self, library: Any, record: Mapping[str, Any] | None = None, deterministic: bool = True
+    ) -> None:
+        self._library, self._deterministic = library, deterministic
         self._version = int(library.backend_version())
         self._engines = recorded(record, "engines", "cuDNN", self._version, CudnnError)
         self._given = frozenset(self._engines)
@@ -111,26 +123,35 @@ class Cudnn:
         JSON."""
         return {"cudnn": self._version, "engines": dict(self._engines)}
 
-    def build(self, request: Request, workspace_bytes: int) -> Plan | None:
+    def build(
+        self, request: Request, workspace_bytes: int, in_parts: bool = False
+    ) -> Plan | None:
         """A plan that needs no more than `workspace_bytes`; None where cuDNN has none.
 
-        Raises `CudnnError` for a recorded engine that cannot be had again.
+        With `in_parts` the engine must also serve operands that are parts of larger tensors, so
+        that it serves the node under every strategy, whichever operands each computes inside a
+        concatenation. Raises `CudnnError` for a recorded engine that cannot be had again.
         """
-        key = signature(request, workspace_bytes)
+        key = self._key(request, workspace_bytes, in_parts)
         if key not in self._plans:
             limit = workspace_bytes if request.kind == "backward" else None
             with _limited(limit):
-                self._plans[key] = self._planned(request, workspace_bytes)
+                self._plans[key] = self._planned(request, workspace_bytes, in_parts)
         return self._plans[key]
 
-    def _planned(self, request: Request, workspace_bytes: int) -> Plan | None:
+    def _key(self, request: Request, workspace_bytes: int, in_parts: bool) -> str:
+        """The signature of a request with what else decides which engine is chosen."""
+        free = "" if self._deterministic else " any order"
+        return signature(request, workspace_bytes) + " in parts" * in_parts + free
+
+    def _planned(self, request: Request, workspace_bytes: int, in_parts: bool) -> Plan | None:
         """The plan by the engine that serves the request in one piece: how operands lie differs
         between strategies, and which engine computes decides the bits."""
         usual = packed(request)
-        key = signature(usual, workspace_bytes)
+        key = self._key(usual, workspace_bytes, in_parts)
         is_known = key in self._engines
         if not is_known:
-            plan = self._choose(usual, workspace_bytes)
+            plan = self._choose(usual, workspace_bytes, in_parts)
             self._engines[key] = plan and {"engine": plan.engine, "knobs": dict(plan.knobs)}
             if usual == request:
                 return plan
@@ -158,7 +179,7 @@ class Cudnn:
         pack = {number: addresses[role] for role, number in roles.items()}
         try:
             plan.graph.execute(pack, workspace=workspace, handle=self._handle)
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:
             key = signature(plan.request, plan.workspace_bytes)
             raise CudnnError(f"engine {plan.engine} does not run {key}: {error}") from None
 
@@ -166,8 +187,9 @@ class Cudnn:
         """Give the handle back, as happens too when nobody uses this any more."""
         self._end()
 
-    def _choose(self, request: Request, workspace_bytes: int) -> Plan | None:
-        """The first engine of cuDNN's order that fits."""
+    def _choose(self, request: Request, workspace_bytes: int, in_parts: bool) -> Plan | None:
+        """The first engine of cuDNN's order that fits, and serves the request `in_parts` if so
+        asked."""
         graph = self._described(request)
         if graph is None:
             return None
@@ -175,13 +197,17 @@ class Cudnn:
         try:
             graph.create_execution_plans([modes.A, modes.FALLBACK])
             self._restrict(graph, request, workspace_bytes)
-        except REFUSALS:
+        except Exception:  # the frontend's own errors derive from nothing narrower
             return None
         for index in range(graph.get_execution_plan_count()):
             plan = self._at(graph, index, request, workspace_bytes)
-            if plan is not None:
+            if plan is not None and (not in_parts or self._serves_parts(plan, workspace_bytes)):
                 return plan
         return None
+
+    def _serves_parts(self, plan: Plan, workspace_bytes: int) -> bool:
+        found = {"engine": plan.engine, "knobs": plan.knobs}
+        return self._with(spread(plan.request), found, workspace_bytes) is not None
 
     def _with(
         self, request: Request, found: Mapping[str, Any], workspace_bytes: int
@@ -196,26 +222,28 @@ class Cudnn:
             graph.create_execution_plan(found["engine"], knobs)
             self._restrict(graph, request, workspace_bytes)
             index = graph.get_execution_plan_count() - 1
-        except FAULTS:
+        except Exception:  # of a request or an engine that is not supported
             return None
         return self._at(graph, index, request, workspace_bytes)
 
     def _described(self, request: Request) -> Any:
         """The request as a graph of the frontend, or None where cuDNN has no words for it."""
-        graph = _graph_of(self._library, self._handle, request)
         try:
+            graph = _graph_of(self._library, self._handle, request, self._deterministic)
             graph.validate()
             graph.build_operation_graph()
-        except REFUSALS:
+        except Exception:  # the frontend's own errors derive from nothing narrower
             return None
         return graph
 
     def _restrict(self, graph: Any, request: Request, workspace_bytes: int) -> None:
         notes = self._library.numerical_note
-        refused = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
+        refused = [notes.REDUCED_PRECISION_REDUCTION]
+        if self._deterministic:
+            refused.append(notes.NONDETERMINISTIC)
         convolution = request if isinstance(request, ConvolutionRequest) else None
         if convolution is None or not convolution.tf32:
-            refused.append(notes.DOWN_CONVERT_INPUTS)
+            refused += [getattr(notes, name) for name in ROUNDING_NOTES]
             if convolution is not None and convolution.x.dtype == float32:
                 refused.append(notes.TENSOR_CORE)  # there it is TF32
         graph.deselect_numeric_notes(refused)
@@ -229,7 +257,7 @@ class Cudnn:
                 return None
             graph.build_plan_at_index(index)
             needed = int(graph.get_workspace_size_plan_at_index(index))
-        except FAULTS:
+        except Exception:  # of a request or an engine that is not supported
             return None
         if needed > workspace_bytes:
             return None
@@ -292,7 +320,7 @@ def _numbers(request: Request) -> dict[str, int]:
     return {role: number for number, role in enumerate(request.tensors, 1)}
 
 
-def _graph_of(library: Any, handle: Any, request: Request) -> Any:
+def _graph_of(library: Any, handle: Any, request: Request, deterministic: bool = True) -> Any:
     dtype = request.x.dtype if isinstance(request, ConvolutionRequest) else request.q.dtype
     wide = _data_type(library, float64 if dtype == float64 else float32)
     graph = library.pygraph(
@@ -315,7 +343,7 @@ def _graph_of(library: Any, handle: Any, request: Request) -> Any:
     if isinstance(request, ConvolutionRequest):
         results = _convolution(graph, request, read)
     else:
-        results = _attention(library, graph, request, read)
+        results = _attention(library, graph, request, read, deterministic)
     for role, result in zip(request.written, results, strict=True):
         tensor = request.tensors[role]
         result.set_output(True).set_uid(numbers[role]).set_dim(list(tensor.shape))
@@ -340,7 +368,11 @@ def _convolution(graph: Any, request: ConvolutionRequest, read: Mapping[str, Any
 
 
 def _attention(
-    library: Any, graph: Any, request: AttentionRequest, read: Mapping[str, Any]
+    library: Any,
+    graph: Any,
+    request: AttentionRequest,
+    read: Mapping[str, Any],
+    deterministic: bool,
 ) -> list[Any]:
     """Add attention, whose causal mask ends at the last row and the last column."""
     options: dict[str, Any] = {"attn_scale": request.scale}
@@ -355,7 +387,7 @@ def _attention(
     return list(
         graph.sdpa_backward(
             **operands, o=read["y"], dO=read["dy"], stats=read["stats"],
-            use_deterministic_algorithm=True, **options,
+            use_deterministic_algorithm=deterministic, **options,
         )
     )  # fmt: skip
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from graphc.errors import GpuUnavailable, to_install
 from graphc.ir.device import Device, find_device, profiles
+from graphc.runtime.gpu.cudnn import cudnn_version
 
 CORES_OF_A_MULTIPROCESSOR = 128
 OLDEST_ARCHITECTURE = 75
@@ -89,15 +90,16 @@ def number_of_rank(local_rank: int) -> int:
 
 
 def profile_of(gpu: Gpu) -> Device:
-    """What planning has to know of a device: its data sheet, or what the driver says of it."""
+    """What planning has to know of a device: its data sheet, or what the driver says of it, and
+    the version of cuDNN beside it."""
     words = re.split(r"[^a-z0-9]+", gpu.name.lower())
     named = [device for device in map(find_device, profiles()) if _is_called(words, device.name)]
-    if named:
-        return max(named, key=lambda device: len(device.name))
-    return Device(
+    own = Device(
         gpu.name, gpu.flops_per_second, gpu.bytes_per_second,
         kind="cuda", architecture=gpu.architecture,
     )  # fmt: skip
+    found = max(named, key=lambda device: len(device.name), default=own)
+    return replace(found, cudnn_version=cudnn_version())
 
 
 def _is_called(words: list[str], profile: str) -> bool:

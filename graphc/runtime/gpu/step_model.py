@@ -131,7 +131,7 @@ class AnyEngine(Cudnn):
     def __init__(self) -> None:
         pass  # there is no library
 
-    def build(self, request: Request, workspace_bytes: int) -> Plan:
+    def build(self, request: Request, workspace_bytes: int, in_parts: bool = False) -> Plan:
         """A plan that nothing can run."""
         return Plan(request, None, 0, 0, {})
 
