@@ -20,6 +20,7 @@ from graphc.cli import (
     profile,
     ranks,
     remat,
+    selftest,
     train,
     view,
     zoo,
@@ -43,7 +44,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code.
 
-    0 stands for success, 2 for a user's mistake, told on stderr, 3 for a budget that no plan fits,
+    0 stands for success, 1 for a check of `selftest` that failed, 2 for a user's mistake, told on stderr, 3 for a budget that no plan fits,
     and 130 for Ctrl-C.
     """
     try:
@@ -67,7 +68,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.settings = with_flags(options)
     try:
         with _printout_apart(options), progress_shown():
-            options.run(options)
+            return options.run(options) or 0
     except BudgetError as error:
         if getattr(options, "json", False):
             say(json.dumps(infeasible(error, options), default=str))
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         zoo,
         ops,
         devices,
+        selftest,
     ):
         command.add(commands)
     return parser

@@ -90,6 +90,11 @@ class Program:
         self.reset()
 
     @property
+    def backend(self) -> Backend:
+        """The plan as it is bound to the device."""
+        return self._backend
+
+    @property
     def arena_bytes(self) -> int:
         """Bytes of the one allocation; equal to the plan's."""
         return self._backend.arena_bytes

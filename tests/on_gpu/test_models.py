@@ -15,8 +15,10 @@ STRATEGIES = (
 )  # fmt: skip
 
 
-CHAOTIC = {"inception_v3", "mobilenet_v2", "resnet", "resnet common"}
-"""Where norms of two numbers make a difference a thousand times larger in every step."""
+CHAOTIC = {"densenet121", "inception_v3", "mobilenet_v2", "resnet", "resnet common"}
+"""Networks that float32 does not follow: norms of two numbers multiply a difference by a thousand
+in every step, and in densenet121 rounding crosses the kink of a relu (NumPy in float32 is as far
+from float64 as an H100 was, by 1.66e-3)."""
 
 
 @pytest.mark.parametrize("name", SMALL)

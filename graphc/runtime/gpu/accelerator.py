@@ -64,6 +64,12 @@ class Accelerator(Protocol):
     def record(self, stream: Stream) -> Event:
         """An event that happens when all that is enqueued so far is done."""
 
+    def mark(self, stream: Stream) -> Event:
+        """An event that also keeps when it happened."""
+
+    def seconds_between(self, start: Event, end: Event) -> float:
+        """The seconds between two marks that have happened."""
+
     def wait(self, stream: Stream, event: Event) -> None:
         """What is enqueued on the stream from now on starts after the event."""
 

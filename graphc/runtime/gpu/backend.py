@@ -148,6 +148,16 @@ class GpuBackend:
         return [state for state in states if state.role != "constant"]
 
     @property
+    def accelerator(self) -> Accelerator:
+        """The GPU that the plan is bound to."""
+        return self._accelerator
+
+    @property
+    def works(self) -> Sequence[Work]:
+        """What a step does, node by node, in order."""
+        return self._works
+
+    @property
     def stream(self) -> Stream:
         """The stream that a step starts and ends on."""
         return self._streams[0]

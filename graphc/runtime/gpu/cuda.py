@@ -161,6 +161,14 @@ class CudaDevice:
         event.record(stream)
         return event
 
+    def mark(self, stream: Stream) -> Event:
+        event = self._cupy.cuda.Event()
+        event.record(stream)
+        return event
+
+    def seconds_between(self, start: Event, end: Event) -> float:
+        return float(self._cupy.cuda.get_elapsed_time(start, end)) / 1e3
+
     def wait(self, stream: Stream, event: Event) -> None:
         stream.wait_event(event)
 

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import random
 import threading
+import time
 from collections import deque
 
 import numpy as np
@@ -29,6 +30,10 @@ GUARD_BYTE = 0xA5
 class Event:
     def __init__(self, captured):
         self.happened, self.captured = False, captured
+        self.at = None
+
+    def happen(self):
+        self.happened, self.at = True, time.perf_counter()
 
 
 class Stream:
@@ -149,6 +154,13 @@ class EmulatedDevice:
         stream.add(("record", event))
         return event
 
+    mark = record
+
+    def seconds_between(self, start, end):
+        assert start.happened
+        assert end.happened
+        return end.at - start.at
+
     def wait(self, stream, event):
         assert event.captured == self.capturing, "an event of another capture"
         if self.capturing and stream.captured is None:
@@ -171,7 +183,7 @@ class EmulatedDevice:
         if callable(item):
             item()
         elif item[0] == "record":
-            item[1].happened = True
+            item[1].happen()
 
     def capture(self, stream, enqueue):
         self.begin_capture(stream)

@@ -109,13 +109,18 @@ class FakeCupy:
 
         class Event:
             def __init__(self, block=False, disable_timing=False, interprocess=False):
-                assert disable_timing
+                self.is_timed = not disable_timing
 
             def record(self, stream):
                 self.own = emulated.record(stream.own)
 
             def synchronize(self):
                 emulated.synchronize(self.own)
+
+            @property
+            def elapsed(self):
+                assert self.is_timed
+                return 1e3 * self.own.at
 
             @property
             def done(self):
@@ -158,6 +163,7 @@ class FakeCupy:
             runtime=runtime, Device=FakeDevice, Memory=Memory, PinnedMemory=PinnedMemory,
             PinnedMemoryPointer=lambda memory, offset: memory.array, Stream=Stream, Event=Event,
             function=types.SimpleNamespace(Module=Module),
+            get_elapsed_time=lambda start, end: end.elapsed - start.elapsed,
         )  # fmt: skip
         self.cublaslt = QueuedLibrary(library_in(folder), streams)
 

@@ -1,0 +1,155 @@
+"""The measured parts of run.sh, one a process: facts, selftest, steps NETWORK, peer NETWORK HOW.
+
+Results are written to $OUT, as JSON of the part's name. With $EMULATED, a GPU that is emulated on
+the CPU is measured, which checks this script and says nothing of speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import graphc
+from graphc.cli import main as command
+from graphc.models import MODELS
+from graphc.runtime.feeds import random_feeds
+from graphc.runtime.gpu.step_model import model_step
+from graphc.runtime.gpu.timing import launch_times, step_seconds
+
+OUT = Path(os.environ.get("OUT", "."))
+EMULATED = bool(os.environ.get("EMULATED"))
+
+GPT2: dict[str, Any] = {"batch": 16, "seq_len": 1024}
+RESNET: dict[str, Any] = {"depth": 50, "batch": 64}
+if EMULATED:
+    GPT2 = {"layers": 1, "width": 64, "heads": 2, "vocab": 97, "batch": 2, "seq_len": 32}
+    RESNET = {"units": (1, 1, 1, 1), "batch": 1, "image": 32, "classes": 10}
+
+NETWORKS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "gpt2": (
+        lambda: MODELS["gpt2"](**GPT2, drop=0.0, attention="fused"),
+        graphc.optim.Adam(1e-4),
+    ),
+    "resnet50": (lambda: MODELS["resnet"](**RESNET, form="common"), graphc.optim.Momentum(0.1)),
+}
+"""What is measured, in bf16; peers.py has the same networks in torch."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "own kernels": {"cudnn": False},
+    "any order": {"deterministic": False},
+}
+
+TIMED_STEPS = 2 if EMULATED else 30
+STEPS = 5
+"""Steps before a program is timed: launched, captured, replayed."""
+
+
+def facts() -> None:
+    """Print the GPU, the versions of libraries and tools, and what graphc finds."""
+    commands = (
+        ["nvidia-smi"],
+        [sys.executable, "-m", "pip", "list", "--format", "freeze"],
+        ["nvcc", "--version"],
+        ["compute-sanitizer", "--version"],
+        ["g++", "--version"],
+    )
+    for each in commands:
+        if shutil.which(each[0]):
+            print(subprocess.run(each, capture_output=True, text=True, check=False).stdout)
+    command(["devices"])
+    command_to_file("devices.json", ["devices", "--json"])
+
+
+def command_to_file(name: str, arguments: list[str]) -> None:
+    """Run a command of graphc with its output in a file."""
+    with (OUT / name).open("w") as file, contextlib.redirect_stdout(file):
+        command(arguments)
+
+
+def selftest() -> int:
+    """Run graphc's own checks."""
+    return command(["selftest", "--device", "cuda", "--output", str(OUT / "selftest.json")])
+
+
+def steps(name: str) -> None:
+    """Time a network's step and launches, in each variant; a variant that fails hides no other."""
+    found: dict[str, Any] = {}
+    for label, options in VARIANTS.items():
+        try:
+            found[label] = stepped(name, options)
+        except Exception as error:
+            traceback.print_exc()
+            found[label] = {"problem": f"{type(error).__name__}: {error}"[:400]}
+        (OUT / f"steps-{name}.json").write_text(json.dumps(found, indent=1))
+        shown = {key: value for key, value in found[label].items() if key != "launches"}
+        print(name, label, json.dumps(shown))
+
+
+def stepped(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one program: milliseconds, by op and by launch, beside the modelled ones."""
+    network, optimizer = NETWORKS[name]
+    began = time.monotonic()
+    program = graphc.compile(
+        network(), optimizer=optimizer, device="cuda", precision="bf16",
+        tuning=OUT / "algorithms.json", **options,
+    )  # fmt: skip
+    feeds = {source.name: array for source, array in random_feeds(program.graph, 0).items()}
+    bound = time.monotonic() - began
+    losses = [float(program.step(feeds)["loss"]) for _ in range(STEPS)]
+    model = model_step(program.plan, program.report.calls["cudnn"] > 0)
+    launches = launch_times(program)
+    by_op: dict[str, float] = {}
+    for launch in launches:
+        by_op[launch.op] = by_op.get(launch.op, 0.0) + launch.seconds
+    return {
+        "bind_seconds": bound,
+        "losses": losses,
+        "calls": dict(program.report.calls),
+        "declined": list(program.report.declined),
+        "arena_bytes": program.arena_bytes,
+        "milliseconds": 1e3 * step_seconds(program, TIMED_STEPS),
+        "modelled_milliseconds": 1e3 * model.seconds,
+        "milliseconds_by_op": {
+            op: round(1e3 * seconds, 3)
+            for op, seconds in sorted(by_op.items(), key=lambda item: -item[1])
+        },
+        "modelled_milliseconds_by_op": {
+            each.op: round(1e3 * each.seconds, 3) for each in model.by_op
+        },
+        "launches": [(each.op, each.call, round(1e6 * each.seconds, 1)) for each in launches],
+    }
+
+
+def peer(name: str, how: str) -> None:
+    """Time torch on the same network: ``eager`` or ``compile``."""
+    import peers
+
+    sizes = {"gpt2": {**GPT2, "drop": 0.0}, "resnet50": RESNET}[name]
+    network = {"gpt2": peers.gpt2, "resnet50": peers.resnet}[name]
+    milliseconds = peers.milliseconds(network, sizes, {"gpt2": "adam"}.get(name, "sgd"), how)
+    (OUT / f"peer-{name}-{how}.json").write_text(json.dumps({"milliseconds": milliseconds}))
+    print(f"torch {how}, {name}: {milliseconds:.2f} ms")
+
+
+def main() -> None:
+    if EMULATED:
+        from emulated import emulate
+
+        emulate(os.environ.get("INJECT", ""), Path(os.environ["WORK"]))
+    part, *arguments = sys.argv[1:]
+    works = {"facts": facts, "selftest": selftest, "steps": steps, "peer": peer}
+    sys.exit(works[part](*arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""An emulated GPU in the place of the real one, sound or with a fault."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from runtime.emulated_gpu import fake_cudnn
+from runtime.emulated_gpu.emulated import EmulatedDevice
+
+from graphc.runtime import bind
+from graphc.runtime.gpu.device import Gpu
+
+GPU = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
+
+
+def emulate(fault: str, folder: Path) -> None:
+    """Let graphc find an emulated GPU and the stand-in for cuDNN.
+
+    The fault ``kernel`` makes kernels write wrong numbers, ``version`` makes the frontend too old.
+    """
+    sys.modules["cudnn"] = fake_cudnn
+    if fault == "version":
+        fake_cudnn.__version__ = "1.10.0"
+    bind.find_gpu = lambda number: GPU  # type: ignore[assignment]
+    bind.CudaDevice = lambda *given: EmulatedDevice(  # type: ignore[assignment, misc]
+        folder, edit=broken if fault == "kernel" else lambda text: text
+    )
+
+
+def broken(text: str) -> str:
+    """A text of kernels in which exponentials are logarithms."""
+    return text.replace("expf(", "logf(")

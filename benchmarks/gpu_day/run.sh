@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# One hour's work on a bare machine with a GPU and without a network, in at most LIMIT seconds:
+# what is installed, correctness, memory, times of steps and launches, peers, sanitizers.
+# Every part runs whatever happened to the others, within its own limit. $OUT/results.tgz has all
+# logs; report.py reads it. prepare.sh collects what has to be carried here, in $CARRIED.
+#
+# bash benchmarks/gpu_day/run.sh [--emulated]
+# --emulated runs the parts that the CPU can run, on an emulated GPU and small networks. INJECT is
+# then a fault: kernel (wrong results), version (an old cuDNN frontend) or hang (a test that hangs).
+set -u
+cd "$(dirname "$0")/../.."
+EMULATED=
+if [ "${1:-}" = --emulated ]; then
+  EMULATED=1
+  : "${WORKERS:=$(nproc)}"
+  [ -x .venv/bin/python ] && : "${PY:=$PWD/.venv/bin/python}"
+fi
+: "${OUT:=/tmp/gpu-day}" "${PY:=python3}" "${LIMIT:=510}" "${INJECT:=}" "${CARRIED:=$PWD/.gpu-day}"
+: "${WORKERS:=12}" "${PARTS:=facts selftest tests memory steps peers sanitizers}"
+HERE=$PWD/benchmarks/gpu_day; WORK=$(mktemp -d); began=$SECONDS
+mkdir -p "$OUT" "$WORK/cache"
+export OUT EMULATED INJECT WORK PYTHONUNBUFFERED=1 XDG_CACHE_HOME=$WORK/cache
+export TORCHINDUCTOR_CACHE_DIR=$WORK/inductor XLA_PYTHON_CLIENT_PREALLOCATE=false
+export PYTHONPATH=$WORK/site:$PWD:$PWD/tests:$PWD/benchmarks
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} OPENBLAS_NUM_THREADS=1
+
+part() { # LINES NAME SECONDS COMMAND...: run within SECONDS and what is left; show the last LINES
+  local lines=$1 name=$2 most=$3 rest=$((LIMIT - SECONDS + began)) at=$SECONDS status; shift 3
+  [ "$rest" -lt 8 ] && { echo "== $name: no time left"; echo "$name - 0" >>"$OUT/parts"; return; }
+  [ "$most" -gt "$rest" ] && most=$rest
+  timeout -s INT -k 5 "$most" "$@" >"$OUT/$name.log" 2>&1; status=$?
+  echo "$name $status $((SECONDS - at))" >>"$OUT/parts"
+  echo "== $name: status $status, $((SECONDS - at)) s of $most, $((LIMIT - SECONDS + began)) s left"
+  tail -n "$lines" "$OUT/$name.log"
+}
+has() { case " $PARTS " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+pack() { cd "$OUT" && tar czf "$WORK/results.tgz" -- * && rm -f -- * && mv "$WORK/results.tgz" . && rm -rf "$WORK"; }
+trap pack EXIT
+
+rm -f "$OUT/parts"
+cp -r "$CARRIED/cache/." "$WORK/cache/" 2>/dev/null
+cp "$CARRIED/commit" "$OUT/commit" 2>/dev/null || git rev-parse --short HEAD >"$OUT/commit" 2>/dev/null
+wheel() { $PY -m pip install -q --no-index --no-deps --no-compile --target "$WORK/site" "$CARRIED"/wheels/"$1"*.whl; }
+if [ -z "$EMULATED" ]; then
+  wheel nvidia_cudnn_frontend
+  $PY -W ignore -c 'import numba' 2>/dev/null || wheel numpy-  # a numba that refuses the machine's NumPy
+fi
+
+has facts && part 30 facts 40 $PY "$HERE/day.py" facts
+has selftest && part 12 selftest 75 $PY "$HERE/day.py" selftest
+
+# No -x, and warnings are no errors: one failure hides no other.
+CHECKS="-q -p no:cacheprovider -W default"
+$PY -c 'import pytest_timeout' 2>/dev/null && CHECKS="$CHECKS --timeout=${TEST_SECONDS:-100}"
+[ -n "$EMULATED" ] && CHECKS="$CHECKS --emulated-gpu" && : "${K:=test_op_equals or mlp or gpt2}"
+hanging=; [ "$INJECT" = hang ] && hanging=$HERE/hanging.py
+has tests && part 25 tests "${TESTS:-130}" $PY -m pytest tests/on_gpu $hanging $CHECKS -n "$WORKERS" \
+  --dist worksteal --deselect tests/on_gpu/test_memory.py --junitxml "$OUT/tests.xml" ${K:+-k "$K or hangs"}
+# The driver's bytes are of the whole GPU, so these tests run alone.
+has memory && part 8 memory 45 $PY -m pytest tests/on_gpu/test_memory.py $CHECKS --junitxml "$OUT/memory.xml"
+
+has steps && for net in gpt2 resnet50; do part 3 "steps-$net" 70 $PY "$HERE/day.py" steps $net; done
+[ -n "$EMULATED" ] && exit 0
+has peers && for how in eager compile; do for net in gpt2 resnet50; do
+  part 1 "peer-$net-$how" 110 $PY "$HERE/day.py" peer $net $how
+done; done
+has sanitizers && for tool in memcheck racecheck; do
+  part 5 $tool 70 compute-sanitizer --tool $tool --error-exitcode 9 \
+    $PY -m pytest $CHECKS tests/on_gpu/test_models.py -k "narrow and bf16"
+done
+exit 0

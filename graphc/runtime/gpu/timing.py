@@ -1,0 +1,81 @@
+"""Measured times of a program on a GPU: of whole steps, and of every launch of a step.
+
+Launches are timed between two events on the stream of the step. A step is enqueued twice before it
+is timed, so that the host is ahead and a gap between two events is the device's own.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from graphc.errors import OptionError
+from graphc.runtime.gpu.backend import GpuBackend
+from graphc.runtime.gpu.bind import BoundLaunch
+from graphc.runtime.program import Program
+
+ROUNDS = 3
+"""How often every launch is timed; the shortest time counts."""
+
+HEAD_START = 2
+"""Steps that are enqueued before a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTime:
+    """The seconds of one launch: the op of its node, and the kernel's name or the kind of call."""
+
+    op: str
+    call: str
+    seconds: float
+
+
+def step_seconds(program: Program, steps: int = 30) -> float:
+    """The median seconds of a step on the inputs that are in the arena, without copies.
+
+    The program must have stepped at least twice: a captured step is then replayed. Raises
+    `OptionError` for a program that does not run on a GPU.
+    """
+    backend = _backend(program)
+    accelerator, stream = backend.accelerator, backend.stream
+    with accelerator.active():
+        marks = [accelerator.mark(stream)]
+        for _ in range(steps):
+            backend.repeat()
+            marks.append(accelerator.mark(stream))
+        accelerator.synchronize(marks[-1])
+        pairs = zip(marks, marks[1:], strict=False)
+        return statistics.median(accelerator.seconds_between(*pair) for pair in pairs)
+
+
+def launch_times(program: Program) -> list[LaunchTime]:
+    """The seconds of every launch of a step, in the order of the step, each launched by itself.
+
+    Raises `OptionError` for a program that does not run on a GPU.
+    """
+    backend = _backend(program)
+    accelerator, stream = backend.accelerator, backend.stream
+    launches = [(work.nodes[0].op.name, call) for work in backend.works for call in work.calls]
+    best = [float("inf")] * len(launches)
+    with accelerator.active():
+        for _ in range(ROUNDS):
+            for _ in range(HEAD_START):
+                backend.repeat()
+            marks = [accelerator.mark(stream)]
+            for _, call in launches:
+                accelerator.run(call, stream)
+                marks.append(accelerator.mark(stream))
+            accelerator.synchronize(marks[-1])
+            for number, pair in enumerate(zip(marks, marks[1:], strict=False)):
+                best[number] = min(best[number], accelerator.seconds_between(*pair))
+    return [
+        LaunchTime(op, call.kernel.name if isinstance(call, BoundLaunch) else type(call).__name__, s)
+        for (op, call), s in zip(launches, best, strict=True)
+    ]
+
+
+def _backend(program: Program) -> GpuBackend:
+    backend = program.backend
+    if not isinstance(backend, GpuBackend):
+        raise OptionError("launches are timed on a GPU; compile the program with device='cuda'")
+    return backend
