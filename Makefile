@@ -11,7 +11,7 @@ PAGES := view,browser,perfetto
 PARALLEL = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 DIGITS := layers=4 hidden=128 inputs=64 classes=10 batch=64
 
-.PHONY: demo test nightly torch-lowest mutants gpu browser chromium lint docs benchmarks figures wheel clean
+.PHONY: demo test nightly torch-lowest mutants gpu gpu-offline browser chromium lint docs benchmarks figures wheel clean
 
 demo: $(VENV)/.installed-$(EXTRAS)
 	@for allocate in none inplace sharing packed; do \
@@ -45,6 +45,10 @@ gpu: $(VENV)/.installed-$(EXTRAS),gpu
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check cuda-bindings nvidia-cudnn-cu13
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nvidia-cudnn-frontend
 	$(BIN)/python -m pytest tests/on_gpu -m gpu
+
+# On a bare machine without a network, with what benchmarks/gpu_day/prepare.sh has collected elsewhere.
+gpu-offline:
+	bash benchmarks/gpu_day/run.sh
 
 browser: $(VENV)/.installed-$(EXTRAS),$(PAGES) chromium
 	$(BIN)/python -m pytest tests/view -m "browser or perfetto"

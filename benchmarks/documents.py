@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     "README.md",
     "docs/costs.md",
+    "docs/gpu-status.md",
+    "docs/gpu.md",
     "docs/onnx.md",
     "docs/packing.md",
     "docs/parallel.md",
@@ -308,6 +310,32 @@ def torch_in_short(content: dict[str, Any]) -> str:
     )
 
 
+def gpu_status(content: dict[str, Any]) -> str:
+    """The tests of each part on a GPU, and what failed."""
+    rows = [(f"{content['gpu']}: part", "passed", "failed")]
+    for part, counts in content["by_part"].items():
+        rows.append((part, str(counts["passed"]), ", ".join(counts["failures"]) or "none"))
+    selftest = content["selftest"]
+    if selftest["passed"] or selftest["failures"]:
+        failures = ", ".join(f"{c['network']}: {c['subject']}" for c in selftest["failures"])
+        rows.append(("`graphc selftest`", str(selftest["passed"]), failures or "none"))
+    return table(*rows)
+
+
+def gpu_steps(content: dict[str, Any]) -> str:
+    """Milliseconds of steps on a GPU, measured and modelled, and of peers in the same run."""
+    rows = [(f"{content['gpu']}, bf16", "ms a step", "modelled", "times torch.compile",
+             "times torch eager")]  # fmt: skip
+    for network, variants in content["steps"].items():
+        peers = [content["peers"].get(f"{network}-{how}") for how in ("compile", "eager")]
+        for variant, figures in variants.items():
+            measured = figures["milliseconds"]
+            ratios = [f"{measured / p['milliseconds']:.2f}" if p else "-" for p in peers]
+            modelled = f"{figures['modelled_milliseconds']:.1f}"
+            rows.append((f"{network}, {variant}", f"{measured:.1f}", modelled, *ratios))
+    return table(*rows)
+
+
 def has_same_bits(plan: dict[str, Any]) -> bool:
     return all(plan[f"{what}_equal"] for what in ("gradients", "buffers", "random_state"))
 
@@ -349,6 +377,10 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "torch in short": ("torch_budgets.json", torch_in_short),
     "torch budgets": ("torch_budgets.json", torch_budgets),
     "zooming": ("page_zoom.json", zooming),
+    "H200 status": ("gpu_day_h200.json", gpu_status),
+    "H100 status": ("gpu_day_h100.json", gpu_status),
+    "H200 steps": ("gpu_day_h200.json", gpu_steps),
+    "H100 steps": ("gpu_day_h100.json", gpu_steps),
 }
 
 

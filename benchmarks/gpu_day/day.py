@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,7 @@ def facts() -> None:
         ["compute-sanitizer", "--version"],
         ["g++", "--version"],
     )
+    print(f"Python {platform.python_version()}")
     for each in commands:
         if shutil.which(each[0]):
             print(subprocess.run(each, capture_output=True, text=True, check=False).stdout)

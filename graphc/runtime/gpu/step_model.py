@@ -1,9 +1,9 @@
 """How long a step of a plan takes on a GPU by a model, call by call; no GPU is needed.
 
-Each call of a step takes the longer of computing and moving, at parts of the device's peaks that
-good kernels reach, and costs a launch inside a CUDA graph. Left out are exchanges between ranks,
-caches, blocks that do not fill the device, and how good the kernels are that graphc itself writes.
-So the figures say where time goes and what a change would save, not how long a step takes.
+Each call of a step takes the longer of computing and moving, at parts of the device's peaks, and
+costs a launch inside a CUDA graph. Left out are communication between ranks, caches, and blocks
+that do not fill the device. Parts named "measured" are of an H100 or H200 on 2026-11-27
+(benchmarks/results/gpu_day_*.json); the others are assumed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,24 @@ MEMORY_PART = 0.85
 """The part of peak bandwidth that kernels reach which read and write once."""
 
 PRODUCT_PART = 0.65
-"""The part of peak arithmetic that large products reach."""
+"""The part of peak arithmetic that large products reach; measured, 0.70 in GPT-2's layers."""
 
-ATTENTION_PART, OWN_ATTENTION_PART = 0.4, 0.25
-"""Those of cuDNN's attention, and of graphc's own on tensor cores, which has no instructions of
-Hopper's own."""
+ATTENTION_PART, ATTENTION_GRADIENT_PART, OWN_ATTENTION_PART = 0.32, 0.22, 0.17
+"""Those of cuDNN's attention, of its deterministic gradient, and of graphc's own on tensor cores,
+which is bound by its other instructions; measured."""
+
+WEIGHT_GRADIENT_PART = 0.026
+"""That of cuDNN's deterministic gradients of filters in 16 bits; measured in ResNet-50."""
+
+ODD_EXTENT_PART, EXTENT_MULTIPLE = 0.1, 8
+"""That of 16-bit products whose m or k is no multiple of 8, which cuBLASLt computes without
+Hopper's instructions whatever the strides; measured with a vocabulary of 50,257."""
+
+READS: Mapping[str, float] = {
+    "cross_entropy": 3.0, "cross_entropy_gradient": 2.0, "norm_parameter_gradients": 2.6,
+}  # fmt: skip
+"""How many times as long kernels take as one pass over their operands would; measured. Cross
+entropy reads its rows three times, one element a load; sums over columns load 2 bytes at a time."""
 
 OWN_PRODUCTS = 7 / 5
 """What the gradient of attention computes in own kernels over what it has to: two of its five
@@ -160,7 +173,8 @@ def _times(work: Work, device: Device, sizes: Mapping[int, int]) -> Iterator[tup
             yield _kind(node, "convolutions"), _request_seconds(call.plan.request, node, device)
         elif isinstance(call, BoundExchange):
             return  # it runs beside the other nodes, over a link
-    moving = moved_bytes(work, sizes) / (device.bytes_per_second * MEMORY_PART)
+    reads = READS.get(node.op.name, 1.0)
+    moving = reads * moved_bytes(work, sizes) / (device.bytes_per_second * MEMORY_PART)
     kernels = [call for call in work.calls if not isinstance(call, BoundGemm | BoundPlan)]
     is_alone = len(kernels) == len(work.calls)  # else the flops are those of a library's calls
     flops: float = sum(n.op.cost(n).flops for n in work.nodes) if is_alone else 0
@@ -202,6 +216,8 @@ def _product_seconds(call: BoundGemm, device: Device) -> float:
     moved += round(gemm.beta) * gemm.batch * gemm.m * gemm.n * gemm.c.dtype.itemsize
     flops = 2 * gemm.batch * gemm.m * gemm.n * gemm.k
     part = PRODUCT_PART if is_aligned else UNALIGNED_PART
+    if gemm.first.dtype.itemsize == 2 and (gemm.m % EXTENT_MULTIPLE or gemm.k % EXTENT_MULTIPLE):
+        part = ODD_EXTENT_PART
     return _longer(device, flops, moved, rate * part)
 
 
@@ -212,9 +228,15 @@ def _request_seconds(request: Request, node: Node, device: Device) -> float:
     is_convolution = isinstance(request, ConvolutionRequest)
     dtype: DType = next(iter(tensors)).dtype
     rate = device.product_rate(dtype, is_convolution and getattr(request, "tf32", False))
-    return _longer(
-        device, flops, moved, rate * (PRODUCT_PART if is_convolution else ATTENTION_PART)
-    )
+    return _longer(device, flops, moved, rate * _part_of(request, dtype))
+
+
+def _part_of(request: Request, dtype: DType) -> float:
+    """The part of peak arithmetic that cuDNN reaches for a request."""
+    if not isinstance(request, ConvolutionRequest):
+        return ATTENTION_PART if request.kind == "forward" else ATTENTION_GRADIENT_PART
+    is_narrow_gradient = request.kind == "wgrad" and dtype.itemsize == 2
+    return WEIGHT_GRADIENT_PART if is_narrow_gradient else PRODUCT_PART
 
 
 def _longer(device: Device, flops: float, moved: float, rate: float) -> float:

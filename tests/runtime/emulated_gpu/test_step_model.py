@@ -43,13 +43,13 @@ def test_a_small_product_takes_its_bytes():
     assert found.by_kind["products"] == pytest.approx(4 * (64 * 8192 + 8192 + 64) / MOVED)
 
 
-def test_16_bit_rows_that_are_not_aligned_make_a_product_slow():
-    """Inputs lie as they are fed, so their rows are not padded."""
+def test_a_16_bit_product_of_odd_inner_extent_is_slow():
+    """On an H100 those of a vocabulary of 50,257 reached a tenth of the peak."""
     times = []
     for width in (1000, 1001):
         a, b = g.input("a", (4096, width), "bfloat16"), g.input("b", (width, 4096), "bfloat16")
         times.append(modelled(g.matmul(a, b)).by_kind["products"])
-    assert times[1] / times[0] == pytest.approx(0.65 / 0.2, rel=0.01)
+    assert times[1] / times[0] == pytest.approx(0.65 / 0.1, rel=0.01)
 
 
 def test_an_elementwise_kernel_takes_the_bytes_that_it_reads_and_writes():
