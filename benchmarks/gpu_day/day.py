@@ -33,14 +33,21 @@ GPT2: dict[str, Any] = {"batch": 16, "seq_len": 1024}
 RESNET: dict[str, Any] = {"depth": 50, "batch": 64}
 if EMULATED:
     GPT2 = {"layers": 1, "width": 64, "heads": 2, "vocab": 97, "batch": 2, "seq_len": 32}
-    RESNET = {"units": (1, 1, 1, 1), "batch": 1, "image": 32, "classes": 10}
+    RESNET = {"depth": 11, "batch": 2, "image": 8}
 
 NETWORKS: dict[str, tuple[Callable[[], Any], Any]] = {
     "gpt2": (
         lambda: MODELS["gpt2"](**GPT2, drop=0.0, attention="fused"),
         graphc.optim.Adam(1e-4),
     ),
-    "resnet50": (lambda: MODELS["resnet"](**RESNET, form="common"), graphc.optim.Momentum(0.1)),
+    "resnet50": (
+        lambda: (
+            MODELS["preact_resnet"](**RESNET)
+            if EMULATED
+            else MODELS["resnet"](**RESNET, form="common")
+        ),
+        graphc.optim.Momentum(0.1),
+    ),
 }
 """What is measured, in bf16; peers.py has the same networks in torch."""
 

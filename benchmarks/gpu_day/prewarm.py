@@ -52,7 +52,9 @@ class Warmer:
 
 def main() -> None:
     if version() != NVRTC:
-        sys.exit(f"NVRTC is {version()}, and {NVRTC} is needed: pip install 'nvidia-cuda-nvrtc==13.0.*'")
+        sys.exit(
+            f"NVRTC is {version()}, and {NVRTC} is needed: pip install 'nvidia-cuda-nvrtc==13.0.*'"
+        )
     folder, *rest = sys.argv[1:]
     warmer = Warmer(Path(folder) / "graphc" / "kernels", int(rest[0]) if rest else 90)
     for sample in SAMPLES:

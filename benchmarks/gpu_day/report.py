@@ -28,7 +28,7 @@ import graphc
 STATUS = {
     "every op, its gradient and updates, on a poisoned arena": r"test_op_equals_the_cpu",
     "networks of the zoo against float64 on the CPU": r"test_training_equals_the_cpu",
-    "bits under every strategy, captured or not, on 1 and 3 streams": r"test_strategies|test_streams",
+    "bits under every strategy, captured or not, on 1 to 4 streams": r"test_str(ategies|eams)_",
     "tf32, bf16 and fp16": r"test_narrow",
     "bits of kernels against their C++": r"test_kernels_have|test_dropout_draws",
     "reruns bit for bit": r"test_runs_repeat",

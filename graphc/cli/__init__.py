@@ -44,8 +44,8 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code.
 
-    0 stands for success, 1 for a check of `selftest` that failed, 2 for a user's mistake, told on stderr, 3 for a budget that no plan fits,
-    and 130 for Ctrl-C.
+    0 stands for success, 1 for a check of `selftest` that failed, 2 for a user's mistake, reported
+    on stderr, 3 for a budget that no plan fits, and 130 for Ctrl-C.
     """
     try:
         return _run(arguments)

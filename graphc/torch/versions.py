@@ -6,7 +6,7 @@ import re
 
 from graphc.errors import DependencyError, to_install
 
-LOWEST, BEYOND = (2, 11), (2, 16)
+LOWEST, BEYOND = (2, 13), (2, 16)
 """The first version that is tested, and the first that is not any more."""
 
 

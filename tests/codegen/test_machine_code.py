@@ -16,9 +16,15 @@ from graphc.codegen.text.kernel import module_text
 from graphc.codegen.text.operands import in_one_piece
 from graphc.ir.graph import ancestors
 from graphc.models import MODELS
-from graphc.runtime.gpu.nvrtc import compile_cubin
+from graphc.runtime.gpu.bind import BoundLaunch, bind
+from graphc.runtime.gpu.nvrtc import compile_cubin, compile_ptx
+from graphc.runtime.gpu.step_model import ADDRESS
 
 REGISTERS_OF_A_PROCESSOR = 65_536
+REGISTER_GRANULE = 8
+"""A thread gets registers in such numbers."""
+MOST_THREADS_UNKNOWN = 256
+"""Of kernels that are looked at without their launches."""
 MOST_SHARED = 48 * 2**10
 
 
@@ -73,16 +79,29 @@ def test_kernels_of_the_zoo_keep_to_registers(cuobjdump, name, precision, archit
         kernels = kernels_of_plan(plan)
         found = resources(cuobjdump("--dump-resource-usage", module_text(kernels), architecture))
         assert found.keys() == {kernel.name for kernel in kernels}
-        check_resources(found, architecture)
+        check_resources(found, architecture, blocks_of_plan(plan))
 
 
-def check_resources(found, architecture):
+def blocks_of_plan(plan):
+    """Kernel → the most threads of its blocks."""
+    found = {}
+    for work in bind(plan, ADDRESS, together=False):
+        for call in work.calls:
+            if isinstance(call, BoundLaunch):
+                name = call.kernel.name
+                found[name] = max(found.get(name, 0), call.block)
+    return found
+
+
+def check_resources(found, architecture, blocks):
     """From sm_90 on the system keeps 1 KiB of each block's shared memory."""
     kept = 1024 if architecture >= 90 else 0
     for kernel, (registers, stack, shared, local) in found.items():
         assert (stack, local) == (0, 0), kernel
         assert shared - kept <= MOST_SHARED, kernel
         assert registers <= 255, kernel
+        given = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
+        assert given * blocks.get(kernel, MOST_THREADS_UNKNOWN) <= REGISTERS_OF_A_PROCESSOR, kernel
 
 
 @pytest.mark.slow
@@ -100,7 +119,7 @@ def test_heads_of_all_widths_keep_to_registers(cuobjdump, widths, drop, architec
         for name in (op, f"{op}_gradient"):
             text = module_text(kernels_of_op(name, dq))
             found = resources(cuobjdump("--dump-resource-usage", text, architecture))
-            check_resources(found, architecture)
+            check_resources(found, architecture, {})
 
 
 def sass(cuobjdump, name, y, architecture=90):
@@ -142,3 +161,13 @@ def test_elementwise_kernels_read_16_bytes_at_a_time(cuobjdump, dtype):
     found = sass(cuobjdump, "relu", g.relu(x))
     assert found["LDG.E.128"] + found["LDG.E.128.CONSTANT"] > 0
     assert found["STG.E.128"] > 0
+
+
+def test_offsets_with_negative_strides_are_64_bit():
+    """NVRTC 13.0 moves the constant of a 32-bit sum into the address: what wraps without it then
+    reads 4 GiB too far, which an H100 refused."""
+    x = g.parameter("x", (2, 3, 4))
+    text = module_text(kernels_of_op("reverse", g.reverse(x, (0, 2))))
+    ptx = compile_ptx(text, 90)
+    assert re.search(r"mul\.lo\.s64[^;]*-12", ptx)
+    assert not re.search(r"mad\.lo\.s32[^;]*-12", ptx)

@@ -22,16 +22,16 @@ def test_what_is_missing_is_told_by_the_extra(monkeypatch):
         require_torch()
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.15.1+cpu", "2.14.0a0+git1"])
+@pytest.mark.parametrize("version", ["2.13.0", "2.15.1+cpu", "2.14.0a0+git1"])
 def test_these_versions_are_taken(monkeypatch, version):
     monkeypatch.setitem(sys.modules, "torch", torch_of(version))
     require_torch()
 
 
-@pytest.mark.parametrize("version", ["1.13.1", "2.10.0", "2.16.0", "3.0"])
+@pytest.mark.parametrize("version", ["1.13.1", "2.9.0", "2.16.0", "3.0"])
 def test_other_versions_are_refused_in_one_line(monkeypatch, version):
     monkeypatch.setitem(sys.modules, "torch", torch_of(version))
-    with pytest.raises(DependencyError, match=r"from 2\.11 to below 2\.16") as told:
+    with pytest.raises(DependencyError, match=r"from 2\.13 to below 2\.16") as told:
         require_torch()
     assert version in str(told.value)
     assert "\n" not in str(told.value)

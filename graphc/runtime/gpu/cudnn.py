@@ -45,7 +45,6 @@ deterministic gradient of attention may take before it sums dq in an order of it
 9.25 and later, on Hopper)."""
 
 
-
 ROUNDING_NOTES = (
     "DOWN_CONVERT_INPUTS", "FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6",
     "WINOGRAD_TILE_13x13",
@@ -123,9 +122,7 @@ class Cudnn:
         JSON."""
         return {"cudnn": self._version, "engines": dict(self._engines)}
 
-    def build(
-        self, request: Request, workspace_bytes: int, in_parts: bool = False
-    ) -> Plan | None:
+    def build(self, request: Request, workspace_bytes: int, in_parts: bool = False) -> Plan | None:
         """A plan that needs no more than `workspace_bytes`; None where cuDNN has none.
 
         With `in_parts` the engine must also serve operands that are parts of larger tensors, so

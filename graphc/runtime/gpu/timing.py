@@ -6,6 +6,7 @@ is timed, so that the host is ahead and a gap between two events is the device's
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ def step_seconds(program: Program, steps: int = 30) -> float:
             backend.repeat()
             marks.append(accelerator.mark(stream))
         accelerator.synchronize(marks[-1])
-        pairs = zip(marks, marks[1:], strict=False)
+        pairs = itertools.pairwise(marks)
         return statistics.median(accelerator.seconds_between(*pair) for pair in pairs)
 
 
@@ -66,10 +67,12 @@ def launch_times(program: Program) -> list[LaunchTime]:
                 accelerator.run(call, stream)
                 marks.append(accelerator.mark(stream))
             accelerator.synchronize(marks[-1])
-            for number, pair in enumerate(zip(marks, marks[1:], strict=False)):
+            for number, pair in enumerate(itertools.pairwise(marks)):
                 best[number] = min(best[number], accelerator.seconds_between(*pair))
     return [
-        LaunchTime(op, call.kernel.name if isinstance(call, BoundLaunch) else type(call).__name__, s)
+        LaunchTime(
+            op, call.kernel.name if isinstance(call, BoundLaunch) else type(call).__name__, s
+        )
         for (op, call), s in zip(launches, best, strict=True)
     ]
 

@@ -4,6 +4,7 @@ import gc
 import json
 import socket
 import sys
+from functools import partial
 
 import pytest
 from runtime.emulated_gpu.fake_cupy import FREE, FakeCupy
@@ -11,13 +12,14 @@ from runtime.emulated_gpu.networks import SEED, bits, branches, fed
 from runtime.forked import in_child
 
 import graphc as g
-from graphc.errors import ArenaError, RanksError
+from graphc.errors import ArenaError, OptionError, RanksError
 from graphc.runtime import bind as bind_module
 from graphc.runtime.gpu import cuda
 from graphc.runtime.gpu.backend import GpuBackend
 from graphc.runtime.gpu.bind import bind, kernels_of
 from graphc.runtime.gpu.cublaslt import CublasError
 from graphc.runtime.gpu.device import find_gpu, profile_of
+from graphc.runtime.gpu.timing import launch_times, step_seconds
 from graphc.runtime.kernel_files import cache_folder
 from graphc.runtime.program import Program
 
@@ -138,6 +140,29 @@ def test_a_device_that_nobody_knows_is_planned_by_what_the_driver_says(cupy):
     assert (profile.name, profile.kind, profile.architecture) == ("Some GPU", "cuda", 90)
     assert profile.flops_per_second == 2 * 1e9 * 100 * 128
     assert profile.bytes_per_second == 2 * 2e9 * 64
+
+
+def test_plans_for_cuda_are_for_the_gpu_that_is_there(cupy, monkeypatch):
+    plan = partial(g.plan, branches("float32"), optimizer=g.optim.SGD(0.1))
+    assert plan(device="cuda").device.name == "Some GPU"
+    assert plan(device="cuda", roofline="a100").device.name == "a100"
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert plan(device="cuda").device.name == "h200"
+
+
+def test_steps_and_launches_are_timed(cupy):
+    program = compiled("float32", device="cuda")
+    for step in range(3):
+        program.step(fed(program.plan, step))
+    before = bits(program)
+    launches = launch_times(program)
+    works = program.backend.works
+    assert [each.op for each in launches] == [w.nodes[0].op.name for w in works for _ in w.calls]
+    assert all(0 < each.seconds < 10 for each in launches)
+    assert 0 < step_seconds(program, 3) < 100
+    assert bits(program) != before  # timed steps are steps: they train on
+    with pytest.raises(OptionError, match="timed on a GPU"):
+        launch_times(compiled("float32"))
 
 
 def test_there_is_no_second_gpu(cupy):

@@ -142,3 +142,72 @@ def test_a_call_that_fails_names_the_engine(cudnn, monkeypatch):
     monkeypatch.setattr(fake_cudnn.pygraph, "execute", broken)
     with pytest.raises(CudnnError, match=r"engine 7 does not run convolution fprop.*FAILED"):
         run(cudnn, call, arrays)
+
+
+ROUNDING = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13")
+
+
+@pytest.mark.parametrize("note", ROUNDING)
+def test_engines_that_transform_operands_are_refused(cudnn, monkeypatch, note):
+    """Their rounding errors are larger; where TF32 is allowed, so are they."""
+    transforms = fake_cudnn.Engine(5, notes=(fake_cudnn.NOTES[note],))
+    monkeypatch.setattr(fake_cudnn, "ENGINES", [transforms, *fake_cudnn.ENGINES])
+    assert cudnn.build(simple_call().request, ROOM).engine == 7
+    assert cudnn.build(simple_call(tf32=True).request, ROOM).engine == 5
+
+
+def test_a_fault_of_the_builder_is_a_decline(cudnn, monkeypatch):
+    """Also one that is raised while the graph is described, before it is validated."""
+
+    def failing(*arguments, **options):
+        raise ValueError("dim is not supported")
+
+    monkeypatch.setattr(fake_cudnn.pygraph, "tensor", failing)
+    assert cudnn.build(simple_call().request, ROOM) is None
+
+
+def test_the_frontends_own_error_is_no_runtime_error():
+    """As in cudnn-frontend 1.32, where a handler of RuntimeError missed it on an H100."""
+    assert fake_cudnn.cudnnGraphNotSupportedError.__bases__ == (Exception,)
+
+
+def test_engines_in_any_order_only_where_they_are_allowed(monkeypatch):
+    free = fake_cudnn.Engine(2, notes=(fake_cudnn.NOTES.NONDETERMINISTIC,))
+    monkeypatch.setattr(fake_cudnn, "ENGINES", [free, *fake_cudnn.ENGINES])
+    request = simple_call().request
+    for deterministic, engine in ((True, 7), (False, 2)):
+        cudnn = Cudnn(fake_cudnn, deterministic=deterministic)
+        assert cudnn.build(request, ROOM).engine == engine
+        cudnn.close()
+
+
+def serving_packed_operands_alone(monkeypatch, number):
+    """Let an engine decline operands with gaps."""
+    own = fake_cudnn.pygraph.build_plan_at_index
+
+    def build(graph, index):
+        used = (*graph.operands, *graph.results)
+        reach = [1 + sum((n - 1) * s for n, s in zip(t.dim, t.stride, strict=True)) for t in used]
+        has_gaps = any(far > np.prod(t.dim) for far, t in zip(reach, used, strict=True))
+        if has_gaps and graph.plans[index][0] == number:
+            raise fake_cudnn.cudnnGraphNotSupportedError("strides")
+        own(graph, index)
+
+    monkeypatch.setattr(fake_cudnn.pygraph, "build_plan_at_index", build)
+
+
+def test_an_engine_for_parts_serves_packed_operands_too(cudnn, monkeypatch):
+    """So a node has one engine, wherever a plan puts its operands."""
+    serving_packed_operands_alone(monkeypatch, 7)
+    usual = simple_call().request
+    parts = replace(usual, x=usual.x.spread(), y=usual.y.spread())
+    assert cudnn.build(usual, ROOM).engine == 7
+    assert cudnn.build(parts, ROOM) is None
+    assert [cudnn.build(each, ROOM, in_parts=True).engine for each in (usual, parts)] == [9, 9]
+
+
+def test_parts_step_over_what_lies_beside_them():
+    x = simple_call().request.x
+    assert (x.strides, x.spread().strides) == ((288, 36, 6, 1), (576, 36, 6, 1))
+    last = replace(x, strides=(288, 1, 48, 8))
+    assert last.spread().strides == (576, 1, 96, 16)

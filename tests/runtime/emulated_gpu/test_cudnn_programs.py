@@ -3,16 +3,20 @@
 import json
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from runtime.emulated_gpu import fake_cudnn
 from runtime.emulated_gpu.emulated import EmulatedDevice
 from runtime.emulated_gpu.networks import SEED, bits, fed, fused_gpt2, on_gpu
+from runtime.emulated_gpu.test_cudnn_engines import serving_packed_operands_alone
 
 import graphc as g
+from graphc.codegen import cudnn_request
 from graphc.codegen.cudnn_request import packed
 from graphc.errors import DependencyError
+from graphc.ir.device import find_device
 from graphc.models import gpt2
 from graphc.runtime import bind as binding
 from graphc.runtime.gpu import cudnn as engines
@@ -258,3 +262,53 @@ def test_a_file_keeps_the_engines(folder, monkeypatch, tmp_path):
     file.write_text("[]")
     with pytest.raises(CudnnError, match="no record of engines"):
         g.compile(convolutions("float32"), cudnn=file, **options)
+
+
+def test_concatenations_ask_for_engines_that_serve_parts(folder, cudnn, monkeypatch):
+    """An engine for packed operands alone would give strategies different kernels."""
+    serving_packed_operands_alone(monkeypatch, 7)
+    runs = []
+    for options in ({"allocate": "none"}, {}, {"recompute": "sublinear"}):
+        plan = g.plan(dense(), optimizer=g.optim.SGD(0.1), device="cuda", **options)
+        runs.append(trained(plan, folder, cudnn))
+    assert all(found == runs[0][0] for found, _ in runs)
+    numbers = {e["engine"] for e in cudnn.record["engines"].values()}
+    assert numbers == {9}
+
+
+def attention_plan(version, length=256, batch=1):
+    sizes = {"layers": 1, "width": 32, "heads": 2, "batch": batch, "vocab": 11, "drop": 0.0}
+    loss = gpt2(**sizes, seq_len=length, positions=length, attention="fused")
+    device = replace(find_device("h200"), cudnn_version=version)
+    return g.plan(loss, optimizer=g.optim.SGD(0.1), device=device, precision="bf16")
+
+
+def test_earlier_versions_get_room_for_the_scores_of_all_pairs(cudnn, monkeypatch):
+    """Without the variable, the stand-in keeps them, as cuDNN before 9.25 does."""
+    monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
+    assert attention_by(cudnn, attention_plan(92_500)) == ["forward"]
+    assert attention_by(cudnn, attention_plan(91_900)) == ["forward", "backward"]
+
+
+def test_scores_of_all_pairs_are_reserved_up_to_a_limit(folder, cudnn, monkeypatch):
+    """Beyond it the request is reported; an engine that needs no order of sums serves it."""
+    monkeypatch.setattr(engines, "LIMIT", "ANOTHER_NAME")
+    monkeypatch.setattr(cudnn_request, "MOST_PAIR_BYTES", 2 * 256 * 256 * 2 - 1)
+    plan = attention_plan(91_900)
+    assert attention_by(cudnn, plan) == ["forward"]
+    program, _ = on_gpu(plan, folder, cudnn=cudnn)
+    assert [text.split()[:2] for text in program.report.declined] == [["attention", "backward"]]
+    free = Cudnn(fake_cudnn, deterministic=False)
+    assert attention_by(free, plan) == ["forward", "backward"]
+
+
+def test_the_version_is_kept_in_plan_files(tmp_path):
+    plan = attention_plan(91_900)
+    g.save_plan(plan, tmp_path / "plan.json")
+    assert g.load_plan(tmp_path / "plan.json").device == plan.device
+    assert plan_bytes(plan) > plan_bytes(attention_plan(0)) == plan_bytes(attention_plan(92_500))
+
+
+def plan_bytes(plan):
+    node = next(n for n in plan.graph.nodes if n.op.name == "attention_gradient")
+    return plan.workspaces[node].bytes
