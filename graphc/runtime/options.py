@@ -48,8 +48,8 @@ class RunOptions(Options):
     )
     deterministic: bool = option(
         True,
-        "On a GPU, let cuDNN use only engines that sum in one order. False allows others, which may "
-        "be faster or need less workspace; bits then differ from run to run.",
+        "On a GPU, let cuDNN use only engines that sum in one order. False allows others, which "
+        "may be faster or need less workspace; bits then differ from run to run.",
     )
     tuning: str | os.PathLike[str] | None = option(
         None,
