@@ -329,6 +329,9 @@ def gpu_steps(content: dict[str, Any]) -> str:
     for network, variants in content["steps"].items():
         peers = [content["peers"].get(f"{network}-{how}") for how in ("compile", "eager")]
         for variant, figures in variants.items():
+            if "problem" in figures:
+                rows.append((f"{network}, {variant}", figures["problem"], "-", "-", "-"))
+                continue
             measured = figures["milliseconds"]
             ratios = [f"{measured / p['milliseconds']:.2f}" if p else "-" for p in peers]
             modelled = f"{figures['modelled_milliseconds']:.1f}"

@@ -50,7 +50,10 @@ def compile(options: CompileOptions) -> Program:
     if gpu is None and options.device == AUTO:  # only a GPU has them
         planned |= {"overlap_copies": False, "streams": 1}
         running |= {"cudnn": None, "tuning": None}
-    memory_plan = make_plan(PlanOptions(**{**planned, "device": _profile(gpu)}))
+    device = _profile(gpu)
+    if isinstance(device, Device) and (options.cudnn is False or not options.deterministic):
+        device = replace(device, cudnn_version=0)  # no scores of all pairs are kept
+    memory_plan = make_plan(PlanOptions(**{**planned, "device": device}))
     return bind(memory_plan, "cpu" if gpu is None else f"cuda:{gpu.number}", **running)
 
 

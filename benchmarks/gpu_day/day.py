@@ -7,6 +7,7 @@ the CPU is measured, which checks this script and says nothing of speed.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import platform
@@ -49,7 +50,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Any]] = {
         graphc.optim.Momentum(0.1),
     ),
 }
-"""What is measured, in bf16; peers.py has the same networks in torch."""
+"""The measured networks, in bf16; peers.py has the same networks in torch."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -75,14 +76,11 @@ def facts() -> None:
     for each in commands:
         if shutil.which(each[0]):
             print(subprocess.run(each, capture_output=True, text=True, check=False).stdout)
-    command(["devices"])
-    command_to_file("devices.json", ["devices", "--json"])
-
-
-def command_to_file(name: str, arguments: list[str]) -> None:
-    """Run a command of graphc with its output in a file."""
-    with (OUT / name).open("w") as file, contextlib.redirect_stdout(file):
-        command(arguments)
+    found = io.StringIO()
+    with contextlib.redirect_stdout(found):
+        command(["devices", "--json"])
+    (OUT / "devices.json").write_text(found.getvalue())
+    print(json.dumps(json.loads(found.getvalue()), indent=1))
 
 
 def selftest() -> int:
@@ -135,7 +133,15 @@ def stepped(name: str, options: dict[str, Any]) -> dict[str, Any]:
         "modelled_milliseconds_by_op": {
             each.op: round(1e3 * each.seconds, 3) for each in model.by_op
         },
-        "launches": [(each.op, each.call, round(1e6 * each.seconds, 1)) for each in launches],
+        "launches": [
+            (
+                each.op,
+                each.call,
+                round(1e6 * each.seconds, 1),
+                round(1e6 * model.by_step[each.step], 1),
+            )
+            for each in launches
+        ],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from on_gpu.conftest import broken
 from runtime.emulated_gpu import fake_cudnn
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
@@ -26,8 +27,3 @@ def emulate(fault: str, folder: Path) -> None:
     bind.CudaDevice = lambda *given: EmulatedDevice(  # type: ignore[assignment, misc]
         folder, edit=broken if fault == "kernel" else lambda text: text
     )
-
-
-def broken(text: str) -> str:
-    """A text of kernels in which exponentials are logarithms."""
-    return text.replace("expf(", "logf(")

@@ -21,6 +21,7 @@ from ops.samples import SAMPLES  # noqa: E402
 from ops.test_every_op import build  # noqa: E402
 
 import graphc  # noqa: E402
+from graphc import selftest  # noqa: E402
 from graphc.runtime.gpu.bind import bind, kernels_of  # noqa: E402
 from graphc.runtime.gpu.cubins import cubins  # noqa: E402
 from graphc.runtime.gpu.nvrtc import version  # noqa: E402
@@ -65,6 +66,13 @@ def main() -> None:
             planned = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
             plan = graphc.plan(
                 network(), optimizer=graphc.optim.SGD(0.05), device="h100", **planned
+            )
+            warmer.plan(plan, together="poison" not in options)
+    for network in selftest.NETWORKS.values():
+        for options in ({}, {"precision": "bf16"}, *selftest.STRATEGIES):
+            planned = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
+            plan = graphc.plan(
+                network("float32"), optimizer=graphc.optim.SGD(0.05), device="h100", **planned
             )
             warmer.plan(plan, together="poison" not in options)
     for network, optimizer in NETWORKS.values():

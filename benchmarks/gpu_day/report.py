@@ -38,7 +38,10 @@ STATUS = {
 """Parts of docs/gpu-status.md, and the tests of tests/on_gpu that they are checked by."""
 
 LAUNCHES = 20
-"""How many launches of a step a result file has: op, kernel or kind of call, microseconds."""
+"""Longest launches of a step in a result file: op, kernel or kind of call, microseconds, and the
+modelled microseconds of the node."""
+
+UNKNOWN = "no GPU"
 
 PACKAGES = ("numpy", "cupy-cuda13x", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend",
             "nvidia-cuda-nvrtc", "torch")  # fmt: skip
@@ -59,6 +62,19 @@ def files_of(archives: Iterable[Path]) -> dict[str, bytes]:
     return found
 
 
+def parsed(files: Mapping[str, bytes]) -> tuple[dict[str, Any], list[str]]:
+    """The JSON files, and the names of those that were not written to their end."""
+    found, broken = {}, []
+    for name, data in files.items():
+        if not name.endswith(".json"):
+            continue
+        try:
+            found[name] = json.loads(data)
+        except ValueError:
+            broken.append(name)
+    return found, broken
+
+
 def outcomes(xml: bytes) -> dict[str, str]:
     """Test → ``passed``, ``failed`` or ``skipped``; of a broken file nothing."""
     try:
@@ -75,7 +91,7 @@ def outcomes(xml: bytes) -> dict[str, str]:
 
 
 def counted(results: Mapping[str, str]) -> dict[str, Any]:
-    """How many tests passed, failed and were skipped, and which failed."""
+    """Count tests that passed, failed and were skipped; name those that failed."""
     kinds = list(results.values())
     counts = {kind: kinds.count(kind) for kind in ("passed", "failed", "skipped")}
     return {**counts, "failures": sorted(n for n, kind in results.items() if kind == "failed")}
@@ -84,9 +100,9 @@ def counted(results: Mapping[str, str]) -> dict[str, Any]:
 def content_of(files: Mapping[str, bytes], date: str) -> dict[str, Any]:
     """The result file's content."""
     text = {name: data.decode(errors="replace") for name, data in files.items()}
-    loaded = {name: json.loads(data) for name, data in files.items() if name.endswith(".json")}
+    loaded, broken = parsed(files)
     devices = loaded.get("devices.json", {})
-    gpus = devices.get("gpus") or [{"name": "an emulated H200"}]
+    gpus = devices.get("gpus") or [{"name": UNKNOWN}]
     tests = outcomes(files.get("tests.xml", b""))
     results = tests | outcomes(files.get("memory.xml", b""))
     checks = loaded.get("selftest.json", {}).get("checks", [])
@@ -102,6 +118,10 @@ def content_of(files: Mapping[str, bytes], date: str) -> dict[str, Any]:
         "python": version_of_python(text.get("tests.log", "") + text.get("facts.log", "")),
         "versions": {"graphc": graphc.__version__, **versions_in(text.get("facts.log", ""))},
         "commit": text.get("commit", "").strip(),
+        "broken_files": broken,
+        "libraries": sorted(
+            {check["found"] for check in checks if check["subject"] == "libraries"}
+        ),
         "parts": {name: {"status": status, "seconds": int(took)} for name, status, took in rows},
         "selftest": {
             "passed": sum(check["passed"] for check in checks),
@@ -148,7 +168,7 @@ def version_of_python(log: str) -> str:
 
 
 def problems(content: Mapping[str, Any]) -> list[str]:
-    """What failed: parts, checks and tests, and variants without figures."""
+    """Parts, files, checks, libraries, tests and variants that failed, in a sentence each."""
     found = [
         f"part {name}: exit status {part['status']}"
         for name, part in content["parts"].items()
@@ -158,6 +178,8 @@ def problems(content: Mapping[str, Any]) -> list[str]:
         f"selftest: {c['network']}, {c['subject']}: {c['found']}"
         for c in content["selftest"]["failures"]
     ]
+    found += [f"file {name} is not complete" for name in content["broken_files"]]
+    found += [f"library: {text}" for text in content["libraries"] if "cannot be used" in text]
     found += [f"test: {name}" for name in content["tests"]["failures"]]
     for network, variants in content["steps"].items():
         found += [
@@ -176,7 +198,7 @@ def main() -> None:
     options = parser.parse_args()
     content = content_of(files_of(options.archives), options.date)
     kind = re.search(r"[A-Z]+\d+", content["gpu"])
-    name = f"gpu_day_{kind[0].lower() if kind else 'gpu'}.json"
+    name = f"gpu_day_{kind[0].lower() if kind else 'unknown'}.json"
     output = options.output or RESULTS / name
     write_json(output, content)
     tests, selftest = content["tests"], content["selftest"]

@@ -2,7 +2,7 @@
 # One hour's work on a bare machine with a GPU and without a network, in at most LIMIT seconds:
 # what is installed, correctness, memory, times of steps and launches, peers, sanitizers.
 # Every part runs whatever happened to the others, within its own limit. $OUT/results.tgz has all
-# logs; report.py reads it. prepare.sh collects what has to be carried here, in $CARRIED.
+# logs, and $OUT/report.json what report.py makes of them. prepare.sh collects what has to be carried here, in $CARRIED.
 #
 # bash benchmarks/gpu_day/run.sh [--emulated]
 # --emulated runs the parts that the CPU can run, on an emulated GPU and small networks. INJECT is
@@ -12,13 +12,14 @@ cd "$(dirname "$0")/../.."
 EMULATED=
 if [ "${1:-}" = --emulated ]; then
   EMULATED=1
-  : "${WORKERS:=$(nproc)}"
+  : "${WORKERS:=$(nproc)}" "${LIMIT:=450}"
   [ -x .venv/bin/python ] && : "${PY:=$PWD/.venv/bin/python}"
 fi
-: "${OUT:=/tmp/gpu-day}" "${PY:=python3}" "${LIMIT:=510}" "${INJECT:=}" "${CARRIED:=$PWD/.gpu-day}"
+: "${OUT:=$PWD/build/gpu-day}" "${PY:=python3}" "${LIMIT:=510}" "${INJECT:=}" "${CARRIED:=$PWD/.gpu-day}"
 : "${WORKERS:=12}" "${PARTS:=facts selftest tests memory steps peers sanitizers}"
 HERE=$PWD/benchmarks/gpu_day; WORK=$(mktemp -d); began=$SECONDS
-mkdir -p "$OUT" "$WORK/cache"
+RESULTS=$OUT; OUT=$OUT/logs # removed once results.tgz has them
+rm -rf "$OUT"; mkdir -p "$OUT" "$WORK/cache"
 export OUT EMULATED INJECT WORK PYTHONUNBUFFERED=1 XDG_CACHE_HOME=$WORK/cache
 export TORCHINDUCTOR_CACHE_DIR=$WORK/inductor XLA_PYTHON_CLIENT_PREALLOCATE=false
 export PYTHONPATH=$WORK/site:$PWD:$PWD/tests:$PWD/benchmarks
@@ -34,10 +35,14 @@ part() { # LINES NAME SECONDS COMMAND...: run within SECONDS and what is left; s
   tail -n "$lines" "$OUT/$name.log"
 }
 has() { case " $PARTS " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
-pack() { cd "$OUT" && tar czf "$WORK/results.tgz" -- * && rm -f -- * && mv "$WORK/results.tgz" . && rm -rf "$WORK"; }
+pack() {
+  (cd "$OUT" && tar czf "$RESULTS/results.tgz" -- *) && rm -rf "$OUT"
+  $PY "$HERE/report.py" "$RESULTS/results.tgz" --output "$RESULTS/report.json"
+  rm -rf "$WORK"
+  exit 0 # what failed is in the report
+}
 trap pack EXIT
 
-rm -f "$OUT/parts"
 cp -r "$CARRIED/cache/." "$WORK/cache/" 2>/dev/null
 cp "$CARRIED/commit" "$OUT/commit" 2>/dev/null || git rev-parse --short HEAD >"$OUT/commit" 2>/dev/null
 wheel() { $PY -m pip install -q --no-index --no-deps --no-compile --target "$WORK/site" "$CARRIED"/wheels/"$1"*.whl; }

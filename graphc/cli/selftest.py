@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import graphc
 from graphc import selftest
@@ -37,20 +38,35 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print a line for each check and write the report; returns 1 if a check failed."""
     started = time.monotonic()
-    found = []
+    machine = devices.describe()
+    found: list[selftest.Check] = []
     for check in selftest.checks(options.device):
         found.append(check)
+        _write(options, machine, found, time.monotonic() - started)
         mark = "ok    " if check.passed else "FAILED"
         say(f"{mark}  {check.network:<14}{check.subject:<30}{check.found}")
-    failed = sum(not check.passed for check in found)
+    failed = _failures(found)
+    say(f"{len(found) - failed} checks passed, {failed} failed; report: {options.output}")
+    return FAILED if failed else 0
+
+
+def _failures(found: Sequence[selftest.Check]) -> int:
+    return sum(not check.passed for check in found)
+
+
+def _write(
+    options: argparse.Namespace,
+    machine: Mapping[str, Any],
+    found: Sequence[selftest.Check],
+    seconds: float,
+) -> None:
+    """Write the report so far: an end by force leaves that of the last check."""
     report = {
         "graphc": graphc.__version__,
         "device": options.device,
-        "failed": failed,
-        "seconds": round(time.monotonic() - started, 1),
-        "machine": devices.describe(),
+        "failed": _failures(found),
+        "seconds": round(seconds, 1),
+        "machine": machine,
         "checks": [asdict(check) for check in found],
     }
     write_atomically(options.output, json.dumps(report, indent=1).encode(), GraphcError)
-    say(f"{len(found) - failed} checks passed, {failed} failed; report: {options.output}")
-    return FAILED if failed else 0

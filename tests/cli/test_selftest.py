@@ -47,7 +47,7 @@ def test_wrong_numbers_fail_with_1(capsys, few, tmp_path, monkeypatch):
     def wrong(loss, device, **options):
         found = own(loss, device, **options)
         if options.get("kernels") != "numpy":
-            found.arrays["layer0/weight"][...] += 0.1
+            found.changes["layer0/weight"][...] *= 1.1
         return found
 
     monkeypatch.setattr(selftest, "_trained", wrong)
@@ -59,6 +59,28 @@ def test_wrong_numbers_fail_with_1(capsys, few, tmp_path, monkeypatch):
     ]  # fmt: skip
     assert "FAILED  mlp" in printed
     assert "layer0/weight" in printed
+
+
+def test_a_gradient_that_is_missing_fails(few, monkeypatch):
+    """Also of an array that changes little beside its numbers, such as the scale of a norm."""
+    monkeypatch.setattr(selftest, "NETWORKS", {"gpt2": gpt2_alone()})
+    own = selftest._trained
+
+    def without(loss, device, **options):
+        found = own(loss, device, **options)
+        if options.get("kernels") != "numpy":
+            found.changes["layer0/norm1/scale"][...] = 0.0
+        return found
+
+    assert next(selftest.checks("cpu")).passed
+    monkeypatch.setattr(selftest, "_trained", without)
+    first = next(selftest.checks("cpu"))
+    assert not first.passed
+    assert "layer0/norm1/scale" in first.found
+
+
+def gpt2_alone(network=selftest.NETWORKS["gpt2"]):
+    return network
 
 
 def test_other_bits_fail(few, tmp_path, monkeypatch):

@@ -4,6 +4,8 @@
 that ask the driver are skipped then.
 """
 
+import os
+
 import pytest
 from runtime.emulated_gpu.emulated import EmulatedDevice
 
@@ -11,6 +13,12 @@ from graphc.errors import GpuUnavailable
 from graphc.runtime import bind
 from graphc.runtime.gpu.cuda import CudaDevice
 from graphc.runtime.gpu.device import Gpu, find_gpu
+
+
+def broken(text):
+    """A text of kernels in which exponentials are logarithms, for rehearsals with a fault."""
+    return text.replace("expf(", "logf(")
+
 
 NOBODY = Gpu(0, "an emulated H200", 90, 2**37, 2**37, 67e12, 4800e9)
 
@@ -28,7 +36,8 @@ def gpu(request, monkeypatch, tmp_path_factory):
         folder = tmp_path_factory.getbasetemp() / "kernels"
         folder.mkdir(exist_ok=True)
         monkeypatch.setattr(bind, "find_gpu", lambda number: NOBODY)
-        monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(folder))
+        edit = broken if os.environ.get("INJECT") == "kernel" else lambda text: text
+        monkeypatch.setattr(bind, "CudaDevice", lambda *given: EmulatedDevice(folder, edit=edit))
         return NOBODY
     try:
         return find_gpu(0)

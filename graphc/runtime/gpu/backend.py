@@ -154,7 +154,7 @@ class GpuBackend:
 
     @property
     def works(self) -> Sequence[Work]:
-        """What a step does, node by node, in order."""
+        """The work of a step, node by node, in order."""
         return self._works
 
     @property

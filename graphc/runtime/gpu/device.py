@@ -90,8 +90,8 @@ def number_of_rank(local_rank: int) -> int:
 
 
 def profile_of(gpu: Gpu) -> Device:
-    """What planning has to know of a device: its data sheet, or what the driver says of it, and
-    the version of cuDNN beside it."""
+    """Return the device to plan for: rates of its data sheet, or else of the driver, and the
+    version of the installed cuDNN."""
     words = re.split(r"[^a-z0-9]+", gpu.name.lower())
     named = [device for device in map(find_device, profiles()) if _is_called(words, device.name)]
     own = Device(

@@ -53,7 +53,7 @@ Hopper's instructions whatever the strides; measured with a vocabulary of 50,257
 READS: Mapping[str, float] = {
     "cross_entropy": 3.0, "cross_entropy_gradient": 2.0, "norm_parameter_gradients": 2.6,
 }  # fmt: skip
-"""How many times as long kernels take as one pass over their operands would; measured. Cross
+"""Passes over operands that a kernel's measured time amounts to. Cross
 entropy reads its rows three times, one element a load; sums over columns load 2 bytes at a time."""
 
 OWN_PRODUCTS = 7 / 5
@@ -95,6 +95,9 @@ class StepModel:
 
     by_kind: Mapping[str, float]
     by_op: tuple[OpTime, ...]
+    by_step: Mapping[int, float]
+    """Seconds by the number of a node in the graph, of all its calls; small updates that share a
+    launch are at the first of them."""
     calls: int
 
     @property
@@ -122,12 +125,14 @@ def model_step(plan: MemoryPlan, with_cudnn: bool = True) -> StepModel:
     works = bind(plan, ADDRESS, tf32, AnyEngine() if with_cudnn else None)
     by_kind = dict.fromkeys(KINDS, 0.0)
     by_op: dict[str, list[tuple[int, int, float]]] = {}
+    by_step: dict[int, float] = {}
     for work in works:
         sizes = bytes_of_buffers(plan, work.nodes)
         times = list(_times(work, plan.device, sizes))
         for kind, seconds in (*times, ("launches", LAUNCH_SECONDS * len(work.calls))):
             by_kind[kind] += seconds
         spent = LAUNCH_SECONDS * len(work.calls) + sum(seconds for _, seconds in times)
+        by_step[work.step] = spent
         entry = (len(work.nodes), len(work.calls), spent)
         by_op.setdefault(work.nodes[0].op.name, []).append(entry)
     found = []
@@ -135,7 +140,7 @@ def model_step(plan: MemoryPlan, with_cudnn: bool = True) -> StepModel:
         nodes, calls, seconds_of = zip(*entries, strict=True)
         found.append(OpTime(op, sum(nodes), sum(calls), math.fsum(seconds_of)))
     longest_first = tuple(sorted(found, key=lambda time: -time.seconds))
-    return StepModel(by_kind, longest_first, sum(len(work.calls) for work in works))
+    return StepModel(by_kind, longest_first, by_step, sum(len(work.calls) for work in works))
 
 
 class AnyEngine(Cudnn):

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from graphc.errors import OptionError
 from graphc.runtime.gpu.backend import GpuBackend
-from graphc.runtime.gpu.bind import BoundLaunch
+from graphc.runtime.gpu.bind import BoundCall, BoundLaunch
 from graphc.runtime.program import Program
 
 ROUNDS = 3
-"""How often every launch is timed; the shortest time counts."""
+"""Repetitions of every timed launch, of which the shortest counts."""
 
 HEAD_START = 2
 """Steps that are enqueued before a round."""
@@ -24,8 +24,10 @@ HEAD_START = 2
 
 @dataclass(frozen=True, slots=True)
 class LaunchTime:
-    """The seconds of one launch: the op of its node, and the kernel's name or the kind of call."""
+    """The seconds of one launch: its node's number and op, and the kernel's name or the kind of
+    call."""
 
+    step: int
     op: str
     call: str
     seconds: float
@@ -56,7 +58,7 @@ def launch_times(program: Program) -> list[LaunchTime]:
     """
     backend = _backend(program)
     accelerator, stream = backend.accelerator, backend.stream
-    launches = [(work.nodes[0].op.name, call) for work in backend.works for call in work.calls]
+    launches = [(work, call) for work in backend.works for call in work.calls]
     best = [float("inf")] * len(launches)
     with accelerator.active():
         for _ in range(ROUNDS):
@@ -70,11 +72,13 @@ def launch_times(program: Program) -> list[LaunchTime]:
             for number, pair in enumerate(itertools.pairwise(marks)):
                 best[number] = min(best[number], accelerator.seconds_between(*pair))
     return [
-        LaunchTime(
-            op, call.kernel.name if isinstance(call, BoundLaunch) else type(call).__name__, s
-        )
-        for (op, call), s in zip(launches, best, strict=True)
+        LaunchTime(work.step, work.nodes[0].op.name, _named(call), seconds)
+        for (work, call), seconds in zip(launches, best, strict=True)
     ]
+
+
+def _named(call: BoundCall) -> str:
+    return call.kernel.name if isinstance(call, BoundLaunch) else type(call).__name__
 
 
 def _backend(program: Program) -> GpuBackend:
