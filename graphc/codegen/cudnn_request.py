@@ -306,7 +306,7 @@ LEAST_ROOM = 64 * 2**10
 """Bytes for what engines of attention keep of their own."""
 
 ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
-"""What the numbers of rows and columns are rounded up to in workspaces of attention."""
+"""Multiples that the numbers of rows and columns are rounded up to in workspaces of attention."""
 
 PAIR_BYTES = 2
 """The bytes of a score."""

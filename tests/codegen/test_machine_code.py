@@ -24,7 +24,7 @@ REGISTERS_OF_A_PROCESSOR = 65_536
 REGISTER_GRANULE = 8
 """A thread gets registers in such numbers."""
 MOST_THREADS_UNKNOWN = 256
-"""Of kernels that are looked at without their launches."""
+"""Threads of a block of kernels that are looked at without their launches."""
 MOST_SHARED = 48 * 2**10
 
 
