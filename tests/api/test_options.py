@@ -87,6 +87,7 @@ def test_the_public_keywords():
         "overlap_copies": False,
         "device": "cpu",
         "cuda_graph": True,
+        "deterministic": True,
         "streams": 1,
         "cudnn": None,
         "tuning": None,

@@ -136,6 +136,7 @@ LONG = {
     "README.md",
     "docs/attention.md",
     "docs/costs.md",
+    "docs/gpu.md",
     "docs/parallel.md",
     "docs/reading-a-plan.md",
     "docs/recomputation.md",
@@ -161,6 +162,8 @@ def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, capsys):
                 "matplotlib"
             ):
                 continue
+            if "cuda" in arguments:
+                continue  # tests/cli/test_selftest.py has an emulated GPU
             if arguments[0] == "train":
                 pytest.importorskip("sklearn", reason="scikit-learn carries the digits")
                 arguments += ["--epochs", "1"] if arguments[1] == "digits" else ["--steps", "2"]
