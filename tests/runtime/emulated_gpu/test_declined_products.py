@@ -60,3 +60,11 @@ def test_what_the_library_does_not_serve_is_left_to_kernels(folder, declined):
     assert sum(map(has_epilogue, others)) == sum(not DECLINED[declined](gemm) for gemm in fused)
     for name, array in served.items():
         np.testing.assert_allclose(apart[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_a_declined_product_ends_no_test(folder):
+    """Under this project's filters, by which warnings are errors, a slower kernel is none."""
+    plan = g.plan(small_mlp("float32"), optimizer=g.optim.SGD(0.1), device="cuda")
+    device = EmulatedDevice(folder)
+    device.declines = is_wide
+    assert GpuBackend(plan, device).report.declined
