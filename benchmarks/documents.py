@@ -21,7 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report import RESULTS
+from gpu_tables import gpu_status, gpu_steps
+from report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
@@ -48,12 +49,6 @@ PACKED = {
 
 LARGE, FEW = 50_000, 500
 """Buffers from which on, and up to which, generated instances are told of."""
-
-
-def table(*rows: tuple[str, ...]) -> str:
-    """Rows of cells as Markdown, the first as the head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def heights(content: dict[str, Any]) -> str:
@@ -308,35 +303,6 @@ def torch_in_short(content: dict[str, Any]) -> str:
         f"by the median and {worst['over_checkpoint']:.2f}\nat the worst, for "
         f"{worst['module']}: [all of them](docs/torch.md#measured)."
     )
-
-
-def gpu_status(content: dict[str, Any]) -> str:
-    """The tests of each part on a GPU, and what failed."""
-    rows = [(f"{content['gpu']}: part", "passed", "failed")]
-    for part, counts in content["by_part"].items():
-        rows.append((part, str(counts["passed"]), ", ".join(counts["failures"]) or "none"))
-    selftest = content["selftest"]
-    if selftest["passed"] or selftest["failures"]:
-        failures = ", ".join(f"{c['network']}: {c['subject']}" for c in selftest["failures"])
-        rows.append(("`graphc selftest`", str(selftest["passed"]), failures or "none"))
-    return table(*rows)
-
-
-def gpu_steps(content: dict[str, Any]) -> str:
-    """Milliseconds of steps on a GPU, measured and modelled, and of peers in the same run."""
-    rows = [(f"{content['gpu']}, bf16", "ms a step", "modelled", "times torch.compile",
-             "times torch eager")]  # fmt: skip
-    for network, variants in content["steps"].items():
-        peers = [content["peers"].get(f"{network}-{how}") for how in ("compile", "eager")]
-        for variant, figures in variants.items():
-            if "problem" in figures:
-                rows.append((f"{network}, {variant}", figures["problem"], "-", "-", "-"))
-                continue
-            measured = figures["milliseconds"]
-            ratios = [f"{measured / p['milliseconds']:.2f}" if p else "-" for p in peers]
-            modelled = f"{figures['modelled_milliseconds']:.1f}"
-            rows.append((f"{network}, {variant}", f"{measured:.1f}", modelled, *ratios))
-    return table(*rows)
 
 
 def has_same_bits(plan: dict[str, Any]) -> bool:

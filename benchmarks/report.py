@@ -51,6 +51,12 @@ def _version(package: str) -> str | None:
         return None
 
 
+def table(*rows: tuple[str, ...]) -> str:
+    """Rows of cells as Markdown, the first as the head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
     """One line a row under the keys of the first."""
     header = list(rows[0])

@@ -32,6 +32,7 @@ from graphc.ir.types import (
     DType,
     TensorType,
     align,
+    bfloat16,
     channels_last_strides,
     contiguous_strides,
     float32,
@@ -57,8 +58,7 @@ class Tensor:
         return replace(self, strides=tuple(strides))
 
     def spread(self) -> Tensor:
-        """The tensor as a part of one with twice as many elements along axis 1, which the axes
-        outside of that step over."""
+        """The tensor as a part of one with twice as many elements along axis 1."""
         own = self.strides[1]
         return replace(self, strides=tuple(2 * s if s > own else s for s in self.strides))
 
@@ -308,9 +308,6 @@ LEAST_ROOM = 64 * 2**10
 ROWS_OF_A_TILE, COLUMNS_OF_A_TILE = 64, 128
 """Multiples that the numbers of rows and columns are rounded up to in workspaces of attention."""
 
-PAIR_BYTES = 2
-"""The bytes of a score."""
-
 
 def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
     """A request for 16-bit operands with rows in one piece; none for others, for a mask, shared
@@ -343,8 +340,7 @@ def _attention(node: Node, places: Places) -> Iterator[LibraryCall]:
 
 LINEAR_SINCE = 92_500
 """The first version of cuDNN whose deterministic gradient of attention takes a workspace that is
-linear in the number of rows. Earlier versions keep 16-bit scores of all pairs of positions: for
-GPT-2 at 16 x 1024, 9.19 asked for 402,653,440 bytes on an H100."""
+linear in the number of rows. Earlier versions keep 16-bit scores of all pairs of positions."""
 
 MOST_PAIR_BYTES = 512 * 2**20
 """The largest workspace that a plan reserves for the scores of all pairs."""
@@ -369,7 +365,7 @@ def attention_room(node: Node, cudnn_version: int = 0) -> int:
         if node.op.name != "attention":
             linear = maps * tiles * width * float32.itemsize
             columns = align(call.request.tensors["k"].shape[2], COLUMNS_OF_A_TILE)
-            pairs = maps * tiles * columns * PAIR_BYTES
+            pairs = maps * tiles * columns * bfloat16.itemsize
             keeps_pairs = 0 < cudnn_version < LINEAR_SINCE and pairs <= MOST_PAIR_BYTES
             sums += max(linear, pairs) if keeps_pairs else linear
         room = LEAST_ROOM + sums
