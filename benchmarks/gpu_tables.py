@@ -11,7 +11,8 @@ def gpu_status(content: dict[str, Any]) -> str:
     """The tests of each part on a GPU, and what failed."""
     rows = [(f"{content['gpu']}: part", "passed", "failed")]
     for part, counts in content["by_part"].items():
-        rows.append((part, str(counts["passed"]), ", ".join(counts["failures"]) or "none"))
+        failures = ", ".join(f"`{name}`" for name in counts["failures"])
+        rows.append((part, str(counts["passed"]), failures or "none"))
     selftest = content["selftest"]
     if selftest["passed"] or selftest["failures"]:
         failures = ", ".join(f"{c['network']}: {c['subject']}" for c in selftest["failures"])
