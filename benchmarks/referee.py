@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from graphc.planning.steps import Steps
+from graphc.remat.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Referee:
 
     def __init__(
         self,
-        steps: Steps,
+        steps: Problem,
         budget: int,
         most: int,
         again: Collection[int] | None = None,

@@ -17,9 +17,9 @@ from typing import Any
 from referee import Referee
 from report import circumstances, output_argument, print_table, write_json
 
-from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.sequence_planner import SequencePlanner
-from graphc.planning.steps import Run, Steps
+from graphc.remat.lower_bound import extra_cost, least_bytes
+from graphc.remat.solver import Solver
+from graphc.remat.problem import Problem, Run
 
 TIMES = 8
 
@@ -55,11 +55,11 @@ class Builder:
         pairs = ((made[0], self.numbers[over]),) if over in self.numbers else ()
         self.rows.append((cost, read, made, pairs))
 
-    def steps(self, turn: int) -> Steps:
+    def steps(self, turn: int) -> Problem:
         """All steps, those from `turn` on backward."""
         cost, inputs, outputs, pairs = zip(*self.rows, strict=True)
         count = len(self.rows)
-        return Steps(
+        return Problem(
             cost=cost,
             workspace=(0,) * count,
             inputs=inputs,
@@ -72,7 +72,7 @@ class Builder:
         )
 
 
-def lstm_steps(layers: int) -> Steps:
+def lstm_steps(layers: int) -> Problem:
     """The network, forward by time, backward by layers from the last, each back in time."""
     build = Builder()
     # Beside the maps of 256 cells there are sums for two matrices of 64 states, those of the layer
@@ -108,7 +108,7 @@ def lstm_steps(layers: int) -> Steps:
 def measure(layers: int, seconds: float) -> list[dict[str, Any]]:
     """A row for each budget."""
     steps = lstm_steps(layers)
-    planner = SequencePlanner(steps)
+    planner = Solver(steps)
     most, fewest = planner.once.peak_bytes, planner.least().peak_bytes
     whole = steps.cost_of(range(len(steps)))
     rows = []

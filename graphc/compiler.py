@@ -87,7 +87,7 @@ def frontier(options: FrontierOptions) -> list[FrontierPoint]:
     with collection_paused():
         compilation = Compilation(options)
         plans = planner(run(traced(options), before("recompute"), compilation), compilation)
-        bound = plans.bound_bytes()
+        bound = plans.bound_bytes
         return [
             FrontierPoint(
                 point.arena_bytes,

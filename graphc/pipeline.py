@@ -40,7 +40,7 @@ from graphc.passes.order import by_layers, reordered, with_least_peak
 from graphc.passes.overlap_collectives import overlap_collectives
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
-from graphc.passes.recompute import OptimalPlanner, recompute
+from graphc.remat import BudgetPlanner, recompute
 from graphc.passes.running_sums import use_running_sums
 from graphc.passes.scaled_products import scale_products
 from graphc.passes.simplify import simplify
@@ -284,14 +284,14 @@ def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
     return fuse_reductions(compilation.allocation(graph), _recomputes(compilation))
 
 
-def planner(graph: Graph, compilation: Compilation) -> OptimalPlanner:
+def planner(graph: Graph, compilation: Compilation) -> BudgetPlanner:
     """The planner for budgets of bytes or flops, of a training graph without copies."""
     options, plain = compilation.options, graph
     order, others = (with_least_peak, by_layers) if options.reorders else (None, None)
     if compilation.unfused is not None:
         plain = run(compilation.unfused, FUSING, Compilation(options, recomputes=False))
     allocation = compilation.allocation(graph)
-    return OptimalPlanner(allocation, options.cost_model, options.allocate, order, plain, others)
+    return BudgetPlanner(allocation, options.cost_model, options.allocate, order, plain, others)
 
 
 def _recomputed(graph: Graph, compilation: Compilation) -> Graph:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from graphc.cli.terminal import say
 from graphc.errors import BudgetError, OptionError, ProblemError
 from graphc.ir.types import exact_bytes, parse_bytes
-from graphc.planning import read_problem, solve
-from graphc.planning.given.solve import SECONDS
+from graphc.remat.given import read_problem, solve
+from graphc.remat.given.solve import SECONDS
 
 if TYPE_CHECKING:
     from graphc.cli.arguments import Commands

@@ -10,7 +10,7 @@ and, which data does not say,
     an update behind all other readers of the state that it replaces, and
     a copy behind what it is a copy of, if that stood before it
 
-graphc.planning.order looks for a linear extension of it with a low peak, by bytes as graph_steps.py
+graphc.scheduling looks for a linear extension of it with a low peak, by bytes as graph_steps.py
 counts them. Those are the allocator's, but for concatenations: the allocator decides for each
 whether its parts lie inside it. So there are two models, one in which parts never do and one in
 which they always do. The second is searched too where parts save a thousandth, and `live_bytes` of
@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphc.allocation.allocate import Allocation
-from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.planning.order import Arc, Precedence, layer_by_layer, least_order, when_asked
-from graphc.planning.steps import Steps
+from graphc.remat.training_graph import TrainingGraph
+from graphc.scheduling import Arc, Precedence, layer_by_layer, least_order, when_asked
+from graphc.remat.problem import Problem
 
 SAVED_BY_PARTS = 0.001
 """The part of the live bytes from which on parts inside concatenations matter to an order."""
@@ -62,11 +62,11 @@ def by_layers(given: Allocation) -> list[Allocation]:
     return _by_layers(_steps_of(given), at_once=True)
 
 
-def _steps_of(given: Allocation) -> GraphSteps:
-    return GraphSteps(given, lambda node: 0.0, feature_maps_only=False)
+def _steps_of(given: Allocation) -> TrainingGraph:
+    return TrainingGraph(given, lambda node: 0.0, feature_maps_only=False)
 
 
-def _by_layers(graph_steps: GraphSteps, at_once: bool) -> list[Allocation]:
+def _by_layers(graph_steps: TrainingGraph, at_once: bool) -> list[Allocation]:
     graph, steps = graph_steps.graph, graph_steps.steps
     if any(node.copy_of is not None for node in graph.nodes):
         return []
@@ -94,12 +94,12 @@ def with_least_peak(given: Allocation) -> Allocation:
     return min([given, *found], key=lambda order: order.live_bytes)
 
 
-def _improved(graph_steps: GraphSteps) -> Allocation:
+def _improved(graph_steps: TrainingGraph) -> Allocation:
     """What the search makes of an order, or that order."""
     given = graph_steps.allocation
     arcs = tuple(_arcs(graph_steps))
 
-    def found(steps: Steps) -> Allocation:
+    def found(steps: Problem) -> Allocation:
         order = least_order(Precedence(steps, arcs, steps.fixed_bytes))
         return _in_order(graph_steps, order)
 
@@ -116,7 +116,7 @@ def _improved(graph_steps: GraphSteps) -> Allocation:
     return min([given, *map(found, models)], key=lambda order: order.live_bytes)
 
 
-def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Allocation:
+def _in_order(graph_steps: TrainingGraph, order: Sequence[int]) -> Allocation:
     """The allocation of the steps in another order, or the one given where that is the same."""
     given = graph_steps.allocation
     if all(index == step for index, step in enumerate(order)):
@@ -124,7 +124,7 @@ def _in_order(graph_steps: GraphSteps, order: Sequence[int]) -> Allocation:
     return given.in_order(given.graph.nodes[step] for step in graph_steps.with_views(order))
 
 
-def _arcs(graph_steps: GraphSteps) -> Iterator[Arc]:
+def _arcs(graph_steps: TrainingGraph) -> Iterator[Arc]:
     """Pairs of steps, the first of which must run before the second though data does not say so."""
     graph = graph_steps.graph
     readers: dict[int, list[int]] = {}

@@ -19,8 +19,8 @@ from graphc.ops.elementwise import Add
 from graphc.ops.linear_cross_entropy import GradientSum
 from graphc.ops.matmul import Matmul
 from graphc.passes.dead_code import remove_dead_code
-from graphc.passes.recompute.cuts import forward_passes
-from graphc.planning.order import components
+from graphc.remat.forward_cuts import forward_passes
+from graphc.scheduling import components
 
 
 def use_running_sums(graph: Graph) -> Graph:

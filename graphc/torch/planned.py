@@ -10,7 +10,7 @@ from torch import fx
 
 from graphc.errors import OptionError
 from graphc.ir.types import parse_bytes
-from graphc.planning.sequence_planner import SequencePlan
+from graphc.remat.solver import Schedule
 from graphc.torch.costs import measure
 from graphc.torch.emit import emit
 from graphc.torch.held import Held
@@ -46,7 +46,7 @@ class Planned:
 
     report: Report
     torch_steps: TorchSteps
-    plan: SequencePlan
+    plan: Schedule
     forward: fx.GraphModule
     backward: fx.GraphModule
     replay: Replay
@@ -71,7 +71,7 @@ def prepared(
 
 
 def checked(
-    torch_steps: TorchSteps, found: SequencePlan
+    torch_steps: TorchSteps, found: Schedule
 ) -> tuple[fx.GraphModule, fx.GraphModule, Replay]:
     """The forward and the backward graph of a plan, and what lives when in them.
 
@@ -102,7 +102,7 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
     )
 
 
-def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> SequencePlan:
+def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> Schedule:
     """The plan that a goal asks for; raises `BudgetError` where nothing fits."""
     if goal.budget is not None:
         found = planner.within(goal.budget)

@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.sequence_planner import SequencePlan, SequencePlanner
-from graphc.planning.steps import Steps
+from graphc.remat.lower_bound import extra_cost, least_bytes
+from graphc.remat.solver import Schedule, Solver
+from graphc.remat.problem import Problem
 
 COARSE, FINE = 8, 8
 """Limits per factor of 2, and how many of theirs lie between two."""
@@ -34,10 +34,10 @@ class BudgetPlanner:
     `kept_for` has by step a value that it reads, and that is there only if the step is repeated.
     """
 
-    def __init__(self, steps: Steps, kept_for: Mapping[int, int] | None = None) -> None:
+    def __init__(self, steps: Problem, kept_for: Mapping[int, int] | None = None) -> None:
         self.steps, self.kept_for = steps, kept_for or {}
-        self._planner = SequencePlanner(steps)
-        self._known: dict[int, SequencePlan | None] = {}
+        self._planner = Solver(steps)
+        self._known: dict[int, Schedule | None] = {}
 
     @cached_property
     def seconds(self) -> float:
@@ -45,12 +45,12 @@ class BudgetPlanner:
         return self.steps.cost_of(range(len(self.steps)))
 
     @cached_property
-    def once(self) -> SequencePlan:
+    def once(self) -> Schedule:
         """The plan that repeats nothing."""
         return self._counted(self._planner.once)
 
     @cached_property
-    def least(self) -> SequencePlan:
+    def least(self) -> Schedule:
         """The plan of the fewest bytes found at any price: for a byte less, none is found."""
         found = min(self._always, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
         while (smaller := self.within(found.peak_bytes - 1)) is not None:
@@ -66,11 +66,11 @@ class BudgetPlanner:
         """Seconds of repeats that every sequence within a budget takes at least."""
         return extra_cost(self._least_steps, budget)
 
-    def within(self, budget: int) -> SequencePlan | None:
+    def within(self, budget: int) -> Schedule | None:
         """The cheapest plan found of at most `budget` bytes, or None."""
         return _cheapest(self._candidates(budget))
 
-    def costing(self, seconds: float) -> SequencePlan:
+    def costing(self, seconds: float) -> Schedule:
         """The plan of the fewest bytes found whose repeats take at most so long."""
         known = [plan for plan in (*self._always, self.least) if plan.extra_cost <= seconds]
         found = min(known, key=lambda plan: (plan.peak_bytes, plan.extra_cost))
@@ -81,7 +81,7 @@ class BudgetPlanner:
         return found
 
     @cached_property
-    def knee(self) -> SequencePlan:
+    def knee(self) -> Schedule:
         """The plan where bytes against time bends: the farthest from the chord of both ends."""
         plans = self.frontier
         most, least = plans[0], plans[-1]
@@ -95,16 +95,16 @@ class BudgetPlanner:
         )
 
     @cached_property
-    def frontier(self) -> list[SequencePlan]:
+    def frontier(self) -> list[Schedule]:
         """Plans from the most bytes to the fewest, those left out that another is no worse than."""
-        kept: list[SequencePlan] = []
+        kept: list[Schedule] = []
         plans = sorted((*self._always, self.least), key=lambda p: (p.extra_cost, p.peak_bytes))
         for plan in plans:
             if not kept or plan.peak_bytes < kept[-1].peak_bytes:
                 kept.append(plan)
         return kept
 
-    def _candidates(self, budget: int) -> Iterator[SequencePlan]:
+    def _candidates(self, budget: int) -> Iterator[Schedule]:
         """What a budget may take."""
         yield from (plan for plan in self._always if plan.peak_bytes <= budget)
         if not 0 < budget < self.once.peak_bytes:
@@ -119,14 +119,14 @@ class BudgetPlanner:
                 yield plan
 
     @cached_property
-    def _always(self) -> list[SequencePlan]:
+    def _always(self) -> list[Schedule]:
         """What every budget may take that it fits into."""
         return [*self._coarse, self._counted(self._planner.least())]
 
     @cached_property
-    def _coarse(self) -> list[SequencePlan]:
+    def _coarse(self) -> list[Schedule]:
         """The plans of the coarse limits, as far as they reach."""
-        plans: list[SequencePlan] = []
+        plans: list[Schedule] = []
         for index in itertools.count():
             plan = self._fine(FINE * index)
             if plan is None:
@@ -137,26 +137,26 @@ class BudgetPlanner:
     def _limit(self, number: int) -> int:
         return int(self.once.peak_bytes * 2.0 ** (-number / (COARSE * FINE)))
 
-    def _fine(self, number: int) -> SequencePlan | None:
+    def _fine(self, number: int) -> Schedule | None:
         limit = self._limit(number)
         if limit not in self._known:
             self._known[limit] = self._planned(limit)
         return self._known[limit]
 
-    def _planned(self, limit: int) -> SequencePlan | None:
+    def _planned(self, limit: int) -> Schedule | None:
         if limit >= self.once.peak_bytes:
             return self.once
         found = self._planner.plan_for(limit)
         return None if found is None else self._counted(found)
 
-    def _counted(self, plan: SequencePlan) -> SequencePlan:
+    def _counted(self, plan: Schedule) -> Schedule:
         """A plan whose peak leaves out what is not there, which planning counts all the same."""
         idle = unkept(plan.sequence, self.kept_for)
         levels = self.steps.profile(plan.sequence, self.steps.held, idle)
         return replace(plan, peak_bytes=self.steps.fixed_bytes + max(levels, default=0))
 
     @cached_property
-    def _least_steps(self) -> Steps:
+    def _least_steps(self) -> Problem:
         """Steps in which nothing is kept for repeats: no plan needs less than they do."""
         kept = set(self.kept_for.values())
         sizes = enumerate(self.steps.bytes)
@@ -171,5 +171,5 @@ def unkept(sequence: Sequence[int], kept_for: Mapping[int, int]) -> frozenset[in
     return frozenset(value for step, value in kept_for.items() if counts[step] < 2)
 
 
-def _cheapest(plans: Iterator[SequencePlan]) -> SequencePlan | None:
+def _cheapest(plans: Iterator[Schedule]) -> Schedule | None:
     return min(plans, key=lambda plan: (plan.extra_cost, plan.peak_bytes), default=None)

@@ -15,7 +15,7 @@ from torch import fx
 from graphc.errors import BudgetError, OptionError
 from graphc.files import write_atomically
 from graphc.ir.types import exact_bytes, format_bytes
-from graphc.planning.sequence_planner import SequencePlan
+from graphc.remat.solver import Schedule
 from graphc.torch.held import Held
 from graphc.torch.names import module_path
 from graphc.torch.planner import BudgetPlanner, unkept
@@ -80,7 +80,7 @@ class Report:
 
     @classmethod
     def of(
-        cls, torch_steps: TorchSteps, planner: BudgetPlanner, plan: SequencePlan, shown: Shown
+        cls, torch_steps: TorchSteps, planner: BudgetPlanner, plan: Schedule, shown: Shown
     ) -> Report:
         """The report of one plan."""
         seconds = planner.seconds or 1.0

@@ -22,7 +22,7 @@ from functools import cached_property
 import torch
 from torch import fx
 
-from graphc.planning.steps import Run, Steps
+from graphc.remat.problem import Problem, Run
 from graphc.torch.in_place import may_overwrite
 from graphc.torch.joint import Joint, Step, aten, is_random, runs_once
 
@@ -83,7 +83,7 @@ class TorchSteps:
         if joint.turn == len(joint.steps):
             self._add_turn()
         turn = self._turn
-        self.steps = Steps(
+        self.steps = Problem(
             cost=tuple(self._cost),
             workspace=tuple(self._workspace),
             inputs=tuple(self._inputs),

@@ -2,7 +2,7 @@
 
 from math import comb
 
-from graphc.planning.steps import Run, Steps
+from graphc.remat.problem import Problem, Run
 
 
 def reversal_chain(length):
@@ -15,7 +15,7 @@ def reversal_chain(length):
         ::-1
     ]
     count = 2 * length
-    return Steps(
+    return Problem(
         cost=(0.0, *[1.0] * (length - 1), *[0.0] * length),
         workspace=(0,) * count,
         inputs=(*forward, *backward),

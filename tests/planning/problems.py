@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from graphc.planning.given.problem import parse_problem
-from graphc.planning.steps import Run, Steps
+from graphc.remat.given.problem import parse_problem
+from graphc.remat.problem import Problem, Run
 
 
 def training_chain(layers, size=100, cost=1.0):
@@ -118,7 +118,7 @@ def random_steps(count, seed, runs=1):
             gradient = set(found[:1]) or gradient
         held |= gradient
         parts.append(Run(start, turn, len(rows)))
-    return Steps(
+    return Problem(
         cost=tuple(map(float, rng.integers(0, 9, len(rows)))),
         workspace=tuple(map(int, rng.integers(0, 8, len(rows)))),
         inputs=tuple(inputs for inputs, _, _ in rows),

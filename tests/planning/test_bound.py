@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from planning.problems import random_problem, training_chain
 
-from graphc.planning import replay, solve
-from graphc.planning.bound import extra_cost, least_bytes
-from graphc.planning.given.exact import cheapest
-from graphc.planning.steps import Run, Steps
+from graphc.remat.given import replay, solve
+from graphc.remat.lower_bound import extra_cost, least_bytes
+from graphc.remat.given.exact import cheapest
+from graphc.remat.problem import Problem, Run
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -67,7 +67,7 @@ def small_steps(seed):
         pairs.append(
             tuple((m, r) for m in made for r in read if r >= outside and sizes[m] == sizes[r])
         )
-    return Steps(
+    return Problem(
         cost=tuple(int(c) for c in rng.integers(1, 6, count)),
         workspace=tuple(int(w) for w in rng.choice([0, 0, 3], count)),
         inputs=tuple(inputs),
@@ -131,7 +131,7 @@ def test_bounds_of_steps_hold_for_every_sequence(seed):
 def test_what_may_run_before_or_behind_a_wide_step_takes_its_bytes_either_way():
     """The step in the middle reads of the first one only a little. Another one may run in front of
     it, or behind; then its result, or what that is made of, comes on top, or is made again."""
-    steps = Steps(
+    steps = Problem(
         cost=(5, 1, 3, 2),
         workspace=(0, 8, 0, 0),
         inputs=((), (1,), (0,), (2, 3)),

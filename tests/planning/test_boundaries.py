@@ -6,15 +6,15 @@ from planning.order.test_order import steps_of
 from planning.problems import random_problem, training_chain
 
 from graphc.errors import ProblemError
-from graphc.planning import bound, replay, solve
-from graphc.planning.chain import Scale
-from graphc.planning.given import solve as solving
-from graphc.planning.given.problem import LARGEST, parse_problem
-from graphc.planning.order import Precedence
-from graphc.planning.order.cuts import CAPACITY, Cuts
-from graphc.planning.order.exact import least_peak_order
-from graphc.planning.order.search import _Search
-from graphc.planning.order.windows import improve_windows
+from graphc.remat.given import bound, replay, solve
+from graphc.remat.chain_dp import Scale
+from graphc.remat.given import solve as solving
+from graphc.remat.given.problem import LARGEST, parse_problem
+from graphc.scheduling import Precedence
+from graphc.scheduling.cuts import CAPACITY, Cuts
+from graphc.scheduling.exact import least_peak_order
+from graphc.scheduling.search import _Search
+from graphc.scheduling.windows import improve_windows
 
 
 def test_of_equal_peaks_the_fullest_set_is_looked_at_first():

@@ -5,11 +5,11 @@ import pytest
 from planning.chains import reversal_chain, revolve
 from planning.problems import training_chain
 
-from graphc.planning import replay
-from graphc.planning.blocks import Chain
-from graphc.planning.chain import FirstPass, Reruns, Scale, Spans
-from graphc.planning.emission import emit
-from graphc.planning.given.exact import cheapest
+from graphc.remat.given import replay
+from graphc.remat.chain import Chain
+from graphc.remat.chain_dp import FirstPass, Reruns, Scale, Spans
+from graphc.remat.emission import emit
+from graphc.remat.given.exact import cheapest
 
 
 def arrays_of(steps, most):

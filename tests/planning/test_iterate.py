@@ -5,9 +5,9 @@ import pytest
 from planning.chains import reversal_chain, revolve
 from planning.problems import random_problem
 
-from graphc.planning import replay
-from graphc.planning.iterate import iterate
-from graphc.planning.shrink import shrink
+from graphc.remat.given import replay
+from graphc.remat.local_search import iterate
+from graphc.remat.evict import evict
 
 pytestmark = pytest.mark.usefixtures("little")
 
@@ -18,7 +18,7 @@ def test_chains_come_nearer_to_revolve(length):
     steps = reversal_chain(length)
     lost, left = [], []
     for limit in range(length - 1, 2, -1):
-        given = shrink(steps, range(len(steps)), limit)
+        given = evict(steps, range(len(steps)), limit)
         if given is not None:
             least = revolve(length, limit - 1) - (length - 1)
             found = iterate(steps, given, limit, effort=20 * len(steps))
@@ -36,7 +36,7 @@ def test_what_is_found_is_legal_and_no_dearer():
         steps = problem.steps
         once = list(range(len(steps)))
         for limit in np.linspace(problem.bound_bytes, steps.peak(once), 6).astype(int):
-            given = shrink(steps, once, int(limit))
+            given = evict(steps, once, int(limit))
             if given is None:
                 continue
             found = iterate(steps, given, int(limit), effort=20 * len(steps))
@@ -49,6 +49,6 @@ def test_what_is_found_is_legal_and_no_dearer():
 
 def test_without_effort_a_sequence_stays():
     steps = reversal_chain(14)
-    given = shrink(steps, range(len(steps)), 7)
+    given = evict(steps, range(len(steps)), 7)
     assert given is not None
     assert iterate(steps, given, 7, effort=len(steps) - 1) == given

@@ -14,16 +14,16 @@ from graphc import jit
 if sys.argv[1] == "compiled":
     jit.LITTLE = -1
 from planning.problems import random_problem, random_steps
-from graphc.planning.iterate import iterate
-from graphc.planning.order.listing import list_schedule
-from graphc.planning.order.precedence import Precedence
-from graphc.planning.shrink import shrink
+from graphc.remat.local_search import iterate
+from graphc.scheduling.listing import list_schedule
+from graphc.scheduling.precedence import Precedence
+from graphc.remat.evict import evict
 for seed in range(6):
     steps = random_steps(25, seed)
     once = list(range(len(steps)))
     for part in (0.95, 0.8):
         limit = int(part * steps.peak(once))
-        found = shrink(steps, once, limit)
+        found = evict(steps, once, limit)
         print("shrunk", found, found and iterate(steps, found, limit, effort=60 * len(steps)))
     for steps in (random_problem(40, seed).steps, steps):
         once = list(range(len(steps)))

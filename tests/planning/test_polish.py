@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from planning.problems import random_problem, training_chain
 
-from graphc.planning import replay
-from graphc.planning.given.problem import parse_problem
-from graphc.planning.polish import keep_more
+from graphc.remat.given import replay
+from graphc.remat.given.problem import parse_problem
+from graphc.remat.fill import fill
 
 pytestmark = pytest.mark.usefixtures("little")
 
@@ -24,10 +24,10 @@ def test_of_two_values_the_dearer_stays_where_one_has_room():
     steps = two_to_choose_from()
     twice = [0, 1, 2, 3, 0, 1, 4]
     assert steps.peak(twice) == 60
-    assert keep_more(steps, twice, 69) == [0, 1, 2, 3, 0, 4]
+    assert fill(steps, twice, 69) == [0, 1, 2, 3, 0, 4]
     assert steps.peak([0, 1, 2, 3, 0, 4]) == 61
-    assert keep_more(steps, twice, 71) == [0, 1, 2, 3, 4]
-    assert keep_more(steps, twice, 60) == twice
+    assert fill(steps, twice, 71) == [0, 1, 2, 3, 4]
+    assert fill(steps, twice, 60) == twice
 
 
 def repeated(steps, rng):
@@ -50,11 +50,11 @@ def test_repeats_that_fit_are_left_out_and_the_peak_is_kept():
         once = list(range(len(steps)))
         sequence = repeated(steps, np.random.default_rng(seed))
         assert len(sequence) > len(once)
-        assert keep_more(steps, sequence, steps.peak(once) + steps.peak(sequence)) == once
+        assert fill(steps, sequence, steps.peak(once) + steps.peak(sequence)) == once
         low, high = sorted((steps.peak(sequence), steps.peak(once)))
         last = steps.extra_cost(sequence)
         for limit in np.linspace(low, high, 3).astype(int):
-            found = keep_more(steps, sequence, int(limit))
+            found = fill(steps, sequence, int(limit))
             measured = replay(problem, [problem.needed[step] for step in found])
             assert measured.peak_bytes == steps.peak(found) <= max(limit, steps.peak(sequence))
             assert steps.extra_cost(found) <= steps.extra_cost(sequence)
@@ -74,7 +74,7 @@ def test_a_chain_is_filled_up_to_its_limit(layers):
         for step in once
         for each in (*sorted(v for v in steps.inputs[step] if v < layers - 1 and step > turn), step)
     ]
-    lengths = [len(keep_more(steps, sequence, limit)) for limit in range(400, full + 1, 100)]
+    lengths = [len(fill(steps, sequence, limit)) for limit in range(400, full + 1, 100)]
     assert lengths[-1] == len(once)
     assert lengths == sorted(lengths, reverse=True)
     assert len(set(lengths)) > layers // 2

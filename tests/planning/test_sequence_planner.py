@@ -11,12 +11,12 @@ import graphc as g
 from graphc.allocation import inplace
 from graphc.allocation.allocate import Allocation
 from graphc.models import densenet121, gpt2, resnet, unet
-from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.planning import replay
-from graphc.planning.bound import least_bytes
-from graphc.planning.given.exact import cheapest
-from graphc.planning.keep_sets import Choice
-from graphc.planning.sequence_planner import SequencePlanner
+from graphc.remat.training_graph import TrainingGraph
+from graphc.remat.given import replay
+from graphc.remat.lower_bound import least_bytes
+from graphc.remat.given.exact import cheapest
+from graphc.remat.min_cut import Choice
+from graphc.remat.solver import Solver
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from graphc.planning.sequence_planner import SequencePlanner
     [1, 2, 3, 5, 9, 14, 22, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 65))],
 )
 def test_equal_chains_take_what_revolve_takes(length):
-    planner = SequencePlanner(reversal_chain(length))
+    planner = Solver(reversal_chain(length))
     for checkpoints in range(1, length + 1):
         # one more byte for the state that is being advanced
         found = planner.plan(checkpoints + 1)
@@ -41,7 +41,7 @@ def test_the_closed_form_at_its_ends():
 @pytest.mark.parametrize("layers", [4, 5, 6])
 def test_small_training_chains_are_planned_exactly(layers):
     problem = training_chain(layers)
-    planner = SequencePlanner(problem.steps)
+    planner = Solver(problem.steps)
     base = replay(problem, problem.needed)
     for budget in range(problem.bound_bytes, base.peak_bytes + 1, 100):
         wanted, found = cheapest(problem, budget), planner.plan(budget)
@@ -53,7 +53,7 @@ def test_small_training_chains_are_planned_exactly(layers):
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_planned_is_legal_and_fits(seed):
     problem = random_problem(40, seed)
-    planner = SequencePlanner(problem.steps)
+    planner = Solver(problem.steps)
     least, most = planner.least().peak_bytes, planner.once.peak_bytes
     costs = []
     for budget in np.linspace(least, most, 5).astype(int):
@@ -109,7 +109,7 @@ def test_steps_have_the_bytes_of_the_plan(build, monkeypatch):
     what it concatenates."""
     monkeypatch.setattr("graphc.allocation.allocate.choose_parts", lambda *_: inplace.NO_PARTS)
     plan = g.plan(build(), optimizer=g.optim.SGD())
-    graph_steps = GraphSteps(
+    graph_steps = TrainingGraph(
         Allocation(plan.graph, plan.target, plan.alignment),
         lambda node: 0.0,
         feature_maps_only=False,
@@ -128,7 +128,7 @@ def test_parts_of_a_concatenation_bound_no_plan_by_their_padding(size, is_nested
         parts = [g.concat(parts[n : n + 8], axis=0) for n in range(0, 64, 8)]
     plan = g.plan(outputs={"sum": g.sum(g.concat(parts, axis=0))})
     allocation = Allocation(plan.graph, plan.target, plan.alignment)
-    graph_steps = GraphSteps(allocation, lambda node: 0.0, feature_maps_only=False)
+    graph_steps = TrainingGraph(allocation, lambda node: 0.0, feature_maps_only=False)
     whole = 64 * size * 4 // 256 * 256
     found = least_bytes(graph_steps.bounding_steps())
     assert plan.state_bytes + whole <= found <= plan.arena_bytes

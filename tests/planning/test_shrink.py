@@ -10,12 +10,12 @@ from planning.problems import random_problem, training_chain
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import unet
-from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.planning import replay
-from graphc.planning.given.problem import parse_problem
-from graphc.planning.sequence_planner import SequencePlanner
-from graphc.planning.shrink import shrink
-from graphc.planning.steps import Run
+from graphc.remat.training_graph import TrainingGraph
+from graphc.remat.given import replay
+from graphc.remat.given.problem import parse_problem
+from graphc.remat.solver import Solver
+from graphc.remat.evict import evict
+from graphc.remat.problem import Run
 
 pytestmark = pytest.mark.usefixtures("little")
 
@@ -38,10 +38,10 @@ def test_the_cheaper_of_two_values_is_made_again():
     steps = steps_with_turn(problem, 4)
     once = list(range(5))
     assert steps.peak(once) == 71  # behind the wide one, while node 3 reads it
-    assert shrink(steps, once, 71) == once
-    assert shrink(steps, once, 70) == [0, 1, 2, 3, 0, 4]
+    assert evict(steps, once, 71) == once
+    assert evict(steps, once, 70) == [0, 1, 2, 3, 0, 4]
     # The wide one itself reads both.
-    assert shrink(steps, once, 69) is None
+    assert evict(steps, once, 69) is None
 
 
 def test_values_of_one_product_are_made_again_behind_one_repeat():
@@ -53,7 +53,7 @@ def test_values_of_one_product_are_made_again_behind_one_repeat():
     steps = steps_with_turn(problem, 5)
     once = list(range(8))
     assert steps.peak(once) == 131
-    found = shrink(steps, once, 120)
+    found = evict(steps, once, 120)
     assert found is not None
     # Two of them have to go. The product runs again once, whichever they are.
     assert found.count(0) == 2
@@ -65,7 +65,7 @@ def test_chains_are_made_to_fit_and_no_better_than_revolve(length):
     steps = reversal_chain(length)
     once, ratios = list(range(len(steps))), []
     for limit in range(length, 2, -1):
-        found = shrink(steps, once, limit)
+        found = evict(steps, once, limit)
         if found is not None:
             assert steps.peak(found) <= limit
             least = revolve(length, limit - 1) - (length - 1)
@@ -84,7 +84,7 @@ def test_what_is_found_is_legal_and_fits():
         steps = steps_with_turn(problem, turn)
         once = list(range(len(steps)))
         for limit in np.linspace(problem.bound_bytes, steps.peak(once), 6).astype(int):
-            found = shrink(steps, once, int(limit))
+            found = evict(steps, once, int(limit))
             if found is None:
                 continue
             measured = replay(problem, [problem.needed[step] for step in found])
@@ -102,14 +102,14 @@ def test_makers_of_outputs_and_effects_run_once():
     problem = training_chain(9)
     plain = steps_with_turn(problem, 9)
     limit = (plain.peak(range(len(plain))) + problem.bound_bytes) // 2
-    free = shrink(plain, range(len(plain)), limit)
+    free = evict(plain, range(len(plain)), limit)
     assert free is not None
     repeated = {step for step in free if free.count(step) > 1}
     assert repeated
     for step in repeated:
         for changed in ({"once": frozenset({step})}, {"held": plain.held | {step}}):
             bound = replace(plain, **changed)
-            found = shrink(bound, range(len(bound)), limit)
+            found = evict(bound, range(len(bound)), limit)
             assert found is not None
             assert found.count(step) == 1
             assert bound.peak(found) <= limit
@@ -122,7 +122,7 @@ def test_forward_steps_are_made_again_before_the_turn():
     )
     steps = steps_with_turn(problem, 5)
     assert steps.peak(range(6)) == 140
-    found = shrink(steps, range(6), 125)
+    found = evict(steps, range(6), 125)
     assert found == [0, 1, 2, 3, 0, 4, 5]
 
 
@@ -133,7 +133,7 @@ def test_little_that_is_made_once_stays_for_what_reads_it_again(seed_bytes, is_f
     steps = steps_with_turn(problem_of(sizes, [1] * 5, inputs, [4]), 4)
     steps = replace(steps, once=frozenset({0}))
     assert steps.peak(range(5)) == 151
-    found = shrink(steps, range(5), 97)
+    found = evict(steps, range(5), 97)
     assert found == ([0, 1, 2, 3, 1, 4] if is_found else None)
 
 
@@ -143,7 +143,7 @@ def test_what_is_dropped_makes_room_for_itself():
     steps = steps_with_turn(problem_of(sizes, [1] * 5, inputs, [4]), 4)
     assert steps.peak(range(5)) == 151
     # At node 4 there are 62 bytes, of which 60 are node 0's own.
-    assert shrink(steps, range(5), 95) == [0, 1, 2, 3, 0, 4]
+    assert evict(steps, range(5), 95) == [0, 1, 2, 3, 0, 4]
 
 
 @pytest.mark.parametrize("most", [2**40, 2**58])
@@ -154,7 +154,7 @@ def test_sums_of_large_values_do_not_overflow(most):
     sizes[1] = sizes[10] = most
     steps = replace(steps, bytes=tuple(sizes))
     once = list(range(len(steps)))
-    found = shrink(steps, once, most + 200_000)
+    found = evict(steps, once, most + 200_000)
     if most == 2**40:
         assert steps.peak(found) <= most + 200_000 < steps.peak(once)
     else:
@@ -165,8 +165,8 @@ def test_skip_connections_go_below_what_chains_reach():
     """A U-Net is nowhere narrow: every cut is crossed by a skip connection."""
     loss = unet(batch=2, width=16, depth=4, image=64)
     plan = g.plan(loss, optimizer=g.optim.SGD(0.1), reorder=False)
-    steps = GraphSteps(Allocation(plan.graph), plan_seconds, feature_maps_only=False).steps
-    chains, both = SequencePlanner(steps, shrinks=False), SequencePlanner(steps)
+    steps = TrainingGraph(Allocation(plan.graph), plan_seconds, feature_maps_only=False).steps
+    chains, both = Solver(steps, shrinks=False), Solver(steps)
     less = 0
     for part in np.linspace(0, 0.5, 6):
         low, high = chains.least().peak_bytes, chains.once.peak_bytes

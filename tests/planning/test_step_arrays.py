@@ -7,8 +7,8 @@ from planning.problems import random_problem, random_steps
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import lstm, unet
-from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.planning.steps import Steps
+from graphc.remat.training_graph import TrainingGraph
+from graphc.remat.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("little")
 
@@ -32,7 +32,7 @@ def test_levels_are_the_profile_with_what_is_held(seed):
 
 def test_levels_of_steps_that_overwrite_and_make_several_values():
     """By hand: 1 takes over 0's bytes, 2 makes two values of which nobody reads one."""
-    steps = Steps(
+    steps = Problem(
         cost=(1.0,) * 4,
         workspace=(0, 0, 5, 0),
         inputs=((), (0,), (1,), (2, 1)),
@@ -59,7 +59,7 @@ def test_levels_of_steps_of_all_kinds(seed):
 @pytest.mark.parametrize("network", [lstm(seq_len=3, layers=2), unet()], ids=["lstm", "unet"])
 def test_levels_of_networks(network):
     plan = g.plan(network, optimizer=g.optim.SGD())
-    steps = GraphSteps(Allocation(plan.graph), lambda node: 0.0, feature_maps_only=False).steps
+    steps = TrainingGraph(Allocation(plan.graph), lambda node: 0.0, feature_maps_only=False).steps
     assert any(steps.overwrites)
     sequence = list(range(len(steps)))
     assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.held)

@@ -10,12 +10,12 @@ import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import lstm
 from graphc.passes.order import by_layers
-from graphc.passes.recompute.graph_steps import GraphSteps
-from graphc.planning import replay
-from graphc.planning.blocks import Chain
-from graphc.planning.sequence_planner import SequencePlanner
-from graphc.planning.steps import Run, Steps
-from graphc.planning.turn_cut import TurnCut
+from graphc.remat.training_graph import TrainingGraph
+from graphc.remat.given import replay
+from graphc.remat.chain import Chain
+from graphc.remat.solver import Solver
+from graphc.remat.problem import Problem, Run
+from graphc.remat.boundary_cut import BoundaryCut
 
 
 def with_turn(problem, turn):
@@ -30,7 +30,7 @@ def test_of_equal_layers_the_late_ones_are_kept():
     layers = 12
     problem = training_chain(layers)
     steps = with_turn(problem, layers)
-    cut = TurnCut(Chain(steps, steps.runs[0]))
+    cut = BoundaryCut(Chain(steps, steps.runs[0]))
     once = live_at_turn(steps, list(range(len(steps))), layers)
     for fewer in range(1, layers - 2):
         sequence = cut.sequence(once - 100 * fewer)
@@ -45,7 +45,7 @@ def test_the_turn_is_within_the_limit_and_costs_fall_with_it(seed):
     layers = 20
     problem = random_training(layers, seed)
     steps = with_turn(problem, layers)
-    cut = TurnCut(Chain(steps, steps.runs[0]))
+    cut = BoundaryCut(Chain(steps, steps.runs[0]))
     turn = cut._turn
     least = live_at_turn(steps, cut.sequence(0), turn)
     most = live_at_turn(steps, list(range(len(steps))), turn)
@@ -68,7 +68,7 @@ def test_steps_of_all_kinds_and_several_runs(seed):
     steps = random_steps(20, seed, runs=2)
     most = steps.peak(range(len(steps)))
     for run in steps.runs:
-        cut = TurnCut(Chain(steps, run))
+        cut = BoundaryCut(Chain(steps, run))
         for part in (0, 0.5, 0.8, 1):
             sequence = [*range(run.start), *cut.sequence(int(part * most))]
             sequence += range(run.stop, len(steps))
@@ -85,7 +85,7 @@ def test_steps_of_all_kinds_and_several_runs(seed):
 
 def test_what_is_made_again_from_outside_gains_nothing():
     """Node 0 reads 60 bytes from outside and makes 50, which the backward step 3 reads."""
-    steps = Steps(
+    steps = Problem(
         cost=(1.0,) * 4,
         workspace=(0,) * 4,
         inputs=((0,), (1,), (2,), (3, 1)),
@@ -98,7 +98,7 @@ def test_what_is_made_again_from_outside_gains_nothing():
     )
     once = list(range(4))
     assert live_at_turn(steps, once, 2) == 61
-    cut = TurnCut(Chain(steps, steps.runs[0]))
+    cut = BoundaryCut(Chain(steps, steps.runs[0]))
     assert cut.sequence(61) == once
     # To make it again holds what it is of, which is more.
     assert cut.sequence(40) == [0, 1, 2, 0, 3]
@@ -109,10 +109,10 @@ def test_layers_over_time_are_planned_from_it(monkeypatch):
     """The cells of an LSTM cost little to make again, in chains as long as the time."""
     plan = g.plan(lstm(seq_len=16, layers=3, hidden=256), optimizer=g.optim.SGD(), reorder=False)
     allocation = by_layers(Allocation(plan.graph))[0]
-    steps = GraphSteps(allocation, plan_seconds, feature_maps_only=False, is_one_pass=True).steps
-    found = costs_of(SequencePlanner(steps))
-    monkeypatch.setattr("graphc.planning.sequence_planner.CUT", ())
-    without = costs_of(SequencePlanner(steps))
+    steps = TrainingGraph(allocation, plan_seconds, feature_maps_only=False, is_one_pass=True).steps
+    found = costs_of(Solver(steps))
+    monkeypatch.setattr("graphc.remat.solver.CUT", ())
+    without = costs_of(Solver(steps))
     assert all(one <= other for one, other in zip(found, without, strict=True))
     assert any(one < 0.97 * other for one, other in zip(found, without, strict=True))
 

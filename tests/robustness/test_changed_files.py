@@ -17,7 +17,7 @@ from graphc.errors import TextError
 from graphc.ir.op import REGISTRY
 from graphc.packing import pack
 from graphc.packing.csv_file import read_buffers, write_offsets
-from graphc.planning import read_problem, solve
+from graphc.remat.given import read_problem, solve
 from graphc.plans.plan_file import checked_plan
 from graphc.runtime.checkpoint import read_notes
 

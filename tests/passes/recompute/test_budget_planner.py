@@ -11,8 +11,8 @@ from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
 from graphc.options import RecomputeOptions
-from graphc.passes.recompute.budget_planner import OptimalPlanner
-from graphc.passes.recompute.graph_steps import GraphSteps
+from graphc.remat.budget import OptimalPlanner
+from graphc.remat.training_graph import TrainingGraph
 from graphc.plans.check_plan import check_plan
 from graphc.plans.goal import Goal
 
@@ -233,7 +233,7 @@ def test_kept_values_are_never_made_again():
     assert again
     assert "layer5/tanh" not in again
     # what is kept lives to its last reader, not to the end of the step
-    graph_steps = GraphSteps(
+    graph_steps = TrainingGraph(
         Allocation(found.graph, alignment=found.alignment),
         lambda node: 0.0,
         feature_maps_only=False,

@@ -14,9 +14,9 @@ from graphc.ir.builder import trace
 from graphc.ir.verify import verify
 from graphc.models import gpt2, lstm
 from graphc.options import PlanOptions
-from graphc.passes.recompute.budget_planner import OptimalPlanner
-from graphc.passes.recompute.joint_order import _order_of
-from graphc.passes.recompute.points import Point
+from graphc.remat.budget import OptimalPlanner
+from graphc.remat.joint_order import _order_of
+from graphc.remat.points import Point
 from graphc.pipeline import Compilation, before, planner, run, traced
 from graphc.plans.check_plan import check_plan
 

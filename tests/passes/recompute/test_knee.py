@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from graphc.passes.recompute import budget_planner
-from graphc.passes.recompute.budget_planner import POINTS, OptimalPlanner
+from graphc.remat import budget_planner
+from graphc.remat.budget import POINTS, OptimalPlanner
 
 
 def point_of(size):

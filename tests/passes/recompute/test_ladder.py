@@ -18,8 +18,8 @@ import graphc as g
 from graphc.errors import BudgetError
 from graphc.models import lstm, mlp, mobilenet_v2, unet
 from graphc.options import PlanOptions
-from graphc.passes.recompute.ladder import COARSE, STRIDES, Ladder
-from graphc.passes.recompute.points import Point
+from graphc.remat.ladder import COARSE, STRIDES, Ladder
+from graphc.remat.points import Point
 from graphc.pipeline import Compilation, before, planner, run, traced
 
 

@@ -9,11 +9,11 @@ from properties.oracle import initial_states, run_unplanned, sources_of
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import lstm, resnet
-from graphc.passes.recompute import mirrored_sequence, policies
-from graphc.passes.recompute.apply import with_sequence
-from graphc.passes.recompute.bulk import bulk_operators
-from graphc.passes.recompute.cuts import cuts, forward_passes
-from graphc.passes.recompute.policies import recursive
+from graphc.remat import mirrored_sequence, policies
+from graphc.remat.apply import with_sequence
+from graphc.passes.bulk import bulk_operators
+from graphc.remat.forward_cuts import cuts, forward_passes
+from graphc.remat.policies import recursive
 from graphc.plans.check_plan import check_plan
 
 MIB = 2**20

@@ -5,10 +5,10 @@ import pytest
 from planning.given.test_solve import shortest_by_networkx
 from planning.problems import random_problem
 
-from graphc.planning import replay
-from graphc.planning.given.evict import Weights, run_within
-from graphc.planning.given.problem import parse_problem
-from graphc.planning.given.solve import PORTFOLIO
+from graphc.remat.given import replay
+from graphc.remat.given.evict import Weights, run_within
+from graphc.remat.given.problem import parse_problem
+from graphc.remat.given.solve import PORTFOLIO
 
 
 def test_what_it_finds_fits_and_is_never_below_the_optimum():

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from graphc.errors import ProblemError
-from graphc.planning import read_problem
-from graphc.planning.given.problem import parse_problem
+from graphc.remat.given import read_problem
+from graphc.remat.given.problem import parse_problem
 
 NODE = {"id": 0, "cost": 1, "bytes": 4}
 

@@ -10,8 +10,8 @@ from cli.running import run
 from planning.problems import random_problem, training_chain
 
 from graphc.errors import BudgetError, ProblemError
-from graphc.planning import replay, solve
-from graphc.planning.given.problem import parse_problem, read_problem
+from graphc.remat.given import replay, solve
+from graphc.remat.given.problem import parse_problem, read_problem
 
 
 def test_replay_by_hand():

@@ -8,8 +8,8 @@ import networkx
 import pytest
 from planning.order.test_order import random_problem, steps_of
 
-from graphc.planning.order import Precedence, components, layer_by_layer, when_asked
-from graphc.planning.steps import Run
+from graphc.scheduling import Precedence, components, layer_by_layer, when_asked
+from graphc.remat.problem import Run
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -8,20 +8,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from properties.strategies import examples
 
-from graphc.planning.order import Precedence, least_order
-from graphc.planning.order.cuts import Cuts
-from graphc.planning.order.exact import least_peak_order
-from graphc.planning.order.listing import list_schedule
-from graphc.planning.order.windows import improve_windows
-from graphc.planning.steps import Steps
+from graphc.scheduling import Precedence, least_order
+from graphc.scheduling.cuts import Cuts
+from graphc.scheduling.exact import least_peak_order
+from graphc.scheduling.listing import list_schedule
+from graphc.scheduling.windows import improve_windows
+from graphc.remat.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("little")
 
 
 def steps_of(rows, sizes, *, workspace=None, overwrites=None, held=()):
-    """`Steps` from one row of (inputs, outputs) a step."""
+    """`Problem` from one row of (inputs, outputs) a step."""
     count = len(rows)
-    return Steps(
+    return Problem(
         cost=(0.0,) * count,
         workspace=tuple(workspace or [0] * count),
         inputs=tuple(tuple(inputs) for inputs, _ in rows),

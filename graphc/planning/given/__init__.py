@@ -1,1 +1,0 @@
-"""Recomputation for problems given as data: any graph, without the DSL."""

@@ -1,7 +1,0 @@
-"""Orders of steps with a low peak of live bytes, without recomputation."""
-
-from graphc.planning.order.layers import components, layer_by_layer, when_asked
-from graphc.planning.order.precedence import Arc, Precedence
-from graphc.planning.order.search import least_order
-
-__all__ = ["Arc", "Precedence", "components", "layer_by_layer", "least_order", "when_asked"]

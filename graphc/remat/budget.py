@@ -1,0 +1,362 @@
+"""From budgets to schedules: within a budget, the least bytes, the knee, the frontier, flops.
+
+A solver (solver.py) bounds live bytes; a budget bounds the packed arena. The two differ by what
+packing loses, by parts placed inside concatenations, and by what a better node order saves after
+recomputation has been decided. For a budget of B bytes the search is
+
+    1. take the schedule for a capacity of B live bytes, in the given node order and in orders layer
+       by layer where a network has recurrent layers, and keep the cheapest
+    2. reorder its nodes for fewer live bytes (graphc.scheduling) and read them as a schedule again
+    3. set the capacity to B · (peak of the schedule) / (its arena), improve the schedule for it by
+       local search, pack it, and correct the capacity with the new arena, up to four times
+
+The paper's policies are candidates as well where they fit and cost less. A larger budget may give a
+slightly slower plan than a smaller one, since arenas are not smooth; docs/recomputation.md states by
+how much. Where nothing fits, the error names the least arena found; given as a budget, it works.
+
+`max_extra_flops` asks for the fewest bytes within an amount of repeated work. Without any goal, the
+capacity is the knee of the curve that local search estimates. Bounds hold for every order and every
+packing (lower_bound.py on `bounding_steps`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from operator import attrgetter
+
+from graphc.allocation.allocate import Allocation
+from graphc.ir.graph import Graph, Node
+from graphc.ir.types import format_bytes
+from graphc.passes.place_updates import place_updates
+from graphc.plans.cost_model import CostModel
+from graphc.plans.goal import Goal
+from graphc.plans.memory_plan import Allocate, Certificate
+from graphc.remat.apply import POLICIES, Sequences, with_sequence
+from graphc.remat.evaluations import Evaluations
+from graphc.remat.lower_bound import extra_cost, least_bytes
+from graphc.remat.points import Point, between, faster, knee_of, undominated
+from graphc.remat.schedule import materialise
+from graphc.remat.solver import Schedule, Solver
+from graphc.remat.training_graph import TrainingGraph, flops
+from graphc.remat.trials import Trials, does_not_fit
+
+CORRECTIONS = 4
+"""Schedules that are packed for one budget, each for a capacity that the last arena corrects."""
+
+CLOSE = 0.003
+"""Part of a budget that may stay unused."""
+
+TIGHTER = 0.998
+"""Factor by which a capacity falls at least after an arena above the budget."""
+
+LEAST_TRIALS = 3
+"""Schedules of few bytes that are packed to find the least arena."""
+
+POINTS = 16
+"""Budgets of a frontier."""
+
+
+class Search:
+    """Schedules of one training graph in one node order, by one measure of bytes and of cost."""
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        cost: Callable[[Node], float],
+        evaluations: Evaluations,
+        maps_only: bool = False,
+        is_one_pass: bool = False,
+    ) -> None:
+        self.evaluations, self.maps_only = evaluations, maps_only
+        self.training = TrainingGraph(allocation, cost, maps_only, is_one_pass)
+        self.solver = Solver(self.training.steps)
+        self._graphs: dict[int, Graph] = {}
+        self._origins: dict[Node, int] = {}
+        """By node of a graph made here, the position of the node that it executes."""
+
+    def size(self, point: Point) -> int:
+        """Return the bytes that this measure counts."""
+        return point.bytes(self.maps_only)
+
+    def extra_time(self, schedule: Schedule) -> float:
+        """Return the part of a step that a schedule adds, by this search's costs."""
+        return schedule.extra_cost / (self.solver.cost or 1.0)
+
+    def graph_of(self, schedule: Schedule) -> Graph:
+        """Return the graph that executes a schedule."""
+        graph = self.training.graph
+        if schedule is self.solver.no_recompute:
+            return graph
+        sequence = self.training.with_views(schedule.sequence)
+        made = materialise(graph, sequence)
+        self._origins.update(zip(made.nodes, sequence, strict=True))
+        return place_updates(made)
+
+    def ordered(self, schedule: Schedule) -> Schedule:
+        """Return the schedule in a node order of fewer live bytes, where one is found."""
+        graph = self.graph_of(schedule)
+        found = self.evaluations.reordered(graph)
+        if found is graph:
+            return schedule
+        own = self.training.graph.position
+        positions = (self._origins.get(node, own.get(node, -1)) for node in found.nodes)
+        steps = self.training.without_views(position for position in positions if position >= 0)
+        return self.solver.measured(steps)
+
+    def within(self, schedule: Schedule, budget: int) -> Point | None:
+        """Return the fastest packed schedule found within a budget, starting from one near it."""
+        evaluations, solver = self.evaluations, self.solver
+        start = schedule if self.maps_only else self.ordered(schedule)
+        ratio = 1.0
+        if not self.maps_only:
+            live = evaluations.allocation_of(self.graph_of(start)).live_bytes
+            ratio = start.peak_bytes / max(live, 1)
+        capacity, best = budget * ratio, None
+        for _ in range(CORRECTIONS):
+            found = solver.best([start.sequence], int(capacity))
+            if found is None:
+                return best
+            graph = self.graph_of(found)
+            live = 0 if self.maps_only else evaluations.allocation_of(graph).live_bytes
+            size = live if live > budget else self.size(evaluations.point(graph))
+            if size <= budget:
+                best = faster(best, evaluations.point(graph))
+                if size >= (1 - CLOSE) * budget or found.extra_cost <= 0:
+                    return best
+                capacity *= budget / size
+            else:
+                capacity *= min(budget / size, TIGHTER)
+        return best
+
+    def least(self) -> Point:
+        """Return the smallest arena found, at any cost."""
+        solver = self.solver
+        start = solver.least if self.maps_only else self.ordered(solver.least)
+        found = [self._point(solver.least), self._point(start)]
+        lowest = solver._lowest(start, lambda capacity: self._fitted(start, capacity))
+        for number in range(LEAST_TRIALS):
+            capacity = lowest.peak_bytes * (1 + 0.005 * number)
+            again = solver.best([lowest.sequence, start.sequence], int(capacity))
+            if again is not None:
+                found.append(self._point(again))
+        return min(found, key=self.size)
+
+    def _fitted(self, start: Schedule, capacity: int) -> Schedule | None:
+        found = self.solver.fitted(start.sequence, capacity)
+        return None if found is None else self.solver.measured(found)
+
+    def _point(self, schedule: Schedule) -> Point:
+        return self.evaluations.best(self.graph_of(schedule), self.maps_only)
+
+
+class BudgetPlanner:
+    """Plans of one training graph without copies, under one allocation strategy.
+
+    `order` gives an allocation in an order of fewer live bytes, or as it is, and `others` the orders
+    layer by layer; without them nodes keep their order. `plain` is the same graph with the larger
+    fused groups that a plan without recomputation may have.
+    """
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        costs: CostModel,
+        strategy: Allocate = "packed",
+        order: Callable[[Allocation], Allocation] | None = None,
+        plain: Graph | None = None,
+        others: Callable[[Allocation], list[Allocation]] | None = None,
+    ) -> None:
+        self.allocation, self.costs, self.strategy = allocation, costs, strategy
+        self.graph = allocation.graph
+        self.evaluations = Evaluations(allocation, costs, strategy, order)
+        self._plain, self._others = plain or self.graph, others
+        self._searches: dict[tuple[bool, bool], Search] = {}
+        self._least: dict[bool, Point] = {}
+        self._policies = Sequences(allocation, [*POLICIES])
+        self._parts_inside = strategy != "none" and any(
+            node.op.gathers is not None for node in self.graph.nodes
+        )
+
+    def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
+        """Return the graph with its copies and what is proven of it; raises `BudgetError`."""
+        least, trials = self.bound_bytes, self.evaluations
+        trials.trials = Trials(str(goal), goal.budget, bound_bytes=least)
+        if goal.budget is not None:
+            bound = self.extra_time_bound(goal.budget, maps_only=False)
+            trials.trials.time_bound = bound
+            point = self.within(goal.budget, maps_only=False)
+        elif (most := goal.feature_map_budget) is not None:
+            bound = self.extra_time_bound(most, maps_only=True)
+            trials.trials = Trials(str(goal), most, True, time_bound=bound)
+            point = self.within(most, maps_only=True)
+            ordered = self.evaluations.ordered(point)
+            point = ordered if ordered.feature_map_bytes <= most else point
+        else:
+            part = goal.max_extra_flops
+            point = self.knee() if part is None else self.least_with(part)
+            bound = self.extra_time_bound(point.arena_bytes, maps_only=False)
+        # A plan without recomputation may have other groups than those that the bounds are for.
+        least = min(least, self.evaluations.allocation_of(point.graph).live_bytes)
+        return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
+
+    def within(self, budget: int, maps_only: bool) -> Point:
+        """Return the least extra time found within `budget` bytes; raises `BudgetError`."""
+        for point in self._without_copies(maps_only):
+            if point.bytes(maps_only) <= budget:
+                return point
+        best = self._searched(budget, maps_only)
+        for other in self._policy_points(best, budget, maps_only):
+            if other.bytes(maps_only) <= budget:
+                best = faster(best, other)
+        if best is not None:
+            return best
+        least = self.least(maps_only)
+        if least.bytes(maps_only) > budget:
+            found = self.allocation.of(least.graph).plan(self.strategy, "optimal")
+            size = least.bytes(maps_only)
+            raise does_not_fit(budget, found, size, self.bound_bytes, maps_only)
+        return least
+
+    def _searched(self, budget: int, maps_only: bool) -> Point | None:
+        """Search in the order whose schedule is the cheapest, then in the others until one fits."""
+        started: list[tuple[float, int, Search, Schedule]] = []
+        for number, search in enumerate(self._orders(maps_only)):
+            schedule = search.solver.schedule(budget) or self._above(search, budget)
+            if schedule is not None:
+                started.append((search.extra_time(schedule), number, search, schedule))
+        for _, _, search, schedule in sorted(started, key=lambda each: each[:2]):
+            found = search.within(schedule, budget)
+            if found is not None:
+                return found
+        return None
+
+    def _above(self, search: Search, budget: int) -> Schedule | None:
+        """Return a schedule for a capacity that an order, or parts, may bring within the budget."""
+        plain = min(p.bytes(search.maps_only) for p in self._without_copies(search.maps_only))
+        saved = search.solver.no_recompute.peak_bytes / max(plain, 1)
+        return search.solver.schedule(int(budget * saved)) if saved > 1 else None
+
+    def _orders(self, maps_only: bool) -> list[Search]:
+        return [self._search(maps_only), *([] if maps_only else self._by_layers)]
+
+    @cached_property
+    def _by_layers(self) -> list[Search]:
+        """Searches in the orders layer by layer, each with one forward pass."""
+        found = []
+        for allocation in self._others(self.allocation) if self._others else []:
+            self.evaluations.add(allocation)
+            found.append(Search(allocation, self.costs.seconds, self.evaluations, False, True))
+        return found
+
+    def least(self, maps_only: bool) -> Point:
+        """Return the fewest bytes found at any price."""
+        if maps_only not in self._least:
+            points = [search.least() for search in self._orders(maps_only)]
+            points += self._without_copies(maps_only)
+            fewest = min(point.bytes(maps_only) for point in points)
+            for name in self._policies.distinct():
+                _, peak = self._estimate(name, maps_only, by_flops=False)
+                if self._parts_inside or peak < fewest:
+                    points.append(self._policy(name, maps_only))
+            self._least[maps_only] = min(points, key=lambda point: point.bytes(maps_only))
+        return self._least[maps_only]
+
+    def least_with(self, max_extra_flops: float) -> Point:
+        """Return the fewest bytes found with at most that part of a step's flops repeated."""
+        search = self._search(False, by_flops=True)
+        allowed = max_extra_flops * search.solver.cost
+        schedule = search.solver.least_costing(allowed)
+        points = [search._point(schedule), *self._without_copies(False)]
+        for other in self._by_layers:
+            found = other.solver._lowest(
+                other.solver.no_recompute,
+                lambda capacity, other=other: self._affordable(other, capacity, max_extra_flops),
+            )
+            points.append(other._point(found))
+        fewest = min(point.arena_bytes for point in points)
+        for name in self._policies.distinct():
+            cost, peak = self._estimate(name, maps_only=False, by_flops=True)
+            if cost <= allowed and (self._parts_inside or peak < fewest):
+                points.append(self._policy(name, False))
+        affordable = [p for p in points if p.extra_flops <= max_extra_flops]
+        return min(affordable, key=attrgetter("arena_bytes"))
+
+    def _affordable(self, search: Search, capacity: int, max_extra_flops: float) -> Schedule | None:
+        found = search.solver.schedule(capacity)
+        if found is None:
+            return None
+        point = self.evaluations.point(search.graph_of(found))
+        return found if point.extra_flops <= max_extra_flops else None
+
+    def knee(self) -> Point:
+        """Return the plan at the knee of the curve, farthest from the chord between its ends."""
+        plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
+        search = self._search(False)
+        curve = [p for p in search.solver.curve() if p[0] < plain.arena_bytes]
+        if not curve:
+            return plain
+        budget = knee_of(curve, plain.arena_bytes)
+        point = self._searched(budget, False)
+        return point if point is not None and point.arena_bytes < plain.arena_bytes else plain
+
+    def frontier(self) -> list[Point]:
+        """Return undominated plans, from the fewest bytes to the fewest without recomputation."""
+        least = self.least(maps_only=False)
+        plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
+        points = [least, plain]
+        budgets = between(least.arena_bytes, plain.arena_bytes, POINTS)
+        for number, budget in enumerate(budgets, start=len(points) + 1):
+            asked = f"point {number} of {POINTS}, within {format_bytes(budget)}"
+            self.evaluations.trials = Trials(asked, budget)
+            points.append(self.within(budget, maps_only=False))
+        return undominated(points)
+
+    @cached_property
+    def bound_bytes(self) -> int:
+        """Bytes of the arena that no schedule can go below."""
+        return least_bytes(self._search(False).training.bounding_steps())
+
+    def extra_time_bound(self, budget: int, maps_only: bool) -> float:
+        """Return the part of a step's seconds that every schedule within the budget adds."""
+        search = self._search(maps_only)
+        # Costs of bounding steps are no higher, so their bound holds for the graph's steps.
+        bound = extra_cost(search.training.bounding_steps(), budget)
+        return bound / (search.solver.cost or 1.0)
+
+    def _search(self, maps_only: bool, by_flops: bool = False) -> Search:
+        key = (maps_only, by_flops)
+        if key not in self._searches:
+            cost = flops if by_flops else self.costs.seconds
+            self._searches[key] = Search(self.allocation, cost, self.evaluations, maps_only)
+        return self._searches[key]
+
+    def _without_copies(self, maps_only: bool) -> list[Point]:
+        """Return the plans without recomputation, in either grouping, the faster first."""
+
+        def seconds(graph: Graph) -> float:
+            return math.fsum(map(self.costs.seconds, graph.nodes))
+
+        graphs = sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
+        return [self.evaluations.best(graph, maps_only) for graph in graphs]
+
+    def _policy(self, name: str, maps_only: bool) -> Point:
+        graph = with_sequence(self.graph, self._policies.of(name))
+        return self.evaluations.best(graph, maps_only)
+
+    def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
+        """Return a policy's extra cost and peak by the problem, without its graph."""
+        search = self._search(maps_only, by_flops)
+        sequence = search.training.without_views(self._policies.of(name))
+        return search.solver.problem.extra_cost(sequence), search.solver.problem.peak(sequence)
+
+    def _policy_points(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
+        """Yield policies that may fit and cost less than `best`."""
+        cost = self._search(maps_only).solver.cost
+        for name in self._policies.distinct():
+            extra, peak = self._estimate(name, maps_only, by_flops=False)
+            if (best is None or extra < best.extra_time * cost) and (
+                maps_only or self._parts_inside or peak <= budget or best is None
+            ):
+                yield self._policy(name, maps_only)

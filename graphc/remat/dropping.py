@@ -1,0 +1,368 @@
+"""The greedy choice of shrink.py, compiled: which stretches are dropped, and what runs again where.
+
+Stretches are told by the event that ends them: events of a value stand by position, so the one
+before begins it. Sets of steps are lists, with marks for what is in one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from graphc.jit import compiled
+from graphc.remat.repeats import Again, nothing_again, run_again, runs_at, with_room
+from graphc.remat.profile import Booleans, Floats, Integers, StepArrays
+
+LONGEST_CHAIN = 80
+"""Steps that are run again for one value, at most."""
+
+SIBLINGS = 64
+"""Positions within which values count as siblings of one that is made again."""
+
+SMALL = 16
+"""Times as large as what is made once and died, such as the state of a generator of random bits, a
+value is that a chain may read it for: to keep it on is cheap."""
+
+MEMORY = 0.5
+"""Part of a chain's cost below which later rounds do not look for one: neighbours change it."""
+
+OUTSIDE, NOT_LIVE = -1, -2
+"""For the event at which a stretch begins: there was none, or there is no stretch."""
+
+NEVER = 1 << 62
+"""Behind every position."""
+
+
+class Network(NamedTuple):
+    """Steps as rounds see them, whatever the sequence. `cost` is with what a repeat costs beside.
+
+    `known` is changed: by place in `table.inputs`, which stands for a value and who reads it next,
+    what a chain for it costs at least; infinite where there is none, -1 where none was looked for.
+    """
+
+    table: StepArrays
+    cost: Floats
+    known: Floats
+
+
+class Measured(NamedTuple):
+    """A sequence: events by value and position, from `first_event` of the value on, and bytes.
+
+    `read` is the place in `table.inputs` that an event reads, -1 for one that makes the value.
+    `excess` and `behind` are bytes above the limit during each position and live behind it; both
+    are changed, and by event at which a stretch begins `dropped`, the place where it is made
+    again, or -1, and `needed`, the first place of a chain that reads it there.
+    """
+
+    first_event: Integers
+    at: Integers
+    makes: Booleans
+    read: Integers
+    excess: Integers
+    behind: Integers
+    dropped: Integers
+    needed: Integers
+
+
+class Stretches(NamedTuple):
+    """What may be dropped: the event that ends each, and no more than its score."""
+
+    end: Integers
+    value: Integers
+    bound: Floats
+
+
+class Marks(NamedTuple):
+    """Who is in a chain, and where in it a value is read last: where the mark is the chain's."""
+
+    step: Integers
+    value: Integers
+    last_use: Integers
+    chain: Integers
+    other: Integers
+    given: Integers
+    """One number: how many marks were given."""
+
+
+@compiled
+def drop_half(
+    network: Network, measured: Measured, stretches: Stretches, limit: int, effort: int
+) -> tuple[int, Integers, Integers]:
+    """Drop stretches of the least scores until half of the excess is gone.
+
+    Gives how many scores may still be worked out of `effort`, and the steps that run again, with
+    their places.
+    """
+    table = network.table
+    marks = _no_marks(table)
+    again = nothing_again(len(table.cost))
+    count = 0
+    sibling_first, siblings = _siblings(table, stretches)
+    heap = [(stretches.bound[index], index) for index in range(len(stretches.end))]
+    heapq.heapify(heap)
+    excess = measured.excess.sum()
+    enough = excess // 2
+    while len(heap) > 0 and effort > 0 and excess > enough:
+        bound, index = heapq.heappop(heap)
+        value, end = stretches.value[index], stretches.end[index]
+        if measured.dropped[end - 1] >= 0:
+            continue
+        score, place = _best(network, measured, again, marks, value, end)
+        effort -= 1
+        if place < 0:
+            continue
+        if len(heap) > 0 and score > max(bound, heap[0][0]) * (1 + 1e-9):
+            heapq.heappush(heap, (score, index))
+            continue
+        length = _chain(network, measured, marks, marks.chain, value, place)
+        chain = marks.chain[:length]
+        if not _fits(table, measured, marks, np.sort(chain), value, place, limit):
+            continue
+        if count + length > len(again.step):
+            again = with_room(again)
+        count = run_again(again, count, chain, place)
+        excess -= _drop(table, measured, marks, chain, value, end, place)
+        maker = table.maker[value]
+        for operand in table.inputs[table.first_input[maker] : table.first_input[maker + 1]]:
+            for other in siblings[sibling_first[operand] : sibling_first[operand + 1]]:
+                other_end = stretches.end[other]
+                if (
+                    abs(measured.at[other_end] - measured.at[end]) <= SIBLINGS
+                    and measured.dropped[other_end - 1] < 0
+                ):
+                    # Its maker may run again by now, and then costs nothing more.
+                    score, place = _best(
+                        network, measured, again, marks, stretches.value[other], other_end
+                    )
+                    effort -= 1
+                    if place >= 0:
+                        heapq.heappush(heap, (score, other))
+    return effort, again.step[:count], again.place[:count]
+
+
+@compiled
+def _no_marks(table: StepArrays) -> Marks:
+    return Marks(
+        np.zeros(len(table.cost), np.int64),
+        np.zeros(len(table.bytes), np.int64),
+        np.zeros(len(table.bytes), np.int64),
+        np.empty(LONGEST_CHAIN, np.int64),
+        np.empty(LONGEST_CHAIN, np.int64),
+        np.zeros(1, np.int64),
+    )
+
+
+@compiled
+def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Integers]:
+    """By operand the stretches of values whose makers read it, one operand behind the other."""
+    first = np.zeros(len(table.bytes) + 1, np.int64)
+    for value in stretches.value:
+        maker = table.maker[value]
+        for operand in table.inputs[table.first_input[maker] : table.first_input[maker + 1]]:
+            first[operand + 1] += 1
+    first = np.cumsum(first)
+    found, place = np.empty(first[-1], np.int64), first.copy()
+    for index in range(len(stretches.value)):
+        maker = table.maker[stretches.value[index]]
+        for operand in table.inputs[table.first_input[maker] : table.first_input[maker + 1]]:
+            found[place[operand]] = index
+            place[operand] += 1
+    return first, found
+
+
+@compiled
+def _best(
+    network: Network, measured: Measured, again: Again, marks: Marks, value: int, end: int
+) -> tuple[float, int]:
+    """The least score of a stretch, and the place for it; a place of -1 where there is none."""
+    table, known = network.table, measured.read[end]
+    start, last = measured.at[end - 1], measured.at[end]
+    length = _chain(network, measured, marks, marks.chain, value, last)
+    if length == 0:
+        network.known[known] = np.inf
+        return np.inf, -1
+    whole, dearest = 0.0, -1
+    for step in marks.chain[:length]:
+        whole += network.cost[step]
+        if dearest < 0 or (table.cost[step], step) > (table.cost[dearest], dearest):
+            dearest = step
+    network.known[known] = max(network.cost[table.maker[value]], MEMORY * whole)
+    until = min(last, measured.needed[end - 1])
+    score, place = np.inf, -1
+    if last <= until:
+        score = _score(network, measured, again, marks.chain[:length], value, start, last)
+        place = last if score < np.inf else -1
+    # Where the dearest step of the chain runs for another value it costs nothing more: behind where
+    # it stands, which it does in front of what reads the value, and where it runs again.
+    run = again.latest[dearest]
+    other = _stands_before(table, measured, dearest, last) + 1
+    while other >= 0:
+        if start + 1 < other <= until and other != last:
+            length = _chain(network, measured, marks, marks.other, value, other)
+            if length > 0:
+                found = _score(network, measured, again, marks.other[:length], value, start, other)
+                if found < score or (found == score and found < np.inf and other < place):
+                    score, place = found, other
+        other = -1
+        if run >= 0:
+            other, run = again.place[run], again.before[run]
+    return score, place
+
+
+@compiled
+def _score(
+    network: Network,
+    measured: Measured,
+    again: Again,
+    chain: Integers,
+    value: int,
+    start: int,
+    place: int,
+) -> float:
+    """What a chain costs beside what runs at the place anyway, by the bytes that it saves there."""
+    gain, size = 0, network.table.bytes[value]
+    for position in range(start + 1, place):
+        gain += min(measured.excess[position], size)
+    if gain == 0:
+        return np.inf
+    cost = 0.0
+    for step in chain:
+        if not runs_at(again, step, place):
+            cost += network.cost[step]
+    return cost / gain
+
+
+@compiled
+def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> int:
+    """The event that begins the stretch on which a value is live at a place, or one of the two
+    above."""
+    if table.maker[value] < 0:
+        return OUTSIDE
+    first, last = measured.first_event[value], measured.first_event[value + 1]
+    index = first + np.searchsorted(measured.at[first:last], place)
+    if not first < index < last or measured.makes[index]:
+        return NOT_LIVE
+    # Made again before this place, it is there; at this place, it is part of what runs there.
+    return NOT_LIVE if measured.dropped[index - 1] >= place else index - 1
+
+
+@compiled
+def _stands_before(table: StepArrays, measured: Measured, step: int, place: int) -> int:
+    """The last position before a place at which a step of a chain stands; it makes something."""
+    made = table.outputs[table.first_output[step]]
+    first, last = measured.first_event[made], measured.first_event[made + 1]
+    index = first + np.searchsorted(measured.at[first:last], place) - 1
+    while not measured.makes[index]:
+        index -= 1
+    return int(measured.at[index])
+
+
+@compiled
+def _chain(
+    network: Network, measured: Measured, marks: Marks, chain: Integers, value: int, place: int
+) -> int:
+    """Puts the steps that make a value at a place from what is live there into `chain`.
+
+    Gives how many they are, 0 where that cannot be.
+    """
+    table = network.table
+    marks.given[0] += 1
+    mark, size = marks.given[0], table.bytes[value]
+    chain[0], length, done = table.maker[value], 1, 0
+    marks.step[chain[0]] = mark
+    while done < length:
+        step = chain[done]
+        done += 1
+        for operand in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
+            maker = table.maker[operand]
+            if maker < 0 or marks.step[maker] == mark:
+                continue
+            if _begins(table, measured, operand, place) != NOT_LIVE:
+                continue
+            if not table.is_droppable[operand]:
+                # It stays for the chain, which the next round measures.
+                if table.bytes[operand] <= size // SMALL:
+                    continue
+                return 0
+            if length == LONGEST_CHAIN:
+                return 0
+            marks.step[maker] = mark
+            chain[length] = maker
+            length += 1
+    return length
+
+
+@compiled
+def _fits(
+    table: StepArrays,
+    measured: Measured,
+    marks: Marks,
+    order: Integers,
+    value: int,
+    place: int,
+    limit: int,
+) -> bool:
+    """Whether the steps of the latest chain, in order, may run at a place without raising its level
+    above the limit, or above what it is."""
+    marks.given[0] += 1
+    mark = marks.given[0]
+    for index in range(len(order)):
+        step = order[index]
+        marks.step[step] = mark
+        for each in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
+            marks.value[each], marks.last_use[each] = mark, index
+    # The stretch that is to be dropped goes up to this place or over it.
+    level = measured.behind[place - 1] - table.bytes[value]
+    most = limit + measured.excess[place]  # what is above the limit there goes later
+    for index in range(len(order)):
+        step = order[index]
+        made = table.outputs[table.first_output[step] : table.first_output[step + 1]]
+        during = level + table.workspace[step]
+        for each in made:
+            during += table.bytes[each]
+        if during > most:
+            return False
+        for each in made:
+            is_used = marks.value[each] == mark and marks.last_use[each] > index
+            if each == value or (is_used and _begins(table, measured, each, place) == NOT_LIVE):
+                level += table.bytes[each]
+        for each in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
+            maker = table.maker[each]
+            is_own = maker >= 0 and marks.step[maker] == mark and each != value
+            if (
+                is_own
+                and marks.last_use[each] == index
+                and _begins(table, measured, each, place) == NOT_LIVE
+            ):
+                level -= table.bytes[each]
+    return True
+
+
+@compiled
+def _drop(
+    table: StepArrays,
+    measured: Measured,
+    marks: Marks,
+    chain: Integers,
+    value: int,
+    end: int,
+    place: int,
+) -> int:
+    """Drops a stretch for a chain at a place; gives what excess that takes away."""
+    mark = marks.step[chain[0]]  # that of `_fits`, for this chain
+    for step in chain:
+        for operand in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
+            maker = table.maker[operand]
+            since = _begins(table, measured, operand, place)
+            if since >= 0 and marks.step[maker] != mark:
+                measured.needed[since] = min(place, measured.needed[since])
+    measured.dropped[end - 1] = place
+    start, size, gone = measured.at[end - 1], table.bytes[value], 0
+    for position in range(start + 1, place):
+        less = min(measured.excess[position], size)
+        measured.excess[position] -= less
+        gone += less
+    measured.behind[start : place - 1] -= size
+    return gone

@@ -1,0 +1,84 @@
+"""What planners of one graph know of its variants: allocations, better orders, points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graphc.allocation.allocate import Allocation
+from graphc.ir.graph import Graph
+from graphc.remat.points import Point
+from graphc.remat.trials import Trials
+from graphc.plans.cost_model import CostModel, recomputation
+from graphc.plans.memory_plan import Allocate
+
+
+class Evaluations:
+    """Variants of a graph under one allocation strategy, each measured once.
+
+    `order` gives a graph in an order with fewer live bytes, or as it is; without it, none is looked
+    for. `trials` is told of every point.
+    """
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        costs: CostModel,
+        strategy: Allocate,
+        order: Callable[[Allocation], Allocation] | None,
+    ) -> None:
+        self.allocation, self.costs, self.strategy, self.order = allocation, costs, strategy, order
+        self.trials = Trials("the fewest bytes")
+        self._allocations: dict[Graph, Allocation] = {}
+        self._orders: dict[Graph, Graph] = {}
+        self._points: dict[Graph, Point] = {}
+        self.add(allocation)
+
+    def add(self, allocation: Allocation) -> None:
+        """Know an allocation that is there already."""
+        self._allocations.setdefault(allocation.graph, allocation)
+
+    def allocation_of(self, graph: Graph) -> Allocation:
+        """The allocation of a variant."""
+        if graph not in self._allocations:
+            self._allocations[graph] = self.allocation.of(graph)
+        return self._allocations[graph]
+
+    def point(self, graph: Graph) -> Point:
+        """What a variant takes, in its own order, and what it adds to a step."""
+        if graph not in self._points:
+            again = recomputation(graph, self.costs)
+            extra = again.extra_time_fraction, again.extra_flops_fraction
+            self._points[graph] = Point(self.allocation_of(graph), self.strategy, *extra)
+        self.trials.tell(self._points[graph])
+        return self._points[graph]
+
+    def within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
+        """The point of a variant if it is within the budget; packed only where that may be."""
+        if not maps_only and self.allocation_of(graph).live_bytes > budget:
+            return None
+        point = self.point(graph)
+        return point if point.bytes(maps_only) <= budget else None
+
+    def best(self, graph: Graph, maps_only: bool) -> Point:
+        """The point of a variant; for the paper's measure in the order of the paper."""
+        point = self.point(graph)
+        return point if maps_only else self.ordered(point)
+
+    def ordered(self, point: Point) -> Point:
+        """The same nodes in an order with a smaller arena, where one is looked for and found."""
+        graph = self.reordered(point.graph)
+        if graph is point.graph:
+            return point
+        found = self.point(graph)
+        # An order may have fewer live bytes and still pack worse, under another strategy too.
+        return found if found.arena_bytes < point.arena_bytes else point
+
+    def reordered(self, graph: Graph) -> Graph:
+        """The graph in an order with fewer live bytes, or as it is, as an order found is."""
+        if self.order is None:
+            return graph
+        if graph not in self._orders:
+            found = self.order(self.allocation_of(graph))
+            self._orders[graph] = self._orders[found.graph] = found.graph
+            self.add(found)
+        return self._orders[graph]

@@ -1,0 +1,78 @@
+"""Where a forward pass is narrow: few bytes cross from what ran to what will run.
+
+The place behind step i is crossed by the values of steps up to i that a later step of the same pass
+reads. What the paper calls candidate stage splitting points C in Alg. 3 are the places that one
+value crosses, or that no more bytes cross than any of 8 places on either side (planning/narrow.py,
+in one walk over the pass). To compute a stage again, what crosses the cut before it is enough,
+states and inputs aside. Views are not counted: what they view crosses in their place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from graphc.ir.graph import Graph, Value
+from graphc.remat.narrow import boundaries, narrow
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """Forward steps of a graph, in order: a forward pass, or one micro-batch's."""
+
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The place behind step `step`, and the forward values that cross it."""
+
+    step: int
+    bytes: int
+    crossing: tuple[Value, ...]
+
+
+def forward_passes(graph: Graph) -> list[ForwardPass]:
+    """Forward passes in order, parted by gradient nodes."""
+    passes: list[ForwardPass] = []
+    steps: list[int] = []
+    for step, node in enumerate(graph.nodes):
+        if node.phase == "forward":
+            steps.append(step)
+        elif node.phase == "gradient" and steps:
+            passes.append(ForwardPass(tuple(steps)))
+            steps = []
+    return [*passes, ForwardPass(tuple(steps))] if steps else passes
+
+
+def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:
+    """Places where a single value crosses, or that are narrowest among their neighbours.
+
+    Where the user has marked segments, their ends are the only candidates.
+    """
+    marked = {
+        before
+        for before, after in itertools.pairwise(forward_pass.steps)
+        if graph.nodes[before].segment != graph.nodes[after].segment
+    }
+    widths = [(size, len(crossing)) for _, size, crossing in _boundaries(graph, forward_pass)]
+    chosen = marked or {forward_pass.steps[index] for index in narrow(widths)}
+    return [
+        Cut(step, size, tuple(crossing))
+        for step, size, crossing in _boundaries(graph, forward_pass)
+        if step in chosen and crossing
+    ]
+
+
+def _boundaries(
+    graph: Graph, forward_pass: ForwardPass
+) -> Iterator[tuple[int, int, Collection[Value]]]:
+    """What crosses each place; views count as what they view."""
+    nodes, roots = graph.nodes, graph.roots
+    return boundaries(
+        forward_pass.steps,
+        lambda step: (roots[value] for value in nodes[step].inputs),
+        lambda step: nodes[step].outputs if nodes[step].op.views is None else (),
+        lambda value: value.type.bytes,
+    )

@@ -1,0 +1,200 @@
+"""The paper's policies, each as mirror counts of forward nodes.
+
+Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost" (2016). A policy is a
+function m from forward nodes to how often they may be computed again; sequence.py makes the copies.
+
+    mirror     m as the user has marked it
+    cheap      Sec. 4.2: m = 1 for what costs little, 0 for products
+    segments   Alg. 1: m = 1 inside the user's segments, 0 for what leaves them
+    sublinear  Alg. 3: m = 1 but for what crosses cuts that end stages of about b bytes. For b = 0
+               let x bytes cross the cuts and y be made in the largest stage: b is searched around
+               √(x y) by appendix A's grid of 6, each plan judged by its live bytes, and beyond the
+               grid where its end is best
+    recursive  Sec. 4.4: what crosses a cut of level l of the recursion has m = l, and the parts
+               between the last cuts have m = their level. With k cuts a level, memory of n equal
+               layers is g(n) = k + g(n / (k + 1)) = k log n / log(k + 1), for as many more forward
+               passes as levels
+
+All are linear in the graph but for the plans that `sublinear` judges.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphc.ir.graph import Graph, Node, Value
+from graphc.remat.forward_cuts import Cut, ForwardPass, cuts, forward_passes
+
+Counts = Mapping[Node, int]
+"""m of Alg. 2; nodes that are left out have 0."""
+
+GRID = 6
+"""Budgets tried around the first estimate (appendix A)."""
+
+PATIENCE, WALK = 2, 12
+"""Beyond the grid: budgets in a row that may be worse, and all that are tried."""
+
+
+def mirror(graph: Graph) -> Counts:
+    """The counts that the user has marked with `graphc.mirror`."""
+    return {node: node.mirror for node in graph.nodes if node.phase == "forward" and node.mirror}
+
+
+def cheap(graph: Graph) -> Counts:
+    """Sec. 4.2: keep the results of products, and compute again what is cheap elementwise.
+
+    Losses and long sums stay: their results are small, or needed at once.
+    """
+    cheap_kinds = ("follow", "lookup")
+    forward = (node for node in graph.nodes if node.phase == "forward")
+    return {node: 1 for node in forward if node.op.precision in cheap_kinds}
+
+
+def segments(graph: Graph) -> Counts:
+    """Alg. 1 with the user's segments (`graphc.segment`): keep what leaves a segment."""
+    leaving: set[Node | None] = {value.node for value in graph.outputs.values()}
+    for node in graph.nodes:
+        if node.phase == "forward" and node.op.views is None:
+            for value in node.inputs:
+                # Through views: the bytes that leave are those of what is viewed.
+                source = value.root.node
+                if source is not None and source.segment != node.segment:
+                    leaving.add(source)
+    return {
+        node: 1
+        for node in graph.nodes
+        if node.phase == "forward" and node.segment and node not in leaving
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Cuts that end stages; x and y of Alg. 3: bytes between stages, bytes of the largest stage."""
+
+    cuts: tuple[Cut, ...]
+    between: int
+    largest: int
+
+
+def with_budget(
+    graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], budget: float
+) -> Stages:
+    """Alg. 3: a greedy walk that ends a stage at the first cut behind `budget` bytes."""
+    at = {cut.step: cut for cut in places}
+    chosen: list[Cut] = []
+    stage = between = largest = 0
+    for step in forward_pass.steps:
+        stage += sum(v.type.bytes for v in graph.nodes[step].outputs if _owns(v))
+        # What follows the last cut is no stage: it stays, so it counts in neither x nor y.
+        if step in at and stage > budget:
+            between += at[step].bytes
+            largest = max(largest, stage)
+            stage = 0
+            chosen.append(at[step])
+    return Stages(tuple(chosen), between, largest)
+
+
+def _owns(value: Value) -> bool:
+    return value.node is not None and value.node.op.views is None
+
+
+def stages_again(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> Counts:
+    """Keep what crosses the cuts that end stages, and compute the stages again.
+
+    The last stage of a pass stays: its gradient comes next, and would need all of it at once.
+    """
+    counts: dict[Node, int] = {}
+    for forward_pass, stages in passes:
+        makers = {value.node for cut in stages.cuts for value in cut.crossing}
+        last = stages.cuts[-1].step if stages.cuts else -1
+        inside = (graph.nodes[step] for step in forward_pass.steps if step <= last)
+        counts |= {node: 1 for node in inside if node not in makers}
+    return counts
+
+
+def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
+    """Alg. 3 with the budget searched as in appendix A; `judge` gives the bytes of a plan.
+
+    Where the best of the six budgets is the first or the last, the grid goes on beyond it.
+    """
+    passes = [(forward_pass, cuts(graph, forward_pass)) for forward_pass in forward_passes(graph)]
+    # A budget of 0 ends a stage at every cut, which gives x and y.
+    first = [with_budget(graph, forward_pass, places, 0) for forward_pass, places in passes]
+    between, largest = sum(s.between for s in first), max((s.largest for s in first), default=0)
+    centre = math.sqrt(between * largest)
+    plans: dict[tuple[int, ...], Counts] = {}
+    bytes_of: dict[tuple[int, ...], int] = {}
+
+    def plan(exponent: int) -> tuple[int, ...]:
+        # From centre / √2 to centre · √2 for exponents 0 to 5.
+        budget = centre * 2 ** (exponent / (GRID - 1) - 0.5)
+        stages = [
+            (forward_pass, with_budget(graph, forward_pass, places, budget))
+            for forward_pass, places in passes
+        ]
+        # Neighbouring budgets often choose the same cuts: these are judged once.
+        key = tuple(cut.step for _, stage in stages for cut in stage.cuts)
+        if key not in plans:
+            plans[key] = stages_again(graph, stages)
+            bytes_of[key] = judge(plans[key])
+        return key
+
+    grid = [plan(exponent) for exponent in range(GRID)]
+    for edge, direction in ((0, -1), (GRID - 1, 1)):
+        exponent, worse = edge, 0
+        while worse < PATIENCE and abs(exponent - edge) < WALK:
+            best = min(bytes_of.values())
+            # The best lies elsewhere: beyond this end nothing better is expected.
+            if exponent == edge and bytes_of[grid[edge]] > best:
+                break
+            exponent += direction
+            worse = 0 if bytes_of[plan(exponent)] < best else worse + 1
+    # Of plans with equal bytes one by its cuts, so that the choice is always the same.
+    return plans[min(plans, key=lambda key: (bytes_of[key], key))]
+
+
+def recursive(graph: Graph, per_level: int = 1) -> Counts:
+    """Sec. 4.4: `per_level` checkpoints part a pass, and each part is treated in the same way.
+
+    Feature maps of a chain of n equal layers take about k log n / log(k + 1) of them.
+    """
+    counts: dict[Node, int] = {}
+    for forward_pass in forward_passes(graph):
+        counts |= _nested(graph, forward_pass, cuts(graph, forward_pass), per_level)
+    return counts
+
+
+def _nested(
+    graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], per_level: int
+) -> dict[Node, int]:
+    """Part p of the pass lies before cut p; what crosses a cut is kept from the cut's level on."""
+    kept: dict[Node, int] = {}
+    level_of_part = [0] * (len(places) + 1)
+    pending = [(0, len(places) + 1, 0)]
+    while pending:
+        first, last, level = pending.pop()
+        parts = last - first
+        if parts == 1:
+            level_of_part[first] = level
+            continue
+        # No more checkpoints than there are cuts between these parts.
+        pieces = min(per_level, parts - 1) + 1
+        edges = [first + parts * i // pieces for i in range(pieces + 1)]
+        for edge in edges[1:-1]:
+            # Kept at this level: copies of deeper levels read it, and do not make it again.
+            for value in places[edge - 1].crossing:
+                assert value.node is not None, "inputs and states do not cross"
+                # What crosses several cuts is kept from the first level that wants it.
+                kept[value.node] = min(level, kept.get(value.node, level))
+        pending += [(start, end, level + 1) for start, end in itertools.pairwise(edges)]
+    counts: dict[Node, int] = {}
+    part = 0
+    for step in forward_pass.steps:
+        node = graph.nodes[step]
+        counts[node] = kept.get(node, level_of_part[part])
+        if part < len(places) and places[part].step == step:
+            part += 1
+    return counts

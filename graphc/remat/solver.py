@@ -1,0 +1,257 @@
+"""Schedules within a capacity: several starting points, evicted, filled and improved.
+
+For a capacity of M bytes the candidates are
+
+    dp              the dynamic program over a chain of blocks (chain_dp.py), for M
+    above           the same for 1.15 M
+    cut             a minimum cut at each forward/backward boundary (boundary_cut.py), for M
+    no_recompute    every step once
+
+Each one is evicted until its peak is at most M (evict.py) and filled, so that spare capacity saves
+recomputation (fill.py). The cheapest is improved by iterated local search (local_search.py).
+
+The dynamic program looks far ahead, but counts bytes in levels and assumes that forward passes are
+narrow somewhere. Local search sees exact bytes and any graph, but only one change at a time. Either
+one alone loses several points of step time on some networks (docs/internals/remat.md).
+
+Tables of the dynamic program are made for the peak without recomputation divided by 1, 2, 4, ...: a
+capacity is served by the smallest table that reaches it, so it has at least half of its levels.
+
+A schedule depends on the problem and the capacity only, never on earlier requests. All of them are
+kept, so one solver serves a search over capacities. Nothing here is proven to be optimal; that is
+what lower_bound.py is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from graphc.remat.boundary_cut import BoundaryCut
+from graphc.remat.chain import Chain
+from graphc.remat.chain_dp import FirstPass, Reruns, Spans
+from graphc.remat.emission import emit
+from graphc.remat.evict import evict
+from graphc.remat.fill import fill
+from graphc.remat.local_search import iterate
+from graphc.remat.lower_bound import least_bytes
+from graphc.remat.problem import Problem
+
+ABOVE = 1.15
+"""Capacity of the second dynamic program, as a multiple of the first's."""
+
+ATTEMPTS = 12
+"""Levels below the capacity at which a dynamic program is asked again after its schedule took more
+bytes than its table said."""
+
+RERUN_FROM = 0.05
+"""Extra cost, as a part of a forward pass, from which ranges of a chain may be run anew."""
+
+EFFORT = 30_000
+"""Steps of all schedules that local search evaluates for one capacity."""
+
+BISECTIONS = 7
+"""Capacities at which a search for few bytes is made."""
+
+CURVE_POINTS = 24
+"""Capacities of an estimated curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps in order, some executed several times, the cost of repetitions, and the peak bytes."""
+
+    sequence: list[int]
+    extra_cost: float
+    peak_bytes: int
+
+
+class Solver:
+    """Schedules of one problem, each computed once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.no_recompute = self.measured(list(range(len(problem))))
+        self.cost = problem.cost_of(range(len(problem)))
+        """Cost of all steps once."""
+        self.floor = least_bytes(problem)
+        """Peak bytes that no schedule can go below."""
+        self._tables: dict[tuple[int, int, bool], FirstPass] = {}
+        self._schedules: dict[int, Schedule | None] = {}
+
+    def schedule(self, capacity: int) -> Schedule | None:
+        """Return the best schedule found whose peak is at most `capacity` bytes, or None."""
+        if capacity >= self.no_recompute.peak_bytes:
+            return self.no_recompute
+        if capacity < self.floor:
+            return None
+        if capacity not in self._schedules:
+            candidates = self._distinct(self._candidates(capacity))
+            self._schedules[capacity] = self.best(candidates, capacity)
+        return self._schedules[capacity]
+
+    def best(self, candidates: Iterable[Sequence[int]], capacity: int) -> Schedule | None:
+        """Evict and fill each candidate, improve the cheapest, and return it, or None."""
+        found = [each for each in (self.fitted(c, capacity) for c in candidates) if each]
+        best = min(found, key=self.problem.extra_cost, default=None)
+        if best is None:
+            return None
+        return self.measured(iterate(self.problem, best, capacity, EFFORT))
+
+    def fitted(self, sequence: Sequence[int], capacity: int) -> list[int] | None:
+        """Evict until a sequence fits, then use the spare capacity; None where it cannot fit."""
+        shrunk = evict(self.problem, sequence, capacity)
+        return None if shrunk is None else fill(self.problem, shrunk, capacity)
+
+    def measured(self, sequence: list[int]) -> Schedule:
+        """Return a sequence with its cost and peak."""
+        return Schedule(sequence, self.problem.extra_cost(sequence), self.problem.peak(sequence))
+
+    @cached_property
+    def least(self) -> Schedule:
+        """The schedule of the fewest bytes found, at any cost."""
+        best = self._least_of_dp() or self.no_recompute
+        return self._lowest(best, self.schedule)
+
+    def least_costing(self, cost: float) -> Schedule:
+        """Return the schedule of the fewest bytes found whose repetitions cost at most `cost`."""
+
+        def affordable(capacity: int) -> Schedule | None:
+            found = self.schedule(capacity)
+            return found if found is not None and found.extra_cost <= cost else None
+
+        return self._lowest(self.no_recompute, affordable)
+
+    def _lowest(self, best: Schedule, find) -> Schedule:  # type: ignore[no-untyped-def]
+        """Bisect capacities between the floor and a schedule for the least at which `find` succeeds."""
+        low = self.floor
+        for _ in range(BISECTIONS):
+            if best.peak_bytes - low <= best.peak_bytes // 500:
+                break
+            capacity = (low + best.peak_bytes) // 2
+            found = find(capacity)
+            if found is None:
+                low = capacity
+            else:
+                best = found
+        return best
+
+    def curve(self) -> list[tuple[int, float]]:
+        """Estimate (bytes, extra cost) at decreasing capacities, by local search alone."""
+        most = self.no_recompute.peak_bytes
+        points = [(most, 0.0)]
+        ratio = max(self.floor, 1) / max(most, 1)
+        for number in range(1, CURVE_POINTS + 1):
+            capacity = int(most * ratio ** (number / CURVE_POINTS))
+            found = self.fitted(self.no_recompute.sequence, capacity)
+            if found is None:
+                break
+            points.append((capacity, self.problem.extra_cost(found)))
+        return points
+
+    @cached_property
+    def spans(self) -> list[Spans]:
+        """What the dynamic program knows of each forward pass and its backward pass."""
+        chains = [Chain(self.problem, run) for run in self.problem.runs]
+        return [Spans(chain) for chain in chains if chain.useful]
+
+    @cached_property
+    def _cuts(self) -> list[BoundaryCut]:
+        return [BoundaryCut(spans.chain) for spans in self.spans]
+
+    @cached_property
+    def _forward_cost(self) -> float:
+        return sum(self.problem.cost_of(spans.chain.useful) for spans in self.spans)
+
+    def _candidates(self, capacity: int) -> Iterator[list[int]]:
+        if self.spans:
+            for part in (1.0, ABOVE):
+                found = self._by_dp(int(part * capacity))
+                if found is not None:
+                    yield found
+            yield self._joined([cut.sequence(capacity) for cut in self._cuts])
+        yield self.no_recompute.sequence
+
+    def _distinct(self, sequences: Iterable[list[int]]) -> list[list[int]]:
+        found: list[list[int]] = []
+        for sequence in sequences:
+            if sequence not in found:
+                found.append(sequence)
+        return found
+
+    def _by_dp(self, capacity: int) -> list[int] | None:
+        """Return the schedule of the dynamic program, of at most `capacity` bytes where it has one."""
+        if capacity >= self.no_recompute.peak_bytes:
+            return self.no_recompute.sequence
+        free = float(capacity - self.problem.fixed_bytes)
+        found: list[int] | None = None
+        for _ in range(ATTEMPTS):
+            sequence = self._of_tables(capacity, free)
+            if sequence is None:
+                break
+            found, peak = sequence, self.problem.peak(sequence)
+            if peak <= capacity:
+                break
+            # At least by about a level of a coarse table, or the same schedule comes back.
+            free -= max(peak - capacity, free / 200)
+        return found
+
+    def _of_tables(self, capacity: int, free: float) -> list[int] | None:
+        parts = []
+        for number, spans in enumerate(self.spans):
+            table = self._best_table(number, capacity, free)
+            level = table.scale.within(free)
+            if math.isinf(table.cost(level)):
+                return None
+            parts.append(emit(spans.chain, table.actions(level)))
+        return self._joined(parts)
+
+    def _joined(self, parts: Iterable[list[int]]) -> list[int]:
+        """Return the sequences of the runs and the steps between them, which run once."""
+        sequence: list[int] = []
+        reached = 0
+        for spans, part in zip(self.spans, parts, strict=True):
+            run = spans.chain.run
+            sequence += range(reached, run.start)
+            sequence += part
+            reached = run.stop
+        return [*sequence, *range(reached, len(self.problem))]
+
+    def _least_of_dp(self) -> Schedule | None:
+        """Return the schedule of the least level of the smallest tables that have one."""
+        most = self.no_recompute.peak_bytes
+        capacities = [most]
+        while capacities[-1] // 2 > self.floor:
+            capacities.append(capacities[-1] // 2)
+        for capacity in reversed(capacities):
+            tables = [self._table(n, capacity, True) for n in range(len(self.spans))]
+            if not tables or any(math.isinf(t.cost(t.scale.count - 1)) for t in tables):
+                continue
+            least = max(table.least_bytes for table in tables)
+            found = self._by_dp(self.problem.fixed_bytes + math.ceil(least))
+            return None if found is None else self.measured(found)
+        return None
+
+    def _table_bytes(self, capacity: int) -> int:
+        """Return the bytes of the smallest table that reaches a capacity."""
+        most = self.no_recompute.peak_bytes
+        while most >= 2 * max(capacity, 1):
+            most //= 2
+        return most
+
+    def _best_table(self, number: int, capacity: int, free: float) -> FirstPass:
+        """Return a table, with reruns of ranges only where doing without them is expensive."""
+        most = self._table_bytes(capacity)
+        single = self._table(number, most, False)
+        if single.cost(single.scale.within(free)) <= RERUN_FROM * self._forward_cost:
+            return single
+        return self._table(number, most, True)
+
+    def _table(self, number: int, most: int, reruns: bool) -> FirstPass:
+        key = (number, most, reruns)
+        if key not in self._tables:
+            spans, room = self.spans[number], max(most - self.problem.fixed_bytes, 1)
+            self._tables[key] = FirstPass(spans, Reruns(spans, room) if reruns else None, room)
+        return self._tables[key]

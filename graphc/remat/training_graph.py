@@ -1,0 +1,255 @@
+"""A training graph as planners see it, and a planner's sequence as positions of the graph's nodes.
+
+Views are no steps of a planner: what is viewed stands for them, and they are put back in front of
+their readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from graphc.allocation.allocate import Allocation
+from graphc.ir.graph import Input, Node, State, Value
+from graphc.ir.types import align
+from graphc.remat.forward_cuts import forward_passes
+from graphc.remat.problem import Problem, Run
+
+
+class TrainingGraph:
+    """The steps of a graph without copies, and the way back.
+
+    Step i is the node at `positions[i]`, and `place` is the inverse. `numbers` are those of values;
+    a view has the number of what it views.
+
+    `cost` gives the cost of a node. With `feature_maps_only`, what the paper's measure leaves out
+    has no bytes: inputs, outputs, workspaces and what updates read. With `is_one_pass` there is one
+    forward pass, which ends where the gradient begins, and forward nodes behind that run once.
+    """
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        cost: Callable[[Node], float],
+        feature_maps_only: bool,
+        is_one_pass: bool = False,
+    ) -> None:
+        self.allocation = allocation
+        self.storages = allocation.separate
+        self.graph = graph = allocation.graph
+        alignment = allocation.alignment
+        self._kept = {self.root(value) for value in graph.kept}
+        self.numbers: dict[Value, int] = {}
+        sizes: list[int] = []
+        uncounted = self._uncounted() if feature_maps_only else set()
+        for value in graph.values:
+            root = self.root(value)
+            if root not in self.numbers:
+                self.numbers[root] = len(sizes)
+                # States lie in their own region for good: they are in `fixed_bytes`, not among what
+                # lives.
+                is_state = self.storages.placements[root].how == "state"
+                is_free = is_state or root in uncounted
+                sizes.append(0 if is_free else align(root.type.bytes, alignment))
+            self.numbers[value] = self.numbers[root]
+        self.positions = [
+            position for position, node in enumerate(graph.nodes) if not self._is_view(node)
+        ]
+        self.place = {position: step for step, position in enumerate(self.positions)}
+        nodes = [graph.nodes[position] for position in self.positions]
+
+        def workspace_bytes(node: Node) -> int:
+            return 0 if feature_maps_only else allocation.workspace_bytes(node, self.storages)
+
+        self.steps = Problem(
+            cost=tuple(map(cost, nodes)),
+            workspace=tuple(map(workspace_bytes, nodes)),
+            inputs=tuple(self._distinct(node.inputs) for node in nodes),
+            outputs=tuple(self._made(node) for node in nodes),
+            overwrites=tuple(map(self._overwrites, nodes)),
+            bytes=tuple(sizes),
+            once=frozenset(i for i, node in enumerate(nodes) if self._runs_once(node)),
+            held=frozenset(self._distinct([*graph.outputs.values()])),
+            runs=self._one_run() if is_one_pass else self._runs(),
+            fixed_bytes=0 if feature_maps_only else allocation.fixed_bytes(self.storages),
+        )
+
+    def bounding_steps(self) -> Problem:
+        """The steps for lower bounds: concatenations have no more bytes than their parts.
+
+        Parts may lie inside a concatenation, so who reads it reads its parts, and its own bytes are
+        what they leave of it. That holds for copies too: one that is live holds what it is made of.
+        """
+        sizes = list(self.steps.bytes)
+        parts: dict[int, tuple[int, ...]] = {}
+        for node in self.graph.nodes:
+            if node.op.gathers is not None:
+                whole = self.numbers[node.output]
+                # States and inputs lie elsewhere, and what shows a part of a value cannot stand
+                # for all of it.
+                inside = {self.numbers[v]: v for v in node.inputs if self._may_lie_inside(v)}
+                parts[whole] = tuple(inside)
+                # Inside they lie side by side: only the whole is aligned.
+                for part, value in inside.items():
+                    sizes[part] = min(sizes[part], value.type.bytes)
+                own = min(sizes[whole], node.output.type.bytes)
+                own -= sum(min(self.steps.bytes[n], v.type.bytes) for n, v in inside.items())
+                sizes[whole] = max(0, own)
+        if not parts:
+            return self.steps
+
+        def opened(values: Iterable[int]) -> tuple[int, ...]:
+            found: dict[int, None] = {}
+            pending = list(values)[::-1]
+            while pending:
+                value = pending.pop()
+                if value not in found:
+                    found[value] = None
+                    pending += reversed(parts.get(value, ()))
+            return tuple(found)
+
+        return replace(
+            self.steps,
+            bytes=tuple(sizes),
+            inputs=tuple(map(opened, self.steps.inputs)),
+            held=frozenset(opened(self.steps.held)),
+            cost=tuple(
+                # Where its parts lie inside already there is nothing to copy, so a bound counts no
+                # cost.
+                0.0 if self.graph.nodes[position].op.gathers is not None else cost
+                for position, cost in zip(self.positions, self.steps.cost, strict=True)
+            ),
+        )
+
+    def _may_lie_inside(self, value: Value) -> bool:
+        root = self.root(value)
+        return not isinstance(root, State | Input) and root.type.bytes == value.type.bytes
+
+    def root(self, value: Value) -> Value:
+        """The value whose bytes a view lies in, where the view takes none of its own."""
+        placement = self.storages.placements[value]
+        while placement.how == "view":
+            assert placement.over is not None, "something is viewed"
+            value = placement.over
+            placement = self.storages.placements[value]
+        return value
+
+    def _is_view(self, node: Node) -> bool:
+        return all(self.storages.placements[v].how == "view" for v in node.outputs)
+
+    def _runs_once(self, node: Node) -> bool:
+        """Whether the node replaces a state, or the user wants to keep what it makes."""
+        return node.op.has_effect or not self._kept.isdisjoint(node.outputs)
+
+    def _uncounted(self) -> set[Value]:
+        """Values in storages of inputs, of outputs and of what updates read."""
+        merged = self.allocation.merged.placements
+        handed = (value for node in self.graph.effects for value in node.inputs)
+        inputs = (value for value in self.graph.sources if isinstance(value, Input))
+        left_out = {merged[v].buffer for v in (*handed, *inputs, *self.graph.outputs.values())}
+        return {value for value, place in merged.items() if place.buffer in left_out}
+
+    def _distinct(self, values: Sequence[Value]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self.numbers[value] for value in values))
+
+    def _made(self, node: Node) -> tuple[int, ...]:
+        placements = self.storages.placements
+        own = [value for value in node.outputs if placements[value].how == "new"]
+        return tuple(self.numbers[value] for value in own)
+
+    def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
+        """The pairs that graphc.allocation.inplace may merge, as far as a node alone can tell."""
+        pairs = []
+        outputs, inputs = node.named_outputs(), node.named_inputs()
+        for name, candidates in node.op.may_overwrite.items():
+            values = _each(outputs[name])
+            operands = [operand for candidate in candidates for operand in _each(inputs[candidate])]
+            pairs += [
+                (self.numbers[value], self.numbers[operand])
+                for value in values
+                for operand in operands
+                if self._may_share(node, value, operand)
+            ]
+        return tuple(pairs)
+
+    def _may_share(self, node: Node, value: Value, operand: Value) -> bool:
+        placement = self.storages.placements[operand]
+        return (
+            operand.shape == value.shape
+            and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
+            and placement.layout == self.storages.placements[value].layout
+            and not isinstance(self.root(operand), State | Input)
+            # Another operand that lies in the same bytes would be overwritten while it is read.
+            and all(v is operand or self.root(v) is not self.root(operand) for v in node.inputs)
+        )
+
+    def _runs(self) -> tuple[Run, ...]:
+        """Forward passes and what follows each."""
+        edges: list[tuple[int, int]] = []
+        for forward_pass in forward_passes(self.graph):
+            inside = self.without_views(forward_pass.steps)
+            if inside:
+                edges.append((inside[0], inside[-1] + 1))
+        # A run lasts until the next forward pass begins; the first one takes what lies before it.
+        starts = [0, *(start for start, _ in edges[1:]), len(self.positions)]
+        return tuple(
+            Run(starts[index], turn, starts[index + 1]) for index, (_, turn) in enumerate(edges)
+        )
+
+    def _one_run(self) -> tuple[Run, ...]:
+        """All of the graph, parted where its gradient begins, or at the end where it has none."""
+        count = len(self.positions)
+        phases = (self.graph.nodes[position].phase for position in self.positions)
+        turn = next((step for step, phase in enumerate(phases) if phase == "gradient"), count)
+        return (Run(0, turn, count),)
+
+    def without_views(self, positions: Iterable[int]) -> list[int]:
+        """Positions of nodes as steps, without those of views."""
+        return [self.place[position] for position in positions if position in self.place]
+
+    def with_views(self, sequence: Sequence[int]) -> list[int]:
+        """Steps as positions of nodes, each after the views that it reads."""
+        graph = self.graph
+        latest: dict[Value, int] = {}
+        result: list[int] = []
+
+        def renew(value: Value) -> None:
+            """Repeat the views behind a value that view an older appearance of what they view."""
+            views = []
+            node = value.node
+            while node is not None and self._is_view(node):
+                views.append(node)
+                node = None if node.viewed is None else node.viewed.node
+            # -1 for what was always there, and -2 below for a view that does not stand yet, so that
+            # it is put in even then.
+            made = -1 if node is None else latest.get(node.outputs[0], -1)
+            # From what is viewed outwards: a renewed view makes the views of it old.
+            for view in reversed(views):
+                if latest.get(view.outputs[0], -2) < made:
+                    latest.update(dict.fromkeys(view.outputs, len(result)))
+                    result.append(graph.position[view])
+                made = latest[view.outputs[0]]
+
+        for step in sequence:
+            node = graph.nodes[self.positions[step]]
+            for value in node.inputs:
+                renew(value)
+            latest.update(dict.fromkeys(node.outputs, len(result)))
+            result.append(self.positions[step])
+        for node in graph.nodes:
+            # Nobody reads these, but the sequence has to have every node.
+            if self._is_view(node) and node.outputs[0] not in latest:
+                renew(node.outputs[0])
+        # An output that is a view shows the latest appearance, which is the one that stays live.
+        for value in graph.outputs.values():
+            renew(value)
+        return result
+
+
+def _each(found: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def flops(node: Node) -> float:
+    """The cost of a node where work is asked for."""
+    return float(node.op.cost(node).flops)

@@ -1,0 +1,78 @@
+"""What a search for a plan reports: the best one so far, what no plan can be below, its failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphc.errors import BudgetError
+from graphc.ir.types import exact_bytes, format_bytes
+from graphc.remat.points import Point
+from graphc.plans.memory_plan import MemoryPlan
+from graphc.progress import report
+
+NAMED = 6
+"""Values at the peak that an error names."""
+
+
+@dataclass
+class Trials:
+    """The plans that one search has tried, which is for `asked`, with or without a budget.
+
+    No plan takes fewer than `bound_bytes`, and none within the budget adds less than `time_bound`
+    of a step's seconds; None where nothing is proven.
+    """
+
+    asked: str
+    budget: int | None = None
+    maps_only: bool = False
+    bound_bytes: int | None = None
+    time_bound: float | None = None
+    number: int = 0
+    fewest_bytes: int | None = None
+    least_time: float | None = None
+    """Of the plans within the budget."""
+
+    def tell(self, point: Point) -> None:
+        """Report the best plan so far, of which this may be one."""
+        size = point.bytes(self.maps_only)
+        self.number += 1
+        self.fewest_bytes = size if self.fewest_bytes is None else min(size, self.fewest_bytes)
+        if self.budget is not None and size <= self.budget:
+            time = point.extra_time
+            self.least_time = time if self.least_time is None else min(time, self.least_time)
+        report(f"{self.asked}: {self._best()}, trial {self.number}")
+
+    def _best(self) -> str:
+        if self.least_time is not None:
+            bound = "" if self.time_bound is None else f", at least {self.time_bound:+.1%}"
+            return f"{self.least_time:+.1%} time{bound}"
+        bound = "" if self.bound_bytes is None else f", at least {format_bytes(self.bound_bytes)}"
+        return f"{format_bytes(self.fewest_bytes or 0)}{bound}"
+
+
+def does_not_fit(
+    budget: int, least: MemoryPlan, least_bytes: int, bound_bytes: int, maps_only: bool
+) -> BudgetError:
+    """The error that says what the least plan found takes, of its arena or its feature maps, what
+    none can be below, and what is largest at its peak."""
+    node = least.graph.nodes[least.peak_step].label
+    names = least.graph.names
+    largest = [
+        (", ".join(names[value] for value in least.residents[b.index][:2]), b.bytes)
+        for b in least.live_at(least.peak_step)
+        if b.index in least.residents
+    ][:NAMED]
+    measured = "feature maps fit" if maps_only else "arena fits"
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    packed = "" if least.allocate == "packed" else "allocate packed, which needs less, "
+    return BudgetError(
+        f"no plan found whose {measured} into {exact_bytes(budget)}; the "
+        f"least found is {exact_bytes(least_bytes)}, and none can be below "
+        f"{exact_bytes(bound_bytes)}. At its peak, {node}, the largest values are: {listed}. "
+        f"Raise the budget, {packed}or make the batch smaller (accumulate=k keeps the step's "
+        "batch)",
+        least_bytes,
+        bound_bytes,
+        node,
+        tuple(largest),
+    )

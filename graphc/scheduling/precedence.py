@@ -1,0 +1,198 @@
+"""What has to run before what, and who reads which value last: steps without their order.
+
+Let D be the set of steps that have run. Every legal order passes only through sets that hold with
+each step all that it waits for, and what is live depends on the set alone:
+
+    live(D) = base + bytes of values from outside or made in D that a step outside D reads, or held
+
+because an output that overwrites an operand takes as many bytes as die, in whatever order that came
+about. Running s from D takes
+
+    during(s, D) = live(D) + bytes that s makes + its workspace - what its outputs take over from
+                   operands that nobody outside D and s reads
+
+So an order is a path through such sets, and its peak the largest `during` on it. exact.py searches
+these paths, cuts.py bounds them from below, listing.py and windows.py improve one. To find the
+least peak is NP-hard (Sethi, 1975, for registers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from graphc.remat.profile import Integers, StepArrays, rows_of
+from graphc.remat.problem import Problem
+
+Arc = tuple[int, int]
+"""Two steps, the first of which has to run before the second."""
+
+
+class OrderTable(NamedTuple):
+    """The properties of `Precedence` of the same names, rows as in `StepArrays`; `last_bytes` are
+    live behind all."""
+
+    steps: StepArrays
+    first_before: Integers
+    before: Integers
+    first_behind: Integers
+    behind: Integers
+    first_reader: Integers
+    readers: Integers
+    needed: Integers
+    lasting: Integers
+    first_bytes: int
+    last_bytes: int
+
+
+@dataclass(frozen=True)
+class Precedence:
+    """Steps under a partial order: their data dependencies and further `arcs`.
+
+    `base` bytes are live throughout beside the values of the steps.
+    """
+
+    steps: Problem
+    arcs: tuple[Arc, ...] = ()
+    base: int = 0
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @cached_property
+    def before(self) -> tuple[tuple[int, ...], ...]:
+        """The steps that have to run before each step, ascending."""
+        steps = self.steps
+        found = [
+            {steps.maker[value] for value in inputs if steps.maker[value] >= 0}
+            for inputs in steps.inputs
+        ]
+        for first, second in self.arcs:
+            found[second].add(first)
+        return tuple(tuple(sorted(firsts)) for firsts in found)
+
+    @cached_property
+    def behind(self) -> tuple[tuple[int, ...], ...]:
+        """The steps that wait for each step, ascending."""
+        found: list[list[int]] = [[] for _ in range(len(self))]
+        for step, firsts in enumerate(self.before):
+            for first in firsts:
+                found[first].append(step)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """The steps that read each value, ascending."""
+        found: list[list[int]] = [[] for _ in self.steps.bytes]
+        for step, inputs in enumerate(self.steps.inputs):
+            for value in inputs:
+                found[value].append(step)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def lasting(self) -> tuple[int, ...]:
+        """The bytes that each step leaves behind for others, before operands die."""
+        steps, readers = self.steps, self.readers
+        return tuple(
+            # What nobody reads dies at once: it counts while the step runs, not behind it.
+            sum(steps.bytes[v] for v in outputs if readers[v] or v in steps.held)
+            for outputs in steps.outputs
+        )
+
+    @cached_property
+    def needed(self) -> tuple[int, ...]:
+        """The bytes of the outputs and the workspace of each step."""
+        steps = self.steps
+        return tuple(
+            workspace + sum(steps.bytes[v] for v in outputs)
+            for workspace, outputs in zip(steps.workspace, steps.outputs, strict=True)
+        )
+
+    @cached_property
+    def first_bytes(self) -> int:
+        """Bytes live before anything has run: what comes from outside, and the base."""
+        steps = self.steps
+        outside = (
+            size
+            for value, size in enumerate(steps.bytes)
+            if steps.maker[value] < 0 and (self.readers[value] or value in steps.held)
+        )
+        return self.base + sum(outside)
+
+    @cached_property
+    def table(self) -> OrderTable:
+        """The same as arrays."""
+        first_before, before = rows_of(self.before)
+        first_behind, behind = rows_of(self.behind)
+        first_reader, readers = rows_of(self.readers)
+        return OrderTable(
+            steps=self.steps.arrays,
+            first_before=first_before,
+            before=before,
+            first_behind=first_behind,
+            behind=behind,
+            first_reader=first_reader,
+            readers=readers,
+            needed=np.array(self.needed, np.int64),
+            lasting=np.array(self.lasting, np.int64),
+            first_bytes=self.first_bytes,
+            last_bytes=self.base + self.steps.total(self.steps.held),
+        )
+
+    def profile(self, sequence: Sequence[int]) -> list[int]:
+        """Bytes live during each step of an order of all steps."""
+        return [self.base + level for level in self.steps.levels(sequence).tolist()]
+
+    def is_legal(self, sequence: Sequence[int]) -> bool:
+        """Whether every step stands in the sequence once, behind all that have to run before it."""
+        place = {step: index for index, step in enumerate(sequence)}
+        if len(place) != len(sequence) or sorted(place) != list(range(len(self))):
+            return False
+        return all(
+            place[first] < place[step]
+            for step, firsts in enumerate(self.before)
+            for first in firsts
+        )
+
+    def within(self, chosen: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
+        """The `chosen` steps as a problem of their own, in the order given.
+
+        `beyond` are the values of theirs that are live behind them; `base` counts what is
+        live throughout and not theirs.
+        """
+        steps = self.steps
+        number: dict[int, int] = {}
+        for step in chosen:
+            for value in (*steps.inputs[step], *steps.outputs[step]):
+                number.setdefault(value, len(number))
+        place = {step: index for index, step in enumerate(chosen)}
+
+        def renamed(values: Sequence[int]) -> tuple[int, ...]:
+            return tuple(number[value] for value in values)
+
+        inner = Problem(
+            # Orders are compared by bytes alone, so costs, repeats and runs play no part.
+            cost=(0.0,) * len(chosen),
+            workspace=tuple(steps.workspace[step] for step in chosen),
+            inputs=tuple(renamed(steps.inputs[step]) for step in chosen),
+            outputs=tuple(renamed(steps.outputs[step]) for step in chosen),
+            overwrites=tuple(
+                tuple((number[o], number[i]) for o, i in steps.overwrites[step]) for step in chosen
+            ),
+            bytes=tuple(steps.bytes[value] for value in number),
+            once=frozenset(),
+            held=frozenset(number[value] for value in beyond if value in number),
+            runs=(),
+        )
+        # All of `before`: what data says is in there twice, which changes nothing.
+        arcs = tuple(
+            (place[first], place[step])
+            for step in chosen
+            for first in self.before[step]
+            if first in place
+        )
+        return Precedence(inner, arcs, base)
