@@ -51,6 +51,9 @@ CLOSE = 0.003
 TIGHTER = 0.998
 """Factor by which a capacity falls at least after an arena above the budget."""
 
+HARD, LARGER = 0.03, 1.05
+"""Extra time from which a second schedule is tried, and the multiple of the capacity it is for."""
+
 LEAST_TRIALS = 3
 """Schedules of few bytes that are packed to find the least arena."""
 
@@ -109,13 +112,18 @@ class Search:
         """Return the fastest packed schedule found within a budget, starting from one near it."""
         evaluations, solver = self.evaluations, self.solver
         start = schedule if self.maps_only else self.ordered(schedule)
+        starts = [start.sequence]
         ratio = 1.0
         if not self.maps_only:
             live = evaluations.allocation_of(self.graph_of(start)).live_bytes
             ratio = start.peak_bytes / max(live, 1)
+            if self.extra_time(start) > HARD:
+                larger = solver.schedule(int(LARGER * budget * max(ratio, 1)))
+                if larger is not None:
+                    starts.append(self.ordered(larger).sequence)
         capacity, best = budget * ratio, None
         for _ in range(CORRECTIONS):
-            found = solver.best([start.sequence], int(capacity))
+            found = solver.best(starts, int(capacity))
             if found is None:
                 return best
             graph = self.graph_of(found)

@@ -2,8 +2,7 @@
 
 For a capacity of M bytes the candidates are
 
-    dp              the dynamic program over a chain of blocks (chain_dp.py), for M
-    above           the same for 1.15 M
+    dp              the dynamic program over a chain of blocks (chain_dp.py), for M to 1.3 M
     cut             a minimum cut at each forward/backward boundary (boundary_cut.py), for M
     no_recompute    every step once
 
@@ -39,8 +38,8 @@ from graphc.remat.local_search import iterate
 from graphc.remat.lower_bound import least_bytes
 from graphc.remat.problem import Problem
 
-ABOVE = 1.15
-"""Capacity of the second dynamic program, as a multiple of the first's."""
+ABOVE = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3)
+"""Capacities of the dynamic program, as multiples of the one asked for."""
 
 ATTEMPTS = 12
 """Levels below the capacity at which a dynamic program is asked again after its schedule took more
@@ -167,7 +166,7 @@ class Solver:
 
     def _candidates(self, capacity: int) -> Iterator[list[int]]:
         if self.spans:
-            for part in (1.0, ABOVE):
+            for part in ABOVE:
                 found = self._by_dp(int(part * capacity))
                 if found is not None:
                     yield found
