@@ -111,7 +111,7 @@ def _improved(graph_steps: TrainingGraph) -> Allocation:
     models = [graph_steps.steps]
     if copied - given.live_bytes > SAVED_BY_PARTS * copied:
         # Neither model is right for all: each proposes an order, and the allocator judges both.
-        models.append(graph_steps.bounding_steps())
+        models.append(graph_steps.bounding_steps)
     # The order given comes first, so it stays where others only equal it.
     return min([given, *map(found, models)], key=lambda order: order.live_bytes)
 

@@ -143,7 +143,7 @@ class Search:
         solver = self.solver
         start = solver.least if self.maps_only else self.ordered(solver.least)
         found = [self._point(solver.least), self._point(start)]
-        lowest = solver._lowest(start, lambda capacity: self._fitted(start, capacity))
+        lowest = solver.lowest(start, lambda capacity: self._fitted(start, capacity))
         for number in range(LEAST_TRIALS):
             capacity = lowest.peak_bytes * (1 + 0.005 * number)
             again = solver.best([lowest.sequence, start.sequence], int(capacity))
@@ -211,8 +211,9 @@ class BudgetPlanner:
 
     def within(self, budget: int, maps_only: bool) -> Point:
         """Return the least extra time found within `budget` bytes; raises `BudgetError`."""
-        for point in self._without_copies(maps_only):
-            if point.bytes(maps_only) <= budget:
+        for graph in self._groupings:
+            point = self.evaluations.within(graph, budget, maps_only)
+            if point is not None:
                 return point
         best = self._searched(budget, maps_only)
         for other in self._policy_points(best, budget, maps_only):
@@ -242,12 +243,15 @@ class BudgetPlanner:
 
     def _above(self, search: Search, budget: int) -> Schedule | None:
         """Return a schedule for a capacity that an order, or parts, may bring within the budget."""
-        plain = min(p.bytes(search.maps_only) for p in self._without_copies(search.maps_only))
+        ordered = self.evaluations.reordered(self.graph)
+        plain = self.evaluations.allocation_of(ordered).live_bytes
         saved = search.solver.no_recompute.peak_bytes / max(plain, 1)
         return search.solver.schedule(int(budget * saved)) if saved > 1 else None
 
     def _orders(self, maps_only: bool) -> list[Search]:
-        return [self._search(maps_only), *([] if maps_only else self._by_layers)]
+        """Return a search for each node order: layer by layer where layers recur."""
+        by_layers = [] if maps_only else self._by_layers
+        return by_layers or [self._search(maps_only)]
 
     @cached_property
     def _by_layers(self) -> list[Search]:
@@ -278,7 +282,7 @@ class BudgetPlanner:
         schedule = search.solver.least_costing(allowed)
         points = [search._point(schedule), *self._without_copies(False)]
         for other in self._by_layers:
-            found = other.solver._lowest(
+            found = other.solver.lowest(
                 other.solver.no_recompute,
                 lambda capacity, other=other: self._affordable(other, capacity, max_extra_flops),
             )
@@ -324,13 +328,13 @@ class BudgetPlanner:
     @cached_property
     def bound_bytes(self) -> int:
         """Bytes of the arena that no schedule can go below."""
-        return least_bytes(self._search(False).training.bounding_steps())
+        return least_bytes(self._search(False).training.bounding_steps)
 
     def extra_time_bound(self, budget: int, maps_only: bool) -> float:
         """Return the part of a step's seconds that every schedule within the budget adds."""
         search = self._search(maps_only)
         # Costs of bounding steps are no higher, so their bound holds for the graph's steps.
-        bound = extra_cost(search.training.bounding_steps(), budget)
+        bound = extra_cost(search.training.bounding_steps, budget)
         return bound / (search.solver.cost or 1.0)
 
     def _search(self, maps_only: bool, by_flops: bool = False) -> Search:
@@ -340,14 +344,18 @@ class BudgetPlanner:
             self._searches[key] = Search(self.allocation, cost, self.evaluations, maps_only)
         return self._searches[key]
 
-    def _without_copies(self, maps_only: bool) -> list[Point]:
-        """Return the plans without recomputation, in either grouping, the faster first."""
+    @cached_property
+    def _groupings(self) -> list[Graph]:
+        """Graphs without recomputation, with larger fused groups and without, the faster first."""
 
         def seconds(graph: Graph) -> float:
             return math.fsum(map(self.costs.seconds, graph.nodes))
 
-        graphs = sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
-        return [self.evaluations.best(graph, maps_only) for graph in graphs]
+        return sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
+
+    def _without_copies(self, maps_only: bool) -> list[Point]:
+        """Return the plans without recomputation."""
+        return [self.evaluations.best(graph, maps_only) for graph in self._groupings]
 
     def _policy(self, name: str, maps_only: bool) -> Point:
         graph = with_sequence(self.graph, self._policies.of(name))
@@ -361,10 +369,11 @@ class BudgetPlanner:
 
     def _policy_points(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
         """Yield policies that may fit and cost less than `best`."""
-        cost = self._search(maps_only).solver.cost
+        training, cost = self._search(maps_only).training, self._search(maps_only).solver.cost
         for name in self._policies.distinct():
-            extra, peak = self._estimate(name, maps_only, by_flops=False)
-            if (best is None or extra < best.extra_time * cost) and (
-                maps_only or self._parts_inside or peak <= budget or best is None
+            sequence = training.without_views(self._policies.of(name))
+            extra = training.steps.extra_cost(sequence)
+            if best is None or (
+                extra < best.extra_time * cost and training.bounding_steps.peak(sequence) <= budget
             ):
                 yield self._policy(name, maps_only)

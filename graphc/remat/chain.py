@@ -35,10 +35,10 @@ from graphc.remat.min_cut import Choice
 from graphc.remat.narrow import boundaries, narrow, thinned
 from graphc.remat.problem import AllBut, Run, Problem
 
-SPANS = (1, 2, 4, 8, 16)
+SPANS = (1, 2, 4, 8)
 """Units that are taken together, so that what crosses between them can be dropped too."""
 
-MOST, FEW = 24, 6
+MOST, FEW = 8, 4
 """Options of one unit, at most, and of a long span."""
 
 MOST_SPANNED = 400_000

@@ -12,6 +12,10 @@ from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import Allocate
 
 
+ORDER_SAVES = 1.5
+"""Bytes that another order may save, as a factor."""
+
+
 class Evaluations:
     """Variants of a graph under one allocation strategy, each measured once.
 
@@ -53,11 +57,22 @@ class Evaluations:
         return self._points[graph]
 
     def within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
-        """The point of a variant if it is within the budget; packed only where that may be."""
-        if not maps_only and self.allocation_of(graph).live_bytes > budget:
+        """Return the point of a graph, or of a better order, within the budget; None without one.
+
+        A graph is packed only where its live bytes fit, and reordered only where it does not fit as
+        it is and an order may help.
+        """
+        if maps_only:
+            point = self.point(graph)
+            return point if point.bytes(maps_only) <= budget else None
+        if self.allocation_of(graph).live_bytes > ORDER_SAVES * budget:
             return None
-        point = self.point(graph)
-        return point if point.bytes(maps_only) <= budget else None
+        for each in dict.fromkeys((graph, self.reordered(graph))):
+            if self.allocation_of(each).live_bytes <= budget:
+                point = self.point(each)
+                if point.arena_bytes <= budget:
+                    return point
+        return None
 
     def best(self, graph: Graph, maps_only: bool) -> Point:
         """The point of a variant; for the paper's measure in the order of the paper."""

@@ -24,7 +24,7 @@ what lower_bound.py is for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -112,7 +112,12 @@ class Solver:
     def least(self) -> Schedule:
         """The schedule of the fewest bytes found, at any cost."""
         best = self._least_of_dp() or self.no_recompute
-        return self._lowest(best, self.schedule)
+        return self.lowest(best, self._any_within)
+
+    def _any_within(self, capacity: int) -> Schedule | None:
+        """Return the first candidate that can be evicted to a capacity, or None."""
+        found = (evict(self.problem, each, capacity) for each in self._candidates(capacity))
+        return next((self.measured(each) for each in found if each is not None), None)
 
     def least_costing(self, cost: float) -> Schedule:
         """Return the schedule of the fewest bytes found whose repetitions cost at most `cost`."""
@@ -121,9 +126,11 @@ class Solver:
             found = self.schedule(capacity)
             return found if found is not None and found.extra_cost <= cost else None
 
-        return self._lowest(self.no_recompute, affordable)
+        return self.lowest(self.no_recompute, affordable)
 
-    def _lowest(self, best: Schedule, find) -> Schedule:  # type: ignore[no-untyped-def]
+    def lowest(
+        self, best: Schedule, find: Callable[[int], Schedule | None]
+    ) -> Schedule:
         """Bisect capacities between the floor and a schedule for the least at which `find` succeeds."""
         low = self.floor
         for _ in range(BISECTIONS):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Input, Node, State, Value
@@ -74,6 +75,7 @@ class TrainingGraph:
             fixed_bytes=0 if feature_maps_only else allocation.fixed_bytes(self.storages),
         )
 
+    @cached_property
     def bounding_steps(self) -> Problem:
         """The steps for lower bounds: concatenations have no more bytes than their parts.
 
