@@ -214,7 +214,7 @@ class BudgetPlanner:
         for graph in self._groupings:
             point = self.evaluations.within(graph, budget, maps_only)
             if point is not None:
-                return point
+                return point if maps_only else self.evaluations.ordered(point)
         best = self._searched(budget, maps_only)
         for other in self._policy_points(best, budget, maps_only):
             if other.bytes(maps_only) <= budget:

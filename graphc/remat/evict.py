@@ -33,7 +33,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphc.jit import compiled, suited
-from graphc.remat.dropping import NEVER, Measured, Network, Stretches, drop_half
+from graphc.remat.evict_kernel import NEVER, Measured, Network, Stretches, drop_half
 from graphc.remat.profile import Booleans, Floats, Integers, StepArrays
 from graphc.remat.problem import Problem
 

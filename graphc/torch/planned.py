@@ -16,7 +16,7 @@ from graphc.torch.emit import emit
 from graphc.torch.held import Held
 from graphc.torch.joint import Joint
 from graphc.torch.lives import Replay
-from graphc.torch.planner import BudgetPlanner
+from graphc.torch.planner import TorchPlanner
 from graphc.torch.replay import Plan, Weight, check, kind_of_copy
 from graphc.torch.report import Report, does_not_fit
 from graphc.torch.sources import Source
@@ -64,10 +64,10 @@ def plan_for(goal: Goal, joint: Joint, held: Held, sources: Mapping[fx.Node, Sou
 
 def prepared(
     joint: Joint, fixed_bytes: int, in_place: bool = True
-) -> tuple[TorchSteps, BudgetPlanner]:
+) -> tuple[TorchSteps, TorchPlanner]:
     """The steps of a joint graph and their planner."""
     torch_steps = TorchSteps(joint, measure(joint), fixed_bytes, in_place)
-    return torch_steps, BudgetPlanner(torch_steps.steps, torch_steps.state_of)
+    return torch_steps, TorchPlanner(torch_steps.steps, torch_steps.state_of)
 
 
 def checked(
@@ -102,7 +102,7 @@ def to_replay(torch_steps: TorchSteps, forward: fx.Graph, backward: fx.Graph) ->
     )
 
 
-def chosen(planner: BudgetPlanner, goal: Goal, torch_steps: TorchSteps) -> Schedule:
+def chosen(planner: TorchPlanner, goal: Goal, torch_steps: TorchSteps) -> Schedule:
     """The plan that a goal asks for; raises `BudgetError` where nothing fits."""
     if goal.budget is not None:
         found = planner.within(goal.budget)

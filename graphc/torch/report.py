@@ -18,7 +18,7 @@ from graphc.ir.types import exact_bytes, format_bytes
 from graphc.remat.solver import Schedule
 from graphc.torch.held import Held
 from graphc.torch.names import module_path
-from graphc.torch.planner import BudgetPlanner, unkept
+from graphc.torch.planner import TorchPlanner, unkept
 from graphc.torch.steps import TorchSteps
 from graphc.torch.trade_off import Frontier, Point
 from graphc.torch.view import Shown, plan_page
@@ -80,7 +80,7 @@ class Report:
 
     @classmethod
     def of(
-        cls, torch_steps: TorchSteps, planner: BudgetPlanner, plan: Schedule, shown: Shown
+        cls, torch_steps: TorchSteps, planner: TorchPlanner, plan: Schedule, shown: Shown
     ) -> Report:
         """The report of one plan."""
         seconds = planner.seconds or 1.0
@@ -88,7 +88,7 @@ class Report:
         points = tuple(Point(p.peak_bytes, p.extra_cost / seconds) for p in planner.frontier)
         return cls(
             peak_bytes=plan.peak_bytes,
-            plain_bytes=planner.once.peak_bytes,
+            plain_bytes=planner.no_recompute.peak_bytes,
             least_bytes=planner.least.peak_bytes,
             bound_bytes=planner.bound_bytes,
             seconds=planner.seconds,
@@ -236,7 +236,7 @@ def _repeated(torch_steps: TorchSteps, sequence: Sequence[int]) -> list[Repeated
     return sorted(rows, key=lambda row: (-row.seconds, row.module))
 
 
-def does_not_fit(torch_steps: TorchSteps, planner: BudgetPlanner, budget: int) -> BudgetError:
+def does_not_fit(torch_steps: TorchSteps, planner: TorchPlanner, budget: int) -> BudgetError:
     """What would fit, what cannot, and the modules at the peak of the least."""
     least = planner.least
     node, live = at_peak(torch_steps, least.sequence)

@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from planning.problems import training_chain
+from remat.problems import training_chain
 
-from graphc.torch.planner import BudgetPlanner
+from graphc.torch.planner import TorchPlanner
 
 SEEDS = range(2)
 
@@ -19,7 +19,7 @@ def planner_of(seed):
     rng = np.random.default_rng(seed)
     steps = training_chain(16).steps
     count = len(steps)
-    return BudgetPlanner(
+    return TorchPlanner(
         replace(
             steps,
             bytes=tuple(int(size) for size in rng.integers(20, 400, len(steps.bytes))),
@@ -34,7 +34,7 @@ def planner_of(seed):
 def test_a_larger_budget_is_no_slower_and_a_smaller_one_has_no_higher_peak(seed):
     """Budgets are asked in no order: an answer depends on no other."""
     planner = planner_of(seed)
-    budgets = np.linspace(planner.bound_bytes, planner.once.peak_bytes + 50, 50).astype(int)
+    budgets = np.linspace(planner.bound_bytes, planner.no_recompute.peak_bytes + 50, 50).astype(int)
     found = {}
     for budget in np.random.default_rng(seed).permutation(budgets):
         found[int(budget)] = planner.within(int(budget))
@@ -46,7 +46,7 @@ def test_a_larger_budget_is_no_slower_and_a_smaller_one_has_no_higher_peak(seed)
         assert smaller.extra_cost >= larger.extra_cost
         assert smaller.peak_bytes <= larger.peak_bytes
     for budget, plan in zip(budgets, plans, strict=True):
-        assert plan is None or planner.steps.peak(plan.sequence) == plan.peak_bytes <= budget
+        assert plan is None or planner.problem.peak(plan.sequence) == plan.peak_bytes <= budget
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -54,7 +54,7 @@ def test_the_least_is_found_by_asking_for_it_and_nothing_below(seed):
     planner = planner_of(seed)
     assert planner.within(planner.least.peak_bytes) is not None
     assert planner.within(planner.least.peak_bytes - 1) is None
-    assert planner.bound_bytes <= planner.least.peak_bytes < planner.once.peak_bytes
+    assert planner.bound_bytes <= planner.least.peak_bytes < planner.no_recompute.peak_bytes
 
 
 def test_a_part_of_the_time_bounds_what_is_repeated():

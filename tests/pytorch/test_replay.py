@@ -34,10 +34,10 @@ def test_it_counts_what_the_planner_counts(name):
 
 def counts_alike(torch_steps):
     from graphc.torch.planned import checked
-    from graphc.torch.planner import BudgetPlanner
+    from graphc.torch.planner import TorchPlanner
 
-    planner = BudgetPlanner(torch_steps.steps, torch_steps.state_of)
-    span = planner.once.peak_bytes - planner.least.peak_bytes
+    planner = TorchPlanner(torch_steps.steps, torch_steps.state_of)
+    span = planner.no_recompute.peak_bytes - planner.least.peak_bytes
     budgets = [planner.least.peak_bytes + part * span // 5 for part in range(6)]
     plans = {plan.peak_bytes: plan for plan in map(planner.within, budgets)}
     assert len(plans) > 1 or not span

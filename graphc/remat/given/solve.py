@@ -122,7 +122,7 @@ def _along_a_chain(
 ) -> tuple[float, list[int]] | None:
     """The plan of a chain's dynamic program, where the problem is a forward and a backward pass."""
     # The least plan is looked for otherwise than that of a limit, so it may fit where that fails.
-    found = planner.plan(budget) or planner.least()
+    found = planner.schedule(budget) or planner.least
     if found.peak_bytes > budget:
         return None
     improved = iterate(problem.steps, found.sequence, budget, OF_THE_CHAIN)
@@ -169,7 +169,7 @@ def _fewest_bytes(problem: Problem, planner: Solver | None) -> list[int]:
     """The sequence of the least peak found: a chain's plan, or the greedy's, by bisection."""
     best = list(problem.needed)
     if planner is not None:
-        best = [problem.needed[step] for step in planner.least().sequence]
+        best = [problem.needed[step] for step in planner.least.sequence]
     low, least = problem.bound_bytes, replay(problem, best).peak_bytes
     few = len(problem.needed) <= FEW
     for _ in range(BISECTIONS if few else BISECTIONS // 3):

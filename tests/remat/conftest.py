@@ -1,4 +1,4 @@
-"""Loops in both of their forms."""
+"""Compiled loops in both of their forms."""
 
 import pytest
 

@@ -7,7 +7,7 @@ import networkx
 import numpy as np
 import pytest
 from cli.running import run
-from planning.problems import random_problem, training_chain
+from remat.problems import random_problem, training_chain
 
 from graphc.errors import BudgetError, ProblemError
 from graphc.remat.given import replay, solve

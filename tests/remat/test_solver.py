@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from planning.chains import reversal_chain, revolve
-from planning.problems import random_problem, training_chain
+from remat.chains import reversal_chain, revolve
+from remat.problems import random_problem, training_chain
 
 import graphc as g
 from graphc.allocation import inplace
@@ -27,7 +27,7 @@ def test_equal_chains_take_what_revolve_takes(length):
     planner = Solver(reversal_chain(length))
     for checkpoints in range(1, length + 1):
         # one more byte for the state that is being advanced
-        found = planner.plan(checkpoints + 1)
+        found = planner.schedule(checkpoints + 1)
         assert found.extra_cost == revolve(length, checkpoints) - (length - 1)
         assert found.peak_bytes <= checkpoints + 1
 
@@ -44,7 +44,7 @@ def test_small_training_chains_are_planned_exactly(layers):
     planner = Solver(problem.steps)
     base = replay(problem, problem.needed)
     for budget in range(problem.bound_bytes, base.peak_bytes + 1, 100):
-        wanted, found = cheapest(problem, budget), planner.plan(budget)
+        wanted, found = cheapest(problem, budget), planner.schedule(budget)
         assert (wanted is None) == (found is None)
         if found is not None:
             assert found.extra_cost == replay(problem, wanted).cost - base.cost
@@ -54,10 +54,10 @@ def test_small_training_chains_are_planned_exactly(layers):
 def test_what_is_planned_is_legal_and_fits(seed):
     problem = random_problem(40, seed)
     planner = Solver(problem.steps)
-    least, most = planner.least().peak_bytes, planner.once.peak_bytes
+    least, most = planner.least.peak_bytes, planner.no_recompute.peak_bytes
     costs = []
     for budget in np.linspace(least, most, 5).astype(int):
-        found = planner.plan(int(budget))
+        found = planner.schedule(int(budget))
         measured = replay(problem, [problem.needed[step] for step in found.sequence])
         assert measured.peak_bytes == found.peak_bytes <= budget
         assert measured.cost - replay(problem, problem.needed).cost == pytest.approx(
@@ -130,5 +130,5 @@ def test_parts_of_a_concatenation_bound_no_plan_by_their_padding(size, is_nested
     allocation = Allocation(plan.graph, plan.target, plan.alignment)
     graph_steps = TrainingGraph(allocation, lambda node: 0.0, feature_maps_only=False)
     whole = 64 * size * 4 // 256 * 256
-    found = least_bytes(graph_steps.bounding_steps())
+    found = least_bytes(graph_steps.bounding_steps)
     assert plan.state_bytes + whole <= found <= plan.arena_bytes

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from planning.chains import reversal_chain, revolve
-from planning.problems import random_problem
+from remat.chains import reversal_chain, revolve
+from remat.problems import random_problem
 
 from graphc.remat.given import replay
 from graphc.remat.local_search import iterate

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from planning.problems import random_problem, training_chain
+from remat.problems import random_problem, training_chain
 
 from graphc.remat.given import replay
 from graphc.remat.given.problem import parse_problem

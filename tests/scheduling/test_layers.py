@@ -6,7 +6,7 @@ from random import Random
 
 import networkx
 import pytest
-from planning.order.test_order import random_problem, steps_of
+from scheduling.test_order import random_problem, steps_of
 
 from graphc.scheduling import Precedence, components, layer_by_layer, when_asked
 from graphc.remat.problem import Run

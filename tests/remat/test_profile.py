@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from planning.problems import random_problem, random_steps
+from remat.problems import random_problem, random_steps
 
 import graphc as g
 from graphc.allocation.allocate import Allocation

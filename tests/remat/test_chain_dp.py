@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from planning.chains import reversal_chain, revolve
-from planning.problems import training_chain
+from remat.chains import reversal_chain, revolve
+from remat.problems import training_chain
 
 from graphc.remat.given import replay
 from graphc.remat.chain import Chain

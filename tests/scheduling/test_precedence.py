@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from planning.order.test_order import random_problem
+from scheduling.test_order import random_problem
 
 
 def waits_for(problem):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from planning.given.test_solve import shortest_by_networkx
-from planning.problems import random_problem
+from remat.given.test_solve import shortest_by_networkx
+from remat.problems import random_problem
 
 from graphc.remat.given import replay
 from graphc.remat.given.evict import Weights, run_within

@@ -13,7 +13,7 @@ if sys.argv[1] == "pure":
 from graphc import jit
 if sys.argv[1] == "compiled":
     jit.LITTLE = -1
-from planning.problems import random_problem, random_steps
+from remat.problems import random_problem, random_steps
 from graphc.remat.local_search import iterate
 from graphc.scheduling.listing import list_schedule
 from graphc.scheduling.precedence import Precedence
@@ -61,7 +61,7 @@ network = mlp(layers=4, hidden=128, inputs=64, classes=10, batch=64)
 graphc.plan(network, optimizer=graphc.optim.Adam(0.001), budget="900KiB")
 loops = {
     each
-    for name, module in sys.modules.items() if name.startswith("graphc.planning")
+    for name, module in sys.modules.items() if name.startswith(("graphc.remat", "graphc.scheduling"))
     for each in vars(module).values() if hasattr(each, "py_func")
 }
 print(len(loops) > 20, [each.__name__ for each in loops if each.signatures])

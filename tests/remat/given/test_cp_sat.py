@@ -6,7 +6,7 @@ Smaller problems are exact, which other tests compare with an enumeration.
 import math
 
 import pytest
-from planning.problems import random_training
+from remat.problems import random_training
 
 from graphc.errors import BudgetError
 from graphc.remat.given.exact import LARGEST

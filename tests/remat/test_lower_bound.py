@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from planning.problems import random_problem, training_chain
+from remat.problems import random_problem, training_chain
 
 from graphc.remat.given import replay, solve
 from graphc.remat.lower_bound import extra_cost, least_bytes

@@ -5,16 +5,21 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from properties.strategies import examples, networks
 
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.errors import BudgetError, OptionError
+from graphc.ir.builder import trace
 from graphc.models import bert, densenet121, gpt2, lstm, preact_resnet, resnet, unet, vgg16
-from graphc.options import RecomputeOptions
-from graphc.remat.budget import OptimalPlanner
-from graphc.remat.training_graph import TrainingGraph
+from graphc.options import PlanOptions, RecomputeOptions
+from graphc.pipeline import Compilation, before, planner, run, traced
 from graphc.plans.check_plan import check_plan
 from graphc.plans.goal import Goal
+from graphc.remat.points import between, knee_of
+from graphc.remat.training_graph import TrainingGraph
 
 MIB = 2**20
 MODELS = {
@@ -340,28 +345,65 @@ def test_more_flops_never_cost_bytes(allocate):
         assert plan("preact_resnet", allocate=allocate, **options).arena_bytes <= plain
 
 
-@pytest.mark.slow
-def test_plans_by_seconds_may_take_fewer_bytes_within_extra_flops(monkeypatch):
-    both = planned("preact_resnet", max_extra_flops=0.2)
-    assert both.recomputation.extra_flops_fraction <= 0.2
-    monkeypatch.setattr(
-        OptimalPlanner, "_fastest_with", lambda self, flops: self._planner(False, False).once
-    )
-    assert both.arena_bytes < planned("preact_resnet", max_extra_flops=0.2).arena_bytes
+@pytest.mark.parametrize(
+    ("curve", "knee"),
+    [
+        ([(100, 0.0), (60, 1.0), (40, 3.0), (30, 10.0)], 40),
+        ([(100, 0.0), (60, 1.0), (40, 4.0), (30, 10.0)], 60),
+        ([(100, 0.0), (90, 0.1), (30, 10.0)], 90),
+    ],
+)
+def test_the_knee_is_the_point_farthest_from_the_chord(curve, knee):
+    """Distances from the line between both ends, by hand: (100, 0) to (30, 10)."""
+    assert knee_of(curve, 100) == knee
 
 
-def test_the_knee_goes_by_seconds_not_by_flops(monkeypatch):
-    made, build = [], OptimalPlanner._planner
+def test_budgets_of_a_frontier_lie_between_the_least_and_the_most():
+    """The mean of equal steps in bytes and of equal steps in their logarithm."""
+    parts = [i / 15 for i in range(1, 15)]
+    expected = [int((1000 + 3000 * p + 1000 * 4.0**p) / 2) for p in parts]
+    assert list(between(1000, 4000, 16)) == expected
 
-    def noted(self, **options):
-        made.append(options)
-        return build(self, **options)
 
-    monkeypatch.setattr(OptimalPlanner, "_planner", noted)
-    loss = g.mean(g.tanh(g.tanh(g.linear(g.input("x", (4, 8)), 8))))
-    g.plan(loss, optimizer=g.optim.SGD(), recompute="optimal")
-    assert made
-    assert all(options == {"maps_only": False, "by_flops": False} for options in made)
+@pytest.mark.parametrize("network", [MODELS["lstm"], MODELS["unet"]])
+def test_a_budget_of_the_whole_arena_gives_the_plan_without_one(network):
+    """On a GPU, where a plan without recomputation has larger fused groups."""
+    plain = g.plan(network(), optimizer=g.optim.SGD(), device="h200")
+    for budget in (plain.arena_bytes, 2**50):
+        found = g.plan(network(), optimizer=g.optim.SGD(), device="h200", budget=budget)
+        assert [node.label for node in found.graph.nodes] == [n.label for n in plain.graph.nodes]
+        assert found.arena_bytes == plain.arena_bytes
+
+
+def test_a_network_with_copies_of_the_users_own_is_planned():
+    x = h = g.input("x", (64, 64))
+    for index in range(6):
+        h = g.tanh(g.linear(h, 64, name=f"layer{index}"))
+    gradient = g.gradient(g.mean(h), [x], mirror=lambda node: int(node.op.name == "tanh"))[0]
+    graph = trace({"gradient": gradient})
+    assert any(node.copy_of is not None for node in graph.nodes)
+    options = PlanOptions(g.mean(h), optimizer=g.optim.SGD(), budget=1)
+    found = planner(graph, Compilation(options))
+    tight = found.least(maps_only=False).arena_bytes
+    for budget in (tight, 2 * tight):
+        assert found.within(budget, maps_only=False).arena_bytes <= budget
+
+
+@examples(20)
+@given(networks(), st.lists(st.floats(0, 1), min_size=3, max_size=3))
+def test_budgets_of_random_networks_hold_whatever_was_planned_before(network, parts):
+    options = PlanOptions(network.loss, optimizer=g.optim.SGD(), budget=1)
+    compilation = Compilation(options)
+    graph = run(traced(options), before("recompute"), compilation)
+    used = planner(graph, compilation)
+    least = used.least(maps_only=False).arena_bytes
+    most = min(point.arena_bytes for point in used._without_copies(False))
+    for part in parts:
+        budget = least + round(part * (most - least))
+        found = used.within(budget, maps_only=False)
+        assert found.arena_bytes <= budget
+        fresh = planner(graph, compilation).within(budget, maps_only=False)
+        assert [node.label for node in fresh.graph.nodes] == [n.label for n in found.graph.nodes]
 
 
 def recurrent():
