@@ -45,7 +45,7 @@ from graphc.remat.trials import Trials, does_not_fit
 CORRECTIONS = 4
 """Schedules that are packed for one budget, each for a capacity that the last arena corrects."""
 
-CLOSE = 0.003
+CLOSE = 0.005
 """Part of a budget that may stay unused."""
 
 TIGHTER = 0.998
@@ -126,6 +126,7 @@ class Search:
             found = solver.best(starts, int(capacity))
             if found is None:
                 return best
+            starts = [found.sequence]
             graph = self.graph_of(found)
             live = 0 if self.maps_only else evaluations.allocation_of(graph).live_bytes
             size = live if live > budget else self.size(evaluations.point(graph))
@@ -257,7 +258,8 @@ class BudgetPlanner:
     def _by_layers(self) -> list[Search]:
         """Searches in the orders layer by layer, each with one forward pass."""
         found = []
-        for allocation in self._others(self.allocation) if self._others else []:
+        allocations = self._others(self.allocation) if self._others else []
+        for allocation in allocations:
             self.evaluations.add(allocation)
             found.append(Search(allocation, self.costs.seconds, self.evaluations, False, True))
         return found

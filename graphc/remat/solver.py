@@ -48,7 +48,7 @@ bytes than its table said."""
 RERUN_FROM = 0.05
 """Extra cost, as a part of a forward pass, from which ranges of a chain may be run anew."""
 
-EFFORT = 30_000
+EFFORT = 10_000
 """Steps of all schedules that local search evaluates for one capacity."""
 
 BISECTIONS = 7
