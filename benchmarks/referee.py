@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
 
 
 @dataclass(frozen=True)

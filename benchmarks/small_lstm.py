@@ -19,7 +19,7 @@ from report import circumstances, output_argument, print_table, write_json
 
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.solver import Solver
-from graphc.remat.problem import Problem, Run
+from graphc.scheduling.problem import Problem, Run
 
 TIMES = 8
 

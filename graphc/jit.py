@@ -1,63 +1,125 @@
-"""Numba where it is installed: compiled loops are plain functions without it.
+"""Compiled loops: numba where it is installed, plain Python without it.
 
-Compiled or not, a loop makes the same decisions on the same numbers, so neither packings nor
-sequences depend on it. A loop is compiled when it is first called, which takes seconds; where there
-is little to do, `suited` gives it as it is written.
+Compiled or not, a loop makes the same decisions on the same numbers, so results do not depend on
+numba. A loop is compiled when it is first called, which takes seconds the first time on a machine;
+for little work `suited` returns it as it is written. numba itself is imported by the first compiled
+call.
 
-What is kept names the classes of the tuples that a loop takes: after one has been moved, delete the
-`*.nbi` files beside its loops.
+Machine code is kept in the user's cache, in a folder named after the modules of this package:
+numba's index refers to classes by module, and one of another layout would not load.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 LITTLE = 64
-"""Steps up to which loops over sequences are sooner done as they are written than compiled ones are
-loaded, even where those have been compiled before."""
+"""Steps up to which a loop runs faster as it is written than its machine code is loaded."""
 
-_written: dict[Callable[..., object], Callable[..., object]] = {}
-"""By compiled function the same as it is written, with the constants of its first use."""
+
+class Loop:
+    """A function over arrays that is compiled by its first call."""
+
+    def __init__(self, function: FunctionType) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self._compiled: Callable[..., Any] | None = None
+        self._written: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.compiled(*arguments)
+
+    @property
+    def compiled(self) -> Callable[..., Any]:
+        """The machine code, or the plain function without numba."""
+        if self._compiled is None:
+            self._compiled = _with_numba(self)
+        return self._compiled
+
+    @property
+    def written(self) -> Callable[..., Any]:
+        """The plain function; the loops that it calls are plain, too."""
+        if self._written is None:
+            self._written = _linked(self, "_written", lambda function: function)
+        return self._written
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether machine code has been loaded or made."""
+        return bool(getattr(self._compiled, "signatures", ()))
 
 
 def compiled(function: Function) -> Function:
-    """The function as machine code that is kept between runs, or as it is without numba."""
-    try:
-        from numba import njit
-    except ImportError:
-        return function
-    try:
-        return cast(Function, njit(cache=True)(function))
-    except RuntimeError:  # neither this folder nor the user's can hold the cache
-        return cast(Function, njit(function))
+    """Return the function as a loop that is compiled by its first call."""
+    return cast(Function, Loop(cast(FunctionType, function)))
 
 
 def suited(function: Function, steps: int) -> Function:
-    """A compiled function, or where it has few steps to do, the same as it is written."""
-    if steps > LITTLE:
-        return function
-    if function not in _written:  # entered when it is complete, for threads
-        _written[function] = _as_written(function, {})
-    return cast(Function, _written[function])
+    """Return a loop compiled, or as it is written where it has few steps to do."""
+    assert isinstance(function, Loop), "only loops have two forms"
+    return cast(Function, function.compiled if steps > LITTLE else function.written)
 
 
-def _as_written(function: Any, known: dict[Any, Any]) -> Any:
-    """The function without machine code, as are those that it calls and that are not `known`."""
-    written = getattr(function, "py_func", None)
-    if written is None:
-        return function
-    if written not in known:
-        names = dict(written.__globals__)
-        known[written] = FunctionType(
-            written.__code__, names, written.__name__, written.__defaults__, written.__closure__
-        )
-        known[written].__kwdefaults__ = written.__kwdefaults__
-        # Only now, for functions may call one another.
-        for name, each in written.__globals__.items():
-            if hasattr(each, "py_func"):
-                names[name] = _as_written(each, known)
-    return known[written]
+def _with_numba(loop: Loop) -> Callable[..., Any]:
+    try:
+        import numba
+    except ImportError:
+        return loop.written
+    if not numba.config.CACHE_DIR and (folder := cache_folder()) is not None:
+        numba.config.CACHE_DIR = str(folder)
+    is_kept = bool(numba.config.CACHE_DIR)
+    return _linked(loop, "_compiled", numba.njit(cache=True) if is_kept else numba.njit)
+
+
+def _linked(
+    loop: Loop, form: str, change: Callable[[FunctionType], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """Return a loop in one form, after the loops that it calls: its globals refer to those."""
+    known = getattr(loop, form)
+    if known is not None:
+        return cast(Callable[..., Any], known)
+    function = loop.py_func
+    names = dict(function.__globals__)
+    copy = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+    made = change(copy)
+    setattr(loop, form, made)  # before the loops that it calls: they may call each other
+    for name in function.__code__.co_names:
+        called = names.get(name)
+        if isinstance(called, Loop):
+            names[name] = _linked(called, form, change)
+    return made
+
+
+def cache_folder() -> Path | None:
+    """Return the folder for machine code, created, or None where it cannot be written."""
+    try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "graphc" / f"loops-{_layout()}"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _layout() -> str:
+    """Return a digest of the names of this package's modules."""
+    root = Path(__file__).parent
+    names = sorted(
+        os.path.relpath(os.path.join(folder, name), root)
+        for folder, _, files in os.walk(root)
+        for name in files
+        if name.endswith(".py")
+    )
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]

@@ -36,11 +36,9 @@ from graphc.passes.fusion.epilogues import fuse_epilogues
 from graphc.passes.fusion.reductions import fuse_reductions
 from graphc.passes.modes import count_step, number_streams, to_inference, without_changes
 from graphc.passes.norm_gradients import merge_norm_gradients
-from graphc.passes.order import by_layers, reordered, with_least_peak
 from graphc.passes.overlap_collectives import overlap_collectives
 from graphc.passes.place_updates import place_updates
 from graphc.passes.precision import to_mixed, widen_products
-from graphc.remat import BudgetPlanner, recompute
 from graphc.passes.running_sums import use_running_sums
 from graphc.passes.scaled_products import scale_products
 from graphc.passes.simplify import simplify
@@ -51,6 +49,8 @@ from graphc.plans.exchange_times import all_reduce_link
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
 from graphc.progress import report
+from graphc.remat import BudgetPlanner, recompute
+from graphc.remat.reorder import reordered
 from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95
@@ -287,11 +287,10 @@ def _reductions_fused(graph: Graph, compilation: Compilation) -> Graph:
 def planner(graph: Graph, compilation: Compilation) -> BudgetPlanner:
     """The planner for budgets of bytes or flops, of a training graph without copies."""
     options, plain = compilation.options, graph
-    order, others = (with_least_peak, by_layers) if options.reorders else (None, None)
     if compilation.unfused is not None:
         plain = run(compilation.unfused, FUSING, Compilation(options, recomputes=False))
     allocation = compilation.allocation(graph)
-    return BudgetPlanner(allocation, options.cost_model, options.allocate, order, plain, others)
+    return BudgetPlanner(allocation, options.cost_model, options.allocate, options.reorders, plain)
 
 
 def _recomputed(graph: Graph, compilation: Compilation) -> Graph:

@@ -19,7 +19,7 @@ from graphc.ops.elementwise import Add
 from graphc.ops.linear_cross_entropy import GradientSum
 from graphc.ops.matmul import Matmul
 from graphc.passes.dead_code import remove_dead_code
-from graphc.remat.forward_cuts import forward_passes
+from graphc.passes.forward_passes import forward_passes
 from graphc.scheduling import components
 
 

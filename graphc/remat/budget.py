@@ -10,9 +10,9 @@ recomputation has been decided. For a budget of B bytes the search is
     3. set the capacity to B · (peak of the schedule) / (its arena), improve the schedule for it by
        local search, pack it, and correct the capacity with the new arena, up to four times
 
-The paper's policies are candidates as well where they fit and cost less. A larger budget may give a
-slightly slower plan than a smaller one, since arenas are not smooth; docs/recomputation.md states by
-how much. Where nothing fits, the error names the least arena found; given as a budget, it works.
+The paper's policies are candidates as well where they fit and cost less. A larger budget may give
+a slightly slower plan than a smaller one, since arenas are not smooth; docs/recomputation.md states
+by how much. Where nothing fits, the error names the least arena found; as a budget, it works.
 
 `max_extra_flops` asks for the fewest bytes within an amount of repeated work. Without any goal, the
 capacity is the knee of the curve that local search estimates. Bounds hold for every order and every
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 
 from graphc.allocation.allocate import Allocation
@@ -33,10 +33,11 @@ from graphc.passes.place_updates import place_updates
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
-from graphc.remat.apply import POLICIES, Sequences, with_sequence
 from graphc.remat.evaluations import Evaluations
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.points import Point, between, faster, knee_of, undominated
+from graphc.remat.policies import POLICIES, Sequences, with_sequence
+from graphc.remat.reorder import by_layers
 from graphc.remat.schedule import materialise
 from graphc.remat.solver import Schedule, Solver
 from graphc.remat.training_graph import TrainingGraph, flops
@@ -143,29 +144,28 @@ class Search:
         """Return the smallest arena found, at any cost."""
         solver = self.solver
         start = solver.least if self.maps_only else self.ordered(solver.least)
-        found = [self._point(solver.least), self._point(start)]
+        found = [self.point(solver.least), self.point(start)]
         lowest = solver.lowest(start, lambda capacity: self._fitted(start, capacity))
         for number in range(LEAST_TRIALS):
             capacity = lowest.peak_bytes * (1 + 0.005 * number)
             again = solver.best([lowest.sequence, start.sequence], int(capacity))
             if again is not None:
-                found.append(self._point(again))
+                found.append(self.point(again))
         return min(found, key=self.size)
 
     def _fitted(self, start: Schedule, capacity: int) -> Schedule | None:
         found = self.solver.fitted(start.sequence, capacity)
         return None if found is None else self.solver.measured(found)
 
-    def _point(self, schedule: Schedule) -> Point:
+    def point(self, schedule: Schedule) -> Point:
         return self.evaluations.best(self.graph_of(schedule), self.maps_only)
 
 
 class BudgetPlanner:
     """Plans of one training graph without copies, under one allocation strategy.
 
-    `order` gives an allocation in an order of fewer live bytes, or as it is, and `others` the orders
-    layer by layer; without them nodes keep their order. `plain` is the same graph with the larger
-    fused groups that a plan without recomputation may have.
+    With `reorders`, plans may have other node orders than the graph. `plain` is the same graph
+    with the larger fused groups that a plan without recomputation may have.
     """
 
     def __init__(
@@ -173,14 +173,13 @@ class BudgetPlanner:
         allocation: Allocation,
         costs: CostModel,
         strategy: Allocate = "packed",
-        order: Callable[[Allocation], Allocation] | None = None,
+        reorders: bool = False,
         plain: Graph | None = None,
-        others: Callable[[Allocation], list[Allocation]] | None = None,
     ) -> None:
         self.allocation, self.costs, self.strategy = allocation, costs, strategy
         self.graph = allocation.graph
-        self.evaluations = Evaluations(allocation, costs, strategy, order)
-        self._plain, self._others = plain or self.graph, others
+        self.evaluations = Evaluations(allocation, costs, strategy, reorders)
+        self._plain = plain or self.graph
         self._searches: dict[tuple[bool, bool], Search] = {}
         self._least: dict[bool, Point] = {}
         self._policies = Sequences(allocation, [*POLICIES])
@@ -258,8 +257,7 @@ class BudgetPlanner:
     def _by_layers(self) -> list[Search]:
         """Searches in the orders layer by layer, each with one forward pass."""
         found = []
-        allocations = self._others(self.allocation) if self._others else []
-        for allocation in allocations:
+        for allocation in by_layers(self.allocation) if self.evaluations.reorders else []:
             self.evaluations.add(allocation)
             found.append(Search(allocation, self.costs.seconds, self.evaluations, False, True))
         return found
@@ -282,22 +280,20 @@ class BudgetPlanner:
         search = self._search(False, by_flops=True)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)
-        points = [search._point(schedule), *self._without_copies(False)]
+        points = [search.point(schedule), *self._without_copies(False)]
         for other in self._by_layers:
-            found = other.solver.lowest(
-                other.solver.no_recompute,
-                lambda capacity, other=other: self._affordable(other, capacity, max_extra_flops),
-            )
-            points.append(other._point(found))
+            affordable = partial(self._affordable, other, max_extra_flops)
+            found = other.solver.lowest(other.solver.no_recompute, affordable)
+            points.append(other.point(found))
         fewest = min(point.arena_bytes for point in points)
         for name in self._policies.distinct():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
             if cost <= allowed and (self._parts_inside or peak < fewest):
                 points.append(self._policy(name, False))
-        affordable = [p for p in points if p.extra_flops <= max_extra_flops]
-        return min(affordable, key=attrgetter("arena_bytes"))
+        within = [point for point in points if point.extra_flops <= max_extra_flops]
+        return min(within, key=attrgetter("arena_bytes"))
 
-    def _affordable(self, search: Search, capacity: int, max_extra_flops: float) -> Schedule | None:
+    def _affordable(self, search: Search, max_extra_flops: float, capacity: int) -> Schedule | None:
         found = search.solver.schedule(capacity)
         if found is None:
             return None

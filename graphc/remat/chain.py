@@ -33,7 +33,7 @@ from itertools import accumulate, pairwise
 
 from graphc.remat.min_cut import Choice
 from graphc.remat.narrow import boundaries, narrow, thinned
-from graphc.remat.problem import AllBut, Run, Problem
+from graphc.scheduling.problem import AllBut, Problem, Run
 
 SPANS = (1, 2, 4, 8)
 """Units that are taken together, so that what crosses between them can be dropped too."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
-from graphc.remat.points import Point
-from graphc.remat.trials import Trials
 from graphc.plans.cost_model import CostModel, recomputation
 from graphc.plans.memory_plan import Allocate
-
+from graphc.remat.points import Point
+from graphc.remat.reorder import with_least_peak
+from graphc.remat.trials import Trials
 
 ORDER_SAVES = 1.5
 """Bytes that another order may save, as a factor."""
@@ -19,8 +17,8 @@ ORDER_SAVES = 1.5
 class Evaluations:
     """Variants of a graph under one allocation strategy, each measured once.
 
-    `order` gives a graph in an order with fewer live bytes, or as it is; without it, none is looked
-    for. `trials` is told of every point.
+    With `reorders`, graphs are also evaluated in node orders of fewer live bytes. `trials` reports
+    every point.
     """
 
     def __init__(
@@ -28,9 +26,10 @@ class Evaluations:
         allocation: Allocation,
         costs: CostModel,
         strategy: Allocate,
-        order: Callable[[Allocation], Allocation] | None,
+        reorders: bool,
     ) -> None:
-        self.allocation, self.costs, self.strategy, self.order = allocation, costs, strategy, order
+        self.allocation, self.costs, self.strategy = allocation, costs, strategy
+        self.reorders = reorders
         self.trials = Trials("the fewest bytes")
         self._allocations: dict[Graph, Allocation] = {}
         self._orders: dict[Graph, Graph] = {}
@@ -90,10 +89,10 @@ class Evaluations:
 
     def reordered(self, graph: Graph) -> Graph:
         """The graph in an order with fewer live bytes, or as it is, as an order found is."""
-        if self.order is None:
+        if not self.reorders:
             return graph
         if graph not in self._orders:
-            found = self.order(self.allocation_of(graph))
+            found = with_least_peak(self.allocation_of(graph))
             self._orders[graph] = self._orders[found.graph] = found.graph
             self.add(found)
         return self._orders[graph]

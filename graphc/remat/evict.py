@@ -34,8 +34,8 @@ import numpy as np
 
 from graphc.jit import compiled, suited
 from graphc.remat.evict_kernel import NEVER, Measured, Network, Stretches, drop_half
-from graphc.remat.profile import Booleans, Floats, Integers, StepArrays
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
+from graphc.scheduling.profile import Booleans, Floats, Integers, StepArrays
 
 ROUNDS = 40
 """Most rounds; each has half of the excess of the one before."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphc.jit import compiled
 from graphc.remat.repeats import Again, nothing_again, run_again, runs_at, with_room
-from graphc.remat.profile import Booleans, Floats, Integers, StepArrays
+from graphc.scheduling.profile import Booleans, Floats, Integers, StepArrays
 
 LONGEST_CHAIN = 80
 """Steps that are run again for one value, at most."""

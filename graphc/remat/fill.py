@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphc.jit import compiled, suited
-from graphc.remat.profile import Booleans, Integers, StepArrays
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
+from graphc.scheduling.profile import Booleans, Integers, StepArrays
 
 PASSES = 8
 """Most passes over a sequence; each makes room for the next."""

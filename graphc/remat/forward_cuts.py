@@ -14,14 +14,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Value
+from graphc.passes.forward_passes import ForwardPass
 from graphc.remat.narrow import boundaries, narrow
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardPass:
-    """Forward steps of a graph, in order: a forward pass, or one micro-batch's."""
-
-    steps: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +25,6 @@ class Cut:
     step: int
     bytes: int
     crossing: tuple[Value, ...]
-
-
-def forward_passes(graph: Graph) -> list[ForwardPass]:
-    """Forward passes in order, parted by gradient nodes."""
-    passes: list[ForwardPass] = []
-    steps: list[int] = []
-    for step, node in enumerate(graph.nodes):
-        if node.phase == "forward":
-            steps.append(step)
-        elif node.phase == "gradient" and steps:
-            passes.append(ForwardPass(tuple(steps)))
-            steps = []
-    return [*passes, ForwardPass(tuple(steps))] if steps else passes
 
 
 def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:

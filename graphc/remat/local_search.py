@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphc.remat.fill import fill
-from graphc.remat.evict import evict
-from graphc.remat.profile import Floats
-from graphc.remat.problem import Problem
 from graphc.random_numbers import random_numbers
+from graphc.remat.evict import evict
+from graphc.remat.fill import fill
+from graphc.scheduling.problem import Problem
+from graphc.scheduling.profile import Floats
 
 RELAXED = (1.05, 1.1, 1.2, 1.03, 1.07, 1.15, 1.3)
 """Limits that sequences are given, as multiples of the one that they have to come back to."""

@@ -37,7 +37,7 @@ from __future__ import annotations
 import itertools
 
 from graphc.remat.min_cut import CAPACITY, Choice
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
 
 LARGEST = 30_000
 """Steps up to which cuts take little time."""
@@ -119,7 +119,7 @@ def _around_turns(steps: Problem) -> list[int]:
     return found
 
 
-def _at(steps: Steps, w: int, budget: int) -> float:
+def _at(steps: Problem, w: int, budget: int) -> float:
     """g at its highest for one step w."""
     ancestors = steps.missing(steps.inputs[w], frozenset())
     made = {value for step in ancestors for value in steps.outputs[step]}
@@ -150,7 +150,7 @@ def _best(choice: Choice, room: int) -> float:
     return bound
 
 
-def _behind(steps: Steps, w: int) -> list[int]:
+def _behind(steps: Problem, w: int) -> list[int]:
     """Steps that depend on what `w` makes."""
     reached = set(steps.outputs[w])
     found: list[int] = []

@@ -41,7 +41,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from graphc.remat.problem import AllBut, Problem
+from graphc.scheduling.problem import AllBut, Problem
 
 CAPACITY = 2**30
 """Sum of all capacities, which are whole numbers of 32 bits."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphc.jit import compiled
-from graphc.remat.profile import Integers
+from graphc.scheduling.profile import Integers
 
 ROOM = 256
 """Repeats that there is room for at first."""

@@ -36,7 +36,7 @@ from graphc.remat.evict import evict
 from graphc.remat.fill import fill
 from graphc.remat.local_search import iterate
 from graphc.remat.lower_bound import least_bytes
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
 
 ABOVE = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3)
 """Capacities of the dynamic program, as multiples of the one asked for."""
@@ -128,10 +128,8 @@ class Solver:
 
         return self.lowest(self.no_recompute, affordable)
 
-    def lowest(
-        self, best: Schedule, find: Callable[[int], Schedule | None]
-    ) -> Schedule:
-        """Bisect capacities between the floor and a schedule for the least at which `find` succeeds."""
+    def lowest(self, best: Schedule, find: Callable[[int], Schedule | None]) -> Schedule:
+        """Bisect capacities below a schedule for the least at which `find` succeeds."""
         low = self.floor
         for _ in range(BISECTIONS):
             if best.peak_bytes - low <= best.peak_bytes // 500:
@@ -188,7 +186,7 @@ class Solver:
         return found
 
     def _by_dp(self, capacity: int) -> list[int] | None:
-        """Return the schedule of the dynamic program, of at most `capacity` bytes where it has one."""
+        """Return the schedule of the dynamic program, within the capacity where it has one."""
         if capacity >= self.no_recompute.peak_bytes:
             return self.no_recompute.sequence
         free = float(capacity - self.problem.fixed_bytes)

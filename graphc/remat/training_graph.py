@@ -13,8 +13,8 @@ from functools import cached_property
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Input, Node, State, Value
 from graphc.ir.types import align
-from graphc.remat.forward_cuts import forward_passes
-from graphc.remat.problem import Problem, Run
+from graphc.passes.forward_passes import forward_passes
+from graphc.scheduling.problem import Problem, Run
 
 
 class TrainingGraph:

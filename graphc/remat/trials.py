@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from graphc.errors import BudgetError
 from graphc.ir.types import exact_bytes, format_bytes
-from graphc.remat.points import Point
 from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
+from graphc.remat.points import Point
 
 NAMED = 6
 """Values at the peak that an error names."""

@@ -32,7 +32,7 @@ import numpy as np
 
 from graphc.jit import compiled, suited
 from graphc.scheduling.precedence import OrderTable, Precedence
-from graphc.remat.profile import Booleans, Integers, taken_over
+from graphc.scheduling.profile import Booleans, Integers, taken_over
 
 LESS = 16
 """A schedule is made few times, so it is compiled only from so many times as many steps on."""

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphc.remat.profile import Integers, StepArrays, rows_of
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
+from graphc.scheduling.profile import Integers, StepArrays, rows_of
 
 Arc = tuple[int, int]
 """Two steps, the first of which has to run before the second."""

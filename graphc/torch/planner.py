@@ -14,8 +14,8 @@ from functools import cached_property
 
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.points import between, knee_of
-from graphc.remat.problem import Problem
 from graphc.remat.solver import Schedule, Solver
+from graphc.scheduling.problem import Problem
 
 POINTS = 24
 """Capacities of a frontier."""

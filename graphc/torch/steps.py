@@ -22,7 +22,7 @@ from functools import cached_property
 import torch
 from torch import fx
 
-from graphc.remat.problem import Problem, Run
+from graphc.scheduling.problem import Problem, Run
 from graphc.torch.in_place import may_overwrite
 from graphc.torch.joint import Joint, Step, aten, is_random, runs_once
 

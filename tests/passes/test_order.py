@@ -14,8 +14,8 @@ from graphc.allocation.allocate import Allocation
 from graphc.ir.builder import trace
 from graphc.ir.graph import State
 from graphc.ir.verify import verify
-from graphc.passes.order import reordered, with_least_peak
 from graphc.plans.memory_plan import RECOMPUTE
+from graphc.remat.reorder import reordered, with_least_peak
 
 MOST_ORDERS = 300
 

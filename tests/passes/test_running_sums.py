@@ -10,8 +10,8 @@ from graphc.allocation.liveness import liveness
 from graphc.ir.builder import apply
 from graphc.ops.conv import Conv2d
 from graphc.ops.geometry import Conv2dAttributes
-from graphc.passes.order import by_layers
 from graphc.passes.running_sums import use_running_sums
+from graphc.remat.reorder import by_layers
 
 
 def shared_weight(steps, dtype="float64"):

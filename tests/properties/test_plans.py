@@ -18,9 +18,9 @@ from graphc.ir.builder import trace
 from graphc.ir.device import KERNELS
 from graphc.ir.types import contiguous_strides
 from graphc.passes.modes import number_streams
-from graphc.remat.apply import with_sequence
 from graphc.plans.check_plan import check_plan
 from graphc.plans.memory_plan import ALLOCATE, RECOMPUTE, Lifetime
+from graphc.remat.policies import with_sequence
 
 
 def bits(array):

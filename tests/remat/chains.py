@@ -2,7 +2,7 @@
 
 from math import comb
 
-from graphc.remat.problem import Problem, Run
+from graphc.scheduling.problem import Problem, Run
 
 
 def reversal_chain(length):

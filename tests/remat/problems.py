@@ -3,7 +3,7 @@
 import numpy as np
 
 from graphc.remat.given.problem import parse_problem
-from graphc.remat.problem import Problem, Run
+from graphc.scheduling.problem import Problem, Run
 
 
 def training_chain(layers, size=100, cost=1.0):

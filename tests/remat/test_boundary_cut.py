@@ -9,13 +9,13 @@ from remat.problems import random_steps, random_training, training_chain
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import lstm
-from graphc.passes.order import by_layers
-from graphc.remat.training_graph import TrainingGraph
-from graphc.remat.given import replay
-from graphc.remat.chain import Chain
-from graphc.remat.solver import Solver
-from graphc.remat.problem import Problem, Run
 from graphc.remat.boundary_cut import BoundaryCut
+from graphc.remat.chain import Chain
+from graphc.remat.given import replay
+from graphc.remat.reorder import by_layers
+from graphc.remat.solver import Solver
+from graphc.remat.training_graph import TrainingGraph
+from graphc.scheduling.problem import Problem, Run
 
 
 def with_turn(problem, turn):

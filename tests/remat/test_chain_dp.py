@@ -5,10 +5,10 @@ import pytest
 from remat.chains import reversal_chain, revolve
 from remat.problems import training_chain
 
-from graphc.remat.given import replay
 from graphc.remat.chain import Chain
 from graphc.remat.chain_dp import FirstPass, Reruns, Scale, Spans
 from graphc.remat.emission import emit
+from graphc.remat.given import replay
 from graphc.remat.given.exact import cheapest
 
 

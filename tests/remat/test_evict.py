@@ -10,13 +10,13 @@ from remat.problems import random_problem, training_chain
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import unet
-from graphc.remat.training_graph import TrainingGraph
+from graphc.remat.evict import evict
+from graphc.remat.fill import fill
 from graphc.remat.given import replay
 from graphc.remat.given.problem import parse_problem
 from graphc.remat.solver import Solver
-from graphc.remat.evict import evict
-from graphc.remat.fill import fill
-from graphc.remat.problem import Run
+from graphc.remat.training_graph import TrainingGraph
+from graphc.scheduling.problem import Run
 
 pytestmark = pytest.mark.usefixtures("little")
 

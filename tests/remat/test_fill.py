@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from remat.problems import random_problem, training_chain
 
+from graphc.remat.fill import fill
 from graphc.remat.given import replay
 from graphc.remat.given.problem import parse_problem
-from graphc.remat.fill import fill
 
 pytestmark = pytest.mark.usefixtures("little")
 

@@ -5,9 +5,9 @@ import pytest
 from remat.chains import reversal_chain, revolve
 from remat.problems import random_problem
 
+from graphc.remat.evict import evict
 from graphc.remat.given import replay
 from graphc.remat.local_search import iterate
-from graphc.remat.evict import evict
 
 pytestmark = pytest.mark.usefixtures("little")
 

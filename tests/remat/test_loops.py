@@ -61,10 +61,11 @@ network = mlp(layers=4, hidden=128, inputs=64, classes=10, batch=64)
 graphc.plan(network, optimizer=graphc.optim.Adam(0.001), budget="900KiB")
 loops = {
     each
-    for name, module in sys.modules.items() if name.startswith(("graphc.remat", "graphc.scheduling"))
+    for name, module in sys.modules.items()
+    if name.startswith(("graphc.remat", "graphc.scheduling"))
     for each in vars(module).values() if hasattr(each, "py_func")
 }
-print(len(loops) > 20, [each.__name__ for each in loops if each.signatures])
+print(len(loops) > 20, [each.__name__ for each in loops if each.is_compiled])
 """
 
 

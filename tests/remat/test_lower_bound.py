@@ -8,9 +8,9 @@ import pytest
 from remat.problems import random_problem, training_chain
 
 from graphc.remat.given import replay, solve
-from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.given.exact import cheapest
-from graphc.remat.problem import Problem, Run
+from graphc.remat.lower_bound import extra_cost, least_bytes
+from graphc.scheduling.problem import Problem, Run
 
 
 @pytest.mark.parametrize("seed", range(25))

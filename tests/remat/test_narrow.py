@@ -1,14 +1,14 @@
 """Planners at their limits: the largest numbers, the shortest searches, and what is done then."""
 
 import pytest
+from remat.problems import random_problem, training_chain
 from scheduling.test_order import random_problem as random_order_problem
 from scheduling.test_order import steps_of
-from remat.problems import random_problem, training_chain
 
 from graphc.errors import ProblemError
 from graphc.remat import lower_bound as bound
-from graphc.remat.given import replay, solve
 from graphc.remat.chain_dp import Scale
+from graphc.remat.given import replay, solve
 from graphc.remat.given import solve as solving
 from graphc.remat.given.problem import LARGEST, parse_problem
 from graphc.scheduling import Precedence

@@ -9,12 +9,12 @@ from properties.oracle import initial_states, run_unplanned, sources_of
 import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import lstm, resnet
-from graphc.remat import mirrored_sequence, policies
-from graphc.remat.apply import with_sequence
 from graphc.passes.bulk import bulk_operators
-from graphc.remat.forward_cuts import cuts, forward_passes
-from graphc.remat.policies import recursive
 from graphc.plans.check_plan import check_plan
+from graphc.remat import mirrored_sequence, policies
+from graphc.passes.forward_passes import forward_passes
+from graphc.remat.forward_cuts import cuts
+from graphc.remat.policies import recursive, with_sequence
 
 MIB = 2**20
 FORWARD = 0.34

@@ -9,8 +9,8 @@ from graphc.errors import GraphError
 from graphc.ir.verify import verify
 from graphc.models import gpt2, mlp, preact_resnet
 from graphc.passes.place_updates import place_updates
-from graphc.remat import materialise, mirrored_sequence
 from graphc.plans.check_plan import check_plan
+from graphc.remat import materialise, mirrored_sequence
 from graphc.runtime.program import Program
 
 NETWORKS = {

@@ -11,12 +11,12 @@ import graphc as g
 from graphc.allocation import inplace
 from graphc.allocation.allocate import Allocation
 from graphc.models import densenet121, gpt2, resnet, unet
-from graphc.remat.training_graph import TrainingGraph
 from graphc.remat.given import replay
-from graphc.remat.lower_bound import least_bytes
 from graphc.remat.given.exact import cheapest
+from graphc.remat.lower_bound import least_bytes
 from graphc.remat.min_cut import Choice
 from graphc.remat.solver import Solver
+from graphc.remat.training_graph import TrainingGraph
 
 
 @pytest.mark.parametrize(

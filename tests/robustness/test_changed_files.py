@@ -17,8 +17,8 @@ from graphc.errors import TextError
 from graphc.ir.op import REGISTRY
 from graphc.packing import pack
 from graphc.packing.csv_file import read_buffers, write_offsets
-from graphc.remat.given import read_problem, solve
 from graphc.plans.plan_file import checked_plan
+from graphc.remat.given import read_problem, solve
 from graphc.runtime.checkpoint import read_notes
 
 counts = pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])

@@ -9,7 +9,7 @@ import pytest
 from scheduling.test_order import random_problem, steps_of
 
 from graphc.scheduling import Precedence, components, layer_by_layer, when_asked
-from graphc.remat.problem import Run
+from graphc.scheduling.problem import Run
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -12,8 +12,8 @@ from graphc.scheduling import Precedence, least_order
 from graphc.scheduling.cuts import Cuts
 from graphc.scheduling.exact import least_peak_order
 from graphc.scheduling.listing import list_schedule
+from graphc.scheduling.problem import Problem
 from graphc.scheduling.windows import improve_windows
-from graphc.remat.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("little")
 

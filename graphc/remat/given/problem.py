@@ -22,8 +22,8 @@ from typing import Any
 
 from graphc.errors import ProblemError
 from graphc.json_fields import JsonReader
-from graphc.remat import problem as remat
-from graphc.remat.problem import Run
+from graphc.scheduling import problem as scheduling
+from graphc.scheduling.problem import Run
 
 LARGEST = 2**46
 """The largest size and cost: sums over a million nodes stay exact."""
@@ -81,12 +81,12 @@ class Problem:
         return max([at_end, *(self.working_bytes[node] for node in self.needed)])
 
     @cached_property
-    def steps(self) -> remat.Problem:
+    def steps(self) -> scheduling.Problem:
         """The needed nodes as steps whose forward pass turns around where the most is live."""
         index = {node: step for step, node in enumerate(self.needed)}
         held = frozenset(index[node] for node in self.outputs | self.pinned)
         inputs = (dict.fromkeys(self.inputs[node]) for node in self.needed)
-        steps = remat.Problem(
+        steps = scheduling.Problem(
             cost=tuple(self.cost[node] for node in self.needed),
             workspace=tuple(self.workspace[node] for node in self.needed),
             inputs=tuple(tuple(index[source] for source in sources) for sources in inputs),

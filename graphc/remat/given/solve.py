@@ -24,13 +24,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from graphc.errors import BudgetError, ProblemError
-from graphc.remat.lower_bound import extra_cost
+from graphc.remat.fill import fill
 from graphc.remat.given import exact
 from graphc.remat.given.evict import Weights, run_within
 from graphc.remat.given.problem import Problem
 from graphc.remat.given.replay import live_during, replay
 from graphc.remat.local_search import iterate
-from graphc.remat.fill import fill
+from graphc.remat.lower_bound import extra_cost
 from graphc.remat.solver import Solver
 
 SECONDS = 10.0

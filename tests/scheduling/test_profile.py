@@ -8,7 +8,7 @@ import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import lstm, unet
 from graphc.remat.training_graph import TrainingGraph
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("little")
 

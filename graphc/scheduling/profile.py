@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from graphc.jit import compiled
 
 if TYPE_CHECKING:
-    from graphc.remat.problem import Problem
+    from graphc.scheduling.problem import Problem
 
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]

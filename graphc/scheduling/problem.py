@@ -1,23 +1,20 @@
-"""Steps in an order, what they read and make, and where each forward pass turns around.
+"""Steps of a training graph as numbers: what they cost, read and produce, and when tensors live.
 
-This is what planners of a training step see of a graph. Steps and values are numbered from 0. Runs
-part the steps: those of a forward pass, which may be computed again, then those of its backward
-pass, which run once and in order. Values that no step makes are live from the start to their last
-reader.
+Steps and tensors are numbered from 0. A run is a forward pass and the backward pass behind it:
+forward steps may be executed again, backward steps run once and in order. Tensors that no step
+produces are live from the start to their last use.
 
-A plan is a sequence s(0), s(1), ... of steps, in which a step may stand again. A use reads the
-latest earlier appearance of its maker, so a value is live from an appearance of its maker up to its
-last reader before the next one; values in `held` are live from their last appearance to the end.
-With l(p) the bytes live behind position p, liveness runs backwards over the sequence:
+A schedule is a sequence s(0), s(1), ... of steps in which a step may occur several times. A use
+reads the latest earlier occurrence of its producer, so a tensor is live from an occurrence of its
+producer to its last use before the next one. Tensors in `held` are live to the end. With l(p) the
+bytes live after position p, liveness is computed backwards:
 
-    l(p - 1) = l(p) + what s(p) reads and is not live behind p - what it makes and is live behind p
-    bytes during p = l(p) + what s(p) reads or makes and is not live behind p + its workspace
-                     - what its outputs take over from operands that die
+    l(p - 1) = l(p) + what s(p) reads and is not live after p - what it produces and is live after p
+    bytes during p = l(p) + what s(p) reads or produces and is not live after p + its workspace
+                     - what its outputs overwrite of operands that die
 
-`Problem.profile` takes one walk in O(reads + makes) for this; `Problem.levels` is the same for whole
-sequences, compiled. The peak, the largest of them, is what the planners bound; the arena may still
-be larger by what packing loses, which is planned against elsewhere
-(graphc.remat.budget).
+`Problem.profile` computes this in one walk over a sequence; `Problem.levels` is the same, compiled,
+for whole schedules. Their maximum, the peak, is what solvers bound. A packed arena may be larger.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from functools import cached_property
 import numpy as np
 
 from graphc.jit import suited
-from graphc.remat.profile import Integers, StepArrays, arrays_of, live_levels
+from graphc.scheduling.profile import Integers, StepArrays, arrays_of, live_levels
 
 
 class AllBut:

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from graphc.allocation.allocate import Allocation
 from graphc.remat.training_graph import TrainingGraph
 from graphc.scheduling import Arc, Precedence, layer_by_layer, least_order, when_asked
-from graphc.remat.problem import Problem
+from graphc.scheduling.problem import Problem
 
 SAVED_BY_PARTS = 0.001
 """The part of the live bytes from which on parts inside concatenations matter to an order."""

@@ -1,0 +1,27 @@
+"""Forward passes of a training graph: one, or one for each micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphc.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """Forward steps of a graph, in order: a forward pass, or one micro-batch's."""
+
+    steps: tuple[int, ...]
+
+
+def forward_passes(graph: Graph) -> list[ForwardPass]:
+    """Return the forward passes in order; gradient nodes separate them."""
+    passes: list[ForwardPass] = []
+    steps: list[int] = []
+    for step, node in enumerate(graph.nodes):
+        if node.phase == "forward":
+            steps.append(step)
+        elif node.phase == "gradient" and steps:
+            passes.append(ForwardPass(tuple(steps)))
+            steps = []
+    return [*passes, ForwardPass(tuple(steps))] if steps else passes
