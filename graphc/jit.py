@@ -73,9 +73,10 @@ def _with_numba(loop: Loop) -> Callable[..., Any]:
         import numba
     except ImportError:
         return loop.written
-    if not numba.config.CACHE_DIR and (folder := cache_folder()) is not None:
-        numba.config.CACHE_DIR = str(folder)
-    is_kept = bool(numba.config.CACHE_DIR)
+    config: Any = numba.config
+    if not config.CACHE_DIR and (folder := cache_folder()) is not None:
+        config.CACHE_DIR = str(folder)
+    is_kept = bool(config.CACHE_DIR)
     return _linked(loop, "_compiled", numba.njit(cache=True) if is_kept else numba.njit)
 
 

@@ -43,8 +43,9 @@ from graphc.remat.solver import Schedule, Solver
 from graphc.remat.training_graph import TrainingGraph, flops
 from graphc.remat.trials import Trials, does_not_fit
 
-CORRECTIONS = 4
-"""Schedules that are packed for one budget, each for a capacity that the last arena corrects."""
+CORRECTIONS, MOST_CORRECTIONS = 4, 8
+"""Schedules packed for one budget, each for a capacity that the last arena corrects; the second
+number where none of the first ones fits."""
 
 CLOSE = 0.005
 """Part of a budget that may stay unused."""
@@ -122,22 +123,25 @@ class Search:
                 larger = solver.schedule(int(LARGER * budget * max(ratio, 1)))
                 if larger is not None:
                     starts.append(self.ordered(larger).sequence)
-        capacity, best = budget * ratio, None
-        for _ in range(CORRECTIONS):
+        capacity, best, above = budget * ratio, None, 0
+        for number in range(MOST_CORRECTIONS):
+            if number >= CORRECTIONS and best is not None:
+                break
             found = solver.best(starts, int(capacity))
             if found is None:
-                return best
-            starts = [found.sequence]
+                break
+            starts = [found.sequence, *starts[-2:]]
             graph = self.graph_of(found)
             live = 0 if self.maps_only else evaluations.allocation_of(graph).live_bytes
             size = live if live > budget else self.size(evaluations.point(graph))
-            if size <= budget:
-                best = faster(best, evaluations.point(graph))
-                if size >= (1 - CLOSE) * budget or found.extra_cost <= 0:
-                    return best
-                capacity *= budget / size
-            else:
-                capacity *= min(budget / size, TIGHTER)
+            if size > budget:
+                above += 1  # the corrections grow, as packing is not smooth
+                capacity *= min(budget / size, TIGHTER) ** above
+                continue
+            above, best = 0, faster(best, evaluations.point(graph))
+            if size >= (1 - CLOSE) * budget or found.extra_cost <= 0:
+                break
+            capacity *= budget / size
         return best
 
     def least(self) -> Point:

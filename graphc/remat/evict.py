@@ -35,7 +35,7 @@ import numpy as np
 from graphc.jit import compiled, suited
 from graphc.remat.evict_kernel import NEVER, Measured, Network, Stretches, drop_half
 from graphc.scheduling.problem import Problem
-from graphc.scheduling.profile import Booleans, Floats, Integers, StepArrays
+from graphc.scheduling.profile import Booleans, Integers, StepArrays
 
 ROUNDS = 40
 """Most rounds; each has half of the excess of the one before."""
@@ -56,18 +56,11 @@ PROGRESS, PATIENCE = 0.98, 3
 """So many rounds, one after another, that leave more than this part of the excess lead nowhere."""
 
 
-def evict(
-    steps: Problem, sequence: Sequence[int], limit: int, noise: Floats | None = None
-) -> list[int] | None:
-    """A sequence with more repeats whose peak is at most `limit`, or None where none is found.
-
-    With `noise`, factors by step, it is chosen as if costs were so many times as high.
-    """
+def evict(steps: Problem, sequence: Sequence[int], limit: int) -> list[int] | None:
+    """A sequence with more repeats whose peak is at most `limit`, or None where none is found."""
     if not sequence:
         return [] if steps.peak(()) <= limit else None
     network, limit = _network(steps), limit - steps.fixed_bytes
-    if noise is not None:
-        network = network._replace(cost=network.cost * noise)
     found, stalled, last = np.array(sequence, np.int64), 0, math.inf
     effort = max(EFFORT * len(steps), AT_LEAST)
     for _ in range(ROUNDS):

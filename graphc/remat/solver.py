@@ -4,7 +4,7 @@ For a capacity of M bytes the candidates are
 
     dp              the dynamic program over a chain of blocks (chain_dp.py), for M to 1.3 M
     cut             a minimum cut at each forward/backward boundary (boundary_cut.py), for M
-    no_recompute    every step once
+    no_recompute    every step once, where no forward pass is a chain
 
 Each one is evicted until its peak is at most M (evict.py) and filled, so that spare capacity saves
 recomputation (fill.py). The cheapest is improved by iterated local search (local_search.py).
@@ -48,7 +48,7 @@ bytes than its table said."""
 RERUN_FROM = 0.05
 """Extra cost, as a part of a forward pass, from which ranges of a chain may be run anew."""
 
-EFFORT = 10_000
+EFFORT = 15_000
 """Steps of all schedules that local search evaluates for one capacity."""
 
 BISECTIONS = 7
@@ -176,7 +176,8 @@ class Solver:
                 if found is not None:
                     yield found
             yield self._joined([cut.sequence(capacity) for cut in self._cuts])
-        yield self.no_recompute.sequence
+        else:
+            yield self.no_recompute.sequence
 
     def _distinct(self, sequences: Iterable[list[int]]) -> list[list[int]]:
         found: list[list[int]] = []

@@ -61,7 +61,7 @@ def test_a_part_of_the_time_bounds_what_is_repeated():
     planner = planner_of(0)
     plans = [planner.costing(part * planner.seconds) for part in (0, 0.05, 0.1, 0.3, 10)]
     assert plans[0].extra_cost == 0
-    assert plans[-1].peak_bytes == planner.least.peak_bytes
+    assert plans[-1].peak_bytes <= 1.01 * planner.least.peak_bytes
     for part, plan in zip((0, 0.05, 0.1, 0.3, 10), plans, strict=True):
         assert plan.extra_cost <= part * planner.seconds
     peaks = [plan.peak_bytes for plan in plans]

@@ -10,9 +10,9 @@ import graphc as g
 from graphc.allocation.allocate import Allocation
 from graphc.models import lstm, resnet
 from graphc.passes.bulk import bulk_operators
+from graphc.passes.forward_passes import forward_passes
 from graphc.plans.check_plan import check_plan
 from graphc.remat import mirrored_sequence, policies
-from graphc.passes.forward_passes import forward_passes
 from graphc.remat.forward_cuts import cuts
 from graphc.remat.policies import recursive, with_sequence
 
