@@ -28,8 +28,19 @@ def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> st
     spare = memory.spare_bytes(plan.arena_bytes)
     if spare >= 0:
         return f"fits {place(memory)}: {_of(plan, memory)}, {format_bytes(spare)} to spare"
-    over = f"over {place(memory)} by {format_bytes(-spare)}"
-    return over if options is None else _wrapped(f"{over}; {_cure(memory, plan, options)}")
+    needs = f"needs {_told(plan)}, {format_bytes(-spare)} more than {place(memory)} has"
+    return needs if options is None else _wrapped(f"{needs}; {_cure(memory, plan, options)}")
+
+
+def cure_line(plan: MemoryPlan, options: argparse.Namespace) -> str | None:
+    """Return the budget that makes a plan fit its device, or None where it fits or none is known.
+
+    It plans with that budget, which may take longer than the plan did.
+    """
+    memory = memory_of(plan.device)
+    if memory is None or memory.spare_bytes(plan.arena_bytes) >= 0:
+        return None
+    return _cure(memory, plan, options)
 
 
 def fit_line(plans: Sequence[tuple[str, MemoryPlan]], options: argparse.Namespace | None) -> str:
@@ -59,7 +70,7 @@ def _each_on_its_own(plans: Sequence[tuple[str, MemoryPlan]]) -> str:
             unknown.append(f"the memory of {plan.device.name} is not known")
         elif memory.spare_bytes(plan.arena_bytes) < 0:
             short = format_bytes(-memory.spare_bytes(plan.arena_bytes))
-            over.append(f"{name} is over {place(memory)} by {short}")
+            over.append(f"{name} needs {short} more than {place(memory)} has")
     number = len(plans) - len(over) - len(unknown)
     told = [f"fits its own device: {number} of {len(plans)}", *over, *dict.fromkeys(unknown)]
     return _wrapped("; ".join(told))

@@ -21,7 +21,7 @@ from graphc.cli.arguments import (
     check_writable,
 )
 from graphc.cli.described import described, identity
-from graphc.cli.fits import fits_line
+from graphc.cli.fits import cure_line, fits_line
 from graphc.cli.lowering import MOST, Alternatives
 from graphc.cli.models import add_model, build
 from graphc.cli.parser import Parser
@@ -103,11 +103,14 @@ def run(parser: Parser, options: argparse.Namespace) -> None:
         say(json.dumps(found, default=str))
         written(options)
         return
-    say(fits_line(memory_plan, None if is_file else options))
+    say(fits_line(memory_plan))
     say(format_plan(memory_plan, None if options.text else 0), end="")
     _show_step_model(memory_plan)
     if not is_file:
-        _show_lowering(options, memory_plan)
+        try:
+            _show_lowering(options, memory_plan)
+        except KeyboardInterrupt:
+            tell(["", "Interrupted while looking for plans that need less; the plan is complete."])
     written(options)
 
 
@@ -168,8 +171,11 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _show_lowering(options: argparse.Namespace, memory_plan: MemoryPlan) -> None:
-    """The changes that lower the arena most."""
+    """Print the budget that fits, then the changes that lower the arena most."""
     sys.stdout.flush()  # the plan is read while others are made
+    if (cure := cure_line(memory_plan, options)) is not None:
+        tell(["", f"To fit: {cure}"], below="  ")
+        sys.stdout.flush()
     lines = Alternatives(options, plan_from_arguments).lowering(memory_plan).told(MOST)
     tell(["", *lines] if lines else [], below="  ")
 

@@ -105,7 +105,7 @@ def test_what_is_made_again_from_outside_gains_nothing():
     assert live_at_turn(steps, [0, 1, 2, 0, 3], 2) == 71
 
 
-def test_layers_over_time_are_cheaper_from_it_than_from_chains():
+def test_layers_over_time_are_cheaper_from_it_than_from_the_chain():
     """The cells of an LSTM cost little to recompute, in chains as long as the time."""
     plan = g.plan(lstm(seq_len=16, layers=3, hidden=256), optimizer=g.optim.SGD(), reorder=False)
     allocation = by_layers(Allocation(plan.graph))[0]
@@ -113,9 +113,9 @@ def test_layers_over_time_are_cheaper_from_it_than_from_chains():
     solver, cheaper = Solver(steps), 0
     for part in (0.4, 0.5, 0.6):
         capacity = int(solver.floor + part * (solver.no_recompute.peak_bytes - solver.floor))
-        *chains, cut = (solver.fitted(each, capacity) for each in solver._candidates(capacity))
-        costs = [steps.extra_cost(each) for each in chains if each is not None]
-        cheaper += cut is not None and steps.extra_cost(cut) < min(costs, default=np.inf)
+        chain, *_, cut = solver._candidates(capacity)
+        costs = [steps.extra_cost(solver.fitted(each, capacity)) for each in (chain, cut)]
+        cheaper += costs[1] < 0.97 * costs[0]
     assert cheaper
 
 
