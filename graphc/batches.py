@@ -73,9 +73,6 @@ class _Search:
                 over = batch
             report(self._doing(fits, over))
         found = self.planned(fits)
-        # A plan within the limit may be found although the fewest bytes looked for are above it.
-        while (larger := self.planned(fits + 1)) is not None:
-            fits, found = fits + 1, larger
         return None if found is None else LargestBatch(fits, found)
 
     def guess(self, fits: int, over: int | None, pace: int) -> int:

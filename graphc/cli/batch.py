@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
 
 from graphc.batches import LargestBatch, largest_batch
 from graphc.cli.arguments import add_costs, add_options, add_order, add_recipe, parse_settings
@@ -16,7 +15,7 @@ from graphc.cli.described import identity
 from graphc.cli.fits import as_budget, place
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, plan_options
-from graphc.cli.terminal import WIDTH, Console, say
+from graphc.cli.terminal import say
 from graphc.compiler import plan
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
@@ -52,20 +51,23 @@ def run(options: argparse.Namespace) -> None:
     name, limit = _room(options, make, chosen)
     chosen["budget"] = None
     kinds = _kinds(options, limit)
+    if not options.json:
+        say(f"{name}: {limit} for an arena")
+        say(_row("options", "largest batch", "arena", "extra time"))
     found: list[LargestBatch | None] = []
-    for _, asked in kinds:  # each computes more again than the one before, so more fits
+    for flags, asked in kinds:  # each repeats more work than the one before, so more fits
         start = max((each.batch for each in found if each is not None), default=1)
         found.append(largest_batch(make, limit, start=start, **{**chosen, **asked}))
+        if not options.json:
+            say(_row(flags, *_cells(found[-1])))
+            sys.stdout.flush()  # the next row may take much longer
     if options.json:
         say(json.dumps(_described(options, name, limit, kinds, found)))
-        return
-    say(f"{name}: {limit} for an arena")
-    table = Table("options", box=None)
-    for column in ("largest batch", "arena", "extra time"):
-        table.add_column(column, justify="right")
-    for (flags, _), largest in zip(kinds, found, strict=True):
-        table.add_row(flags, *_cells(largest))
-    Console(width=WIDTH).print(table)
+
+
+def _row(flags: str, batch: str, arena: str, extra: str) -> str:
+    """Return one line of the table."""
+    return f" {flags:<23}{batch:>15}{arena:>12}{extra:>12}".rstrip()
 
 
 def _batched(options: argparse.Namespace) -> Callable[[int], Value]:

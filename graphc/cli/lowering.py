@@ -66,7 +66,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Lowering:
-    """Changes that lower an arena, those that cost the least time a byte first; all tried, and not tried."""
+    """Changes that lower an arena, by added time per saved byte; what was tried, and what was not."""
 
     changes: Sequence[Change]
     tried: Sequence[str]

@@ -53,10 +53,11 @@ CLOSE = 0.005
 TIGHTER = 0.998
 """Factor by which a capacity falls at least after an arena above the budget."""
 
-HARD, LARGER = 0.03, 1.05
-"""Extra time from which a second schedule is tried, and the multiple of the capacity it is for."""
+HARD, LARGER = 0.03, (1.05, 1.15)
+"""Extra time from which more schedules are reordered, and the multiples of the capacity they are
+for: an order may save as much."""
 
-LEAST_TRIALS = 3
+LEAST_TRIALS = 2
 """Schedules of few bytes that are packed to find the least arena."""
 
 POINTS = 16
@@ -120,9 +121,11 @@ class Search:
             live = evaluations.allocation_of(self.graph_of(start)).live_bytes
             ratio = start.peak_bytes / max(live, 1)
             if self.extra_time(start) > HARD:
-                larger = solver.schedule(int(LARGER * budget * max(ratio, 1)))
-                if larger is not None:
-                    starts.append(self.ordered(larger).sequence)
+                saved = schedule.peak_bytes / max(start.peak_bytes, 1)
+                for factor in LARGER:
+                    larger = solver.schedule(int(factor * saved * budget))
+                    if larger is not None:
+                        starts.append(self.ordered(larger).sequence)
         capacity, best, above = budget * ratio, None, 0
         for number in range(MOST_CORRECTIONS):
             if number >= CORRECTIONS and best is not None:
@@ -130,7 +133,7 @@ class Search:
             found = solver.best(starts, int(capacity))
             if found is None:
                 break
-            starts = [found.sequence, *starts[-2:]]
+            starts = [found.sequence, *starts[-len(LARGER) :]]
             graph = self.graph_of(found)
             live = 0 if self.maps_only else evaluations.allocation_of(graph).live_bytes
             size = live if live > budget else self.size(evaluations.point(graph))
@@ -148,7 +151,7 @@ class Search:
         """Return the smallest arena found, at any cost."""
         solver = self.solver
         start = solver.least if self.maps_only else self.ordered(solver.least)
-        found = [self.point(solver.least), self.point(start)]
+        found = [self.point(start)]
         lowest = solver.lowest(start, lambda capacity: self._fitted(start, capacity))
         for number in range(LEAST_TRIALS):
             capacity = lowest.peak_bytes * (1 + 0.005 * number)
@@ -187,9 +190,6 @@ class BudgetPlanner:
         self._searches: dict[tuple[bool, bool], Search] = {}
         self._least: dict[bool, Point] = {}
         self._policies = Sequences(allocation, [*POLICIES])
-        self._parts_inside = strategy != "none" and any(
-            node.op.gathers is not None for node in self.graph.nodes
-        )
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
         """Return the graph with its copies and what is proven of it; raises `BudgetError`."""
@@ -274,7 +274,7 @@ class BudgetPlanner:
             fewest = min(point.bytes(maps_only) for point in points)
             for name in self._policies.distinct():
                 _, peak = self._estimate(name, maps_only, by_flops=False)
-                if self._parts_inside or peak < fewest:
+                if peak < fewest:
                     points.append(self._policy(name, maps_only))
             self._least[maps_only] = min(points, key=lambda point: point.bytes(maps_only))
         return self._least[maps_only]
@@ -292,7 +292,7 @@ class BudgetPlanner:
         fewest = min(point.arena_bytes for point in points)
         for name in self._policies.distinct():
             cost, peak = self._estimate(name, maps_only=False, by_flops=True)
-            if cost <= allowed and (self._parts_inside or peak < fewest):
+            if cost <= allowed and peak < fewest:
                 points.append(self._policy(name, False))
         within = [point for point in points if point.extra_flops <= max_extra_flops]
         return min(within, key=attrgetter("arena_bytes"))
@@ -364,18 +364,15 @@ class BudgetPlanner:
         return self.evaluations.best(graph, maps_only)
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
-        """Return a policy's extra cost and peak by the problem, without its graph."""
-        search = self._search(maps_only, by_flops)
-        sequence = search.training.without_views(self._policies.of(name))
-        return search.solver.problem.extra_cost(sequence), search.solver.problem.peak(sequence)
+        """Return a policy's extra cost and a bound on its peak in the given node order."""
+        training = self._search(maps_only, by_flops).training
+        sequence = training.without_views(self._policies.of(name))
+        return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)
 
     def _policy_points(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
         """Yield policies that may fit and cost less than `best`."""
-        training, cost = self._search(maps_only).training, self._search(maps_only).solver.cost
+        cost = self._search(maps_only).solver.cost
         for name in self._policies.distinct():
-            sequence = training.without_views(self._policies.of(name))
-            extra = training.steps.extra_cost(sequence)
-            if best is None or (
-                extra < best.extra_time * cost and training.bounding_steps.peak(sequence) <= budget
-            ):
+            extra, peak = self._estimate(name, maps_only, by_flops=False)
+            if peak <= budget and (best is None or extra < best.extra_time * cost):
                 yield self._policy(name, maps_only)

@@ -126,7 +126,7 @@ def test_a_plan_from_a_file_says_whether_it_fits(capsys, has, tmp_path):
     has(arena)
     assert first_line(capsys, "plan", path).startswith("fits this machine")
     has(arena - 5 * MIB)
-    assert first_line(capsys, "plan", path) .endswith("5.00 MiB more than this machine has")
+    assert first_line(capsys, "plan", path).endswith("5.00 MiB more than this machine has")
 
 
 @pytest.mark.slow
@@ -161,7 +161,9 @@ def test_plans_for_several_devices_are_each_judged_by_their_own(capsys, tmp_path
     told = first_line(capsys, "compare", *paths.values())
     assert told == "fits its own device: 2 of 3; t4.json, packed needs 5.00 MiB more than t4 has"
     out = run(capsys, "compare", "mlp", *DEEP, paths["t4"])[1]
-    assert out.startswith("fits its own device: 9 of 10; t4.json, packed needs 5.00 MiB more than t4 has")
+    assert out.startswith(
+        "fits its own device: 9 of 10; t4.json, packed needs 5.00 MiB more than t4 has"
+    )
 
 
 @pytest.mark.slow
