@@ -33,7 +33,7 @@ DOCUMENTS = (
     "docs/onnx.md",
     "docs/packing.md",
     "docs/parallel.md",
-    "docs/recomputation.md",
+    "docs/internals/remat.md",
     "docs/torch.md",
     "docs/viewing.md",
 )
@@ -332,8 +332,6 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "gaps of budgets": ("budgets.json", gaps_of_budgets),
     "budgets": ("budgets.json", budgets),
     "wide budgets": ("budgets_wide.json", wide_budgets),
-    "budgets before": ("budgets_before.json", budgets),
-    "wide budgets before": ("budgets_wide_before.json", wide_budgets),
     "a long LSTM": ("budgets_lstm_256.json", wide_budgets),
     "a small LSTM": ("small_lstm.json", small_lstm),
     "step times": ("step_time.json", step_times),

@@ -66,7 +66,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Lowering:
-    """Changes that lower an arena, by added time per saved byte; what was tried, and what was not."""
+    """Changes that lower an arena, by added time per saved byte; what was and was not tried."""
 
     changes: Sequence[Change]
     tried: Sequence[str]

@@ -21,10 +21,10 @@ segment runs again as its gradient begins. A node and its copies are made once e
 largest m).
 
 `compile` does not use counts here: it differentiates with m = 0, and adds copies by a sequence of
-steps (passes/recompute/sequence.py), since planners of budgets choose more than counts can say.
+steps (remat/schedule.py), since planners of budgets choose more than counts can say.
 Counts are for `graphc.gradient`, where the user builds the gradient graph. That both give one graph
 is held by test_the_sequence_of_mirror_counts_is_algorithm_2 in
-tests/passes/recompute/test_sequence.py.
+tests/remat/test_schedule.py.
 
 Where a value has several readers, their contributions are added as each appears. The sum may
 overwrite its operand, so a shared weight costs one buffer, however often it is used.

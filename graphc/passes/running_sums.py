@@ -5,7 +5,7 @@ the sum so far, and the summand. With beta = 1 of a BLAS only the sum does.
 
 A sum of two products fixes which of them runs first. Where one comes from a layer that recurs over
 time and the other one from outside, that would fix which loop is the inner one, over layers or over
-time, and planners choose that (planning/order/layers.py). Such a sum stays an addition.
+time, and planners choose that (scheduling/layers.py). Such a sum stays an addition.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Where a run turns around, all of its forward pass has run and all of its gradients are still to
 come. What of it to keep within so many bytes there, for the least cost of making the others again,
-is a keep set of keep_sets.py; bound.py takes the same for a lower bound. Here it is a plan: the
+is a keep set of min_cut.py; lower_bound.py takes the same for a lower bound. Here it is a plan: the
 forward pass, then each backward step behind what it reads and is not there. What is made again
 stays to its last reader.
 
 Such a sequence is planned for the turn alone. Behind it, more may be live: what is made again
-before what is kept has gone. So it is for shrink.py to bring down, and it is a better start for
+before what is kept has gone. So eviction brings it down, and it is a better start for
 that than what chain.py finds where the forward pass is nowhere narrow, as in layers over time:
 there, much costs nearly nothing to make again, but in chains longer than the spans of a chain.
 

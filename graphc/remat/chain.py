@@ -15,7 +15,7 @@ where r(k) goes up to the last reader of what u(k) makes, and on as long as noth
 but `crossing[k]` is asked for. Values that cross several cuts, such as skip connections, are in
 several `crossing`s; a span counts what is new at its end, so that each is counted once.
 
-For a span of units, keep_sets.py gives the values to keep up to its region at various prices, and
+For a span of units, min_cut.py gives the values to keep up to its region at various prices, and
 walks over its steps (`Problem.profile`) give the peaks of each such option. They cost a few tens of
 maximum flows over the span's steps. Equal spans, by the numbers that decide their options and not
 by names, are measured once, which makes deep networks of equal layers as fast as their distinct

@@ -3,7 +3,7 @@
 A dynamic program over (first unit, last unit, free bytes), as rotor's for chains of unlike stages
 (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, "Optimal checkpointing for heterogeneous
 chains", 2019), with several ways to take a stage, as in Rockmate (Zhao et al., 2023). Chains, units
-and regions are those of blocks.py. When the free bytes m are counted, what crosses in front of the
+and regions are those of chain.py. When the free bytes m are counted, what crosses in front of the
 first unit has been counted already.
 
 Let o be an option of the span of units [i, j): it saves s(o) bytes up to its region, its units cost
@@ -32,13 +32,13 @@ first time. Then running forward is no extra cost:
 Free bytes are told apart by levels, exactly where sizes have a large common divisor. F has a row a
 unit and affords 8192 levels, or twice as many to be exact; C has a row a range, so 256. With p
 options a unit and L levels, C takes O(n² (n + p) L) time and O(n² L) memory, F takes O(n (n + p) L)
-and O(n L); an innermost loop is one NumPy operation. blocks.py keeps n to about 340. Needs are
+and O(n L); an innermost loop is one NumPy operation. chain.py keeps n to about 340. Needs are
 rounded up and what is held to the nearest level, so a plan may take other bytes than its level
-says: sequence_planner.py measures the sequence and asks again.
+says: solver.py measures the sequence and asks again.
 
 Neither table stores choices: `actions` finds them again along the one path that is taken. For equal
 units of one option this is the setting of revolve (Griewank and Walther, 2000), whose closed form
-tests/planning/test_sequence_planner.py holds it to.
+tests/remat/test_solver.py holds it to.
 """
 
 from __future__ import annotations

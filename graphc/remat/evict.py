@@ -1,6 +1,6 @@
 """Local search on a sequence: what is above the limit is dropped, and computed again when read.
 
-This is polish.py the other way round; what is greedy in it is dropping.py. A value is live on
+This is the inverse of fill.py; its greedy choice is in evict_kernel.py. A value is live on
 stretches: from a position a, which makes or reads it, to the next that reads it, b. Instead it may
 be made again at a place p in (a, b], by its maker behind the makers of whatever that reads and is
 not live at p: a chain of repeats. With
@@ -21,8 +21,8 @@ have been worked out as often as EFFORT says; a round takes O(n log n) for a seq
 beside chains.
 
 Chains know no cuts, so this serves where a forward pass is nowhere narrow: skip connections, layers
-over time. blocks.py and chain.py see far there, but count what a region makes again as kept to its
-end; from one of their sequences for more bytes, what is left to drop is cheap.
+over time. The dynamic program looks far ahead there, but counts what a region recomputes as kept to
+its end; from one of its sequences for more bytes, the remaining evictions are cheap.
 """
 
 from __future__ import annotations

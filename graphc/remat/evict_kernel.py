@@ -1,4 +1,4 @@
-"""The greedy choice of shrink.py, compiled: which stretches are dropped, and what runs again where.
+"""The greedy choice of evict.py, compiled: which stretches are dropped, and what runs again where.
 
 Stretches are told by the event that ends them: events of a value stand by position, so the one
 before begins it. Sets of steps are lists, with marks for what is in one.

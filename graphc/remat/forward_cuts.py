@@ -2,7 +2,7 @@
 
 The place behind step i is crossed by the values of steps up to i that a later step of the same pass
 reads. What the paper calls candidate stage splitting points C in Alg. 3 are the places that one
-value crosses, or that no more bytes cross than any of 8 places on either side (planning/narrow.py,
+value crosses, or that no more bytes cross than any of 8 places on either side (narrow.py,
 in one walk over the pass). To compute a stage again, what crosses the cut before it is enough,
 states and inputs aside. Views are not counted: what they view crosses in their place.
 """

@@ -17,7 +17,7 @@ way, and the choice is part of the minimum. So of layers over time it is known t
 freed by a gradient is still there, or has given way to that gradient, while a parameter's first one
 is made: its sum comes on top.
 
-That is a keep set of keep_sets.py under one row of bytes. With a price λ ≥ 0 for it, the repeats
+That is a keep set of min_cut.py under one row of bytes. With a price λ ≥ 0 for it, the repeats
 cost at least
 
     g(λ) = min over keep sets of (cost + λ · bytes) - λ R
@@ -29,7 +29,7 @@ are worth the same, a better set replaces one of them, until there is none (Kell
 turn, in at most 16 cuts each.
 
 The bound is loose where several passes must be run more than once, since a w sees one moment only.
-tests/planning/test_bound.py holds both bounds against brute force over all sequences.
+tests/remat/test_lower_bound.py holds both bounds against brute force over all sequences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The paper's policies, each as mirror counts of forward nodes.
 
 Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost" (2016). A policy is a
-function m from forward nodes to how often they may be computed again; sequence.py makes the copies.
+function m from forward nodes to how often they may be computed again; schedule.py makes the copies.
 
     mirror     m as the user has marked it
     cheap      Sec. 4.2: m = 1 for what costs little, 0 for products
@@ -216,7 +216,7 @@ POLICIES: dict[str, Callable[[Allocation], Counts]] = {
 }
 """The paper's; of equally good plans, the first one's counts.
 
-What is asked for bytes or work is in passes/recompute/budget_planner.py."""
+Requests for bytes or work are planned by budget.py."""
 
 
 def recompute(given: Allocation, policy: str) -> Graph:

@@ -10,14 +10,14 @@ and, which data does not say,
     an update behind all other readers of the state that it replaces, and
     a copy behind what it is a copy of, if that stood before it
 
-graphc.scheduling looks for a linear extension of it with a low peak, by bytes as graph_steps.py
+graphc.scheduling looks for a linear extension of it with a low peak, by bytes as training_graph.py
 counts them. Those are the allocator's, but for concatenations: the allocator decides for each
 whether its parts lie inside it. So there are two models, one in which parts never do and one in
 which they always do. The second is searched too where parts save a thousandth, and `live_bytes` of
 the allocator picks the best of what is found and the order given.
 
 Where layers recur over time, the search begins twice: from the order given, and from that by layers
-with gradients of parameters last (planning/order/layers.py).
+with gradients of parameters last (scheduling/layers.py).
 
 Fewer live bytes need not be a smaller arena, since packing may lose more: `reordered` takes the
 order found only where its packed arena is smaller than that of the order given.
@@ -52,7 +52,7 @@ def reordered(given: Allocation) -> Allocation:
 
 
 def by_layers(given: Allocation) -> list[Allocation]:
-    """The graph with layers that recur over time one after another (planning/order/layers.py).
+    """The graph with layers that recur over time one after another (scheduling/layers.py).
 
     For plans that make values again: where that lowers the peak, with forward steps that only their
     own gradients ask for behind the turn; and with the whole forward pass first. Empty for graphs

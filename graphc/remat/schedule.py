@@ -11,7 +11,7 @@ This is the way that `compile` takes for every policy, the paper's as well: plan
 choose where each copy stands, which mirror counts cannot say. Alg. 2 itself, with mirror counts
 while gradients are made, is passes/gradient.py, for users of `graphc.gradient`. `mirrored_sequence`
 says the same in this form, and test_the_sequence_of_mirror_counts_is_algorithm_2 in
-tests/passes/recompute/test_sequence.py holds both to one graph for counts 0 and 1.
+tests/remat/test_schedule.py holds both to one graph for counts 0 and 1.
 """
 
 from __future__ import annotations

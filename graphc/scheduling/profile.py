@@ -1,6 +1,6 @@
 """Steps as arrays, for searches that look at sequences over and over: their loops are compiled.
 
-What a sequence means is said in steps.py; `live_levels` is `Problem.profile` of a whole sequence.
+problem.py explains sequences; `live_levels` is `Problem.profile` of a whole one.
 """
 
 from __future__ import annotations

@@ -54,12 +54,12 @@ GROUPS = {
         ),
     ),
     "recompute": Group(
-        ("graphc/passes/recompute/*.py",),
-        ("tests/passes/recompute",),
+        ("graphc/remat/**/*.py",),
+        ("tests/remat",),
     ),
-    "planning": Group(
-        ("graphc/planning/**/*.py",),
-        ("tests/planning", "tests/passes/test_order.py"),
+    "scheduling": Group(
+        ("graphc/scheduling/*.py", "graphc/remat/reorder.py"),
+        ("tests/scheduling", "tests/passes/test_order.py"),
     ),
     "packing": Group(
         ("graphc/packing/*.py",),
