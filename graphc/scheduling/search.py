@@ -3,6 +3,7 @@
 The methods share one order, the best so far, and one floor, the highest bound of a cut. Each offers
 orders, and one is taken where its peak is lower:
 
+    postorder start from a depth-first postorder by Liu's rule (postorder.py)
     cut       run one side of a minimum cut before the other (cuts.py), at the peak and a little
               behind it. The cut's bytes are a bound for every order, and become the floor.
     list      bisect between floor and peak for the least limit with a list schedule (listing.py),
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from graphc.scheduling.cuts import Cuts
 from graphc.scheduling.exact import least_peak_order
 from graphc.scheduling.listing import list_schedule
+from graphc.scheduling.postorder import postorders
 from graphc.scheduling.precedence import Precedence
 from graphc.scheduling.windows import improve_windows
 
@@ -86,6 +88,8 @@ class _Search:
     def run(self) -> list[int]:
         """The best order found, or the one given where that is hardly better."""
         given, given_peak = self.order, self.peak
+        for order in postorders(self.problem):
+            self.offer(order)
         self._improve()
         return self.order if given_peak - self.peak > TOLERANCE * given_peak else given
 
