@@ -3,7 +3,6 @@
 The methods share one order, the best so far, and one floor, the highest bound of a cut. Each offers
 orders, and one is taken where its peak is lower:
 
-    postorder start from a depth-first postorder by Liu's rule (postorder.py)
     cut       run one side of a minimum cut before the other (cuts.py), at the peak and a little
               behind it. The cut's bytes are a bound for every order, and become the floor.
     list      bisect between floor and peak for the least limit with a list schedule (listing.py),
@@ -15,6 +14,9 @@ method is bounded by counts of work that fall with the number of steps, not by t
 problem gives the same order: at most 50,000 steps are put into cuts, and 250,000 into list
 schedules, but one cut and four lists in any case. The given order is kept where none is better by a
 thousandth.
+
+Lists rank by the order given, so they cannot bring scattered subtrees together. In the end
+depth-first postorders (postorder.py) are offered; if one is better, the methods go on from there.
 """
 
 from __future__ import annotations
@@ -88,9 +90,9 @@ class _Search:
     def run(self) -> list[int]:
         """The best order found, or the one given where that is hardly better."""
         given, given_peak = self.order, self.peak
-        for order in postorders(self.problem):
-            self.offer(order)
         self._improve()
+        if not self.is_least and any(map(self.offer, postorders(self.problem))):
+            self._improve()
         return self.order if given_peak - self.peak > TOLERANCE * given_peak else given
 
     def _improve(self) -> None:
