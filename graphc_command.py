@@ -15,6 +15,11 @@ _noted: list[int] = []
 
 def main() -> int:
     """Run the command line; returns the exit code."""
+    if sys.argv[1:] == ["--version"]:  # which needs nothing of the package
+        from importlib.metadata import version
+
+        sys.stdout.write(f"graphc {version('graphc-compiler')}\n")
+        return 0
     # What modules in C make of an exception while they are imported is anything.
     signal.signal(signal.SIGINT, _leave)
     from graphc.cli import main as run

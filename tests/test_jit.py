@@ -1,0 +1,51 @@
+"""Compiled loops: where machine code is kept, and what is done without numba."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphc
+from graphc import jit
+
+CODE = """
+import numpy as np
+from graphc import jit
+jit.LITTLE = -1
+from graphc.models import mlp
+import graphc
+graphc.plan(mlp(layers=4, hidden=32, batch=64), optimizer=graphc.optim.SGD(), budget="100KiB")
+"""
+
+
+def test_machine_code_is_kept_in_the_users_cache_alone(tmp_path):
+    pytest.importorskip("numba")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    subprocess.run([sys.executable, "-c", CODE], env=environment, check=True, capture_output=True)
+    folders = list((tmp_path / "graphc").glob("loops-*"))
+    assert len(folders) == 1
+    assert list(folders[0].rglob("*.nbi"))
+    package = Path(graphc.__file__).parent
+    assert not list(package.rglob("*.nbi"))
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    (tmp_path / "graphc").write_text("a file where the folder would be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jit.cache_folder() is None
+
+
+def test_both_forms_of_loops_that_call_loops_agree():
+    @jit.compiled
+    def double(x):
+        return 2 * x
+
+    namespace = {"double": double}
+    exec("def quadruple(x):\n    return double(double(x))", namespace)
+    quadruple = jit.Loop(namespace["quadruple"])
+    assert quadruple.written(3) == 12
+    assert not double.is_compiled
+    assert jit.suited(quadruple, 1)(3) == 12
