@@ -16,7 +16,9 @@ from graphc import jit
 jit.LITTLE = -1
 from graphc.models import mlp
 import graphc
-graphc.plan(mlp(layers=4, hidden=32, batch=64), optimizer=graphc.optim.SGD(), budget="100KiB")
+network = mlp(layers=20, hidden=64, batch=512)
+arena = graphc.plan(network, optimizer=graphc.optim.SGD()).arena_bytes
+graphc.plan(network, optimizer=graphc.optim.SGD(), budget=arena * 3 // 4)
 """
 
 
