@@ -78,7 +78,6 @@ class Search:
         self.evaluations, self.maps_only = evaluations, maps_only
         self.training = TrainingGraph(allocation, cost, maps_only, is_one_pass)
         self.solver = Solver(self.training.steps)
-        self._graphs: dict[int, Graph] = {}
         self._origins: dict[Node, int] = {}
         """By node of a graph made here, the position of the node that it executes."""
 
@@ -107,45 +106,59 @@ class Search:
         if found is graph:
             return schedule
         own = self.training.graph.position
-        positions = (self._origins.get(node, own.get(node, -1)) for node in found.nodes)
-        steps = self.training.without_views(position for position in positions if position >= 0)
-        return self.solver.measured(steps)
+        positions = [self._origins[n] if n in self._origins else own[n] for n in found.nodes]
+        return self.solver.measured(self.training.without_views(positions))
 
     def within(self, schedule: Schedule, budget: int) -> Point | None:
         """Return the fastest packed schedule found within a budget, starting from one near it."""
-        evaluations, solver = self.evaluations, self.solver
-        start = schedule if self.maps_only else self.ordered(schedule)
-        starts = [start.sequence]
-        ratio = 1.0
-        if not self.maps_only:
-            live = evaluations.allocation_of(self.graph_of(start)).live_bytes
-            ratio = start.peak_bytes / max(live, 1)
-            if self.extra_time(start) > HARD:
-                saved = schedule.peak_bytes / max(start.peak_bytes, 1)
-                for factor in LARGER:
-                    larger = solver.schedule(int(factor * saved * budget))
-                    if larger is not None:
-                        starts.append(self.ordered(larger).sequence)
-        capacity, best, above = budget * ratio, None, 0
+        starts, capacity = self._starts(schedule, budget)
+        best, above = None, 0
         for number in range(MOST_CORRECTIONS):
             if number >= CORRECTIONS and best is not None:
                 break
-            found = solver.best(starts, int(capacity))
+            found = self.solver.best(starts, int(capacity))
             if found is None:
                 break
             starts = [found.sequence, *starts[-len(LARGER) :]]
-            graph = self.graph_of(found)
-            live = 0 if self.maps_only else evaluations.allocation_of(graph).live_bytes
-            size = live if live > budget else self.size(evaluations.point(graph))
-            if size > budget:
+            size, point = self._packed(found, budget)
+            if point is None:
                 above += 1  # the corrections grow, as packing is not smooth
                 capacity *= min(budget / size, TIGHTER) ** above
                 continue
-            above, best = 0, faster(best, evaluations.point(graph))
+            above, best = 0, faster(best, point)
             if size >= (1 - CLOSE) * budget or found.extra_cost <= 0:
                 break
             capacity *= budget / size
         return best
+
+    def _starts(self, schedule: Schedule, budget: int) -> tuple[list[list[int]], float]:
+        """Return reordered schedules, and the capacity at which the first may fill a budget."""
+        if self.maps_only:
+            return [schedule.sequence], budget
+        start = self.ordered(schedule)
+        starts = [start.sequence]
+        live = self.evaluations.allocation_of(self.graph_of(start)).live_bytes
+        if self.extra_time(start) > HARD:
+            saved = schedule.peak_bytes / max(start.peak_bytes, 1)
+            for factor in LARGER:
+                larger = self.solver.schedule(int(factor * saved * budget))
+                if larger is not None:
+                    starts.append(self.ordered(larger).sequence)
+        return starts, budget * start.peak_bytes / max(live, 1)
+
+    def _packed(self, schedule: Schedule, budget: int) -> tuple[int, Point | None]:
+        """Return a schedule's bytes, and its point if they are within a budget.
+
+        It is packed only if its live bytes fit.
+        """
+        graph = self.graph_of(schedule)
+        if not self.maps_only:
+            live = self.evaluations.allocation_of(graph).live_bytes
+            if live > budget:
+                return live, None
+        point = self.evaluations.point(graph)
+        size = self.size(point)
+        return size, point if size <= budget else None
 
     def least(self) -> Point:
         """Return the smallest arena found, at any cost."""
@@ -165,6 +178,7 @@ class Search:
         return None if found is None else self.solver.measured(found)
 
     def point(self, schedule: Schedule) -> Point:
+        """Return a schedule's bytes and extra time, in a better node order if there is one."""
         return self.evaluations.best(self.graph_of(schedule), self.maps_only)
 
 
