@@ -1,4 +1,4 @@
-"""What to compute again: policies, and the one form in which they all end."""
+"""Recomputation: policies, the search under a budget, and schedules as graphs."""
 
 from graphc.remat.budget import BudgetPlanner
 from graphc.remat.policies import recompute

@@ -157,7 +157,7 @@ class Solver:
 
     @cached_property
     def spans(self) -> list[Spans]:
-        """What the dynamic program knows of each forward pass and its backward pass."""
+        """Options of the dynamic program for each forward pass and its backward pass."""
         chains = [Chain(self.problem, run) for run in self.problem.runs]
         return [Spans(chain) for chain in chains if chain.useful]
 
