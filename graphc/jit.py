@@ -53,7 +53,7 @@ class Loop:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether machine code has been loaded or made."""
+        """True once machine code has been loaded or made."""
         return bool(getattr(self._compiled, "signatures", ()))
 
 
