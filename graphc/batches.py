@@ -26,17 +26,25 @@ class LargestBatch:
 
 
 def largest_batch(
-    make: Callable[[int], Value], memory: int | str, *, start: int = 1, **options: Any
+    make: Callable[[int], Value],
+    memory: int | str,
+    *,
+    start: int | LargestBatch = 1,
+    **options: Any,
 ) -> LargestBatch | None:
-    """The largest batch whose plan takes at most `memory`, bytes or ``"7GiB"``; None if none does.
+    """Return the largest batch whose plan takes at most `memory`; None if no batch fits.
 
-    `make` returns the loss for a batch, a whole number from 1 up; `options` are those of
-    `graphc.plan`. With ``recompute="optimal"`` and nothing else that asks for bytes or flops, as
-    much is computed again as it takes. `start` is tried first: the answer for other options saves
-    plans. Raises what `make` and `graphc.plan` do, and `OptionError` where even 2**40 fit.
+    `memory` is a number of bytes or ``"7GiB"``. `make` returns the loss for a batch, a whole number
+    from 1 up; `options` are those of `graphc.plan`. With ``recompute="optimal"`` and no limit on
+    bytes or flops, any amount of recomputation is allowed. The search begins at `start`: the result
+    for other options saves plans. Raises what `make` and `graphc.plan` do, and `OptionError` if even
+    a batch of 2**40 fits.
     """
-    whole_number("start", start)
     search = _Search(make, parse_bytes("memory", memory), options)
+    if isinstance(start, LargestBatch):
+        search.fixed_bytes = start.plan.state_bytes
+        start = start.batch
+    whole_number("start", start)
     return search.run(start)
 
 
@@ -55,6 +63,8 @@ class _Search:
             options.get(goal) is not None for goal in goals
         )
         self.sizes: dict[int, int] = {}
+        self.fixed_bytes = 0
+        """Bytes of states, which do not grow with the batch; 0 while they are unknown."""
         self.best: LargestBatch | None = None
 
     def run(self, start: int) -> LargestBatch | None:
@@ -92,14 +102,14 @@ class _Search:
                 "looked for: give less memory, or a network that grows with its batch"
             )
         if not smaller:
-            # What a network takes beside its batch, its weights, makes this too few at most.
-            times = self.memory // max(self.sizes[fits], 1)
-            return min(max(fits * times, fits + 1), MOST)
+            # Other bytes than states may not grow with the batch either, so this is often too few.
+            per_batch = max(self.sizes[fits] - self.fixed_bytes, 1) / fits
+            return min(max(fits + int(spare / per_batch) + 1, fits + 1), MOST)
         last = max(smaller)
         grown = self.sizes[fits] - self.sizes[last]
         step = spare * (fits - last) // grown if grown > 0 else fits
         # One more than the line says: it will probably not fit, and then the bracket is small.
-        return min(fits + max(step + 1, pace), MOST)
+        return min(fits + max(step + 1, pace // 2), MOST)
 
     def size(self, batch: int) -> int:
         """The bytes of a batch's plan; where any time may be taken, the fewest found."""
@@ -109,6 +119,7 @@ class _Search:
             else:
                 found = plan(self.make(batch), **self.options)
                 self.sizes[batch] = found.arena_bytes
+                self.fixed_bytes = found.state_bytes
                 if found.arena_bytes <= self.memory:
                     self.best = LargestBatch(batch, found)
         return self.sizes[batch]

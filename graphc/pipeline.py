@@ -50,7 +50,7 @@ from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import PRECISIONS, Certificate, MemoryPlan
 from graphc.progress import report
 from graphc.remat import BudgetPlanner, recompute
-from graphc.remat.reorder import reordered
+from graphc.remat.reorder import reordered, with_least_peak
 from graphc.settings import settings_of
 
 WORTH_CHUNKS = 0.95
@@ -238,8 +238,11 @@ def _peak(graph: Graph, options: PlanningOptions) -> int:
     By the network, the step and the device alone: what has bits of its own must not depend on
     where values are placed.
     """
-    trained = run(graph, UNFUSED, Compilation(options))
-    return reordered(Allocation(trained, options.target)).live_bytes
+    compilation = Compilation(options)
+    for step in UNFUSED:  # each is checked when the pipeline runs it
+        if step.when(options):
+            graph = step.change(graph, compilation)
+    return with_least_peak(Allocation(graph, options.target)).live_bytes
 
 
 def _mixed(graph: Graph, compilation: Compilation) -> Graph:

@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from graphc.batches import LargestBatch, largest_batch
@@ -16,7 +17,7 @@ from graphc.cli.fits import as_budget, place
 from graphc.cli.models import add_model, build, find_model
 from graphc.cli.plans import DEFAULT, plan_options
 from graphc.cli.terminal import say
-from graphc.compiler import plan
+from graphc.compiler import device_of
 from graphc.errors import OptionError
 from graphc.ir.graph import Value
 from graphc.ir.types import format_bytes, parse_bytes
@@ -48,7 +49,7 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Look for the largest batch of each kind of plan, and print them."""
     make, chosen = _batched(options), plan_options(options)
-    name, limit = _room(options, make, chosen)
+    name, limit = _capacity(options)
     chosen["budget"] = None
     kinds = _kinds(options, limit)
     if not options.json:
@@ -56,7 +57,8 @@ def run(options: argparse.Namespace) -> None:
         say(_row("options", "largest batch", "arena", "extra time"))
     found: list[LargestBatch | None] = []
     for flags, asked in kinds:  # each repeats more work than the one before, so more fits
-        start = max((each.batch for each in found if each is not None), default=1)
+        known = [each for each in found if each is not None]
+        start = max(known, key=attrgetter("batch"), default=1)
         found.append(largest_batch(make, limit, start=start, **{**chosen, **asked}))
         if not options.json:
             say(_row(flags, *_cells(found[-1])))
@@ -82,14 +84,12 @@ def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
     return lambda batch: build(options.model, [*options.settings, f"batch={batch}"])
 
 
-def _room(
-    options: argparse.Namespace, make: Callable[[int], Value], chosen: dict[str, Any]
-) -> tuple[str, str]:
-    """What holds the arena, and the bytes that it has for it, as --budget takes them."""
+def _capacity(options: argparse.Namespace) -> tuple[str, str]:
+    """Return what holds the arena, and the bytes that it has for it, as --budget takes them."""
     if options.budget is not None:
         parse_bytes("--budget", options.budget)
         return "the budget", options.budget
-    device = plan(make(1), **{**chosen, "budget": None}).device
+    device = device_of(options.device, options.roofline)
     memory = memory_of(device)
     if memory is None:
         raise OptionError(f"the memory of {device.name} is not known; give it with --budget")

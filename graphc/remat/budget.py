@@ -33,7 +33,7 @@ from graphc.passes.place_updates import place_updates
 from graphc.plans.cost_model import CostModel
 from graphc.plans.goal import Goal
 from graphc.plans.memory_plan import Allocate, Certificate
-from graphc.remat.evaluations import Evaluations
+from graphc.remat.evaluations import ORDER_SAVES, Evaluations
 from graphc.remat.lower_bound import extra_cost, least_bytes
 from graphc.remat.points import Point, between, faster, knee_of, undominated
 from graphc.remat.policies import POLICIES, Sequences, with_sequence
@@ -284,7 +284,8 @@ class BudgetPlanner:
         """Return the fewest bytes found at any price."""
         if maps_only not in self._least:
             points = [search.least() for search in self._orders(maps_only)]
-            points += self._without_copies(maps_only)
+            fewest = min(point.bytes(maps_only) for point in points)
+            points += self._without_copies(maps_only, fewest)
             fewest = min(point.bytes(maps_only) for point in points)
             for name in self._policies.distinct():
                 _, peak = self._estimate(name, maps_only, by_flops=False)
@@ -298,7 +299,8 @@ class BudgetPlanner:
         search = self._search(False, by_flops=True)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)
-        points = [search.point(schedule), *self._without_copies(False)]
+        points = [search.point(schedule)]
+        points += self._without_copies(False, points[0].arena_bytes)
         for other in self._by_layers:
             affordable = partial(self._affordable, other, max_extra_flops)
             found = other.solver.lowest(other.solver.no_recompute, affordable)
@@ -369,9 +371,13 @@ class BudgetPlanner:
 
         return sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
 
-    def _without_copies(self, maps_only: bool) -> list[Point]:
-        """Return the plans without recomputation."""
-        return [self.evaluations.best(graph, maps_only) for graph in self._groupings]
+    def _without_copies(self, maps_only: bool, fewest: int | None = None) -> list[Point]:
+        """Return the plans without recomputation that may take fewer than `fewest` bytes."""
+        graphs = self._groupings
+        if fewest is not None and not maps_only:
+            most = ORDER_SAVES * fewest
+            graphs = [g for g in graphs if self.evaluations.allocation_of(g).live_bytes <= most]
+        return [self.evaluations.best(graph, maps_only) for graph in graphs]
 
     def _policy(self, name: str, maps_only: bool) -> Point:
         graph = with_sequence(self.graph, self._policies.of(name))
@@ -388,5 +394,6 @@ class BudgetPlanner:
         cost = self._search(maps_only).solver.cost
         for name in self._policies.distinct():
             extra, peak = self._estimate(name, maps_only, by_flops=False)
-            if peak <= budget and (best is None or extra < best.extra_time * cost):
+            may_fit = peak <= ORDER_SAVES * budget
+            if may_fit and (best is None or extra < best.extra_time * cost):
                 yield self._policy(name, maps_only)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from graphc.allocation.allocate import Allocation
 from graphc.ir.graph import Graph
 from graphc.plans.cost_model import CostModel, recomputation
@@ -74,9 +76,17 @@ class Evaluations:
         return None
 
     def best(self, graph: Graph, maps_only: bool) -> Point:
-        """The point of a variant; for the paper's measure in the order of the paper."""
-        point = self.point(graph)
-        return point if maps_only else self.ordered(point)
+        """Return the point of a variant, in the node order with the smaller arena.
+
+        The paper's measure is taken in the order given.
+        """
+        if maps_only:
+            return self.point(graph)
+        found = self.point(self.reordered(graph))
+        # No arena is below the live bytes, so the order given is packed only where it may win.
+        if found.graph is graph or self.allocation_of(graph).live_bytes > found.arena_bytes:
+            return found
+        return min(self.point(graph), found, key=attrgetter("arena_bytes"))
 
     def ordered(self, point: Point) -> Point:
         """The same nodes in an order with a smaller arena, where one is looked for and found."""

@@ -136,7 +136,7 @@ def test_the_command_prints_what_python_finds(capsys, monkeypatch):
         assert " 1,234 " in line
     assert [each["recompute"] for each in asked] == ["none", None, "optimal"]
     assert [each["max_extra_flops"] for each in asked] == [None, 0.33, None]
-    assert begun == [1, 1234, 1234]
+    assert [begun[0], *(each.batch for each in begun[1:])] == [1, 1234, 1234]
     monkeypatch.undo()
     code, out, _ = run(capsys, *arguments, "--budget", "256KiB", "--json")
     rows = json.loads(out)["batches"]
