@@ -53,8 +53,8 @@ CLOSE = 0.005
 TIGHTER = 0.998
 """Factor by which a capacity falls at least after an arena above the budget."""
 
-HARD, LARGER = 0.03, (1.05, 1.15)
-"""Extra time from which more schedules are reordered, and the multiples of the capacity they are
+HARD, LARGER = 0.03, 1.1
+"""Extra time from which a second schedule is reordered, and the multiple of the capacity that it is
 for: an order may save as much."""
 
 LEAST_TRIALS = 2
@@ -119,7 +119,7 @@ class Search:
             found = self.solver.best(starts, int(capacity))
             if found is None:
                 break
-            starts = [found.sequence, *starts[-len(LARGER) :]]
+            starts = [found.sequence, *starts[1:][-1:]]
             size, point = self._packed(found, budget)
             if point is None:
                 above += 1  # the corrections grow, as packing is not smooth
@@ -140,10 +140,9 @@ class Search:
         live = self.evaluations.allocation_of(self.graph_of(start)).live_bytes
         if self.extra_time(start) > HARD:
             saved = schedule.peak_bytes / max(start.peak_bytes, 1)
-            for factor in LARGER:
-                larger = self.solver.schedule(int(factor * saved * budget))
-                if larger is not None:
-                    starts.append(self.ordered(larger).sequence)
+            larger = self.solver.schedule(int(LARGER * saved * budget))
+            if larger is not None:
+                starts.append(self.ordered(larger).sequence)
         return starts, budget * start.peak_bytes / max(live, 1)
 
     def _packed(self, schedule: Schedule, budget: int) -> tuple[int, Point | None]:
@@ -390,10 +389,11 @@ class BudgetPlanner:
         return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)
 
     def _policy_points(self, best: Point | None, budget: int, maps_only: bool) -> Iterator[Point]:
-        """Yield policies that may fit and cost less than `best`."""
+        """Yield policies with recomputation that may fit and cost less than `best`."""
         cost = self._search(maps_only).solver.cost
         for name in self._policies.distinct():
             extra, peak = self._estimate(name, maps_only, by_flops=False)
-            may_fit = peak <= ORDER_SAVES * budget
-            if may_fit and (best is None or extra < best.extra_time * cost):
+            if peak > LARGER * budget or extra <= 0:
+                continue
+            if best is None or extra < best.extra_time * cost:
                 yield self._policy(name, maps_only)
