@@ -163,14 +163,15 @@ class Search:
         """Return the smallest arena found, at any cost."""
         solver = self.solver
         start = solver.least if self.maps_only else self.ordered(solver.least)
-        found = [self.point(start)]
+        found = [start]
         lowest = solver.lowest(start, lambda capacity: self._fitted(start, capacity))
         for number in range(LEAST_TRIALS):
             capacity = lowest.peak_bytes * (1 + 0.005 * number)
-            again = solver.best([lowest.sequence, start.sequence], int(capacity))
-            if again is not None:
-                found.append(self.point(again))
-        return min(found, key=self.size)
+            improved = solver.best([lowest.sequence, start.sequence], int(capacity))
+            if improved is not None:
+                found.append(improved)
+        points = [self.evaluations.point(self.graph_of(each)) for each in found]
+        return self.evaluations.best(min(points, key=self.size).graph, self.maps_only)
 
     def _fitted(self, start: Schedule, capacity: int) -> Schedule | None:
         found = self.solver.fitted(start.sequence, capacity)
@@ -282,9 +283,9 @@ class BudgetPlanner:
     def least(self, maps_only: bool) -> Point:
         """Return the fewest bytes found at any price."""
         if maps_only not in self._least:
-            points = [search.least() for search in self._orders(maps_only)]
-            fewest = min(point.bytes(maps_only) for point in points)
-            points += self._without_copies(maps_only, fewest)
+            orders = self._orders(maps_only)
+            points = [min(orders, key=lambda order: order.solver.least.peak_bytes).least()]
+            points += self._without_copies(maps_only, points[0].bytes(maps_only))
             fewest = min(point.bytes(maps_only) for point in points)
             for name in self._policies.distinct():
                 _, peak = self._estimate(name, maps_only, by_flops=False)
