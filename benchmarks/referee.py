@@ -48,7 +48,7 @@ class Referee:
         most: int,
         again: Collection[int] | None = None,
     ) -> None:
-        if any(steps.bytes[v] for v, maker in enumerate(steps.maker) if maker < 0):
+        if any(steps.bytes[v] for v, producer in enumerate(steps.producer) if producer < 0):
             raise ValueError("what no step makes takes bytes")
         if any(cost != int(cost) for cost in steps.cost):
             raise ValueError("costs are whole numbers here")
@@ -61,26 +61,26 @@ class Referee:
         repeated = set(range(count) if again is None else again) - steps.once
         self.runs: dict[tuple[int, int], cp_model.IntVar] = {}
         self.kept: dict[tuple[int, int], cp_model.IntVar] = {}
-        self.readers: dict[int, list[int]] = {v: [] for v in range(len(steps.bytes))}
+        self.consumers: dict[int, list[int]] = {v: [] for v in range(len(steps.bytes))}
         for step, inputs in enumerate(steps.inputs):
             for value in inputs:
-                self.readers[value].append(step)
+                self.consumers[value].append(step)
         for t in range(count):
             self.runs[t, t] = self.model.new_constant(1)
             for i in repeated.intersection(range(t)):
                 self.runs[t, i] = self.model.new_bool_var("")
-        for value, maker in enumerate(steps.maker):
-            last, is_held = max(self.readers[value], default=-1), value in steps.held
-            may_be_read = is_held or not repeated.isdisjoint(self.readers[value])
-            for t in range(maker + 1, count + is_held) if maker >= 0 else ():
+        for value, producer in enumerate(steps.producer):
+            last, is_live_out = max(self.consumers[value], default=-1), value in steps.live_out
+            may_be_read = is_live_out or not repeated.isdisjoint(self.consumers[value])
+            for t in range(producer + 1, count + is_live_out) if producer >= 0 else ():
                 # What is made once has to stay for its last reader.
-                if maker not in repeated and (is_held or t <= last):
+                if producer not in repeated and (is_live_out or t <= last):
                     self.kept[t, value] = self.model.new_constant(1)
                 elif may_be_read or t <= last:
                     self.kept[t, value] = self.model.new_bool_var("")
         for t in range(count):
             self._stage(t)
-        for value in steps.held:
+        for value in steps.live_out:
             self.model.add(self.kept[count, value] == 1)
         cost = sum(int(steps.cost[i]) * run for (_, i), run in self.runs.items())
         self.model.add(cost <= most)
@@ -90,14 +90,14 @@ class Referee:
         """What holds in a stage: steps run on what is there, and fit with what is in the way."""
         steps, model = self.steps, self.model
         running = [i for i in range(t + 1) if (t, i) in self.runs]
-        for value, maker in enumerate(steps.maker):
+        for value, producer in enumerate(steps.producer):
             if (t + 1, value) in self.kept:
-                model.add(self.kept[t + 1, value] <= self._there(t, value, maker))
-        made = [value for value, maker in enumerate(steps.maker) if 0 <= maker <= t]
+                model.add(self.kept[t + 1, value] <= self._there(t, value, producer))
+        made = [value for value, producer in enumerate(steps.producer) if 0 <= producer <= t]
         for i in running:
             for value in steps.inputs[i]:
-                if steps.maker[value] >= 0:
-                    model.add(self.runs[t, i] <= self._there(t, value, steps.maker[value]))
+                if steps.producer[value] >= 0:
+                    model.add(self.runs[t, i] <= self._there(t, value, steps.producer[value]))
             size = steps.total(steps.outputs[i]) + steps.workspace[i] + steps.fixed_bytes
             taken = {operand for _, operand in steps.overwrites[i]}
             for value in made:
@@ -105,18 +105,18 @@ class Referee:
                     size += steps.bytes[value] * self._in_the_way(t, i, value, value in taken)
             model.add(size <= self.budget).only_enforce_if(self.runs[t, i])
 
-    def _there(self, t: int, value: int, maker: int) -> cp_model.LinearExprT:
+    def _there(self, t: int, value: int, producer: int) -> cp_model.LinearExprT:
         """How often a value is there in a stage: kept from before, or made."""
-        return self.runs.get((t, maker), 0) + self.kept.get((t, value), 0)
+        return self.runs.get((t, producer), 0) + self.kept.get((t, value), 0)
 
     def _in_the_way(self, t: int, i: int, value: int, is_overwritten: bool) -> cp_model.IntVar:
         """Whether a value takes bytes of its own while step i runs in stage t."""
-        maker, found = self.steps.maker[value], self.model.new_bool_var("")
+        producer, found = self.steps.producer[value], self.model.new_bool_var("")
         there = [self.kept[t, value]] if (t, value) in self.kept else []
-        there += [self.runs[t, maker]] if maker < i and (t, maker) in self.runs else []
+        there += [self.runs[t, producer]] if producer < i and (t, producer) in self.runs else []
         first = i + 1 if is_overwritten else i
         asking = [
-            self.runs[t, k] for k in self.readers[value] if first <= k and (t, k) in self.runs
+            self.runs[t, k] for k in self.consumers[value] if first <= k and (t, k) in self.runs
         ]
         asking += [self.kept[t + 1, value]] if (t + 1, value) in self.kept else []
         for is_there, asks in itertools.product(there, asking):

@@ -41,50 +41,50 @@ class BoundaryCut:
     def __init__(self, chain: Chain) -> None:
         self.chain, self.steps, self.run = chain, chain.steps, chain.run
 
-    def sequence(self, limit: int) -> list[int]:
-        """The run with what is kept so that at most `limit` bytes are live at the turn, or with the
+    def sequence(self, capacity: int) -> list[int]:
+        """The run with what is kept so that at most `capacity` bytes are live at the turn, or with the
         fewest bytes that are found where that cannot be."""
-        room = limit - self._beside
+        saved_limit = capacity - self._beside
         for _ in range(ATTEMPTS):
-            sequence = self._with(room)
-            above = self._live_at_turn(sequence) - limit
+            sequence = self._with(saved_limit)
+            above = self._live_at_boundary(sequence) - capacity
             if above <= 0:
                 break
-            room -= above
+            saved_limit -= above
         return sequence
 
-    def _with(self, room: int) -> list[int]:
+    def _with(self, saved_limit: int) -> list[int]:
         """The run with what is best kept in so many bytes, beside what the turn reads."""
         run = self.run
-        kept = self._choice.within(room, PRICES).values | self._read
-        again = self.chain.lazily(range(run.turn, run.stop), set(kept))
-        return [*range(run.start, run.turn), *again]
+        kept = self._choice.within(saved_limit, PRICES).values | self._read
+        again = self.chain.lazily(range(run.boundary, run.stop), set(kept))
+        return [*range(run.start, run.boundary), *again]
 
-    def _live_at_turn(self, sequence: Sequence[int]) -> int:
+    def _live_at_boundary(self, sequence: Sequence[int]) -> int:
         """Bytes live at the turn where the other runs are as they are."""
         whole = [*range(self.run.start), *sequence, *range(self.run.stop, len(self.steps))]
-        place = self.run.start + sequence.index(self._turn)
+        place = self.run.start + sequence.index(self._boundary)
         return int(self.steps.levels(whole)[place]) + self.steps.fixed_bytes
 
     @cached_property
-    def _turn(self) -> int:
+    def _boundary(self) -> int:
         """The first step that reads from the forward pass."""
         droppable, run = self.chain.droppable, self.run
-        backward = range(run.turn, run.stop)
+        backward = range(run.boundary, run.stop)
         inputs = self.steps.inputs
-        return next((s for s in backward if not droppable.isdisjoint(inputs[s])), run.turn)
+        return next((s for s in backward if not droppable.isdisjoint(inputs[s])), run.boundary)
 
     @cached_property
     def _read(self) -> frozenset[int]:
         """What the turn reads of the forward pass, which is there."""
-        return frozenset(self.chain.droppable.intersection(self.steps.inputs[self._turn]))
+        return frozenset(self.chain.droppable.intersection(self.steps.inputs[self._boundary]))
 
     @cached_property
     def _choice(self) -> Choice:
         steps, run = self.steps, self.run
         made = {value for step in self.chain.forward for value in steps.outputs[step]}
         tilted = tuple(
-            cost * (1 + TILT * max(0, step - run.start) / (run.turn - run.start))
+            cost * (1 + TILT * max(0, step - run.start) / (run.boundary - run.start))
             for step, cost in enumerate(steps.cost)
         )
         free = (made - self.chain.droppable) | self._read
@@ -94,5 +94,5 @@ class BoundaryCut:
     def _beside(self) -> int:
         """Bytes live at the turn that are no choice."""
         steps = self.steps
-        level = self._live_at_turn(range(self.run.start, self.run.stop))
+        level = self._live_at_boundary(range(self.run.start, self.run.stop))
         return level - steps.total(self.chain.wanted - self._read)

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from graphc.remat.min_cut import Choice
-from graphc.remat.narrow import boundaries, narrow, thinned
+from graphc.remat.narrow import crossings, narrow, thinned
 from graphc.scheduling.problem import AllBut, Problem, Run
 
 SPANS = (1, 2, 4, 8)
@@ -49,17 +49,17 @@ MOST_SPANNED = 400_000
 class SpanOption:
     """One way to take a span: what is kept from its forward steps to its region, and what it takes.
 
-    `saved` counts what is kept and what crosses the cut behind the span. `forward_cost` is the cost
-    of running it anew, `again_cost` of what the region has to make again. Peaks count what the span
+    `saved_bytes` counts what is kept and what crosses the cut behind the span. `forward_cost` is the cost
+    of running it anew, `recompute_cost` of what the region has to make again. Peaks count what the span
     makes; that of the region also all that is not of the forward pass.
     """
 
-    kept: frozenset[int]
-    saved: int
+    saved: frozenset[int]
+    saved_bytes: int
     forward_peak: int
     region_peak: int
     forward_cost: float
-    again_cost: float
+    recompute_cost: float
 
 
 class Chain:
@@ -71,7 +71,7 @@ class Chain:
 
     def __init__(self, steps: Problem, run: Run) -> None:
         self.steps, self.run = steps, run
-        self.forward = range(run.start, run.turn)
+        self.forward = range(run.start, run.boundary)
         self.droppable = steps.droppable(run)
         self._find_units()
         # What is never dropped changes where the pass is narrow, so units are found again.
@@ -90,24 +90,24 @@ class Chain:
         self.fixed = AllBut(self.droppable)
         self.wanted = {
             value
-            for step in range(self.run.turn, self.run.stop)
+            for step in range(self.run.boundary, self.run.stop)
             for value in self.steps.inputs[step]
             if value in self.droppable
         }
         self.useful = self.steps.missing(self.wanted, self.fixed)
         # The last place, behind all that is wanted, is left out: the turn is a cut in any case.
-        widths = [(size, len(crossing)) for _, size, crossing in self._boundaries()][:-1]
+        widths = [(size, len(crossing)) for _, size, crossing in self._crossings()][:-1]
         chosen = set(thinned(narrow(widths), widths))
         cuts = [
             # Copied, for the walk goes on with the same dict.
             (step, frozenset(crossing))
-            for index, (step, _, crossing) in enumerate(self._boundaries())
+            for index, (step, _, crossing) in enumerate(self._crossings())
             if index in chosen
         ]
         # The turn is a cut too: what the last step makes is all that the first region reads.
         for step in self.useful[-1:]:
             cuts.append((step, frozenset(self.steps.outputs[step]) & self.wanted))
-        edges = [self.run.start, *(step + 1 for step, _ in cuts), self.run.turn]
+        edges = [self.run.start, *(step + 1 for step, _ in cuts), self.run.boundary]
         self.units = [range(a, b) for a, b in pairwise(edges)]
         self.crossing = [frozenset[int](), *(values for _, values in cuts)]
         self.crossing.append(frozenset())
@@ -119,9 +119,9 @@ class Chain:
             if value in self.droppable
         }
 
-    def _boundaries(self) -> Iterator[tuple[int, int, Collection[int]]]:
+    def _crossings(self) -> Iterator[tuple[int, int, Collection[int]]]:
         steps = self.steps
-        return boundaries(
+        return crossings(
             self.useful,
             lambda step: steps.inputs[step],
             lambda step: filter(self.droppable.__contains__, steps.outputs[step]),
@@ -133,11 +133,11 @@ class Chain:
 
         A scale that all of a backward pass reads would else stretch a region over all of it.
         """
-        far = 3 * (self.run.stop - self.run.turn) // len(self.units)
+        far = 3 * (self.run.stop - self.run.boundary) // len(self.units)
         found: set[int] = set()
         for first in range(len(self.units)):
             made = [value for value in self.made(first, first + 1) if value in self.wanted]
-            made.sort(key=lambda value: -self.steps.last_read[value])
+            made.sort(key=lambda value: -self.steps.last_use[value])
             # From the last read on, as many values as make a hundredth of the bytes: to hold these
             # is cheap.
             spare = self.steps.total(made) // 100
@@ -146,17 +146,17 @@ class Chain:
                 if spare < 0:
                     break
                 # Only a gap tells stragglers from a unit that is simply read over a long time.
-                if self.steps.last_read[value] - self.steps.last_read[following] > far:
+                if self.steps.last_use[value] - self.steps.last_use[following] > far:
                     found.update(made[: made.index(following)])
         return found
 
     def _find_regions(self) -> None:
         """Each region as long as it can be: up to a step that reads from before its first cut."""
-        ends = [self.run.turn] * len(self.units)
+        ends = [self.run.boundary] * len(self.units)
         for value, index in self.unit_of.items():
-            ends[index] = max(ends[index], self.steps.last_read[value] + 1)
+            ends[index] = max(ends[index], self.steps.last_use[value] + 1)
         self.regions = [range(0)] * len(self.units)
-        start = self.run.turn
+        start = self.run.boundary
         # The last unit's gradients come first. A region goes on as long as it asks for nothing
         # earlier, so that what comes before its unit is wanted back as late as it can be.
         for index in range(len(self.units) - 1, -1, -1):
@@ -177,14 +177,14 @@ class Chain:
         change = [0] * (len(steps) + 2)
         for value, size in enumerate(steps.bytes):
             if value not in self.droppable:
-                end = len(steps) if value in steps.held else steps.last_read[value]
-                if end > steps.maker[value]:
+                end = len(steps) if value in steps.live_out else steps.last_use[value]
+                if end > steps.producer[value]:
                     # By the place in front of a step: live from behind its maker to in front of its
                     # last reader.
-                    change[steps.maker[value] + 1] += size
+                    change[steps.producer[value] + 1] += size
                     change[end + 1] -= size
         live = list(accumulate(change))
-        return [*(live[region.stop] for region in self.regions), live[self.run.turn]]
+        return [*(live[region.stop] for region in self.regions), live[self.run.boundary]]
 
     def new_bytes(self, first: int, stop: int) -> int:
         """Bytes that cross the cut in front of unit `stop` and not the one in front of `first`."""
@@ -237,18 +237,18 @@ class Chain:
         levels = self.steps.profile(again, after, AllBut(counted))
         return max(levels, default=0), self.steps.cost_of(again)
 
-    def forward_peak(self, first: int, stop: int, kept: frozenset[int]) -> int:
+    def forward_peak(self, first: int, stop: int, saved: frozenset[int]) -> int:
         """The most bytes of their own values that units [first, stop) have live."""
         # What comes from other units is counted where those are, so only the span's own counts
         # here.
         own = set(self.made(first, stop))
         forward = range(self.units[first].start, self.units[stop - 1].stop)
-        after = (kept | self.crossing[stop]) & own
+        after = (saved | self.crossing[stop]) & own
         return max(self.steps.profile(forward, after, AllBut(own)), default=0)
 
-    def backward(self, first: int, stop: int, kept: frozenset[int]) -> tuple[int, float]:
-        """Peak and cost of the repeats of a region, with `kept` and the cut in front available."""
-        available = set(kept) | self.crossing[first]
+    def backward(self, first: int, stop: int, saved: frozenset[int]) -> tuple[int, float]:
+        """Peak and cost of the repeats of a region, with `saved` and the cut in front available."""
+        available = set(saved) | self.crossing[first]
         region = self.region(first, stop)
         sequence = self.lazily(region, available)
         # What earlier units made is counted in front of the span already, for as long as it is
@@ -266,7 +266,7 @@ class Chain:
         after = {
             value
             for value in touched
-            if value in self.steps.held or self.steps.last_read[value] >= region.stop
+            if value in self.steps.live_out or self.steps.last_use[value] >= region.stop
         }
         # What is not dropped and not touched here is live all through the region: a constant.
         untouched = self.others[first] - self.steps.total(after)
@@ -281,19 +281,19 @@ class Chain:
         if key not in self._measured:
             number = {value: index for index, value in enumerate(own)}
             self._measured[key] = [
-                (tuple(sorted(number[value] for value in option.kept)), option)
+                (tuple(sorted(number[value] for value in option.saved)), option)
                 for option in self._options(first, stop)
             ]
         return [
             SpanOption(
-                frozenset(own[index] for index in kept),
-                option.saved,
+                frozenset(own[index] for index in saved),
+                option.saved_bytes,
                 option.forward_peak,
                 option.region_peak + shift,
                 option.forward_cost,
-                option.again_cost,
+                option.recompute_cost,
             )
-            for kept, option in self._measured[key]
+            for saved, option in self._measured[key]
         ]
 
     def _options(self, first: int, stop: int) -> list[SpanOption]:
@@ -310,13 +310,13 @@ class Chain:
         found: list[SpanOption] = []
         # A cut takes longer the longer the span is, so long spans have fewer.
         for keep_set in choice.hull(max(FEW, MOST // (stop - first))):
-            kept = keep_set.values | leaving
-            peak, cost = self.backward(first, stop, kept)
-            again = self.needed(kept, self.crossing[first])
+            saved = keep_set.values | leaving
+            peak, cost = self.backward(first, stop, saved)
+            again = self.needed(saved, self.crossing[first])
             found.append(
                 SpanOption(
                     keep_set.values,
-                    self.steps.total(kept),
+                    self.steps.total(saved),
                     self.forward_peak(first, stop, keep_set.values),
                     peak - shift,
                     self.steps.cost_of(again),
@@ -344,7 +344,7 @@ class Chain:
                     # Numbered at its first appearance, so that names do not matter; whether it
                     # outlives the region decides what is live at its end.
                     numbers[value] = len(numbers)
-                    coded.append(-2 - (steps.last_read[value] >= region.stop))
+                    coded.append(-2 - (steps.last_use[value] >= region.stop))
                 coded += (numbers[value], steps.bytes[value])
             described.append((steps.cost[step], steps.workspace[step], tuple(coded)))
         described.append(tuple(sorted(numbers.get(v, -1) for v in self.crossing[stop])))

@@ -113,7 +113,7 @@ class Spans:
         """Bytes `need` and cost of running from one cut to another, and what the second holds."""
         chain, count = self.chain, len(self.chain)
         advances = [chain.advance(unit, unit + 1) for unit in range(count)]
-        self.held = np.zeros((count, count), np.int64)
+        self.crossing_bytes = np.zeros((count, count), np.int64)
         self.need = np.zeros((count, count), np.int64)
         self.cost = np.zeros((count, count))
         for first in range(count):
@@ -124,7 +124,7 @@ class Spans:
                 peak = max(peak, unit_peak - chain.shared_bytes(first, cut - 1))
                 cost += unit_cost
                 self.need[first, cut], self.cost[first, cut] = peak, cost
-                self.held[first, cut] = chain.new_bytes(first, cut)
+                self.crossing_bytes[first, cut] = chain.new_bytes(first, cut)
 
     def least_peak(self) -> int:
         """Bytes that some unit's region needs in every plan of this chain."""
@@ -135,11 +135,11 @@ class Spans:
 
     def divisor(self) -> int:
         """The greatest common divisor of all bytes that are compared."""
-        sizes = {option.saved for options in self.options for _, option in options}
+        sizes = {option.saved_bytes for options in self.options for _, option in options}
         sizes |= {option.forward_peak for options in self.options for _, option in options}
         sizes |= {option.region_peak for options in self.options for _, option in options}
         sizes |= {peak for peak, _ in self.lazy} | set(self.chain.others)
-        sizes |= set(np.unique(self.need).tolist()) | set(np.unique(self.held).tolist())
+        sizes |= set(np.unique(self.need).tolist()) | set(np.unique(self.crossing_bytes).tolist())
         return gcd(*sizes) or 1
 
 
@@ -155,7 +155,7 @@ class Scale:
         """Levels without which so many bytes do not fit."""
         return int(np.ceil(size / self.bytes - 1e-9))
 
-    def held(self, size: int) -> int:
+    def nearest(self, size: int) -> int:
         """Levels for bytes that stay; to the nearest, since many add up."""
         return round(size / self.bytes)
 
@@ -199,8 +199,8 @@ class Reruns:
         # Lazy: the region comes next, so its steps make what they read, each as it is read.
         rows[first, scale.need(peak) :] = spans.price(cost)
         for stop, option in spans.options[first]:
-            held = scale.held(option.saved)
-            price = spans.price(option.forward_cost + option.again_cost)
+            held = scale.nearest(option.saved_bytes)
+            price = spans.price(option.forward_cost + option.recompute_cost)
             # Take: for every level m from `need` on, C(stop, last, m - held) stands `held` lower.
             for lasts, others in self._stretches(stop):
                 need = max(held, self._take_need(option, others))
@@ -208,7 +208,7 @@ class Reruns:
                     behind = table[stop, lasts, need - held : levels - held] + price
                     np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
         for cut in range(first + 1, len(self.chain) - 1):
-            held = scale.held(int(spans.held[first, cut]))
+            held = scale.nearest(int(spans.crossing_bytes[first, cut]))
             # Split: `rows[cut - 1]` is complete, for its last choice was made at a smaller cut.
             before = rows[cut - 1] + spans.price(spans.cost[first, cut])
             for lasts, others in self._stretches(cut):
@@ -237,13 +237,13 @@ class Reruns:
         if first == last:
             return Lazy(first), []
         for stop, option in spans.options[first]:
-            held = scale.held(option.saved)
+            held = scale.nearest(option.saved_bytes)
             if stop <= last and free >= max(held, self._take_need(option, others)):
-                price = spans.price(option.forward_cost + option.again_cost)
+                price = spans.price(option.forward_cost + option.recompute_cost)
                 cost = table[stop, last, free - held] + price
                 choices.append((cost, Take(first, stop, option), [(stop, last, free - held)]))
         for cut in range(first + 1, last + 1):
-            held = scale.held(int(spans.held[first, cut]))
+            held = scale.nearest(int(spans.crossing_bytes[first, cut]))
             if free >= max(held, scale.need(int(spans.need[first, cut]) + others)):
                 before = table[first, cut - 1, free] + spans.price(spans.cost[first, cut])
                 cost = table[cut, last, free - held] + before
@@ -279,7 +279,7 @@ class FirstPass:
             held, need = self._take(stop, option)
             if need < levels:
                 behind = self.rows[stop, need - held : levels - held] + self.spans.price(
-                    option.again_cost
+                    option.recompute_cost
                 )
                 np.minimum(row[need:], behind, out=row[need:])
         for cut in self._cuts(first):
@@ -299,12 +299,12 @@ class FirstPass:
         """Levels that a span's option holds, and that it needs."""
         others = self.chain.others[-1]
         # Behind the last unit comes its region at once, whose peak has counted what is saved.
-        held = self.scale.held(option.saved) if stop < len(self.chain) else 0
+        held = self.scale.nearest(option.saved_bytes) if stop < len(self.chain) else 0
         peak = max(option.forward_peak + others, option.region_peak)
         return held, max(held, self.scale.need(peak))
 
     def _split(self, first: int, cut: int) -> tuple[int, int]:
-        held = self.scale.held(int(self.spans.held[first, cut]))
+        held = self.scale.nearest(int(self.spans.crossing_bytes[first, cut]))
         peak = int(self.spans.need[first, cut]) + self.chain.others[-1]
         return held, max(held, self.scale.need(peak))
 
@@ -343,7 +343,7 @@ class FirstPass:
         for stop, option in self.spans.options[first]:
             held, need = self._take(stop, option)
             if free >= need:
-                cost = self.rows[stop, free - held] + self.spans.price(option.again_cost)
+                cost = self.rows[stop, free - held] + self.spans.price(option.recompute_cost)
                 choices.append((cost, Take(first, stop, option), held))
         for cut in self._cuts(first):
             held, need = self._split(first, cut)

@@ -37,7 +37,7 @@ class _Emission:
                 action = next(self.actions)
                 if isinstance(action, Take):
                     leaving = self.chain.crossing[action.stop]
-                    self.forward(first, action.stop, action.option.kept | leaving)
+                    self.forward(first, action.stop, action.option.saved | leaving)
                     # A region runs when all behind the span is done: gradients come from the last
                     # unit on.
                     stack.append(("back", first, action.stop))
@@ -54,8 +54,8 @@ class _Emission:
                     self.backward(first, stop)
         return self.sequence
 
-    def forward(self, first: int, stop: int, kept: frozenset[int]) -> None:
-        """Run units: all steps for the first time, later only what `kept` takes."""
+    def forward(self, first: int, stop: int, saved: frozenset[int]) -> None:
+        """Run units: all steps for the first time, later only what `saved` takes."""
         end = self.chain.units[stop - 1].stop
         if end > self.reached:
             # For the first time every step runs, wanted again or not; but what it reads from before
@@ -65,11 +65,11 @@ class _Emission:
             self.sequence += range(self.reached, end)
             self.reached = end
         else:
-            self.sequence += self.chain.needed(kept, self.available)
+            self.sequence += self.chain.needed(saved, self.available)
         own = set(self.chain.made(first, stop))
         # All that was made and is not kept counts as dropped: liveness then frees it.
-        self.available -= own - kept
-        self.available |= own & kept
+        self.available -= own - saved
+        self.available |= own & saved
 
     def backward(self, first: int, stop: int) -> None:
         self.sequence += self.chain.lazily(self.chain.region(first, stop), self.available)

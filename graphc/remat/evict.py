@@ -56,15 +56,15 @@ PROGRESS, PATIENCE = 0.98, 3
 """So many rounds, one after another, that leave more than this part of the excess lead nowhere."""
 
 
-def evict(steps: Problem, sequence: Sequence[int], limit: int) -> list[int] | None:
-    """A sequence with more repeats whose peak is at most `limit`, or None where none is found."""
+def evict(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int] | None:
+    """A sequence with more repeats whose peak is at most `capacity`, or None where none is found."""
     if not sequence:
-        return [] if steps.peak(()) <= limit else None
-    network, limit = _network(steps), limit - steps.fixed_bytes
+        return [] if steps.peak(()) <= capacity else None
+    network, capacity = _network(steps), capacity - steps.fixed_bytes
     found, stalled, last = np.array(sequence, np.int64), 0, math.inf
     effort = max(EFFORT * len(steps), AT_LEAST)
     for _ in range(ROUNDS):
-        excess = np.maximum(steps.levels(found) - limit, 0)
+        excess = np.maximum(steps.levels(found) - capacity, 0)
         if int(excess.max()) * len(found) >= OVERFLOW:
             return None
         total = int(excess.sum())
@@ -76,12 +76,14 @@ def evict(steps: Problem, sequence: Sequence[int], limit: int) -> list[int] | No
             return None
         measured, stretches = _measured(network, found, excess)
         drop = suited(drop_half, len(steps))
-        effort, again, places = drop(network, measured, stretches, limit, effort)
+        effort, again, places = drop(network, measured, stretches, capacity, effort)
         if not len(again) or len(found) + len(again) > LONGEST * len(steps):
             return None
         order = np.lexsort((again, places))
         found = np.insert(found, places[order], again[order])
-    return [int(step) for step in found] if steps.peak(found) <= limit + steps.fixed_bytes else None
+    return (
+        [int(step) for step in found] if steps.peak(found) <= capacity + steps.fixed_bytes else None
+    )
 
 
 def _network(steps: Problem) -> Network:
@@ -119,7 +121,7 @@ def _bounds(
     most = network.table.bytes[value] * count.astype(np.float64)
     gain = np.minimum(most, total[stop] - total[start + 1])
     known = network.known[measured.read[end]]
-    cost = np.where(known >= 0, known, network.cost[network.table.maker[value]])
+    cost = np.where(known >= 0, known, network.cost[network.table.producer[value]])
     may_pay = (count > 0) & np.isfinite(cost)
     bound = cost[may_pay] / gain[may_pay]
     return Stretches(end[may_pay], value[may_pay], bound)
@@ -141,7 +143,7 @@ def _events(
             first_event[value + 1] += 1
         for value in table.outputs[table.first_output[step] : table.first_output[step + 1]]:
             first_event[value + 1] += 1
-    first_event[1:] += table.is_held
+    first_event[1:] += table.is_live_out
     first_event = np.cumsum(first_event)
     at, read = np.empty(first_event[-1], np.int64), np.full(first_event[-1], -1, np.int64)
     makes = np.zeros(first_event[-1], np.bool_)
@@ -150,7 +152,7 @@ def _events(
     for position in range(len(sequence) + 1):
         if position == len(sequence):
             slots = np.zeros(0, np.int64)
-            values = np.flatnonzero(table.is_held)
+            values = np.flatnonzero(table.is_live_out)
         else:
             step = sequence[position]
             slots = np.arange(table.first_input[step], table.first_input[step + 1])
@@ -162,7 +164,7 @@ def _events(
                 read[place[value]] = slots[index]
             place[value] += 1
             # A stretch ends with a read; one of what comes from outside begins in front of all.
-            if latest[value] >= 0 or table.maker[value] < 0:
+            if latest[value] >= 0 or table.producer[value] < 0:
                 change[latest[value] + 1] += table.bytes[value]
                 change[position + 1] -= table.bytes[value]
             latest[value] = position

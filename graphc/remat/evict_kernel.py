@@ -88,7 +88,7 @@ class Marks(NamedTuple):
 
 @compiled
 def drop_half(
-    network: Network, measured: Measured, stretches: Stretches, limit: int, effort: int
+    network: Network, measured: Measured, stretches: Stretches, capacity: int, effort: int
 ) -> tuple[int, Integers, Integers]:
     """Drop stretches of the least scores until half of the excess is gone.
 
@@ -118,14 +118,14 @@ def drop_half(
             continue
         length = _chain(network, measured, marks, marks.chain, value, place)
         chain = marks.chain[:length]
-        if not _fits(table, measured, marks, np.sort(chain), value, place, limit):
+        if not _fits(table, measured, marks, np.sort(chain), value, place, capacity):
             continue
         if count + length > len(again.step):
             again = with_room(again)
         count = run_again(again, count, chain, place)
         excess -= _drop(table, measured, marks, chain, value, end, place)
-        maker = table.maker[value]
-        for operand in table.inputs[table.first_input[maker] : table.first_input[maker + 1]]:
+        producer = table.producer[value]
+        for operand in table.inputs[table.first_input[producer] : table.first_input[producer + 1]]:
             for other in siblings[sibling_first[operand] : sibling_first[operand + 1]]:
                 other_end = stretches.end[other]
                 if (
@@ -159,14 +159,14 @@ def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Intege
     """By operand the stretches of values whose makers read it, one operand behind the other."""
     first = np.zeros(len(table.bytes) + 1, np.int64)
     for value in stretches.value:
-        maker = table.maker[value]
-        for operand in table.inputs[table.first_input[maker] : table.first_input[maker + 1]]:
+        producer = table.producer[value]
+        for operand in table.inputs[table.first_input[producer] : table.first_input[producer + 1]]:
             first[operand + 1] += 1
     first = np.cumsum(first)
     found, place = np.empty(first[-1], np.int64), first.copy()
     for index in range(len(stretches.value)):
-        maker = table.maker[stretches.value[index]]
-        for operand in table.inputs[table.first_input[maker] : table.first_input[maker + 1]]:
+        producer = table.producer[stretches.value[index]]
+        for operand in table.inputs[table.first_input[producer] : table.first_input[producer + 1]]:
             found[place[operand]] = index
             place[operand] += 1
     return first, found
@@ -188,7 +188,7 @@ def _best(
         whole += network.cost[step]
         if dearest < 0 or (table.cost[step], step) > (table.cost[dearest], dearest):
             dearest = step
-    network.known[known] = max(network.cost[table.maker[value]], MEMORY * whole)
+    network.known[known] = max(network.cost[table.producer[value]], MEMORY * whole)
     until = min(last, measured.needed[end - 1])
     score, place = np.inf, -1
     if last <= until:
@@ -238,7 +238,7 @@ def _score(
 def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> int:
     """The event that begins the stretch on which a value is live at a place, or one of the two
     above."""
-    if table.maker[value] < 0:
+    if table.producer[value] < 0:
         return OUTSIDE
     first, last = measured.first_event[value], measured.first_event[value + 1]
     index = first + np.searchsorted(measured.at[first:last], place)
@@ -270,14 +270,14 @@ def _chain(
     table = network.table
     marks.given[0] += 1
     mark, size = marks.given[0], table.bytes[value]
-    chain[0], length, done = table.maker[value], 1, 0
+    chain[0], length, done = table.producer[value], 1, 0
     marks.step[chain[0]] = mark
     while done < length:
         step = chain[done]
         done += 1
         for operand in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
-            maker = table.maker[operand]
-            if maker < 0 or marks.step[maker] == mark:
+            producer = table.producer[operand]
+            if producer < 0 or marks.step[producer] == mark:
                 continue
             if _begins(table, measured, operand, place) != NOT_LIVE:
                 continue
@@ -288,8 +288,8 @@ def _chain(
                 return 0
             if length == LONGEST_CHAIN:
                 return 0
-            marks.step[maker] = mark
-            chain[length] = maker
+            marks.step[producer] = mark
+            chain[length] = producer
             length += 1
     return length
 
@@ -302,7 +302,7 @@ def _fits(
     order: Integers,
     value: int,
     place: int,
-    limit: int,
+    capacity: int,
 ) -> bool:
     """Whether the steps of the latest chain, in order, may run at a place without raising its level
     above the limit, or above what it is."""
@@ -315,7 +315,7 @@ def _fits(
             marks.value[each], marks.last_use[each] = mark, index
     # The stretch that is to be dropped goes up to this place or over it.
     level = measured.behind[place - 1] - table.bytes[value]
-    most = limit + measured.excess[place]  # what is above the limit there goes later
+    most = capacity + measured.excess[place]  # what is above the limit there goes later
     for index in range(len(order)):
         step = order[index]
         made = table.outputs[table.first_output[step] : table.first_output[step + 1]]
@@ -329,8 +329,8 @@ def _fits(
             if each == value or (is_used and _begins(table, measured, each, place) == NOT_LIVE):
                 level += table.bytes[each]
         for each in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
-            maker = table.maker[each]
-            is_own = maker >= 0 and marks.step[maker] == mark and each != value
+            producer = table.producer[each]
+            is_own = producer >= 0 and marks.step[producer] == mark and each != value
             if (
                 is_own
                 and marks.last_use[each] == index
@@ -354,9 +354,9 @@ def _drop(
     mark = marks.step[chain[0]]  # that of `_fits`, for this chain
     for step in chain:
         for operand in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
-            maker = table.maker[operand]
+            producer = table.producer[operand]
             since = _begins(table, measured, operand, place)
-            if since >= 0 and marks.step[maker] != mark:
+            if since >= 0 and marks.step[producer] != mark:
                 measured.needed[since] = min(place, measured.needed[since])
     measured.dropped[end - 1] = place
     start, size, gone = measured.at[end - 1], table.bytes[value], 0

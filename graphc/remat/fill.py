@@ -28,32 +28,32 @@ PASSES = 8
 """Most passes over a sequence; each makes room for the next."""
 
 
-def fill(steps: Problem, sequence: Sequence[int], limit: int) -> list[int]:
-    """Hold values instead of computing them again, dearest bytes first, wherever `limit` allows."""
+def fill(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int]:
+    """Hold values instead of computing them again, dearest bytes first, wherever `capacity` allows."""
     best = np.array(sequence, np.int64)
-    levels, limit = steps.levels(best), limit - steps.fixed_bytes
+    levels, capacity = steps.levels(best), capacity - steps.fixed_bytes
     for _ in range(PASSES):
-        shorter = best[_kept(steps, best, levels, limit)]
+        shorter = best[_kept(steps, best, levels, capacity)]
         if len(shorter) == len(best):
             break
         measured = steps.levels(shorter)
-        if measured.max() > max(limit, levels.max()):
+        if measured.max() > max(capacity, levels.max()):
             break
         best, levels = shorter, measured
     found: list[int] = best.tolist()
     return found
 
 
-def _kept(steps: Problem, sequence: Integers, levels: Integers, limit: int) -> Booleans:
+def _kept(steps: Problem, sequence: Integers, levels: Integers, capacity: int) -> Booleans:
     """By position whether the step stays where one pass has held what it can."""
     table = steps.arrays
     previous = suited(_appearances_before, len(steps))(sequence, len(steps))
     # Only repeats are tried, never first appearances, so every step stays in the sequence.
-    again = np.flatnonzero(previous >= 0)
+    repeats = np.flatnonzero(previous >= 0)
     made = np.concatenate([[0], np.cumsum(table.bytes[table.outputs])])[table.first_output]
     worth = table.cost / np.maximum(np.diff(made), 1)
-    order = again[np.lexsort((-again, -worth[sequence[again]]))]
-    return suited(_one_pass, len(steps))(table, sequence, previous, order, levels.copy(), limit)
+    order = repeats[np.lexsort((-repeats, -worth[sequence[repeats]]))]
+    return suited(_one_pass, len(steps))(table, sequence, previous, order, levels.copy(), capacity)
 
 
 @compiled
@@ -74,7 +74,7 @@ def _one_pass(
     previous: Integers,
     order: Integers,
     levels: Integers,
-    limit: int,
+    capacity: int,
 ) -> Booleans:
     """Tries the repeats in the order given, and raises the levels for what is held."""
     place, ends = _last_readers(table, sequence)
@@ -82,7 +82,7 @@ def _one_pass(
     for step in range(len(table.cost)):
         most = max(most, table.first_output[step + 1] - table.first_output[step])
     # Of each result that is read behind the repeat: from where on it has to be held, and which.
-    begins, held = np.empty(most + 1, np.int64), np.empty(most, np.int64)
+    begins, slots = np.empty(most + 1, np.int64), np.empty(most, np.int64)
     stays = np.ones(len(sequence), np.bool_)
     for position in order:
         step, start = sequence[position], previous[position]
@@ -99,29 +99,29 @@ def _one_pass(
                 )
                 at = count
                 while at and begins[at - 1] > begin:
-                    begins[at], held[at] = begins[at - 1], held[at - 1]
+                    begins[at], slots[at] = begins[at - 1], slots[at - 1]
                     at -= 1
-                begins[at], held[at] = begin, slot
+                begins[at], slots[at] = begin, slot
                 count += 1
         begins[count] = position
         # Between the begins of two stretches the same is added; most comes last.
         added, fits = 0, True
         for index in range(count):
-            added += table.bytes[table.outputs[first + held[index]]]
+            added += table.bytes[table.outputs[first + slots[index]]]
             # Where nothing is added a level may be above the limit: no doing of this repeat.
             if added and fits:
                 for at in range(begins[index + 1] - 1, begins[index] - 1, -1):
-                    if levels[at] + added > limit:
+                    if levels[at] + added > capacity:
                         fits = False
                         break
         if not fits:
             continue
         added = 0
         for index in range(count):
-            added += table.bytes[table.outputs[first + held[index]]]
+            added += table.bytes[table.outputs[first + slots[index]]]
             levels[begins[index] : begins[index + 1]] += added
             # From now on the earlier appearance is what these readers read.
-            ends[place[start] + held[index]] = ends[place[position] + held[index]]
+            ends[place[start] + slots[index]] = ends[place[position] + slots[index]]
         stays[position] = False
     return stays
 
@@ -157,6 +157,6 @@ def _last_readers(table: StepArrays, sequence: Integers) -> tuple[Integers, Inte
             latest[table.outputs[table.first_output[step] + slot]] = place[position] + slot
             ends[place[position] + slot] = position
     for value in range(len(latest)):
-        if table.is_held[value] and latest[value] >= 0:
+        if table.is_live_out[value] and latest[value] >= 0:
             ends[latest[value]] = len(sequence)
     return place, ends

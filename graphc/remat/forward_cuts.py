@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from graphc.ir.graph import Graph, Value
 from graphc.passes.forward_passes import ForwardPass
-from graphc.remat.narrow import boundaries, narrow
+from graphc.remat.narrow import crossings, narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,21 @@ def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:
         for before, after in itertools.pairwise(forward_pass.steps)
         if graph.nodes[before].segment != graph.nodes[after].segment
     }
-    widths = [(size, len(crossing)) for _, size, crossing in _boundaries(graph, forward_pass)]
+    widths = [(size, len(crossing)) for _, size, crossing in _crossings(graph, forward_pass)]
     chosen = marked or {forward_pass.steps[index] for index in narrow(widths)}
     return [
         Cut(step, size, tuple(crossing))
-        for step, size, crossing in _boundaries(graph, forward_pass)
+        for step, size, crossing in _crossings(graph, forward_pass)
         if step in chosen and crossing
     ]
 
 
-def _boundaries(
+def _crossings(
     graph: Graph, forward_pass: ForwardPass
 ) -> Iterator[tuple[int, int, Collection[Value]]]:
     """What crosses each place; views count as what they view."""
     nodes, roots = graph.nodes, graph.roots
-    return boundaries(
+    return crossings(
         forward_pass.steps,
         lambda step: (roots[value] for value in nodes[step].inputs),
         lambda step: nodes[step].outputs if nodes[step].op.views is None else (),

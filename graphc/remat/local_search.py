@@ -25,11 +25,11 @@ def iterate(problem: Problem, sequence: Sequence[int], capacity: int, effort: in
     best, cost = list(sequence), problem.extra_cost(sequence)
     tried = [best]
     failed = 0
-    for turn in range(effort // max(len(problem), 1)):
+    for iteration in range(effort // max(len(problem), 1)):
         if failed == len(RELAXED):
             break
         failed += 1
-        factor = RELAXED[turn % len(RELAXED)]
+        factor = RELAXED[iteration % len(RELAXED)]
         relaxed = fill(problem, best, int(factor * capacity))
         if relaxed in tried:
             continue

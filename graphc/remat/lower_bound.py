@@ -56,7 +56,7 @@ PRICES = 16
 def least_bytes(steps: Problem) -> int:
     """Bytes that the widest step needs: what it reads and makes, and what must outlast it."""
     widest = sorted(range(len(steps)), key=lambda step: (-_working_bytes(steps, step), step))
-    at_end = steps.total(steps.held)
+    at_end = steps.total(steps.live_out)
     # Any one step gives a bound; what outlasts it takes a walk over all, so only the widest are
     # tried.
     needs = (_working_bytes(steps, step) + _outlasting(steps, step) for step in widest[:PLACES])
@@ -78,7 +78,9 @@ def _shared(steps: Problem, step: int) -> int:
 
 def _outlasting(steps: Problem, step: int) -> int:
     """Bytes from outside that something behind the step reads, and the step itself does not."""
-    read = {v for later in _behind(steps, step) for v in steps.inputs[later] if steps.maker[v] < 0}
+    read = {
+        v for later in _behind(steps, step) for v in steps.inputs[later] if steps.producer[v] < 0
+    }
     # What a step made before may be dropped and made again; only what has no maker has to stay.
     return steps.total(read - set(steps.inputs[step]))
 
@@ -96,8 +98,8 @@ def _places(steps: Problem) -> list[int]:
     chosen: list[int] = []
     # There all of a forward pass has run, and all of its gradients are still to come.
     for run in steps.runs[:PLACES]:
-        made = {value for step in range(run.start, run.turn) for value in steps.outputs[step]}
-        backward = range(run.turn, run.stop)
+        made = {value for step in range(run.start, run.boundary) for value in steps.outputs[step]}
+        backward = range(run.boundary, run.stop)
         reading = (step for step in backward if not made.isdisjoint(steps.inputs[step]))
         chosen += itertools.islice(reading, 1)
     # Steps side by side have much the same live bytes, so their bounds would be much the same too.
@@ -107,14 +109,14 @@ def _places(steps: Problem) -> list[int]:
             break
         if all(abs(step - other) > apart for other in chosen):
             chosen.append(step)
-    return [*chosen, *_around_turns(steps)] if len(steps) <= FEW else chosen
+    return [*chosen, *_around_boundaries(steps)] if len(steps) <= FEW else chosen
 
 
-def _around_turns(steps: Problem) -> list[int]:
+def _around_boundaries(steps: Problem) -> list[int]:
     """The steps near the end of a forward pass that read and make the most."""
     reach, found = int(NEAR * len(steps)), list[int]()
     for run in steps.runs[:PLACES]:
-        near = range(max(run.start, run.turn - reach), min(run.stop, run.turn + reach + 1))
+        near = range(max(run.start, run.boundary - reach), min(run.stop, run.boundary + reach + 1))
         found += sorted(near, key=lambda step: (-_working_bytes(steps, step), step))[:NEARBY]
     return found
 
@@ -124,26 +126,26 @@ def _at(steps: Problem, w: int, budget: int) -> float:
     ancestors = steps.missing(steps.inputs[w], frozenset())
     made = {value for step in ancestors for value in steps.outputs[step]}
     behind = _behind(steps, w)
-    read = {value for step in behind for value in steps.inputs[step]} | steps.held
+    read = {value for step in behind for value in steps.inputs[step]} | steps.live_out
     decided = {*ancestors, *behind, w}
     undecided = [step for step in range(len(steps)) if step not in decided]
     # What no step makes cannot be dropped, and what w reads is there: neither is a choice, and both
     # take their bytes from the room.
-    outside = {v for v in read if steps.maker[v] < 0}
+    outside = {v for v in read if steps.producer[v] < 0}
     working = {*steps.inputs[w], *steps.outputs[w]}
     taken = steps.total(working | outside) - _shared(steps, w) + steps.workspace[w]
-    room = budget - steps.fixed_bytes - taken
+    limit = budget - steps.fixed_bytes - taken
     # A room below 0 says that nothing fits; 0 is a bound then, too.
     made |= {value for step in undecided for value in steps.outputs[step]}
     choice = Choice(steps, ancestors, read & made, made.intersection(steps.inputs[w]), undecided)
-    return _best(choice, room) if room >= 0 else 0.0
+    return _best(choice, limit) if limit >= 0 else 0.0
 
 
-def _best(choice: Choice, room: int) -> float:
-    """The best of all prices: where the two sides of the hull meet at `room` bytes."""
+def _best(choice: Choice, limit: int) -> float:
+    """The best of all prices: where the two sides of the hull meet at `limit` bytes."""
     bound = 0.0
-    for price, between in choice.tangents(room, PRICES):
-        value = between.cost + price * (between.bytes - room)  # g(price)
+    for price, between in choice.tangents(limit, PRICES):
+        value = between.cost + price * (between.bytes - limit)  # g(price)
         # Capacities are whole numbers: each may have been rounded by one.
         slack = len(choice.costs) * choice.total(price) / CAPACITY
         bound = max(bound, value - slack)

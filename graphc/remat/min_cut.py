@@ -53,7 +53,7 @@ FORBIDDEN = -1.0
 
 
 @dataclass(frozen=True, slots=True)
-class KeepSet:
+class SavedSet:
     """Values to keep, their bytes, and the cost of making the others again."""
 
     values: frozenset[int]
@@ -101,8 +101,8 @@ class Choice:
                     rows.append((self.value_node[value], node, FORBIDDEN, 0))
         for step, ran in self.ran_node.items():
             rows.append((self.step_node[step], ran, FORBIDDEN, 0))
-            makers = {steps.maker[value] for value in steps.inputs[step]}
-            rows += [(ran, self.ran_node[m], FORBIDDEN, 0) for m in makers if m in self.ran_node]
+            producers = {steps.producer[value] for value in steps.inputs[step]}
+            rows += [(ran, self.ran_node[m], FORBIDDEN, 0) for m in producers if m in self.ran_node]
         # Not to be cut: whoever wants the value has it, kept or made again.
         rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in wanted]
         self.count = first + len(self.ran_node)
@@ -125,11 +125,11 @@ class Choice:
         """Cost plus `price` times bytes of everything."""
         return float(np.maximum(self.costs, 0).sum() + price * self.bytes.sum())
 
-    def cheapest(self, price: float) -> KeepSet:
+    def cheapest(self, price: float) -> SavedSet:
         """The keep set of least cost plus `price` times bytes."""
         # Nothing costs anything to make again, so nothing is worth a byte.
         if not len(self.starts) or not self.costs.max() > 0:
-            return KeepSet(frozenset(), 0, 0.0)
+            return SavedSet(frozenset(), 0, 0.0)
         capacity = np.maximum(self.costs, 0) + price * self.bytes
         scale = CAPACITY / max(capacity.sum(), 1e-300)
         # What is rounded to zero would be cut for free, so it is rounded up.
@@ -148,45 +148,45 @@ class Choice:
         kept = frozenset(
             value
             for value, node in self.value_node.items()
-            if reaching[node] and self.steps.maker[value] not in later
+            if reaching[node] and self.steps.producer[value] not in later
         )
         again = (step for step in sorted(later) if not reaching[self.ran_node.get(step, SOURCE)])
-        return KeepSet(kept, self.steps.total(kept), self.steps.cost_of(again))
+        return SavedSet(kept, self.steps.total(kept), self.steps.cost_of(again))
 
     @cached_property
-    def outermost(self) -> tuple[KeepSet, KeepSet]:
+    def outermost(self) -> tuple[SavedSet, SavedSet]:
         """The keep sets of the most bytes and of the least on the hull."""
         return self.cheapest(self.least_price), self.cheapest(self.highest_price)
 
-    def tangents(self, room: int, most: int) -> Iterator[tuple[float, KeepSet]]:
+    def tangents(self, limit: int, most: int) -> Iterator[tuple[float, SavedSet]]:
         """At most `most` prices of a byte, each with its keep set, that close in on the place where
-        the hull crosses `room` bytes; none where all fits or nothing does."""
+        the hull crosses `limit` bytes; none where all fits or nothing does."""
         more, less = self.outermost
         for _ in range(most):
             # `more` stays above the room and `less` within it.
-            if more.bytes <= room or less.bytes > room or less.cost <= more.cost:
+            if more.bytes <= limit or less.bytes > limit or less.cost <= more.cost:
                 return
             price = (less.cost - more.cost) / (more.bytes - less.bytes)
             between = self.cheapest(price)
             yield price, between
-            # No corner lies below their line, which is the hull at `room`.
+            # No corner lies below their line, which is the hull at `limit`.
             if between.bytes in (more.bytes, less.bytes):
                 return
-            if between.bytes > room:
+            if between.bytes > limit:
                 more = between
             else:
                 less = between
 
-    def within(self, room: int, most: int) -> KeepSet:
-        """The cheapest corner of the hull with at most `room` bytes, as far as `most` cuts find it;
+    def within(self, limit: int, most: int) -> SavedSet:
+        """The cheapest corner of the hull with at most `limit` bytes, as far as `most` cuts find it;
         that of the fewest bytes where none has."""
         whole, least = self.outermost
-        if whole.bytes <= room:
+        if whole.bytes <= limit:
             return whole
-        found = (each for _, each in self.tangents(room, most) if each.bytes <= room)
+        found = (each for _, each in self.tangents(limit, most) if each.bytes <= limit)
         return min(found, key=lambda each: (each.cost, each.bytes), default=least)
 
-    def hull(self, most: int) -> list[KeepSet]:
+    def hull(self, most: int) -> list[SavedSet]:
         """At most `most` keep sets, from the most bytes to the least, on the lower hull of cost
         against bytes."""
         low, high = self.outermost

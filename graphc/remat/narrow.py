@@ -14,7 +14,7 @@ MOST_UNITS, MOST_WIDE = 340, 80
 V = TypeVar("V", bound=Hashable)
 
 
-def boundaries(
+def crossings(
     sequence: Sequence[int],
     reads: Callable[[int], Iterable[V]],
     makes: Callable[[int], Iterable[V]],

@@ -114,10 +114,10 @@ def stages_again(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> 
     """
     counts: dict[Node, int] = {}
     for forward_pass, stages in passes:
-        makers = {value.node for cut in stages.cuts for value in cut.crossing}
+        producers = {value.node for cut in stages.cuts for value in cut.crossing}
         last = stages.cuts[-1].step if stages.cuts else -1
         inside = (graph.nodes[step] for step in forward_pass.steps if step <= last)
-        counts |= {node: 1 for node in inside if node not in makers}
+        counts |= {node: 1 for node in inside if node not in producers}
     return counts
 
 

@@ -127,17 +127,17 @@ def _in_order(graph_steps: TrainingGraph, order: Sequence[int]) -> Allocation:
 def _arcs(graph_steps: TrainingGraph) -> Iterator[Arc]:
     """Pairs of steps, the first of which must run before the second though data does not say so."""
     graph = graph_steps.graph
-    readers: dict[int, list[int]] = {}
+    consumers: dict[int, list[int]] = {}
     for step, inputs in enumerate(graph_steps.steps.inputs):
         for number in inputs:
-            readers.setdefault(number, []).append(step)
+            consumers.setdefault(number, []).append(step)
     for step, position in enumerate(graph_steps.positions):
         node = graph.nodes[position]
         for state in node.replaced.values():
-            for reader in readers[graph_steps.numbers[state]]:
+            for consumer in consumers[graph_steps.numbers[state]]:
                 # The update itself reads the state too.
-                if reader != step:
-                    yield reader, step
+                if consumer != step:
+                    yield consumer, step
         if node.copy_of is not None:
             original = graph_steps.place.get(graph.position.get(node.copy_of, -1))
             # Where the copy stood first, the arc would forbid the order given, which has to stay

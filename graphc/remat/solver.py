@@ -257,6 +257,8 @@ class Solver:
     def _table(self, number: int, most: int, reruns: bool) -> FirstPass:
         key = (number, most, reruns)
         if key not in self._tables:
-            spans, room = self.spans[number], max(most - self.problem.fixed_bytes, 1)
-            self._tables[key] = FirstPass(spans, Reruns(spans, room) if reruns else None, room)
+            spans, capacity = self.spans[number], max(most - self.problem.fixed_bytes, 1)
+            self._tables[key] = FirstPass(
+                spans, Reruns(spans, capacity) if reruns else None, capacity
+            )
         return self._tables[key]

@@ -70,7 +70,7 @@ class TrainingGraph:
             overwrites=tuple(map(self._overwrites, nodes)),
             bytes=tuple(sizes),
             once=frozenset(i for i, node in enumerate(nodes) if self._runs_once(node)),
-            held=frozenset(self._distinct([*graph.outputs.values()])),
+            live_out=frozenset(self._distinct([*graph.outputs.values()])),
             runs=self._one_run() if is_one_pass else self._runs(),
             fixed_bytes=0 if feature_maps_only else allocation.fixed_bytes(self.storages),
         )
@@ -114,7 +114,7 @@ class TrainingGraph:
             self.steps,
             bytes=tuple(sizes),
             inputs=tuple(map(opened, self.steps.inputs)),
-            held=frozenset(opened(self.steps.held)),
+            live_out=frozenset(opened(self.steps.live_out)),
             cost=tuple(
                 # Where its parts lie inside already there is nothing to copy, so a bound counts no
                 # cost.
@@ -195,15 +195,16 @@ class TrainingGraph:
         # A run lasts until the next forward pass begins; the first one takes what lies before it.
         starts = [0, *(start for start, _ in edges[1:]), len(self.positions)]
         return tuple(
-            Run(starts[index], turn, starts[index + 1]) for index, (_, turn) in enumerate(edges)
+            Run(starts[index], boundary, starts[index + 1])
+            for index, (_, boundary) in enumerate(edges)
         )
 
     def _one_run(self) -> tuple[Run, ...]:
         """All of the graph, parted where its gradient begins, or at the end where it has none."""
         count = len(self.positions)
         phases = (self.graph.nodes[position].phase for position in self.positions)
-        turn = next((step for step, phase in enumerate(phases) if phase == "gradient"), count)
-        return (Run(0, turn, count),)
+        boundary = next((step for step, phase in enumerate(phases) if phase == "gradient"), count)
+        return (Run(0, boundary, count),)
 
     def without_views(self, positions: Iterable[int]) -> list[int]:
         """Positions of nodes as steps, without those of views."""

@@ -56,7 +56,7 @@ class Cuts:
             value
             for value, size in enumerate(steps.bytes)
             # What nobody reads is live at its maker only, where `at` counts it.
-            if size and (problem.readers[value] or value in steps.held)
+            if size and (problem.consumers[value] or value in steps.live_out)
         ]
         sizes = [steps.bytes[value] for value in sized]
         # Rounded down where a coarser unit is needed: a bound stays one.
@@ -65,15 +65,15 @@ class Cuts:
         self.count = count + 2 + len(sized)
         rows: list[tuple[int, int, int]] = []
         for node, value in enumerate(sized, count + 2):
-            maker = steps.maker[value]
-            start = self.source if maker < 0 else maker
+            producer = steps.producer[value]
+            start = self.source if producer < 0 else producer
             rows.append((start, node, steps.bytes[value] // self.unit))
             # By way of one node a value: it is cut once, however many readers lie behind the cut.
-            rows += [(node, reader, UNCUTTABLE) for reader in problem.readers[value]]
-            if value in steps.held:
+            rows += [(node, consumer, UNCUTTABLE) for consumer in problem.consumers[value]]
+            if value in steps.live_out:
                 rows.append((node, self.sink, UNCUTTABLE))
         # Against the order: a step on the source's side has run, and draws all it waits for there.
-        rows += [(s, first, UNCUTTABLE) for s in range(count) for first in problem.before[s]]
+        rows += [(s, first, UNCUTTABLE) for s in range(count) for first in problem.predecessors[s]]
         self.rows = np.array(rows, np.int32).reshape(-1, 3)
 
     def at(self, step: int) -> StepCut:
@@ -81,8 +81,8 @@ class Cuts:
         problem, steps = self.problem, self.problem.steps
         # All that step waits for and that waits for it, not just the nearest, which would have the
         # same cuts: the flow's paths are short so, where they were as long as a network is deep.
-        ends = [(self.source, first, UNCUTTABLE) for first in _reached(problem.before, step)]
-        ends += [(last, self.sink, UNCUTTABLE) for last in _reached(problem.behind, step)]
+        ends = [(self.source, first, UNCUTTABLE) for first in _reached(problem.predecessors, step)]
+        ends += [(last, self.sink, UNCUTTABLE) for last in _reached(problem.successors, step)]
         ends.append((step, self.sink, UNCUTTABLE))
         rows = np.concatenate([self.rows, np.array(ends, np.int32)])
         network = csr_array((rows[:, 2], (rows[:, 0], rows[:, 1])), shape=(self.count, self.count))

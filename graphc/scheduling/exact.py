@@ -83,14 +83,14 @@ class _Sets:
 
     def __init__(self, problem: Precedence) -> None:
         steps = self.steps = problem.steps
-        self.before = [_bits(chosen) for chosen in problem.before]
+        self.predecessors = [_bits(chosen) for chosen in problem.predecessors]
         self.needed, self.lasting = problem.needed, problem.lasting
-        readers = [_bits(chosen) for chosen in problem.readers]
+        consumers = [_bits(chosen) for chosen in problem.consumers]
         self.mortal = [
             [
-                (value, readers[value], steps.bytes[value])
+                (value, consumers[value], steps.bytes[value])
                 for value in inputs
-                if value not in steps.held
+                if value not in steps.live_out
             ]
             for inputs in steps.inputs
         ]
@@ -99,8 +99,8 @@ class _Sets:
         """Steps that may run next, ascending."""
         return [
             step
-            for step, before in enumerate(self.before)
-            if not done >> step & 1 and not before & ~done
+            for step, predecessors in enumerate(self.predecessors)
+            if not done >> step & 1 and not predecessors & ~done
         ]
 
     def run(self, step: int, done: int, live: int) -> tuple[int, int]:
@@ -108,7 +108,9 @@ class _Sets:
         # The steps that are still to run when this one has: an operand that none of them reads
         # dies.
         left = ~done ^ 1 << step
-        dying = {value: size for value, readers, size in self.mortal[step] if not readers & left}
+        dying = {
+            value: size for value, consumers, size in self.mortal[step] if not consumers & left
+        }
         during = live + self.needed[step]
         if dying and self.steps.overwrites[step]:
             during -= self.steps.overwritten(step, dying)

@@ -43,21 +43,21 @@ from graphc.scheduling.precedence import Precedence
 
 
 def components(
-    before: Sequence[Iterable[int]], groups: Iterable[Collection[int]]
+    predecessors: Sequence[Iterable[int]], groups: Iterable[Collection[int]]
 ) -> list[list[int]]:
-    """Strongly connected components of vertices 0, 1, ... with edges from each of `before[v]` to v,
+    """Strongly connected components of vertices 0, 1, ... with edges from each of `predecessors[v]` to v,
     where those of a group are one; in topological order, of several by their least vertex."""
     import networkx  # slow to import, and most graphs share no parameter
 
     graph: networkx.DiGraph[int] = networkx.DiGraph()
-    graph.add_nodes_from(range(len(before)))
-    graph.add_edges_from((first, v) for v, firsts in enumerate(before) for first in firsts)
-    for hub, group in enumerate(groups, len(before)):
+    graph.add_nodes_from(range(len(predecessors)))
+    graph.add_edges_from((first, v) for v, firsts in enumerate(predecessors) for first in firsts)
+    for hub, group in enumerate(groups, len(predecessors)):
         graph.add_edges_from((hub, vertex) for vertex in group)
         graph.add_edges_from((vertex, hub) for vertex in group)
     condensed = networkx.condensation(graph)
     members = {
-        number: sorted(v for v in condensed.nodes[number]["members"] if v < len(before))
+        number: sorted(v for v in condensed.nodes[number]["members"] if v < len(predecessors))
         for number in condensed
     }
     ordered = networkx.lexicographical_topological_sort(condensed, key=lambda n: members[n][:1])
@@ -73,51 +73,53 @@ def layer_by_layer(problem: Precedence, shared: Iterable[int], at_once: bool) ->
     steps = problem.steps
     if len(steps.runs) != 1:  # several passes share all parameters
         return None
-    turn = steps.runs[0].turn
-    groups = [_backward(problem, value, turn) for value in shared]
+    boundary = steps.runs[0].boundary
+    groups = [_backward(problem, value, boundary) for value in shared]
     groups = [group for group in groups if len(group) > 1]
     if not groups:
         return None
     found = components(
         [
-            [m - turn for m in _makers(problem, step) if m >= turn]
-            for step in range(turn, len(steps))
+            [m - boundary for m in _producers(problem, step) if m >= boundary]
+            for step in range(boundary, len(steps))
         ],
-        [[step - turn for step in group] for group in groups],
+        [[step - boundary for step in group] for group in groups],
     )
-    layers = [[step + turn for step in layer] for layer in found if len(layer) > 1]
+    layers = [[step + boundary for step in layer] for layer in found if len(layer) > 1]
     recurrent = [layer for layer in layers if _recurs(problem, layer)]
     if not recurrent:
         return None
     if at_once:
-        backward = _Backward(problem, turn, layers, range(turn, len(steps)), is_eager=True).order
+        backward = _Backward(
+            problem, boundary, layers, range(boundary, len(steps)), is_eager=True
+        ).order
     else:
-        updates = [step for step in range(turn, len(steps)) if not problem.behind[step]]
-        backward = _Backward(problem, turn, recurrent, updates, is_eager=False).order
-    order = [*_mirrored(problem, turn, backward), *backward]
+        updates = [step for step in range(boundary, len(steps)) if not problem.successors[step]]
+        backward = _Backward(problem, boundary, recurrent, updates, is_eager=False).order
+    order = [*_mirrored(problem, boundary, backward), *backward]
     return order if at_once else min(order, when_asked(problem, order), key=steps.peak)
 
 
-def _backward(problem: Precedence, value: int, turn: int) -> list[int]:
+def _backward(problem: Precedence, value: int, boundary: int) -> list[int]:
     """Backward steps that read a value and that another step waits for: no updates."""
     made = problem.steps.outputs
     return [
         step
-        for step in problem.readers[value]
-        if step >= turn and any(problem.readers[output] for output in made[step])
+        for step in problem.consumers[value]
+        if step >= boundary and any(problem.consumers[output] for output in made[step])
     ]
 
 
-def _makers(problem: Precedence, step: int) -> set[int]:
+def _producers(problem: Precedence, step: int) -> set[int]:
     """The steps that make what a step reads."""
-    makers = (problem.steps.maker[value] for value in problem.steps.inputs[step])
-    return {maker for maker in makers if maker >= 0}
+    producers = (problem.steps.producer[value] for value in problem.steps.inputs[step])
+    return {producer for producer in producers if producer >= 0}
 
 
 def _recurs(problem: Precedence, layer: list[int]) -> bool:
     """Whether a step of a layer reads what another one of it makes."""
     inside = set(layer)
-    return any(not inside.isdisjoint(_makers(problem, step)) for step in layer)
+    return any(not inside.isdisjoint(_producers(problem, step)) for step in layer)
 
 
 class _Backward:
@@ -129,27 +131,29 @@ class _Backward:
     def __init__(
         self,
         problem: Precedence,
-        turn: int,
+        boundary: int,
         layers: list[list[int]],
         rest: Iterable[int],
         is_eager: bool,
     ) -> None:
         self.problem, self.is_eager = problem, is_eager
         self.order: list[int] = []
-        self.placed = [step < turn for step in range(len(problem))]
-        self.awaited = [sum(first >= turn for first in firsts) for firsts in problem.before]
-        self.readers = {
-            value: {step for step in problem.readers[value] if step >= turn}
-            for value, maker in enumerate(problem.steps.maker)
-            if maker >= turn
+        self.placed = [step < boundary for step in range(len(problem))]
+        self.awaited = [
+            sum(first >= boundary for first in firsts) for firsts in problem.predecessors
+        ]
+        self.consumers = {
+            value: {step for step in problem.consumers[value] if step >= boundary}
+            for value, producer in enumerate(problem.steps.producer)
+            if producer >= boundary
         }
         """Backward readers, still to be placed, of what backward steps make."""
         self.leads = [False] * len(problem)
         for layer in layers:
             for step in layer:
                 self.leads[step] = True
-        for step in reversed(range(turn, len(problem))):
-            if any(self.leads[later] for later in problem.behind[step]):
+        for step in reversed(range(boundary, len(problem))):
+            if any(self.leads[later] for later in problem.successors[step]):
                 self.leads[step] = True
         for step in itertools.chain(*layers, rest):
             for needed in self._missing(step):
@@ -162,7 +166,7 @@ class _Backward:
             return []
         found, pending = {step}, [step]
         while pending:
-            for first in self.problem.before[pending.pop()]:
+            for first in self.problem.predecessors[pending.pop()]:
                 if not self.placed[first] and first not in found:
                     found.add(first)
                     pending.append(first)
@@ -177,14 +181,14 @@ class _Backward:
                 continue
             self.placed[placed] = True
             self.order.append(placed)
-            touched = set(self.problem.behind[placed])
-            for later in self.problem.behind[placed]:
+            touched = set(self.problem.successors[placed])
+            for later in self.problem.successors[placed]:
                 self.awaited[later] -= 1
             for value in self.problem.steps.inputs[placed]:
-                readers = self.readers.get(value, set())
-                readers.discard(placed)
-                if len(readers) == 1:  # which frees the value
-                    touched |= readers
+                consumers = self.consumers.get(value, set())
+                consumers.discard(placed)
+                if len(consumers) == 1:  # which frees the value
+                    touched |= consumers
             for later in touched:
                 if not self.placed[later] and not self.awaited[later] and self._is_urgent(later):
                     heapq.heappush(waiting, later)
@@ -196,7 +200,7 @@ class _Backward:
         freed = (
             steps.bytes[value]
             for value in steps.inputs[step]
-            if self.readers.get(value) == {step} and value not in steps.held
+            if self.consumers.get(value) == {step} and value not in steps.live_out
         )
         return sum(freed) >= steps.total(steps.outputs[step])
 
@@ -206,16 +210,20 @@ def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
 
     What the first backward step that reads of the forward pass asks for still comes first.
     """
-    turn = problem.steps.runs[0].turn
+    boundary = problem.steps.runs[0].boundary
     placed: dict[int, None] = {}
     position = {step: number for number, step in enumerate(order)}
-    asking = [step for step in order if step >= turn or not problem.behind[step]]
-    asking.sort(key=lambda step: (step < turn, position[step]))
-    reading = (step for step in asking if any(maker < turn for maker in _makers(problem, step)))
+    asking = [step for step in order if step >= boundary or not problem.successors[step]]
+    asking.sort(key=lambda step: (step < boundary, position[step]))
+    reading = (
+        step
+        for step in asking
+        if any(producer < boundary for producer in _producers(problem, step))
+    )
     for step in itertools.chain(itertools.islice(reading, 1), asking):
         missing, pending = {step}, [step]
         while pending:
-            for first in problem.before[pending.pop()]:
+            for first in problem.predecessors[pending.pop()]:
                 if first not in placed and first not in missing:
                     missing.add(first)
                     pending.append(first)
@@ -223,14 +231,14 @@ def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
     return list(placed)
 
 
-def _mirrored(problem: Precedence, turn: int, backward: Sequence[int]) -> list[int]:
+def _mirrored(problem: Precedence, boundary: int, backward: Sequence[int]) -> list[int]:
     """Forward steps, those that the backward pass needs last before others."""
     needed_at = [-1] * len(problem)
     for position, step in enumerate(backward):
         needed_at[step] = position
     for step in reversed(range(len(problem))):
         # What is to run behind a forward step without reading of it may be an update: no mirror.
-        for first in problem.before[step] if step < turn else _makers(problem, step):
-            if first < turn:
+        for first in problem.predecessors[step] if step < boundary else _producers(problem, step):
+            if first < boundary:
                 needed_at[first] = max(needed_at[first], needed_at[step])
-    return sorted(range(turn), key=lambda step: (-needed_at[step], step))
+    return sorted(range(boundary), key=lambda step: (-needed_at[step], step))

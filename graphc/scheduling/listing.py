@@ -56,7 +56,7 @@ class _Waiting(NamedTuple):
 
     `awaited` counts the steps that one waits for. Of ready steps, `reach` are the bytes above those
     live that it takes while it runs, and `growth` are those that it leaves. Running forwards,
-    `unread` counts readers that are to come, and `last_reader` adds up their numbers: one reader's,
+    `unread` counts readers that are to come, and `last_consumer` adds up their numbers: one reader's,
     in the end. What `stays` neither dies with the next that reads it nor comes to live with it.
     """
 
@@ -66,7 +66,7 @@ class _Waiting(NamedTuple):
     reach: Integers
     growth: Integers
     unread: Integers
-    last_reader: Integers
+    last_consumer: Integers
     stays: Booleans
 
 
@@ -74,8 +74,8 @@ class _Waiting(NamedTuple):
 def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: bool) -> Integers:
     """The steps in the order in which they are taken, until nothing fits."""
     waiting = _all_waiting(table, preferred, backwards)
-    first_behind = table.first_before if backwards else table.first_behind
-    behind = table.before if backwards else table.behind
+    first_successor = table.first_predecessor if backwards else table.first_successor
+    successors = table.predecessors if backwards else table.successors
     order, done = np.empty(len(preferred), np.int64), 0
     live = table.last_bytes if backwards else table.first_bytes
     if live > limit:
@@ -90,17 +90,17 @@ def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: boo
         if waiting.awaited[step] == 0:
             _enter(table, waiting, shrinking, growing, step, backwards)
     while done < len(preferred):
-        room = limit - live
+        spare = limit - live
         # By reach, as only room can free them; those that fit again go back to where rank decides.
-        while len(blocked) > 0 and blocked[0][0] <= room:
+        while len(blocked) > 0 and blocked[0][0] <= spare:
             step = heapq.heappop(blocked)[1]
             if waiting.is_ready[step]:
                 queue = shrinking if waiting.growth[step] <= 0 else growing
                 heapq.heappush(queue, waiting.rank[step])
         # What leaves no more bytes first, whatever its rank: that loses nothing (see above).
-        chosen = _next(waiting, preferred, shrinking, blocked, room)
+        chosen = _next(waiting, preferred, shrinking, blocked, spare)
         if chosen < 0:
-            chosen = _next(waiting, preferred, growing, blocked, room)
+            chosen = _next(waiting, preferred, growing, blocked, spare)
         if chosen < 0:
             break
         order[done] = chosen
@@ -111,7 +111,7 @@ def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: boo
         for step in _take(table, waiting, chosen, backwards):
             if waiting.is_ready[step]:
                 _enter(table, waiting, shrinking, growing, step, backwards)
-        for step in behind[first_behind[chosen] : first_behind[chosen + 1]]:
+        for step in successors[first_successor[chosen] : first_successor[chosen + 1]]:
             waiting.awaited[step] -= 1
             if waiting.awaited[step] == 0:
                 _enter(table, waiting, shrinking, growing, step, backwards)
@@ -121,20 +121,20 @@ def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: boo
 @compiled
 def _all_waiting(table: OrderTable, preferred: Integers, backwards: bool) -> _Waiting:
     count, steps = len(preferred), table.steps
-    rank, unread = np.empty(count, np.int64), np.diff(table.first_reader)
+    rank, unread = np.empty(count, np.int64), np.diff(table.first_consumer)
     rank[preferred] = np.arange(count)
-    last_reader = np.zeros(len(steps.bytes), np.int64)
-    for value in range(len(last_reader)):
-        last_reader[value] = table.readers[
-            table.first_reader[value] : table.first_reader[value + 1]
+    last_consumer = np.zeros(len(steps.bytes), np.int64)
+    for value in range(len(last_consumer)):
+        last_consumer[value] = table.consumers[
+            table.first_consumer[value] : table.first_consumer[value + 1]
         ].sum()
     # What is held has one reader more than there are, who never comes: it dies with nobody.
-    unread = unread + steps.is_held
-    stays = (steps.bytes == 0) | (steps.is_held if backwards else unread != 1)
-    awaited = np.diff(table.first_behind if backwards else table.first_before)
+    unread = unread + steps.is_live_out
+    stays = (steps.bytes == 0) | (steps.is_live_out if backwards else unread != 1)
+    awaited = np.diff(table.first_successor if backwards else table.first_predecessor)
     nothing = np.zeros(count, np.int64)
     return _Waiting(
-        rank, awaited, np.zeros(count, np.bool_), nothing, nothing.copy(), unread, last_reader,
+        rank, awaited, np.zeros(count, np.bool_), nothing, nothing.copy(), unread, last_consumer,
         stays,
     )  # fmt: skip
 
@@ -145,13 +145,13 @@ def _next(
     preferred: Integers,
     queue: list[int],
     blocked: list[tuple[int, int]],
-    room: int,
+    spare: int,
 ) -> int:
     """The first step of a queue that fits, or -1."""
     while len(queue) > 0:
         step = preferred[heapq.heappop(queue)]
         if waiting.is_ready[step]:
-            if waiting.reach[step] <= room:
+            if waiting.reach[step] <= spare:
                 return int(step)
             # A reach only falls, and a fall queues the step again, so nothing waits here too long.
             heapq.heappush(blocked, (waiting.reach[step], step))
@@ -193,24 +193,24 @@ def _take(table: OrderTable, waiting: _Waiting, step: int, backwards: bool) -> I
         # What comes to live with it is live now, so whoever else reads it brings less with it.
         for value in inputs:
             if not waiting.stays[value]:
-                count += table.first_reader[value + 1] - table.first_reader[value]
+                count += table.first_consumer[value + 1] - table.first_consumer[value]
         others, count = np.empty(count, np.int64), 0
         for value in inputs:
             if not waiting.stays[value]:
                 waiting.stays[value] = True
-                for reader in table.readers[
-                    table.first_reader[value] : table.first_reader[value + 1]
+                for consumer in table.consumers[
+                    table.first_consumer[value] : table.first_consumer[value + 1]
                 ]:
-                    others[count] = reader
+                    others[count] = consumer
                     count += 1
         return others
     others = np.empty(len(inputs), np.int64)
     for value in inputs:
         waiting.unread[value] -= 1
-        waiting.last_reader[value] -= step
+        waiting.last_consumer[value] -= step
         # One reader is left: now it frees the value, so its reach and growth fall.
-        if waiting.unread[value] == 1 and steps.bytes[value] > 0 and not steps.is_held[value]:
+        if waiting.unread[value] == 1 and steps.bytes[value] > 0 and not steps.is_live_out[value]:
             waiting.stays[value] = False
-            others[count] = waiting.last_reader[value]
+            others[count] = waiting.last_consumer[value]
             count += 1
     return others[:count]

@@ -21,18 +21,18 @@ def postorders(problem: Precedence) -> list[list[int]]:
     """Return the postorder over operands and the reversed one over consumers: legal orders."""
     count, steps = len(problem), problem.steps
     read = [steps.total(inputs) for inputs in steps.inputs]
-    forward = _postorder(range(count), problem.before, problem.needed, problem.lasting)
-    backward = _postorder(range(count - 1, -1, -1), problem.behind, problem.needed, read)
+    forward = _postorder(range(count), problem.predecessors, problem.needed, problem.lasting)
+    backward = _postorder(range(count - 1, -1, -1), problem.successors, problem.needed, read)
     return [forward, backward[::-1]]
 
 
 def _postorder(
     order: Sequence[int],
-    before: Sequence[Sequence[int]],
+    predecessors: Sequence[Sequence[int]],
     needed: Sequence[int],
     left: Sequence[int],
 ) -> list[int]:
-    """Return a postorder over `before`.
+    """Return a postorder over `predecessors`.
 
     `order` has each step after those before it. A step takes `needed` bytes beside its operands
     while it runs and leaves `left` bytes.
@@ -45,7 +45,7 @@ def _postorder(
 
     is_root = [True] * len(needed)
     for step in order:
-        children[step], level = by_gain(before[step]), 0
+        children[step], level = by_gain(predecessors[step]), 0
         for child in children[step]:
             is_root[child] = False
             peak[step] = max(peak[step], level + peak[child])

@@ -37,12 +37,12 @@ class OrderTable(NamedTuple):
     live behind all."""
 
     steps: StepArrays
-    first_before: Integers
-    before: Integers
-    first_behind: Integers
-    behind: Integers
-    first_reader: Integers
-    readers: Integers
+    first_predecessor: Integers
+    predecessors: Integers
+    first_successor: Integers
+    successors: Integers
+    first_consumer: Integers
+    consumers: Integers
     needed: Integers
     lasting: Integers
     first_bytes: int
@@ -64,11 +64,11 @@ class Precedence:
         return len(self.steps)
 
     @cached_property
-    def before(self) -> tuple[tuple[int, ...], ...]:
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The steps that have to run before each step, ascending."""
         steps = self.steps
         found = [
-            {steps.maker[value] for value in inputs if steps.maker[value] >= 0}
+            {steps.producer[value] for value in inputs if steps.producer[value] >= 0}
             for inputs in steps.inputs
         ]
         for first, second in self.arcs:
@@ -76,16 +76,16 @@ class Precedence:
         return tuple(tuple(sorted(firsts)) for firsts in found)
 
     @cached_property
-    def behind(self) -> tuple[tuple[int, ...], ...]:
+    def successors(self) -> tuple[tuple[int, ...], ...]:
         """The steps that wait for each step, ascending."""
         found: list[list[int]] = [[] for _ in range(len(self))]
-        for step, firsts in enumerate(self.before):
+        for step, firsts in enumerate(self.predecessors):
             for first in firsts:
                 found[first].append(step)
         return tuple(map(tuple, found))
 
     @cached_property
-    def readers(self) -> tuple[tuple[int, ...], ...]:
+    def consumers(self) -> tuple[tuple[int, ...], ...]:
         """The steps that read each value, ascending."""
         found: list[list[int]] = [[] for _ in self.steps.bytes]
         for step, inputs in enumerate(self.steps.inputs):
@@ -96,10 +96,10 @@ class Precedence:
     @cached_property
     def lasting(self) -> tuple[int, ...]:
         """The bytes that each step leaves behind for others, before operands die."""
-        steps, readers = self.steps, self.readers
+        steps, consumers = self.steps, self.consumers
         return tuple(
             # What nobody reads dies at once: it counts while the step runs, not behind it.
-            sum(steps.bytes[v] for v in outputs if readers[v] or v in steps.held)
+            sum(steps.bytes[v] for v in outputs if consumers[v] or v in steps.live_out)
             for outputs in steps.outputs
         )
 
@@ -119,28 +119,28 @@ class Precedence:
         outside = (
             size
             for value, size in enumerate(steps.bytes)
-            if steps.maker[value] < 0 and (self.readers[value] or value in steps.held)
+            if steps.producer[value] < 0 and (self.consumers[value] or value in steps.live_out)
         )
         return self.base + sum(outside)
 
     @cached_property
     def table(self) -> OrderTable:
         """The same as arrays."""
-        first_before, before = rows_of(self.before)
-        first_behind, behind = rows_of(self.behind)
-        first_reader, readers = rows_of(self.readers)
+        first_predecessor, predecessors = rows_of(self.predecessors)
+        first_successor, successors = rows_of(self.successors)
+        first_consumer, consumers = rows_of(self.consumers)
         return OrderTable(
             steps=self.steps.arrays,
-            first_before=first_before,
-            before=before,
-            first_behind=first_behind,
-            behind=behind,
-            first_reader=first_reader,
-            readers=readers,
+            first_predecessor=first_predecessor,
+            predecessors=predecessors,
+            first_successor=first_successor,
+            successors=successors,
+            first_consumer=first_consumer,
+            consumers=consumers,
             needed=np.array(self.needed, np.int64),
             lasting=np.array(self.lasting, np.int64),
             first_bytes=self.first_bytes,
-            last_bytes=self.base + self.steps.total(self.steps.held),
+            last_bytes=self.base + self.steps.total(self.steps.live_out),
         )
 
     def profile(self, sequence: Sequence[int]) -> list[int]:
@@ -154,7 +154,7 @@ class Precedence:
             return False
         return all(
             place[first] < place[step]
-            for step, firsts in enumerate(self.before)
+            for step, firsts in enumerate(self.predecessors)
             for first in firsts
         )
 
@@ -185,14 +185,14 @@ class Precedence:
             ),
             bytes=tuple(steps.bytes[value] for value in number),
             once=frozenset(),
-            held=frozenset(number[value] for value in beyond if value in number),
+            live_out=frozenset(number[value] for value in beyond if value in number),
             runs=(),
         )
-        # All of `before`: what data says is in there twice, which changes nothing.
+        # All of `predecessors`: what data says is in there twice, which changes nothing.
         arcs = tuple(
             (place[first], place[step])
             for step in chosen
-            for first in self.before[step]
+            for first in self.predecessors[step]
             if first in place
         )
         return Precedence(inner, arcs, base)

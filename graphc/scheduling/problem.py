@@ -6,7 +6,7 @@ produces are live from the start to their last use.
 
 A schedule is a sequence s(0), s(1), ... of steps in which a step may occur several times. A use
 reads the latest earlier occurrence of its producer, so a tensor is live from an occurrence of its
-producer to its last use before the next one. Tensors in `held` are live to the end. With l(p) the
+producer to its last use before the next one. Tensors in `live_out` are live to the end. With l(p) the
 bytes live after position p, liveness is computed backwards:
 
     l(p - 1) = l(p) + what s(p) reads and is not live after p - what it produces and is live after p
@@ -44,7 +44,7 @@ class Run:
     """Forward steps [start, turn) and the backward steps [turn, stop) that follow them."""
 
     start: int
-    turn: int
+    boundary: int
     stop: int
 
 
@@ -53,7 +53,7 @@ class Problem:
     """`inputs` and `outputs` are distinct values by step; `cost` is in any unit, sizes are bytes.
 
     `overwrites` lists by step the (output, input) pairs that may share bytes where the input dies.
-    Steps in `once` are never repeated; values in `held` are live to the end.
+    Steps in `once` are never repeated; values in `live_out` are live to the end.
     """
 
     cost: tuple[float, ...]
@@ -63,7 +63,7 @@ class Problem:
     overwrites: tuple[tuple[tuple[int, int], ...], ...]
     bytes: tuple[int, ...]
     once: frozenset[int]
-    held: frozenset[int]
+    live_out: frozenset[int]
     runs: tuple[Run, ...]
     fixed_bytes: int = 0
 
@@ -71,16 +71,16 @@ class Problem:
         return len(self.cost)
 
     @cached_property
-    def maker(self) -> tuple[int, ...]:
+    def producer(self) -> tuple[int, ...]:
         """The step that makes each value, or -1 for what comes from outside."""
-        makers = [-1] * len(self.bytes)
+        producers = [-1] * len(self.bytes)
         for step, outputs in enumerate(self.outputs):
             for value in outputs:
-                makers[value] = step
-        return tuple(makers)
+                producers[value] = step
+        return tuple(producers)
 
     @cached_property
-    def last_read(self) -> tuple[int, ...]:
+    def last_use(self) -> tuple[int, ...]:
         """The last step that reads each value, or -1."""
         reads = [-1] * len(self.bytes)
         for step, inputs in enumerate(self.inputs):
@@ -93,10 +93,10 @@ class Problem:
         by a later run, stays live throughout."""
         return {
             value
-            for step in range(run.start, run.turn)
+            for step in range(run.start, run.boundary)
             if step not in self.once
             for value in self.outputs[step]
-            if value not in self.held and self.last_read[value] < run.stop
+            if value not in self.live_out and self.last_use[value] < run.stop
         }
 
     def missing(self, wanted: Iterable[int], available: Container[int]) -> list[int]:
@@ -104,7 +104,7 @@ class Problem:
         pending = [value for value in wanted if value not in available]
         found: set[int] = set()
         while pending:
-            step = self.maker[pending.pop()]
+            step = self.producer[pending.pop()]
             if step >= 0 and step not in found:
                 found.add(step)
                 pending += [value for value in self.inputs[step] if value not in available]

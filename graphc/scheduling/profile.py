@@ -38,8 +38,8 @@ class StepArrays(NamedTuple):
     overwriting: Integers
     overwritten: Integers
     bytes: Integers
-    maker: Integers
-    is_held: Booleans
+    producer: Integers
+    is_live_out: Booleans
     is_droppable: Booleans
 
 
@@ -49,8 +49,8 @@ def arrays_of(steps: Problem) -> StepArrays:
     first_output, outputs = rows_of(steps.outputs)
     first_overwrite, _ = rows_of([[0] * len(pairs) for pairs in steps.overwrites])
     pairs = np.array([pair for row in steps.overwrites for pair in row], np.int64).reshape(-1, 2)
-    is_held = np.zeros(len(steps.bytes), bool)
-    is_held[list(steps.held)] = True
+    is_live_out = np.zeros(len(steps.bytes), bool)
+    is_live_out[list(steps.live_out)] = True
     return StepArrays(
         cost=np.array(steps.cost, np.float64),
         workspace=np.array(steps.workspace, np.int64),
@@ -62,8 +62,8 @@ def arrays_of(steps: Problem) -> StepArrays:
         overwriting=np.ascontiguousarray(pairs[:, 0]),
         overwritten=np.ascontiguousarray(pairs[:, 1]),
         bytes=np.array(steps.bytes, np.int64),
-        maker=np.array(steps.maker, np.int64),
-        is_held=is_held,
+        producer=np.array(steps.producer, np.int64),
+        is_live_out=is_live_out,
         is_droppable=_droppable(steps),
     )
 
@@ -72,7 +72,7 @@ def _droppable(steps: Problem) -> Booleans:
     found = np.zeros(len(steps.bytes), bool)
     for run in steps.runs:
         for value in steps.droppable(run):
-            found[value] = steps.held.isdisjoint(steps.outputs[steps.maker[value]])
+            found[value] = steps.live_out.isdisjoint(steps.outputs[steps.producer[value]])
     return found
 
 
@@ -86,7 +86,7 @@ def rows_of(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
 @compiled
 def live_levels(table: StepArrays, sequence: Integers) -> Integers:
     """Bytes live during each step of a whole sequence, without what is fixed."""
-    live = table.is_held.copy()
+    live = table.is_live_out.copy()
     level = 0
     for value in range(len(live)):
         if live[value]:

@@ -3,7 +3,7 @@
 A window is a run of steps of the order. What lives across it is a constant: values that no step of
 it touches, and those that are live behind it, count in every order of its steps. So the window
 alone is a small problem of precedence.py, with its own values, what of them must be live behind it
-(`held`) and a base such that its first step has the bytes that it has in the whole order. exact.py
+(`live_out`) and a base such that its first step has the bytes that it has in the whole order. exact.py
 finds an order whose peak is below the whole's, or none. Its steps are then put back into the same
 places: what lies before and behind sees the same values live.
 
@@ -76,8 +76,8 @@ def _window(
     beyond = {
         value
         for value in touched
-        if value in steps.held
-        or any(r not in inside and r not in earlier for r in problem.readers[value])
+        if value in steps.live_out
+        or any(r not in inside and r not in earlier for r in problem.consumers[value])
     }
     # Whatever is beside the window's own values is live throughout it: the difference at its start.
     inner = problem.within(window, beyond, 0)

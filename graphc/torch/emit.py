@@ -47,7 +47,7 @@ class _Emission:
         self.dying, self.live_outputs = self._liveness()
         self.saved_values = self._crossing()
         self.views = self._views()
-        self.first_only = self.steps.held | self._statistics()
+        self.first_only = self.steps.live_out | self._statistics()
         """Values that the first appearance of a step makes, and no other."""
         self.env: dict[fx.Node, fx.Node] = {}
         self.states: dict[int, fx.Node] = {}
@@ -58,7 +58,7 @@ class _Emission:
 
     def _liveness(self) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
         """By position: operands that nothing behind reads, and outputs that something does."""
-        live = set(self.steps.held)
+        live = set(self.steps.live_out)
         dying: list[frozenset[int]] = []
         outputs: list[frozenset[int]] = []
         for step in reversed(self.sequence):

@@ -91,7 +91,7 @@ class TorchPlanner:
     def _counted(self, schedule: Schedule) -> Schedule:
         """Return the schedule with a peak that leaves out tensors which do not exist in it."""
         idle = unkept(schedule.sequence, self.kept_for)
-        levels = self.problem.profile(schedule.sequence, self.problem.held, idle)
+        levels = self.problem.profile(schedule.sequence, self.problem.live_out, idle)
         return replace(schedule, peak_bytes=self.problem.fixed_bytes + max(levels, default=0))
 
     @cached_property

@@ -197,10 +197,10 @@ def _table(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
 def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list[Live]]:
     """The node at the peak of a sequence, and the bytes that live there by module."""
     steps, idle = torch_steps.steps, unkept(sequence, torch_steps.state_of)
-    levels = steps.profile(sequence, steps.held, idle)
+    levels = steps.profile(sequence, steps.live_out, idle)
     position = levels.index(max(levels))
     step = sequence[position]
-    live = set(steps.held)
+    live = set(steps.live_out)
     for later in reversed(sequence[position + 1 :]):
         live.difference_update(steps.outputs[later])
         live.update(steps.inputs[later])
@@ -208,8 +208,8 @@ def at_peak(torch_steps: TorchSteps, sequence: Sequence[int]) -> tuple[str, list
     live = (live & made) | {*steps.inputs[step], *steps.outputs[step]}
     by_module: Counter[str] = Counter()
     for value in live - idle:
-        maker = torch_steps.nodes[steps.maker[value]] if steps.maker[value] >= 0 else None
-        by_module[module_path(maker) if maker is not None else ""] += steps.bytes[value]
+        producer = torch_steps.nodes[steps.producer[value]] if steps.producer[value] >= 0 else None
+        by_module[module_path(producer) if producer is not None else ""] += steps.bytes[value]
     node = torch_steps.nodes[step]
     rows = sorted(by_module.items(), key=lambda row: (-row[1], row[0]))
     return _told(node), [Live(module, size) for module, size in rows if size]

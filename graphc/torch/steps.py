@@ -91,7 +91,7 @@ class TorchSteps:
             overwrites=self._overwrites(),
             bytes=tuple(self.bytes),
             once=frozenset(self._once),
-            held=self.held,
+            live_out=self.held,
             runs=(Run(0, turn, len(self.nodes)),),
             fixed_bytes=fixed_bytes,
         )

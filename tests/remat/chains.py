@@ -23,7 +23,7 @@ def reversal_chain(length):
         overwrites=((), *(((i, i - 1),) for i in range(1, length)), *[()] * length),
         bytes=(*[1] * length, *[0] * length),
         once=frozenset([0]),
-        held=frozenset([0, count - 1]),
+        live_out=frozenset([0, count - 1]),
         runs=(Run(0, length, count),),
     )
 

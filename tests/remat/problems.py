@@ -47,13 +47,13 @@ def random_training(layers, seed):
     """
     rng = np.random.default_rng(seed)
     nodes = []
-    readers = [[] for _ in range(layers)]
+    consumers = [[] for _ in range(layers)]
     for i in range(layers):
         sources = {i - 1} if i else set()
         if i > 1 and rng.random() < 0.4:
             sources.add(int(rng.integers(max(0, i - 5), i)))
         for source in sources:
-            readers[source].append(i)
+            consumers[source].append(i)
         nodes.append(
             {
                 "id": i,
@@ -64,7 +64,7 @@ def random_training(layers, seed):
         )
     gradient = {}
     for i in range(layers - 1, 0, -1):
-        reads = {gradient[reader] for reader in readers[i]} | {i, *nodes[i]["inputs"]}
+        reads = {gradient[consumer] for consumer in consumers[i]} | {i, *nodes[i]["inputs"]}
         gradient[i] = len(nodes)
         nodes.append(
             {
@@ -81,7 +81,7 @@ def random_steps(count, seed, runs=1):
     """Forward and backward passes with all that steps may have: several outputs or none, no inputs,
     values from outside, without bytes, overwritten or held, steps that run once."""
     rng = np.random.default_rng(seed)
-    sizes, rows, once, held, parts = [], [], set(), set(), []
+    sizes, rows, once, live_out, parts = [], [], set(), set(), []
 
     def value():
         sizes.append(int(rng.integers(0, 12)) * int(rng.choice([1, 1, 1, 17])))
@@ -110,14 +110,14 @@ def random_steps(count, seed, runs=1):
             if not found or rng.random() < 0.08:
                 once.add(len(rows) - 1)
             elif rng.random() < 0.04:
-                held.add(found[0])
-        turn, gradient = len(rows), set()
+                live_out.add(found[0])
+        boundary, gradient = len(rows), set()
         for each in reversed(made):
             others = {int(rng.choice(made))} if rng.random() < 0.4 else set()
             found = put(sorted({each} | gradient | others), int(rng.choice([0, 1, 1, 2])))
             gradient = set(found[:1]) or gradient
-        held |= gradient
-        parts.append(Run(start, turn, len(rows)))
+        live_out |= gradient
+        parts.append(Run(start, boundary, len(rows)))
     return Problem(
         cost=tuple(map(float, rng.integers(0, 9, len(rows)))),
         workspace=tuple(map(int, rng.integers(0, 8, len(rows)))),
@@ -129,7 +129,7 @@ def random_steps(count, seed, runs=1):
         ),
         bytes=tuple(sizes),
         once=frozenset(once),
-        held=frozenset(held),
+        live_out=frozenset(live_out),
         runs=tuple(parts),
         fixed_bytes=int(rng.integers(0, 50)),
     )

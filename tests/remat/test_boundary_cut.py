@@ -18,12 +18,12 @@ from graphc.remat.training_graph import TrainingGraph
 from graphc.scheduling.problem import Problem, Run
 
 
-def with_turn(problem, turn):
-    return replace(problem.steps, runs=(Run(0, turn, len(problem.steps)),))
+def with_turn(problem, boundary):
+    return replace(problem.steps, runs=(Run(0, boundary, len(problem.steps)),))
 
 
-def live_at_turn(steps, sequence, turn):
-    return int(steps.levels(sequence)[sequence.index(turn)]) + steps.fixed_bytes
+def live_at_turn(steps, sequence, boundary):
+    return int(steps.levels(sequence)[sequence.index(boundary)]) + steps.fixed_bytes
 
 
 def test_of_equal_layers_the_late_ones_are_kept():
@@ -46,16 +46,16 @@ def test_the_turn_is_within_the_limit_and_costs_fall_with_it(seed):
     problem = random_training(layers, seed)
     steps = with_turn(problem, layers)
     cut = BoundaryCut(Chain(steps, steps.runs[0]))
-    turn = cut._turn
-    least = live_at_turn(steps, cut.sequence(0), turn)
-    most = live_at_turn(steps, list(range(len(steps))), turn)
+    boundary = cut._boundary
+    least = live_at_turn(steps, cut.sequence(0), boundary)
+    most = live_at_turn(steps, list(range(len(steps))), boundary)
     assert least < most
     costs = []
-    for limit in np.linspace(least, most, 7).astype(int):
-        sequence = cut.sequence(int(limit))
+    for capacity in np.linspace(least, most, 7).astype(int):
+        sequence = cut.sequence(int(capacity))
         measured = replay(problem, [problem.needed[step] for step in sequence])
         assert measured.peak_bytes == steps.peak(sequence)
-        assert live_at_turn(steps, sequence, turn) <= limit
+        assert live_at_turn(steps, sequence, boundary) <= capacity
         assert all(sequence.count(step) <= 2 for step in range(layers))
         costs.append(steps.extra_cost(sequence))
     assert costs == sorted(costs, reverse=True)
@@ -73,12 +73,12 @@ def test_steps_of_all_kinds_and_several_runs(seed):
             sequence = [*range(run.start), *cut.sequence(int(part * most))]
             sequence += range(run.stop, len(steps))
             assert set(sequence) == set(range(len(steps)))
-            there = {value for value, maker in enumerate(steps.maker) if maker < 0}
+            there = {value for value, producer in enumerate(steps.producer) if producer < 0}
             for place, step in enumerate(sequence):
                 assert there.issuperset(steps.inputs[step])
                 there.update(steps.outputs[step])
                 is_again = step in sequence[:place]
-                assert not is_again or (run.start <= step < run.turn and step not in steps.once)
+                assert not is_again or (run.start <= step < run.boundary and step not in steps.once)
         # With room for all, what is made again costs nothing.
         assert steps.extra_cost(sequence) == 0
 
@@ -93,7 +93,7 @@ def test_what_is_made_again_from_outside_gains_nothing():
         overwrites=((),) * 4,
         bytes=(60, 50, 1, 10, 1),
         once=frozenset(),
-        held=frozenset([4]),
+        live_out=frozenset([4]),
         runs=(Run(0, 2, 4),),
     )
     once = list(range(4))

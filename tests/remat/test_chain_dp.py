@@ -28,12 +28,12 @@ def test_the_arrays_of_a_small_chain_is_never_below_the_optimum_and_meets_it(lay
     table = arrays_of(problem.steps, base.peak_bytes)
     assert table.scale.bytes == 100
     costs = []
-    for room in range(300, base.peak_bytes + 1, 100):
-        cheapest_of_all = cheapest(problem, room)
+    for capacity in range(300, base.peak_bytes + 1, 100):
+        cheapest_of_all = cheapest(problem, capacity)
         optimum = np.inf
         if cheapest_of_all is not None:
             optimum = replay(problem, cheapest_of_all).cost - base.cost
-        costs.append((table.cost(table.scale.within(room)), optimum))
+        costs.append((table.cost(table.scale.within(capacity)), optimum))
     assert all(cost >= optimum for cost, optimum in costs)
     assert [np.isinf(cost) for cost, _ in costs] == [np.isinf(optimum) for _, optimum in costs]
     upper = costs[-((layers + 1) // 2) :]
@@ -62,7 +62,7 @@ def test_levels_round_needs_up_and_what_is_held_to_the_nearest():
     assert [exact.within(size) for size in (0, 9, 10, 1000, 5000)] == [0, 0, 1, 100, 100]
     coarse = Scale(1_000_000, 1, 100)
     assert (coarse.bytes, coarse.count) == (10_000, 101)
-    assert [coarse.held(size) for size in (4_000, 6_000, 14_000)] == [0, 1, 1]
+    assert [coarse.nearest(size) for size in (4_000, 6_000, 14_000)] == [0, 1, 1]
     assert [coarse.need(size) for size in (4_000, 10_000, 14_000)] == [1, 1, 2]
 
 
@@ -70,7 +70,7 @@ def crossing_by_hand(steps, run, cut):
     """Values made in front of a place of the forward pass that the rest of it, or a backward step
     that needs them anew, reads."""
     made = {value for step in range(run.start, cut) for value in steps.outputs[step]}
-    read = {value for step in range(cut, run.turn) for value in steps.inputs[step]}
+    read = {value for step in range(cut, run.boundary) for value in steps.inputs[step]}
     return made & read
 
 
@@ -79,7 +79,7 @@ def test_units_part_the_forward_pass_at_cuts_that_one_value_crosses(layers):
     steps = training_chain(layers).steps
     (run,) = steps.runs
     chain = Chain(steps, run)
-    assert [step for unit in chain.units for step in unit] == list(range(run.start, run.turn))
+    assert [step for unit in chain.units for step in unit] == list(range(run.start, run.boundary))
     assert len(chain) >= layers - 1
     for unit, crossing in list(zip(chain.units, chain.crossing, strict=False))[1:-1]:
         assert crossing == crossing_by_hand(steps, run, unit.start)

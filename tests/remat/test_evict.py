@@ -29,8 +29,8 @@ def problem_of(sizes, costs, inputs, outputs):
     return parse_problem({"nodes": nodes, "outputs": outputs})
 
 
-def steps_with_turn(problem, turn):
-    return replace(problem.steps, runs=(Run(0, turn, len(problem.steps)),))
+def steps_with_turn(problem, boundary):
+    return replace(problem.steps, runs=(Run(0, boundary, len(problem.steps)),))
 
 
 def test_the_cheaper_of_two_values_is_made_again():
@@ -81,8 +81,8 @@ def test_what_is_found_is_legal_and_fits():
     longer = 0
     for seed in range(30):
         problem = random_problem(40, seed)
-        turn = 3 * len(problem.steps) // 4
-        steps = steps_with_turn(problem, turn)
+        boundary = 3 * len(problem.steps) // 4
+        steps = steps_with_turn(problem, boundary)
         once = list(range(len(steps)))
         for limit in np.linspace(problem.bound_bytes, steps.peak(once), 6).astype(int):
             found = evict(steps, once, int(limit))
@@ -90,7 +90,9 @@ def test_what_is_found_is_legal_and_fits():
                 continue
             measured = replay(problem, [problem.needed[step] for step in found])
             assert measured.peak_bytes == steps.peak(found) <= limit
-            assert all(found.count(step) == 1 for step in (*steps.once, *range(turn, len(steps))))
+            assert all(
+                found.count(step) == 1 for step in (*steps.once, *range(boundary, len(steps)))
+            )
             # First appearances stay in their order.
             assert list(dict.fromkeys(found)) == once
             longer += len(found) > len(once)
@@ -108,7 +110,7 @@ def test_makers_of_outputs_and_effects_run_once():
     repeated = {step for step in free if free.count(step) > 1}
     assert repeated
     for step in repeated:
-        for changed in ({"once": frozenset({step})}, {"held": plain.held | {step}}):
+        for changed in ({"once": frozenset({step})}, {"live_out": plain.live_out | {step}}):
             bound = replace(plain, **changed)
             found = evict(bound, range(len(bound)), limit)
             assert found is not None

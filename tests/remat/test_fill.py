@@ -35,9 +35,9 @@ def repeated(steps, rng):
     sequence = []
     for step in range(len(steps)):
         for value in steps.inputs[step]:
-            maker = steps.maker[value]
-            if maker >= 0 and maker not in steps.once and rng.random() < 0.5:
-                sequence.append(maker)
+            producer = steps.producer[value]
+            if producer >= 0 and producer not in steps.once and rng.random() < 0.5:
+                sequence.append(producer)
         sequence.append(step)
     return sequence
 
@@ -68,11 +68,14 @@ def test_a_chain_is_filled_up_to_its_limit(layers):
     steps = training_chain(layers).steps
     once = list(range(len(steps)))
     full = steps.peak(once)
-    turn = layers + 1
+    boundary = layers + 1
     sequence = [
         each
         for step in once
-        for each in (*sorted(v for v in steps.inputs[step] if v < layers - 1 and step > turn), step)
+        for each in (
+            *sorted(v for v in steps.inputs[step] if v < layers - 1 and step > boundary),
+            step,
+        )
     ]
     lengths = [len(fill(steps, sequence, limit)) for limit in range(400, full + 1, 100)]
     assert lengths[-1] == len(once)

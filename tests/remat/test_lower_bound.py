@@ -75,7 +75,7 @@ def small_steps(seed):
         overwrites=tuple(pairs),
         bytes=tuple(sizes),
         once=frozenset(np.flatnonzero(rng.random(count) < 0.1).tolist()),
-        held=frozenset([len(sizes) - 1]),
+        live_out=frozenset([len(sizes) - 1]),
         runs=(Run(0, count // 2, count),),
         fixed_bytes=4,
     )
@@ -83,13 +83,13 @@ def small_steps(seed):
 
 def brute_force(steps, budget):
     """Least extra cost over all sequences: a shortest path over (live values, steps done)."""
-    start = frozenset(v for v in range(len(steps.bytes)) if steps.maker[v] < 0)
+    start = frozenset(v for v in range(len(steps.bytes)) if steps.producer[v] < 0)
     queue, seen, ticket = [(0, 0, start, frozenset())], {}, itertools.count(1)
     while queue:
         cost, _, live, done = heapq.heappop(queue)
         if seen.setdefault((live, done), cost) < cost:
             continue
-        if len(done) == len(steps) and steps.held <= live:
+        if len(done) == len(steps) and steps.live_out <= live:
             return cost - sum(steps.cost)
         following = [(0, live - {value}, done) for value in live]
         for step in range(len(steps)):
@@ -139,7 +139,7 @@ def test_what_may_run_before_or_behind_a_wide_step_takes_its_bytes_either_way():
         overwrites=((),) * 4,
         bytes=(8, 1, 10, 8, 1),
         once=frozenset(),
-        held=frozenset([4]),
+        live_out=frozenset([4]),
         runs=(Run(0, 2, 4),),
     )
     assert brute_force(steps, 27) == 0

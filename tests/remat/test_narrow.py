@@ -100,7 +100,7 @@ def test_bytes_are_counted_one_by_one_up_to_twice_the_levels(most, count, level)
 def test_cuts_count_bytes_in_their_greatest_unit_that_the_flow_can_hold():
     def unit(*sizes):
         rows = [([], [0]), *(([i], [i + 1]) for i in range(len(sizes) - 1))]
-        return Cuts(Precedence(steps_of(rows, sizes, held=[len(sizes) - 1]))).unit
+        return Cuts(Precedence(steps_of(rows, sizes, live_out=[len(sizes) - 1]))).unit
 
     assert unit(6, 4) == 2
     assert unit(6, 4, 9) == 1

@@ -61,7 +61,7 @@ def unrolled(layers, times, outputs=0):
     loss = [value(outputs) for _ in range(times)] if outputs else []
     for time, made in enumerate(loss):
         step([results[layers - 1, time]], [made])
-    turn = len(rows)
+    boundary = len(rows)
     passed, sums = {}, {}
     for time, made in enumerate(loss):
         passed[layers, time, 1] = value(2)
@@ -81,7 +81,7 @@ def unrolled(layers, times, outputs=0):
         sums[layer] = total
         if not time:
             step([total, parameters[layer]], [])
-    run = Run(0, turn, len(rows))
+    run = Run(0, boundary, len(rows))
     return replace(steps_of(rows, sizes, overwrites=overwrites), runs=(run,)), parameters
 
 
@@ -89,14 +89,14 @@ def test_layers_of_an_unrolled_network_run_one_after_another():
     steps, parameters = unrolled(3, 4)
     order = layer_by_layer(Precedence(steps), parameters, at_once=True)
     assert Precedence(steps).is_legal(order)
-    turn = steps.runs[0].turn
-    forward = [next(p for p in parameters if p in steps.inputs[step]) for step in order[:turn]]
+    boundary = steps.runs[0].boundary
+    forward = [next(p for p in parameters if p in steps.inputs[step]) for step in order[:boundary]]
     assert forward == [p for p in parameters for _ in range(4)]
-    updates = [order.index(step) for step in range(turn, len(steps)) if not steps.outputs[step]]
+    updates = [order.index(step) for step in range(boundary, len(steps)) if not steps.outputs[step]]
     # The last layer is updated before the gradient of the next one is opened, and so on.
     opened = [
         order.index(step)
-        for step in range(turn, len(steps))
+        for step in range(boundary, len(steps))
         if steps.total(steps.outputs[step]) == 100 and not steps.overwrites[step]
     ]
     assert sorted([*updates, *opened]) == [
@@ -116,7 +116,7 @@ def test_sums_of_gradients_may_wait_until_all_layers_have_run():
     steps, parameters = unrolled(3, 4)
     order = layer_by_layer(Precedence(steps), parameters, at_once=False)
     assert Precedence(steps).is_legal(order)
-    made = [steps.total(steps.outputs[step]) for step in order[steps.runs[0].turn :]]
+    made = [steps.total(steps.outputs[step]) for step in order[steps.runs[0].boundary :]]
     # Three layers and four times; nothing but a sum asks for the gradient of the first of both.
     assert made[: made.index(100)].count(10) == 11
     # Then one parameter after another: four sums and the update that they are for.
@@ -127,23 +127,23 @@ def test_outputs_wait_until_their_gradients_ask_for_them():
     steps, parameters = unrolled(3, 4, outputs=70)
     order = layer_by_layer(Precedence(steps), parameters, at_once=False)
     assert Precedence(steps).is_legal(order)
-    turn = steps.runs[0].turn
-    outputs = [step for step in range(turn) if steps.total(steps.outputs[step]) == 70]
+    boundary = steps.runs[0].boundary
+    outputs = [step for step in range(boundary) if steps.total(steps.outputs[step]) == 70]
     assert len(outputs) == 4
     for step in outputs:  # what reads an output stands right behind it
         after = order[order.index(step) + 1]
         assert set(steps.outputs[step]) <= set(steps.inputs[after])
     # Repeated steps belong to the forward pass of a plan that makes values again.
     eager = layer_by_layer(Precedence(steps), parameters, at_once=True)
-    assert sorted(eager[:turn]) == list(range(turn))
+    assert sorted(eager[:boundary]) == list(range(boundary))
     assert steps.peak(order) + 2 * 70 <= steps.peak(eager)
     # Or run once behind the turn, with all that layers need in front of it.
     late = when_asked(Precedence(steps), eager)
     assert Precedence(steps).is_legal(late)
-    first = next(place for place, step in enumerate(late) if step >= turn)
-    assert set(range(turn)) - set(late[:first]) <= set(outputs)
+    first = next(place for place, step in enumerate(late) if step >= boundary)
+    assert set(range(boundary)) - set(late[:first]) <= set(outputs)
     assert steps.peak(late) + 2 * 70 <= steps.peak(eager)
-    backward = [[step for step in each if step >= turn] for each in (eager, late)]
+    backward = [[step for step in each if step >= boundary] for each in (eager, late)]
     assert backward[0] == backward[1]
 
 
@@ -159,8 +159,8 @@ def test_orders_of_random_steps_are_legal():
     for seed in range(600):
         problem = random_problem(seed, 14)
         steps = problem.steps
-        turn = Random(seed).randint(0, len(steps) // 2)
-        steps = replace(steps, runs=(Run(0, turn, len(steps)),))
+        boundary = Random(seed).randint(0, len(steps) // 2)
+        steps = replace(steps, runs=(Run(0, boundary, len(steps)),))
         problem = replace(problem, steps=steps)
         # Any values may be read together: groups are what a caller says.
         values = Random(seed).sample(range(len(steps.bytes)), min(4, len(steps.bytes)))
@@ -173,16 +173,17 @@ def test_orders_of_random_steps_are_legal():
 
 def test_an_update_of_the_forward_pass_stays_behind_all_that_read_what_it_replaces():
     steps, parameters = unrolled(2, 3)
-    turn = steps.runs[0].turn
+    boundary = steps.runs[0].boundary
     # A step that reads nothing but what the first forward step makes, and that two others precede.
-    inputs = (*steps.inputs[:turn], (steps.outputs[0][0],), *steps.inputs[turn:])
+    inputs = (*steps.inputs[:boundary], (steps.outputs[0][0],), *steps.inputs[boundary:])
     fields = {name: getattr(steps, name) for name in ("cost", "workspace", "outputs", "overwrites")}
     empty = {"cost": 0.0, "workspace": 0, "outputs": (), "overwrites": ()}
     widened = {
-        name: (*values[:turn], empty[name], *values[turn:]) for name, values in fields.items()
+        name: (*values[:boundary], empty[name], *values[boundary:])
+        for name, values in fields.items()
     }
-    run = Run(0, turn + 1, len(steps) + 1)
+    run = Run(0, boundary + 1, len(steps) + 1)
     steps = replace(steps, inputs=inputs, runs=(run,), **widened)
-    problem = Precedence(steps, ((turn - 1, turn), (turn - 2, turn)))
+    problem = Precedence(steps, ((boundary - 1, boundary), (boundary - 2, boundary)))
     order = layer_by_layer(problem, parameters, at_once=True)
     assert problem.is_legal(order)

@@ -18,7 +18,7 @@ from graphc.scheduling.windows import improve_windows
 pytestmark = pytest.mark.usefixtures("little")
 
 
-def steps_of(rows, sizes, *, workspace=None, overwrites=None, held=()):
+def steps_of(rows, sizes, *, workspace=None, overwrites=None, live_out=()):
     """`Problem` from one row of (inputs, outputs) a step."""
     count = len(rows)
     return Problem(
@@ -29,7 +29,7 @@ def steps_of(rows, sizes, *, workspace=None, overwrites=None, held=()):
         overwrites=tuple(overwrites or [()] * count),
         bytes=tuple(sizes),
         once=frozenset(),
-        held=frozenset(held),
+        live_out=frozenset(live_out),
         runs=(),
     )
 
@@ -53,8 +53,8 @@ def random_problem(seed, most):
         rows.append((inputs, outputs))
         workspace.append(random.randint(0, 4))
         overwrites.append(tuple(pairs))
-    held = random.sample(range(len(sizes)), min(len(sizes), random.randint(0, 2)))
-    steps = steps_of(rows, sizes, workspace=workspace, overwrites=overwrites, held=held)
+    live_out = random.sample(range(len(sizes)), min(len(sizes), random.randint(0, 2)))
+    steps = steps_of(rows, sizes, workspace=workspace, overwrites=overwrites, live_out=live_out)
     arcs = [sorted(random.sample(range(count), 2)) for _ in range(2)] if count > 1 else []
     return Precedence(steps, tuple(map(tuple, arcs)), random.randint(0, 3))
 
@@ -72,10 +72,10 @@ def all_orders(problem):
     waits = [set() for _ in range(len(steps))]
     for first, second in problem.arcs:
         waits[second].add(first)
-    for maker, outputs in enumerate(steps.outputs):
+    for producer, outputs in enumerate(steps.outputs):
         for step, inputs in enumerate(steps.inputs):
             if set(outputs) & set(inputs):
-                waits[step].add(maker)
+                waits[step].add(producer)
 
     def longer(order):
         if len(order) == len(steps):
@@ -135,7 +135,9 @@ def test_no_order_goes_below_a_cut(problem, data):
     assert cut.bytes <= min(levels)
     assert step not in cut.before
     assert all(
-        first in cut.before for other in {step, *cut.before} for first in problem.before[other]
+        first in cut.before
+        for other in {step, *cut.before}
+        for first in problem.predecessors[other]
     )
 
 

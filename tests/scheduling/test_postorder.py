@@ -27,7 +27,7 @@ def shuffled(children, seed, sizes=None):
     place = {node: step for step, node in enumerate(order)}
     rows = [(sorted({place[c] for c in children[node]}), [place[node]]) for node in order]
     given = [1] * count if sizes is None else [sizes[node] for node in order]
-    return Precedence(steps_of(rows, given, held=[place[count - 1]]))
+    return Precedence(steps_of(rows, given, live_out=[place[count - 1]]))
 
 
 def binary_tree(depth):
@@ -132,7 +132,7 @@ def least_peak(problem):
             return 0
         best = 10**9
         for step in range(count):
-            if done >> step & 1 or any(not done >> b & 1 for b in problem.before[step]):
+            if done >> step & 1 or any(not done >> b & 1 for b in problem.predecessors[step]):
                 continue
             after = done | 1 << step
             live = sum(
@@ -140,8 +140,8 @@ def least_peak(problem):
                 for value in range(count)
                 if done >> value & 1
                 and (
-                    value in problem.steps.held
-                    or any(not done >> reader & 1 for reader in problem.readers[value])
+                    value in problem.steps.live_out
+                    or any(not done >> consumer & 1 for consumer in problem.consumers[value])
                 )
             )
             best = min(best, max(live + problem.steps.bytes[step], peak(after)))

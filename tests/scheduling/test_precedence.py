@@ -10,9 +10,9 @@ def waits_for(problem):
     """The steps that each step waits for, from reads and arcs alone."""
     steps = problem.steps
     waits = [set() for _ in range(len(steps))]
-    for maker, step in itertools.permutations(range(len(steps)), 2):
-        if set(steps.outputs[maker]) & set(steps.inputs[step]):
-            waits[step].add(maker)
+    for producer, step in itertools.permutations(range(len(steps)), 2):
+        if set(steps.outputs[producer]) & set(steps.inputs[step]):
+            waits[step].add(producer)
     for first, second in problem.arcs:
         waits[second].add(first)
     return waits
@@ -27,13 +27,13 @@ def simulated(problem, order):
         for value in steps.inputs[step]:
             reads[value].append(place)
     outside = set(reads) - made
-    live = {value for value in outside if reads[value] or value in steps.held}
+    live = {value for value in outside if reads[value] or value in steps.live_out}
     levels = []
     for place, step in enumerate(order):
         dying = {
             value
             for value in steps.inputs[step]
-            if reads[value][-1] == place and value not in steps.held
+            if reads[value][-1] == place and value not in steps.live_out
         }
         taken, saved = set(), 0
         for output, operand in steps.overwrites[step]:
@@ -45,7 +45,7 @@ def simulated(problem, order):
         live = {
             value
             for value in beside - dying
-            if value in steps.held or any(later > place for later in reads[value])
+            if value in steps.live_out or any(later > place for later in reads[value])
         }
     return levels
 
@@ -54,7 +54,7 @@ def simulated(problem, order):
 def test_bytes_and_legality_of_every_order_of_up_to_six_steps(seed):
     problem = random_problem(seed, 6)
     waits = waits_for(problem)
-    assert [set(before) for before in problem.before] == waits
+    assert [set(before) for before in problem.predecessors] == waits
     legal = 0
     for order in itertools.permutations(range(len(problem))):
         place = {step: index for index, step in enumerate(order)}
@@ -77,10 +77,10 @@ def test_a_part_of_an_order_is_a_problem_of_its_own(seed):
     steps = problem.steps
     chosen = list(range(low, high))
     touched = {v for s in chosen for v in (*steps.inputs[s], *steps.outputs[s])}
-    later = {v for s in range(high, count) for v in steps.inputs[s]} | steps.held
+    later = {v for s in range(high, count) for v in steps.inputs[s]} | steps.live_out
     earlier = {v for s in range(low) for v in steps.outputs[s]}
-    outside = {v for v in range(len(steps.bytes)) if steps.maker[v] < 0}
-    read = {v for s in range(low, count) for v in steps.inputs[s]} | steps.held
+    outside = {v for v in range(len(steps.bytes)) if steps.producer[v] < 0}
+    read = {v for s in range(low, count) for v in steps.inputs[s]} | steps.live_out
     base = problem.base + sum(steps.bytes[v] for v in (earlier | outside) - touched if v in read)
     inner = problem.within(chosen, later, base)
     for order in itertools.islice(itertools.permutations(range(len(chosen))), 200):

@@ -27,7 +27,7 @@ def test_levels_are_the_profile_with_what_is_held(seed):
     steps, rng = random_problem(40, seed).steps, np.random.default_rng(seed)
     for _ in range(5):
         sequence = with_repeats(steps, rng)
-        assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.held)
+        assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.live_out)
 
 
 def test_levels_of_steps_that_overwrite_and_make_several_values():
@@ -40,7 +40,7 @@ def test_levels_of_steps_that_overwrite_and_make_several_values():
         overwrites=((), ((1, 0),), ((2, 1), (3, 1)), ((4, 2), (4, 1))),
         bytes=(8, 8, 4, 2, 1),
         once=frozenset(),
-        held=frozenset([4]),
+        live_out=frozenset([4]),
         runs=(),
     )
     # 2 overwrites nothing, for 3 still reads 1; 3 takes over the bytes of one operand alone.
@@ -53,7 +53,7 @@ def test_levels_of_steps_of_all_kinds(seed):
     steps, rng = random_steps(25, seed, runs=1 + seed % 2), np.random.default_rng(seed)
     for _ in range(5):
         sequence = with_repeats(steps, rng)
-        assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.held)
+        assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.live_out)
 
 
 @pytest.mark.parametrize("network", [lstm(seq_len=3, layers=2), unet()], ids=["lstm", "unet"])
@@ -62,4 +62,4 @@ def test_levels_of_networks(network):
     steps = TrainingGraph(Allocation(plan.graph), lambda node: 0.0, feature_maps_only=False).steps
     assert any(steps.overwrites)
     sequence = list(range(len(steps)))
-    assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.held)
+    assert steps.levels(sequence).tolist() == steps.profile(sequence, steps.live_out)

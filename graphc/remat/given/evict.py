@@ -55,13 +55,13 @@ class _Greedy:
         self.problem, self.budget, self.weights = problem, budget, weights
         count = len(problem)
         self.order = problem.needed
-        self.readers: list[list[int]] = [[] for _ in range(count)]
+        self.consumers: list[list[int]] = [[] for _ in range(count)]
         self.uses: list[list[int]] = [[] for _ in range(count)]
         for time, node in enumerate(self.order):
             # In the order of time, so that each list of uses is sorted for bisection.
             for source in set(problem.inputs[node]):
                 self.uses[source].append(time)
-                self.readers[source].append(node)
+                self.consumers[source].append(node)
         # An output is used behind the last node: it may be dropped, but not forgotten.
         never = len(self.order) + 1
         for node in problem.outputs:
@@ -113,8 +113,8 @@ class _Greedy:
             self.live[node] = True
             self.used += size
             # It is there again, so its readers would no longer have to compute it.
-            for reader in self.readers[node]:
-                self.again[reader] -= self.dropped_cost[node]
+            for consumer in self.consumers[node]:
+                self.again[consumer] -= self.dropped_cost[node]
             self.dropped_cost[node] = 0.0
             # What the target needs is read at this very time, the target itself only later.
             self.forward_use(node, self.time + (node == target))
@@ -155,8 +155,8 @@ class _Greedy:
         self.used -= self.problem.bytes[node]
         # Noted as it is now, so that readers lose just as much when it is made again.
         self.dropped_cost[node] = self.again[node]
-        for reader in self.readers[node]:
-            self.again[reader] += self.again[node]
+        for consumer in self.consumers[node]:
+            self.again[consumer] += self.again[node]
 
     def make_room(self, size: int) -> bool:
         """Drop values until `size` more bytes fit; False where that cannot be."""

@@ -84,7 +84,7 @@ class Problem:
     def steps(self) -> scheduling.Problem:
         """The needed nodes as steps whose forward pass turns around where the most is live."""
         index = {node: step for step, node in enumerate(self.needed)}
-        held = frozenset(index[node] for node in self.outputs | self.pinned)
+        live_out = frozenset(index[node] for node in self.outputs | self.pinned)
         inputs = (dict.fromkeys(self.inputs[node]) for node in self.needed)
         steps = scheduling.Problem(
             cost=tuple(self.cost[node] for node in self.needed),
@@ -94,12 +94,12 @@ class Problem:
             overwrites=((),) * len(index),
             bytes=tuple(self.bytes[node] for node in self.needed),
             once=frozenset(index[node] for node in self.pinned),
-            held=held,
+            live_out=live_out,
             runs=(),
             fixed_bytes=self.fixed_bytes,
         )
-        turn = int(steps.levels(range(len(steps))).argmax())
-        return replace(steps, runs=(Run(0, turn, len(steps)),))
+        boundary = int(steps.levels(range(len(steps))).argmax())
+        return replace(steps, runs=(Run(0, boundary, len(steps)),))
 
 
 def read_problem(path: str) -> Problem:

@@ -145,8 +145,8 @@ def _attempt(
     problem: Problem, budget: int, weights: Weights, part: float
 ) -> tuple[float, list[int]] | None:
     # Below that the greedy cannot succeed.
-    room = max(problem.bound_bytes, int(budget * part))
-    sequence = run_within(problem, room, weights)
+    capacity = max(problem.bound_bytes, int(budget * part))
+    sequence = run_within(problem, capacity, weights)
     if sequence is None:
         return None
     index = {node: step for step, node in enumerate(problem.needed)}
