@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Order the nodes and print the peak before and after."""
     problem = read_problem(options.file)
-    steps = Precedence(problem.steps, (), problem.fixed_bytes)
+    steps = Precedence(problem.steps, problem.arcs, problem.fixed_bytes)
     order = least_order(steps)
     given, found = (max(steps.profile(each)) for each in (range(len(steps)), order))
     ids = [problem.ids[problem.needed[step]] for step in order]

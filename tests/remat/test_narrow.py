@@ -49,7 +49,7 @@ def test_the_fewest_bytes_are_taken_where_no_search_fits(monkeypatch, layers):
     budget = replay(problem, fewest).peak_bytes
     assert budget < replay(problem, problem.needed).peak_bytes
     monkeypatch.setattr(solving, "_attempt", lambda *_: None)
-    monkeypatch.setattr(solving, "_along_a_chain", lambda *_: None)
+    monkeypatch.setattr(solving, "_of_solver", lambda *_: None)
     found = solve(problem, budget, seconds=0.0)
     positions = [problem.ids.index(node) for node in found.sequence]
     assert found.peak_bytes == replay(problem, positions).peak_bytes <= budget
@@ -85,9 +85,9 @@ def test_the_bytes_that_a_node_needs_are_its_own_its_inputs_and_its_workspace(se
     for node in problem.needed:
         read = {*problem.inputs[node]}
         live = [problem.bytes[n] for n in (*read, node)] + [problem.workspace[node]]
-        assert problem.working_bytes[node] == 7 + sum(live)
+        assert problem.working_bytes(node) == 7 + sum(live)
     peak = replay(problem, problem.needed).peak_bytes
-    assert max(problem.working_bytes[n] for n in problem.needed) <= problem.bound_bytes <= peak
+    assert max(problem.working_bytes(n) for n in problem.needed) <= problem.bound_bytes <= peak
 
 
 @pytest.mark.parametrize(("most", "count", "level"), [(20, 21, 1.0), (21, 11, 2.1), (0, 1, 1.0)])

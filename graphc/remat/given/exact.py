@@ -1,72 +1,158 @@
-"""The cheapest sequence of a small problem, in any order of its nodes.
+"""The cheapest schedule of a small problem, in any order of its nodes.
 
-A state is the set of live values, as bits of a whole number. From L one may
+A state is a set of live values and of tracked nodes that have run, as bits of a whole number. A
+node is tracked if it is computed once and its values may be evicted, or if others run after it.
+From state L one may
 
-    compute v   to L + v at cost(v), if L holds all that v reads and bytes(L + v) + workspace(v) fit
-    drop v      to L - v for free, unless v is pinned
+    compute v   to L with the outputs of v, at cost(v), if L has all inputs of v and the nodes
+                that v runs after, and the bytes of L, of the outputs and of the workspace fit
+    evict x     to L without value x for free, unless x is live out
 
-and the optimum is a shortest path (Dijkstra) from the empty set to any that holds outputs and
-pinned values. Nothing else has to be remembered: a pinned value is never dropped, so never computed
-again. With n nodes there are up to 2^n states of n transitions, hence the limit of 13 nodes.
+An input that an output overwrites is evicted by the computation itself: each set of such inputs is
+a choice of its own, and their bytes are not counted twice. The optimum is a shortest path
+(Dijkstra, 1959) from the empty set to any that has all values that are live out. With b bits there
+are up to 2^b states, hence the limit of 13 bits.
 
-A sequence has its peak where each value is dropped right behind its last reader, which is one of
-the paths that compute its nodes in its order.
+Every schedule has its peak if each value is evicted right after its last use. That is one of the
+paths that compute its nodes in its order.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from graphc.remat.given.problem import Problem
 
 LARGEST = 13
-"""Needed nodes up to which all live sets are few enough."""
+"""Bits of a state up to which all states are few enough."""
+
+
+def is_small(problem: Problem) -> bool:
+    """Return whether a problem has few enough states for `cheapest`."""
+    values = sum(len(problem.values[node]) for node in problem.needed)
+    return values + len(_tracked(problem)) <= LARGEST
 
 
 def cheapest(problem: Problem, budget: int) -> list[int] | None:
-    """An optimal sequence of positions, or None where nothing fits the budget."""
-    nodes = problem.needed
-    bit = {node: 1 << index for index, node in enumerate(nodes)}
-    reads = {node: sum(bit[s] for s in set(problem.inputs[node])) for node in nodes}
-    pinned = sum(bit[node] for node in problem.pinned)
-    goal = sum(bit[node] for node in problem.outputs) | pinned
+    """Return an optimal schedule of nodes, or None if none fits the budget."""
+    states = _States(problem, budget)
     best: dict[int, float] = {0: 0.0}
-    before: dict[int, tuple[int, int | None]] = {}
+    previous: dict[int, tuple[int, int | None]] = {}
     heap = [(0.0, 0, 0)]
-    # Bytes follow from the set alone, whatever path led to it.
-    size = {0: problem.fixed_bytes}
     while heap:
-        cost, _, live = heapq.heappop(heap)
-        if cost > best[live]:
+        cost, _, state = heapq.heappop(heap)
+        if cost > best[state]:
             continue
-        # Whatever else is live does no harm: it fits.
-        if live & goal == goal:
-            return _path(before, live)
-        for node in nodes:
-            if live & bit[node]:  # drop
-                # It may not be computed again, so it may not be lost.
-                if bit[node] & pinned:
-                    continue
-                fresh, total, step = live & ~bit[node], cost, None
-                size[fresh] = size[live] - problem.bytes[node]
-            else:  # compute
-                needed = size[live] + problem.bytes[node]
-                if live & reads[node] != reads[node] or needed + problem.workspace[node] > budget:
-                    continue
-                fresh, total, step = live | bit[node], cost + problem.cost[node], node
-                size[fresh] = needed
-            if total < best.get(fresh, float("inf")):
-                best[fresh] = total
-                before[fresh] = (live, step)
-                # Drops cost nothing, so many states cost the same: the fullest is nearest the goal.
-                heapq.heappush(heap, (total, -fresh.bit_count(), fresh))
+        if state & states.goal == states.goal:
+            return _path(previous, state)
+        for following, node in states.following(state):
+            total = cost if node is None else cost + problem.cost[node]
+            if total < best.get(following, float("inf")):
+                best[following] = total
+                previous[following] = (state, node)
+                # Evictions are free, so costs tie: the fullest state is the nearest to the goal.
+                heapq.heappush(heap, (total, -following.bit_count(), following))
     return None
 
 
-def _path(before: dict[int, tuple[int, int | None]], live: int) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class _Computation:
+    """A way to compute a node: the bits that it needs, refuses, sets and clears, and its bytes.
+
+    `bytes` are those of the workspace, less what outputs take over from inputs.
+    """
+
+    node: int
+    needs: int
+    refuses: int
+    sets: int
+    clears: int
+    bytes: int
+
+
+class _States:
+    """The transitions between states of a problem within a budget."""
+
+    def __init__(self, problem: Problem, budget: int) -> None:
+        self.problem, self.budget = problem, budget
+        values = [value for node in problem.needed for value in problem.values[node]]
+        self.bit = {value: 1 << index for index, value in enumerate(values)}
+        self.size = {bit: problem.bytes[value] for value, bit in self.bit.items()}
+        tracked = enumerate(_tracked(problem), len(values))
+        self.ran = {node: 1 << index for index, node in tracked}
+        live_out = self._bits(problem.live_out)
+        self.evictable = [bit for bit in self.size if not bit & live_out]
+        self.goal = live_out | sum(self.ran[n] for n in problem.pinned if not problem.values[n])
+        self.computations = [c for node in problem.needed for c in self._ways(node)]
+        # Bytes follow from the set alone, whatever path led to it.
+        self.bytes = {0: problem.fixed_bytes}
+
+    def following(self, state: int) -> Iterator[tuple[int, int | None]]:
+        """Yield the states after one transition, with the node that it computes."""
+        live = self.bytes[state]
+        for bit in self.evictable:
+            if state & bit:
+                self.bytes[state & ~bit] = live - self.size[bit]
+                yield state & ~bit, None
+        for way in self.computations:
+            if state & way.needs != way.needs or state & way.refuses:
+                continue
+            if way.sets & ~state == 0:  # nothing new
+                continue
+            full = live + self._bytes_of(way.sets & ~state)
+            if full + way.bytes <= self.budget:
+                following = (state | way.sets) & ~way.clears
+                self.bytes[following] = full - self._bytes_of(way.clears)
+                yield following, way.node
+
+    def _ways(self, node: int) -> Iterator[_Computation]:
+        """Yield a computation for each set of inputs that may be overwritten."""
+        problem = self.problem
+        outputs = self._bits(problem.values[node])
+        own = self.ran.get(node, 0)
+        needs = self._bits(problem.inputs[node])
+        needs |= sum(self.ran[first] for first in problem.after[node] if first in self.ran)
+        refuses = own if node in problem.once else 0
+        operands = sorted({operand for _, operand in problem.overwrites[node]} - problem.live_out)
+        for count in range(len(operands) + 1):
+            for dying in itertools.combinations(operands, count):
+                size = problem.workspace[node] - self._overwritten(node, dying)
+                yield _Computation(node, needs, refuses, outputs | own, self._bits(dying), size)
+
+    def _overwritten(self, node: int, dying: tuple[int, ...]) -> int:
+        """Return the bytes that outputs take over from inputs that die, in the order of pairs."""
+        taken: set[int] = set()
+        saved = 0
+        for output, operand in self.problem.overwrites[node]:
+            if operand in dying and taken.isdisjoint((output, operand)):
+                taken |= {output, operand}
+                saved += self.problem.bytes[output]
+        return saved
+
+    def _bits(self, values: frozenset[int] | tuple[int, ...]) -> int:
+        return sum(self.bit[value] for value in set(values))
+
+    def _bytes_of(self, bits: int) -> int:
+        return sum(size for bit, size in self.size.items() if bits & bit)
+
+
+def _tracked(problem: Problem) -> list[int]:
+    """Return the nodes of which a state records that they have run.
+
+    The values of a pinned node record that themselves, as they are never evicted.
+    """
+    first = {node for nodes in problem.after for node in nodes}
+    once = {n for n in problem.once if n not in problem.pinned or not problem.values[n]}
+    return [node for node in problem.needed if node in first or node in once]
+
+
+def _path(previous: dict[int, tuple[int, int | None]], state: int) -> list[int]:
     sequence = []
-    while live in before:
-        live, step = before[live]
-        if step is not None:
-            sequence.append(step)
+    while state in previous:
+        state, node = previous[state]
+        if node is not None:
+            sequence.append(node)
     return sequence[::-1]

@@ -1,15 +1,21 @@
-"""A recomputation problem: nodes with costs and sizes, what they read, and a budget.
+"""A recomputation problem given as data: nodes with costs and sizes, edges, and a budget.
 
 The file format is one JSON object::
 
     {"nodes": [{"id": 0, "cost": 1.5, "bytes": 4096, "inputs": [], "workspace": 0,
-                "pinned": false}, ...],
-     "outputs": [...], "fixed_bytes": 0, "budget": 123456}
+                "pinned": false, "overwrites": [], "after": []}, ...],
+     "outputs": [...], "fixed_bytes": 0, "budget": 123456, "boundary": 7}
 
-Nodes stand in a topological order, each with one output. A step computes a node while its inputs
-and its output are live, and its workspace beside them. Outputs are live at the end; a pinned node
-is computed once and never dropped. Nodes that no output needs are left out. Without ``outputs``,
-every node that nobody reads is one.
+Nodes are listed in a topological order. A node may have several outputs: `bytes` is then a list,
+and `[3, 1]` names the second output of node 3 in `inputs` and `outputs`. Computing a node needs its
+inputs, its outputs and its workspace at the same time. An entry `[k, i]` of `overwrites` lets
+output k take the bytes of input i, of equal size, if this is the last use of the input. `after`
+lists nodes that must run first, although no data says so.
+
+Outputs are live at the end; a pinned node is computed once and its outputs are never evicted. With
+a forward/backward `boundary`, the node of that id and all later ones are computed once. Nodes that
+no output and no pinned node needs are left out. Without ``outputs``, the outputs are those of all
+nodes that no node reads.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from typing import Any
 
 from graphc.errors import ProblemError
 from graphc.json_fields import JsonReader
+from graphc.scheduling import Arc
 from graphc.scheduling import problem as scheduling
 from graphc.scheduling.problem import Run
 
@@ -29,77 +36,139 @@ LARGEST = 2**46
 """The largest size and cost: sums over a million nodes stay exact."""
 
 MOST_BYTES = 2**60
-"""All sizes together stay below, so that what is live is a whole number of 64 bits."""
+"""The sum of all sizes is below this, so that live bytes fit into 64 bits."""
 
 READER = JsonReader(ProblemError)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Nodes by position in a topological order; `ids` are their names outside.
+    """Nodes and values by number: nodes in topological order, values in the order of producers.
 
-    `cost` is in any unit, sizes are bytes. `inputs` are positions, each before its reader's.
+    Where every node has one output, a value has the number of its node. `ids` are the names of
+    nodes in the file. `cost` is in any unit, sizes are bytes. By node, `values` are its outputs,
+    `inputs` the values that it reads, `overwrites` pairs of an output and an input, and `after` the
+    nodes that must run first. `outputs` are values, `pinned` nodes.
     """
 
     ids: tuple[int, ...]
     cost: tuple[float, ...]
+    values: tuple[tuple[int, ...], ...]
     bytes: tuple[int, ...]
     inputs: tuple[tuple[int, ...], ...]
     workspace: tuple[int, ...]
+    overwrites: tuple[tuple[tuple[int, int], ...], ...]
+    after: tuple[tuple[int, ...], ...]
     pinned: frozenset[int]
     outputs: frozenset[int]
     fixed_bytes: int
     budget: int | None
+    boundary: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @cached_property
-    def needed(self) -> tuple[int, ...]:
-        """Positions that an output or a pinned node depends on, in order."""
-        found = set(self.outputs | self.pinned)
-        for node in reversed(range(len(self))):
-            if node in found:
-                found.update(self.inputs[node])
-        return tuple(node for node in range(len(self)) if node in found)
+    def producer(self) -> tuple[int, ...]:
+        """The node that computes each value."""
+        return tuple(node for node, values in enumerate(self.values) for _ in values)
 
     @cached_property
-    def working_bytes(self) -> tuple[int, ...]:
-        """What has to be live while a node is computed: inputs, output, workspace, fixed bytes."""
+    def live_out(self) -> frozenset[int]:
+        """Values that are live at the end: outputs and the values of pinned nodes."""
+        return self.outputs.union(*(self.values[node] for node in self.pinned))
+
+    @cached_property
+    def once(self) -> frozenset[int]:
+        """Nodes that are computed once: pinned ones, and those from the boundary on."""
+        start = len(self) if self.boundary is None else self.boundary
+        return self.pinned.union(range(start, len(self)))
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes whose values each node reads, without duplicates."""
         return tuple(
+            tuple(dict.fromkeys(self.producer[value] for value in inputs)) for inputs in self.inputs
+        )
+
+    @cached_property
+    def needed(self) -> tuple[int, ...]:
+        """Nodes that an output or a pinned node depends on, in order."""
+        needed = {*self.pinned, *(self.producer[value] for value in self.outputs)}
+        for node in reversed(range(len(self))):
+            if node in needed:
+                needed.update(self.sources[node])
+        return tuple(node for node in range(len(self)) if node in needed)
+
+    def name(self, value: int) -> str:
+        """Return the name of a value in messages: its node's id, with the output if it has more."""
+        node = self.producer[value]
+        values = self.values[node]
+        index = f"[{value - values[0]}]" if len(values) > 1 else ""
+        return f"{self.ids[node]}{index}"
+
+    def working_bytes(self, node: int) -> int:
+        """Return a lower bound on the bytes live while a node is computed."""
+        values = {*self.inputs[node], *self.values[node]}
+        shared = {output for output, _ in self.overwrites[node]}
+        return (
             self.fixed_bytes
-            + self.bytes[node]
             + self.workspace[node]
-            + sum(self.bytes[source] for source in set(self.inputs[node]))
-            for node in range(len(self))
+            + sum(self.bytes[value] for value in values)
+            - sum(self.bytes[value] for value in shared)
         )
 
     @cached_property
     def bound_bytes(self) -> int:
-        """No schedule can need less: the largest working set, or all that is live at the end."""
-        at_end = self.fixed_bytes + sum(self.bytes[n] for n in self.outputs | self.pinned)
-        return max([at_end, *(self.working_bytes[node] for node in self.needed)])
+        """A lower bound on peak bytes: the largest working set, or all live-out values."""
+        at_end = self.fixed_bytes + sum(self.bytes[value] for value in self.live_out)
+        return max([at_end, *map(self.working_bytes, self.needed)])
 
     @cached_property
     def steps(self) -> scheduling.Problem:
-        """The needed nodes as steps whose forward pass turns around where the most is live."""
-        index = {node: step for step, node in enumerate(self.needed)}
-        live_out = frozenset(index[node] for node in self.outputs | self.pinned)
-        inputs = (dict.fromkeys(self.inputs[node]) for node in self.needed)
+        """The needed nodes as steps of a planner.
+
+        `after` is left out: a schedule whose first occurrences keep the given order respects it.
+        Without a boundary, it is the step at which most bytes are live.
+        """
+        values = [value for node in self.needed for value in self.values[node]]
+        number = {value: index for index, value in enumerate(values)}
         steps = scheduling.Problem(
             cost=tuple(self.cost[node] for node in self.needed),
             workspace=tuple(self.workspace[node] for node in self.needed),
-            inputs=tuple(tuple(index[source] for source in sources) for sources in inputs),
-            outputs=tuple((step,) for step in range(len(index))),
-            overwrites=((),) * len(index),
-            bytes=tuple(self.bytes[node] for node in self.needed),
-            once=frozenset(index[node] for node in self.pinned),
-            live_out=live_out,
+            inputs=tuple(
+                tuple(number[value] for value in dict.fromkeys(self.inputs[node]))
+                for node in self.needed
+            ),
+            outputs=tuple(tuple(number[v] for v in self.values[node]) for node in self.needed),
+            overwrites=tuple(
+                tuple(
+                    (number[output], number[operand]) for output, operand in self.overwrites[node]
+                )
+                for node in self.needed
+            ),
+            bytes=tuple(self.bytes[value] for value in values),
+            once=frozenset(i for i, node in enumerate(self.needed) if node in self.once),
+            live_out=frozenset(number[value] for value in self.live_out),
             runs=(),
             fixed_bytes=self.fixed_bytes,
         )
-        boundary = int(steps.levels(range(len(steps))).argmax())
+        if self.boundary is None:
+            boundary = int(steps.levels(range(len(steps))).argmax())
+        else:
+            boundary = sum(node < self.boundary for node in self.needed)
         return replace(steps, runs=(Run(0, boundary, len(steps)),))
+
+    @cached_property
+    def arcs(self) -> tuple[Arc, ...]:
+        """Pairs of steps, the first of which must run before the second by `after`."""
+        step = {node: index for index, node in enumerate(self.needed)}
+        return tuple(
+            (step[first], step[node])
+            for node in self.needed
+            for first in self.after[node]
+            if first in step
+        )
 
 
 def read_problem(path: str) -> Problem:
@@ -126,42 +195,52 @@ def parse_problem(given: Any) -> Problem:
 
 
 class _Nodes:
-    """The nodes of a file, and the position of each by its id."""
+    """The nodes of a file, the position of each by its id, and the numbers of their values."""
 
     def __init__(self, entries: Sequence[Any]) -> None:
         self.entries: list[dict[str, Any]] = []
         self.position: dict[int, int] = {}
+        self.values: list[tuple[int, ...]] = []
+        self.bytes: list[int] = []
+        self.producer: list[int] = []
         for position, entry in enumerate(entries):
             where = f"nodes[{position}]"
             node = READER.objects(entry, where, ("id", "cost", "bytes"))
             if READER.whole(node["id"], f"{where}.id", below=LARGEST + 1) in self.position:
                 READER.fail(f"{where}.id", "ids differ", node["id"])
+            READER.number(node["cost"], f"{where}.cost", LARGEST)
             self.position[node["id"]] = position
             self.entries.append(node)
+            first = len(self.bytes)
+            self.bytes += _sizes(node["bytes"], f"{where}.bytes")
+            self.values.append(tuple(range(first, len(self.bytes))))
+            self.producer += [position] * len(self.values[-1])
 
     def problem(self, given: dict[str, Any]) -> Problem:
-        inputs = tuple(self.inputs(position) for position in range(len(self.entries)))
-        budget = given.get("budget")
-        for position, node in enumerate(self.entries):
-            READER.number(node["cost"], f"nodes[{position}].cost", LARGEST)
-        sizes, workspaces = tuple(self.sizes("bytes")), tuple(self.sizes("workspace"))
-        if (total := sum(sizes) + sum(workspaces)) >= MOST_BYTES:
+        count = range(len(self.entries))
+        inputs = tuple(map(self.inputs, count))
+        workspaces = tuple(
+            _size(node.get("workspace", 0), f"nodes[{position}].workspace")
+            for position, node in enumerate(self.entries)
+        )
+        if (total := sum(self.bytes) + sum(workspaces)) >= MOST_BYTES:
             READER.fail("nodes", f"all their bytes together are below {MOST_BYTES}", total)
+        budget, boundary = given.get("budget"), given.get("boundary")
         return Problem(
             ids=tuple(node["id"] for node in self.entries),
             cost=tuple(node["cost"] for node in self.entries),
-            bytes=sizes,
+            values=tuple(self.values),
+            bytes=tuple(self.bytes),
             inputs=inputs,
             workspace=workspaces,
+            overwrites=tuple(self.overwrites(position, inputs[position]) for position in count),
+            after=tuple(map(self.after, count)),
             pinned=frozenset(self.pinned()),
             outputs=self.outputs(given.get("outputs"), inputs),
             fixed_bytes=_size(given.get("fixed_bytes", 0), "fixed_bytes"),
             budget=None if budget is None else _size(budget, "budget"),
+            boundary=None if boundary is None else self.find("boundary", boundary),
         )
-
-    def sizes(self, key: str) -> Iterator[int]:
-        for position, node in enumerate(self.entries):
-            yield _size(node.get(key, 0), f"nodes[{position}].{key}")
 
     def pinned(self) -> Iterator[int]:
         for position, node in enumerate(self.entries):
@@ -169,30 +248,71 @@ class _Nodes:
                 yield position
 
     def inputs(self, position: int) -> tuple[int, ...]:
-        node, where = self.entries[position], f"nodes[{position}].inputs"
-        sources = tuple(
-            self.find(where, source) for source in READER.listed(node.get("inputs", []), where)
-        )
-        late = [source for source in sources if source >= position]
-        if late:
-            name, source = node["id"], self.entries[late[0]]["id"]
+        where = f"nodes[{position}].inputs"
+        listed = READER.listed(self.entries[position].get("inputs", []), where)
+        found = tuple(self.value(where, entry) for entry in listed)
+        for value in found:
+            self._check_order(where, position, "reads", self.producer[value])
+        return found
+
+    def after(self, position: int) -> tuple[int, ...]:
+        where = f"nodes[{position}].after"
+        listed = READER.listed(self.entries[position].get("after", []), where)
+        found = tuple(self.find(where, entry) for entry in listed)
+        for first in found:
+            self._check_order(where, position, "runs after", first)
+        return found
+
+    def _check_order(self, where: str, position: int, verb: str, first: int) -> None:
+        if first >= position:
+            name, other = self.entries[position]["id"], self.entries[first]["id"]
             raise ProblemError(
-                f"{where}: node {name} reads node {source}, which does not stand before it; nodes "
-                "stand in a topological order, so a cycle cannot be written down"
+                f"{where}: node {name} {verb} node {other}, which is not listed before it; list "
+                "nodes in a topological order, which rules out cycles"
             )
-        return sources
+
+    def overwrites(self, position: int, inputs: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        where = f"nodes[{position}].overwrites"
+        pairs = []
+        for entry in READER.listed(self.entries[position].get("overwrites", []), where):
+            if not isinstance(entry, list) or len(entry) != 2:
+                READER.fail(where, "pairs [output, input] are expected", entry)
+            output = READER.whole(entry[0], where, below=len(self.values[position]))
+            operand = READER.whole(entry[1], where, below=len(inputs))
+            pair = self.values[position][output], inputs[operand]
+            if self.bytes[pair[0]] != self.bytes[pair[1]]:
+                READER.fail(where, "an output overwrites an input of equal bytes", entry)
+            pairs.append(pair)
+        return tuple(pairs)
 
     def outputs(self, found: Any, inputs: Sequence[tuple[int, ...]]) -> frozenset[int]:
         if found is None or found == []:
-            read = {source for sources in inputs for source in sources}
-            return frozenset(set(range(len(self.entries))) - read)
+            read = {value for values in inputs for value in values}
+            unread = (values for values in self.values if read.isdisjoint(values))
+            return frozenset(value for values in unread for value in values)
         listed = READER.listed(found, "outputs")
-        return frozenset(self.find("outputs", entry) for entry in listed)
+        return frozenset(self.value("outputs", entry) for entry in listed)
+
+    def value(self, where: str, given: Any) -> int:
+        """Return the number of the value that an id, or a pair of an id and an output, names."""
+        if isinstance(given, list) and len(given) == 2:
+            values = self.values[self.find(where, given[0])]
+            return values[READER.whole(given[1], where, below=len(values))]
+        values = self.values[self.find(where, given)]
+        if len(values) != 1:
+            count = f"node {given} has {len(values)} outputs; name one as [{given}, 0]"
+            READER.fail(where, count, given)
+        return values[0]
 
     def find(self, where: str, given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or given not in self.position:
             READER.fail(where, "the id of a node is expected", given)
         return self.position[given]
+
+
+def _sizes(given: Any, where: str) -> list[int]:
+    """Return the bytes of a node's outputs, of which a single one may be given as a number."""
+    return [_size(each, where) for each in (given if isinstance(given, list) else [given])]
 
 
 def _size(given: Any, where: str) -> int:

@@ -1,4 +1,4 @@
-"""The checker: runs a sequence over a problem and measures it. It shares nothing with planners."""
+"""The checker: runs a schedule of a problem and measures it. It shares no code with planners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphc.remat.given.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a sequence costs, the most bytes that it needs at one step, and that step."""
+    """The cost of a schedule, its peak bytes, and the position at which they are live."""
 
     cost: float
     peak_bytes: int
@@ -19,49 +19,85 @@ class Replay:
 
 
 def replay(problem: Problem, sequence: Sequence[int]) -> Replay:
-    """Measure a sequence of positions; raises `ProblemError` where it is not legal.
+    """Measure a schedule of nodes; raises `ProblemError` if it is not legal.
 
-    A value is live from the step that computes it to its last reader before it is computed again;
-    outputs and pinned values to the end.
+    A value is live from the position that computes it to its last use before it is computed again.
+    Outputs and the values of pinned nodes are live to the end. An output takes the bytes of an
+    input that it may overwrite if the input dies there; each pair is tried in the order given.
     """
-    last_made: dict[int, int] = {}
-    ends: list[int] = list(range(len(sequence)))
-    for step, node in enumerate(sequence):
-        if not 0 <= node < len(problem):
-            raise ProblemError(f"step {step} names node {node}, which does not exist")
-        for source in problem.inputs[node]:
-            if source not in last_made:
-                raise ProblemError(
-                    f"step {step} computes node {problem.ids[node]} before node "
-                    f"{problem.ids[source]}, which it reads"
-                )
-            ends[last_made[source]] = step
-        if node in problem.pinned and node in last_made:
-            raise ProblemError(f"step {step} computes the pinned node {problem.ids[node]} again")
-        last_made[node] = step
-    for node in sorted(problem.outputs | problem.pinned):
-        if node not in last_made:
-            raise ProblemError(f"node {problem.ids[node]} is an output or pinned, but not computed")
-        ends[last_made[node]] = len(sequence)
-    freed: list[int] = [0] * (len(sequence) + 1)
+    ends = _last_uses(problem, sequence)
+    freed = [0] * (len(sequence) + 1)
     live = peak = problem.fixed_bytes
     at = 0
     cost = 0.0
+    last_made: dict[int, int] = {}
     for step, node in enumerate(sequence):
-        live += problem.bytes[node]
-        if live + problem.workspace[node] > peak:
-            peak, at = live + problem.workspace[node], step
+        dying = {v for v in problem.inputs[node] if ends[last_made[v], v] == step}
+        shared: set[int] = set()
+        saved = 0
+        for output, operand in problem.overwrites[node]:
+            if operand in dying and shared.isdisjoint((output, operand)):
+                shared |= {output, operand}
+                saved += problem.bytes[output]
+        live += sum(problem.bytes[value] for value in problem.values[node])
+        if live - saved + problem.workspace[node] > peak:
+            peak, at = live - saved + problem.workspace[node], step
         cost += problem.cost[node]
-        freed[ends[step]] += problem.bytes[node]
+        for value in problem.values[node]:
+            last_made[value] = step
+            freed[ends[step, value]] += problem.bytes[value]
         live -= freed[step]
     return Replay(cost, peak, at)
 
 
+def _last_uses(problem: Problem, sequence: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Return the position of the last use of each value computed at each position.
+
+    Raises `ProblemError` if the schedule is not legal.
+    """
+    ends: dict[tuple[int, int], int] = {}
+    last_made: dict[int, int] = {}
+    done: set[int] = set()
+    needed = set(problem.needed)
+    for step, node in enumerate(sequence):
+        if not 0 <= node < len(problem):
+            raise ProblemError(f"step {step} names node {node}, which does not exist")
+        name = problem.ids[node]
+        for value in problem.inputs[node]:
+            if value not in last_made:
+                source = problem.ids[problem.producer[value]]
+                raise ProblemError(
+                    f"step {step} computes node {name} before node {source}, which it reads"
+                )
+            ends[last_made[value], value] = step
+        for first in problem.after[node]:
+            if first in needed and first not in done:
+                raise ProblemError(
+                    f"step {step} computes node {name} before node {problem.ids[first]}, after "
+                    "which it runs"
+                )
+        if node in problem.once and node in done:
+            kind = "pinned node" if node in problem.pinned else "backward node"
+            raise ProblemError(f"step {step} computes the {kind} {name} again")
+        done.add(node)
+        for value in problem.values[node]:
+            last_made[value] = step
+            ends[step, value] = step
+    for value in sorted(problem.live_out):
+        if value not in last_made:
+            raise ProblemError(
+                f"node {problem.name(value)} is an output or pinned, but not computed"
+            )
+        ends[last_made[value], value] = len(sequence)
+    return ends
+
+
 def live_during(problem: Problem, sequence: Sequence[int], step: int) -> set[int]:
-    """The nodes whose values are live at a step of a legal sequence."""
-    needed = set(problem.outputs | problem.pinned)
+    """Return the values live at a position of a legal schedule."""
+    needed = set(problem.live_out)
     for node in reversed(sequence[step + 1 :]):
-        needed.discard(node)
+        needed.difference_update(problem.values[node])
         needed.update(problem.inputs[node])
-    made = set(sequence[: step + 1])
-    return (needed & made) | {sequence[step], *problem.inputs[sequence[step]]}
+    made = {value for node in sequence[: step + 1] for value in problem.values[node]}
+    node = sequence[step]
+    return (needed & made) | {*problem.values[node], *problem.inputs[node]}
