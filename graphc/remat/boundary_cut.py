@@ -1,19 +1,19 @@
-"""Sequences that keep at the turn what a minimum cut says, and make the rest when it is first read.
+"""Schedules that save a minimum cut of the graph at the forward/backward boundary.
 
-Where a run turns around, all of its forward pass has run and all of its gradients are still to
-come. What of it to keep within so many bytes there, for the least cost of making the others again,
-is a keep set of min_cut.py; lower_bound.py takes the same for a lower bound. Here it is a plan: the
-forward pass, then each backward step behind what it reads and is not there. What is made again
-stays to its last reader.
+At the boundary of a run, its whole forward pass has executed and all of its gradients are still to
+come. The values to save there within a number of bytes, for the least recompute cost, are a saved
+set of min_cut.py. lower_bound.py uses the same set as a bound; here it gives a schedule. The
+schedule is the forward pass, then each backward step after the recomputation of its missing inputs.
+Recomputed values stay live to their last use.
 
-Such a sequence is planned for the turn alone. Behind it, more may be live: what is made again
-before what is kept has gone. So eviction brings it down, and it is a better start for
-that than what chain.py finds where the forward pass is nowhere narrow, as in layers over time:
-there, much costs nearly nothing to make again, but in chains longer than the spans of a chain.
+Such a schedule fits at the boundary only. Later more may be live, as values are recomputed before
+saved ones have died, so eviction has to reduce it. As a start for eviction it is better than the
+dynamic program's schedule if the forward pass is nowhere narrow, as with layers that recur over
+time. There, many values are nearly free to recompute, but by chains longer than a span of units.
 
-Equal layers make equal values, and then all keep sets on the hull keep none of them or all. What is
-made early is read late in the backward pass, where less is live, so it is taken to cost a little
-less.
+Equal layers have equal values, so every saved set on the hull would save none or all of them. Early
+values are used late in the backward pass, when less is live. Their cost is therefore reduced a
+little.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from graphc.remat.chain import Chain
 from graphc.remat.min_cut import Choice
 
 TILT = 0.1
-"""The part of its cost by which the last step is taken to cost more than the first."""
+"""Fraction by which the last forward step is taken to cost more than the first."""
 
 PRICES = 40
-"""Most cuts for one number of bytes."""
+"""Maximum number of cuts for one number of bytes."""
 
 ATTEMPTS = 4
-"""Rooms that are tried: what is made again may hold what else would have died before the turn."""
+"""Limits of saved bytes tried, since recomputation may extend live ranges over the boundary."""
 
 
 class BoundaryCut:
-    """The choice at the turn of one run."""
+    """The saved values at the forward/backward boundary of one run."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain, self.steps, self.run = chain, chain.steps, chain.run
 
     def sequence(self, capacity: int) -> list[int]:
-        """The run with what is kept so that at most `capacity` bytes are live at the turn, or with the
-        fewest bytes that are found where that cannot be."""
+        """Return the run with at most `capacity` bytes live at the boundary, or the last attempt
+        at it if none fits."""
         saved_limit = capacity - self._beside
         for _ in range(ATTEMPTS):
             sequence = self._with(saved_limit)
@@ -54,21 +54,21 @@ class BoundaryCut:
         return sequence
 
     def _with(self, saved_limit: int) -> list[int]:
-        """The run with what is best kept in so many bytes, beside what the turn reads."""
+        """Return the run that saves the best set within `saved_limit`, besides `_read`."""
         run = self.run
         kept = self._choice.within(saved_limit, PRICES).values | self._read
         again = self.chain.lazily(range(run.boundary, run.stop), set(kept))
         return [*range(run.start, run.boundary), *again]
 
     def _live_at_boundary(self, sequence: Sequence[int]) -> int:
-        """Bytes live at the turn where the other runs are as they are."""
+        """Return the bytes live at the boundary if the other runs are unchanged."""
         whole = [*range(self.run.start), *sequence, *range(self.run.stop, len(self.steps))]
         place = self.run.start + sequence.index(self._boundary)
         return int(self.steps.levels(whole)[place]) + self.steps.fixed_bytes
 
     @cached_property
     def _boundary(self) -> int:
-        """The first step that reads from the forward pass."""
+        """The first backward step that reads from the forward pass."""
         droppable, run = self.chain.droppable, self.run
         backward = range(run.boundary, run.stop)
         inputs = self.steps.inputs
@@ -76,7 +76,7 @@ class BoundaryCut:
 
     @cached_property
     def _read(self) -> frozenset[int]:
-        """What the turn reads of the forward pass, which is there."""
+        """The forward values that the boundary step reads, which are live there."""
         return frozenset(self.chain.droppable.intersection(self.steps.inputs[self._boundary]))
 
     @cached_property
@@ -92,7 +92,7 @@ class BoundaryCut:
 
     @cached_property
     def _beside(self) -> int:
-        """Bytes live at the turn that are no choice."""
+        """Bytes live at the boundary that are not part of the choice."""
         steps = self.steps
         level = self._live_at_boundary(range(self.run.start, self.run.stop))
         return level - steps.total(self.chain.wanted - self._read)

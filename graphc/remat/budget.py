@@ -1,22 +1,24 @@
-"""From budgets to schedules: within a budget, the least bytes, the knee, the frontier, flops.
+"""Search for plans: within a budget, the least bytes, the knee, the frontier, within extra flops.
 
-A solver (solver.py) bounds live bytes; a budget bounds the packed arena. The two differ by what
-packing loses, by parts placed inside concatenations, and by what a better node order saves after
-recomputation has been decided. For a budget of B bytes the search is
+A solver (solver.py) bounds live bytes; a budget bounds the packed arena. The two differ by packing
+losses, by parts placed inside concatenations, and by what a better node order saves after
+recomputation has been decided. For a budget of B bytes the search does the following:
 
-    1. take the schedule for a capacity of B live bytes, in the given node order and in orders layer
-       by layer where a network has recurrent layers, and keep the cheapest
+    1. solve for a capacity of B live bytes in each node order, and take the cheapest schedule; the
+       orders are the given one, or layer by layer if the network has recurrent layers
     2. reorder its nodes for fewer live bytes (graphc.scheduling) and read them as a schedule again
-    3. set the capacity to B · (peak of the schedule) / (its arena), improve the schedule for it by
-       local search, pack it, and correct the capacity with the new arena, up to four times
+    3. set the capacity to B · (peak of the schedule) / (live bytes of its allocation), improve the
+       schedule for it by local search, pack it, and scale the capacity by B / (its arena); repeat
+       for up to four schedules, or eight if none of the first four fits
 
-The paper's policies are candidates as well where they fit and cost less. A larger budget may give
-a slightly slower plan than a smaller one, since arenas are not smooth; docs/recomputation.md states
-by how much. Where nothing fits, the error names the least arena found; as a budget, it works.
+The policies of Chen et al. (2016) are candidates too if they fit and cost less. Arenas are not
+monotone in the capacity, so a larger budget may give a slightly slower plan than a smaller one;
+docs/recomputation.md states by how much. If nothing fits, the error names the least arena found,
+and that size works as a budget.
 
-`max_extra_flops` asks for the fewest bytes within an amount of repeated work. Without any goal, the
-capacity is the knee of the curve that local search estimates. Bounds hold for every order and every
-packing (lower_bound.py on `bounding_steps`).
+`max_extra_flops` requests the fewest bytes within an amount of recomputed work. Without any goal,
+the capacity is the knee of the curve that local search estimates. Bounds hold for every order and
+every packing (lower_bound.py on `bounding_steps`).
 """
 
 from __future__ import annotations
@@ -44,28 +46,29 @@ from graphc.remat.training_graph import TrainingGraph, flops
 from graphc.remat.trials import Trials, does_not_fit
 
 CORRECTIONS, MOST_CORRECTIONS = 4, 8
-"""Schedules packed for one budget, each for a capacity that the last arena corrects; the second
-number where none of the first ones fits."""
+"""Schedules packed for one budget, each for a capacity corrected by the last arena. The second
+number applies if none of the first ones fits."""
 
 CLOSE = 0.005
-"""Part of a budget that may stay unused."""
+"""Fraction of a budget that may stay unused."""
 
 TIGHTER = 0.998
-"""Factor by which a capacity falls at least after an arena above the budget."""
+"""Factor by which a capacity shrinks at least after an arena above the budget."""
 
 HARD, LARGER = 0.03, 1.1
-"""Extra time from which a second schedule is reordered, and the multiple of the capacity that it is
-for: an order may save as much."""
+"""Extra time above which a second schedule is reordered, and the factor on that schedule's
+capacity. A better order may save as much."""
 
 LEAST_TRIALS = 2
-"""Schedules of few bytes that are packed to find the least arena."""
+"""Schedules near the lowest peak that are packed to find the least arena."""
 
 POINTS = 16
-"""Budgets of a frontier."""
+"""Points of a frontier."""
 
 
 class Search:
-    """Schedules of one training graph in one node order, by one measure of bytes and of cost."""
+    """Search for schedules of one training graph in one node order, by one measure of bytes and
+    one of cost."""
 
     def __init__(
         self,
@@ -79,14 +82,14 @@ class Search:
         self.training = TrainingGraph(allocation, cost, maps_only, is_one_pass)
         self.solver = Solver(self.training.steps)
         self._origins: dict[Node, int] = {}
-        """By node of a graph made here, the position of the node that it executes."""
+        """The position of the node that each node of a generated graph executes."""
 
     def size(self, point: Point) -> int:
-        """Return the bytes that this measure counts."""
+        """Return the bytes of a point by this search's measure."""
         return point.bytes(self.maps_only)
 
     def extra_time(self, schedule: Schedule) -> float:
-        """Return the part of a step that a schedule adds, by this search's costs."""
+        """Return the extra cost of a schedule as a fraction of one step, by this search's costs."""
         return schedule.extra_cost / (self.solver.cost or 1.0)
 
     def graph_of(self, schedule: Schedule) -> Graph:
@@ -100,7 +103,7 @@ class Search:
         return place_updates(made)
 
     def ordered(self, schedule: Schedule) -> Schedule:
-        """Return the schedule in a node order of fewer live bytes, where one is found."""
+        """Return the schedule in a node order of fewer live bytes, if one is found."""
         graph = self.graph_of(schedule)
         found = self.evaluations.reordered(graph)
         if found is graph:
@@ -110,7 +113,7 @@ class Search:
         return self.solver.measured(self.training.without_views(positions))
 
     def within(self, schedule: Schedule, budget: int) -> Point | None:
-        """Return the fastest packed schedule found within a budget, starting from one near it."""
+        """Return the fastest packed schedule found within a budget, starting from `schedule`."""
         starts, capacity = self._starts(schedule, budget)
         best, above = None, 0
         for number in range(MOST_CORRECTIONS):
@@ -122,7 +125,7 @@ class Search:
             starts = [found.sequence, *starts[1:][-1:]]
             size, point = self._packed(found, budget)
             if point is None:
-                above += 1  # the corrections grow, as packing is not smooth
+                above += 1  # packing is not monotone, so the corrections grow
                 capacity *= min(budget / size, TIGHTER) ** above
                 continue
             above, best = 0, faster(best, point)
@@ -132,7 +135,7 @@ class Search:
         return best
 
     def _starts(self, schedule: Schedule, budget: int) -> tuple[list[list[int]], float]:
-        """Return reordered schedules, and the capacity at which the first may fill a budget."""
+        """Return reordered schedules, and the capacity at which the first may fill the budget."""
         if self.maps_only:
             return [schedule.sequence], budget
         start = self.ordered(schedule)
@@ -146,9 +149,9 @@ class Search:
         return starts, budget * start.peak_bytes / max(live, 1)
 
     def _packed(self, schedule: Schedule, budget: int) -> tuple[int, Point | None]:
-        """Return a schedule's bytes, and its point if they are within a budget.
+        """Return a schedule's bytes, and its point if it is within the budget.
 
-        It is packed only if its live bytes fit.
+        The schedule is packed only if its live bytes fit.
         """
         graph = self.graph_of(schedule)
         if not self.maps_only:
@@ -160,7 +163,7 @@ class Search:
         return size, point if size <= budget else None
 
     def least(self) -> Point:
-        """Return the smallest arena found, at any cost."""
+        """Return the point of the smallest arena found, at any cost."""
         solver = self.solver
         start = solver.least if self.maps_only else self.ordered(solver.least)
         found = [start]
@@ -178,7 +181,7 @@ class Search:
         return None if found is None else self.solver.measured(found)
 
     def point(self, schedule: Schedule) -> Point:
-        """Return a schedule's bytes and extra time, in a better node order if there is one."""
+        """Return the point of a schedule, in a better node order if there is one."""
         return self.evaluations.best(self.graph_of(schedule), self.maps_only)
 
 
@@ -186,7 +189,7 @@ class BudgetPlanner:
     """Plans of one training graph without copies, under one allocation strategy.
 
     With `reorders`, plans may have other node orders than the graph. `plain` is the same graph
-    with the larger fused groups that a plan without recomputation may have.
+    with larger fused groups, for plans without recomputation.
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class BudgetPlanner:
         self._policies = Sequences(allocation, [*POLICIES])
 
     def plan(self, goal: Goal) -> tuple[Graph, Certificate]:
-        """Return the graph with its copies and what is proven of it; raises `BudgetError`."""
+        """Return the graph with its copies, and a certificate; raises `BudgetError`."""
         least, trials = self.bound_bytes, self.evaluations
         trials.trials = Trials(str(goal), goal.budget, bound_bytes=least)
         if goal.budget is not None:
@@ -223,12 +226,12 @@ class BudgetPlanner:
             part = goal.max_extra_flops
             point = self.knee() if part is None else self.least_with(part)
             bound = self.extra_time_bound(point.arena_bytes, maps_only=False)
-        # A plan without recomputation may have other groups than those that the bounds are for.
+        # A plan without recomputation may have other fused groups than the bounds assume.
         least = min(least, self.evaluations.allocation_of(point.graph).live_bytes)
         return point.graph, Certificate(str(goal), least, min(bound, point.extra_time))
 
     def within(self, budget: int, maps_only: bool) -> Point:
-        """Return the least extra time found within `budget` bytes; raises `BudgetError`."""
+        """Return the point of least extra time found within `budget`; raises `BudgetError`."""
         for graph in self._groupings:
             point = self.evaluations.within(graph, budget, maps_only)
             if point is not None:
@@ -247,7 +250,7 @@ class BudgetPlanner:
         return least
 
     def _searched(self, budget: int, maps_only: bool) -> Point | None:
-        """Search in the order whose schedule is the cheapest, then in the others until one fits."""
+        """Search the order of the cheapest schedule, then the other orders until one fits."""
         started: list[tuple[float, int, Search, Schedule]] = []
         for number, search in enumerate(self._orders(maps_only)):
             schedule = search.solver.schedule(budget) or self._above(search, budget)
@@ -260,20 +263,21 @@ class BudgetPlanner:
         return None
 
     def _above(self, search: Search, budget: int) -> Schedule | None:
-        """Return a schedule for a capacity that an order, or parts, may bring within the budget."""
+        """Return a schedule for a capacity above the budget that reordering or placing parts inside
+        concatenations may bring within it."""
         ordered = self.evaluations.reordered(self.graph)
         plain = self.evaluations.allocation_of(ordered).live_bytes
         saved = search.solver.no_recompute.peak_bytes / max(plain, 1)
         return search.solver.schedule(int(budget * saved)) if saved > 1 else None
 
     def _orders(self, maps_only: bool) -> list[Search]:
-        """Return a search for each node order: layer by layer where layers recur."""
+        """Return a search for each node order: layer by layer if layers recur."""
         by_layers = [] if maps_only else self._by_layers
         return by_layers or [self._search(maps_only)]
 
     @cached_property
     def _by_layers(self) -> list[Search]:
-        """Searches in the orders layer by layer, each with one forward pass."""
+        """Searches in layer-by-layer orders, each with a single forward pass."""
         found = []
         for allocation in by_layers(self.allocation) if self.evaluations.reorders else []:
             self.evaluations.add(allocation)
@@ -281,7 +285,7 @@ class BudgetPlanner:
         return found
 
     def least(self, maps_only: bool) -> Point:
-        """Return the fewest bytes found at any price."""
+        """Return the point of the fewest bytes found, at any cost."""
         if maps_only not in self._least:
             orders = self._orders(maps_only)
             points = [min(orders, key=lambda order: order.solver.least.peak_bytes).least()]
@@ -295,7 +299,8 @@ class BudgetPlanner:
         return self._least[maps_only]
 
     def least_with(self, max_extra_flops: float) -> Point:
-        """Return the fewest bytes found with at most that part of a step's flops repeated."""
+        """Return the point of the fewest bytes whose recomputation is at most `max_extra_flops`, a
+        fraction of a step's flops."""
         search = self._search(False, by_flops=True)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)
@@ -321,7 +326,7 @@ class BudgetPlanner:
         return found if point.extra_flops <= max_extra_flops else None
 
     def knee(self) -> Point:
-        """Return the plan at the knee of the curve, farthest from the chord between its ends."""
+        """Return the plan at the knee of the trade-off curve."""
         plain = min(self._without_copies(False), key=attrgetter("arena_bytes"))
         search = self._search(False)
         curve = [p for p in search.solver.curve() if p[0] < plain.arena_bytes]
@@ -345,13 +350,13 @@ class BudgetPlanner:
 
     @cached_property
     def bound_bytes(self) -> int:
-        """Bytes of the arena that no schedule can go below."""
+        """Lower bound on the arena of every schedule."""
         return least_bytes(self._search(False).training.bounding_steps)
 
     def extra_time_bound(self, budget: int, maps_only: bool) -> float:
-        """Return the part of a step's seconds that every schedule within the budget adds."""
+        """Return a lower bound on the extra time of every schedule within the budget."""
         search = self._search(maps_only)
-        # Costs of bounding steps are no higher, so their bound holds for the graph's steps.
+        # Bounding steps cost no more than the graph's, so their bound holds for the graph too.
         bound = extra_cost(search.training.bounding_steps, budget)
         return bound / (search.solver.cost or 1.0)
 
@@ -364,7 +369,7 @@ class BudgetPlanner:
 
     @cached_property
     def _groupings(self) -> list[Graph]:
-        """Graphs without recomputation, with larger fused groups and without, the faster first."""
+        """Graphs without recomputation, with and without larger fused groups, the faster first."""
 
         def seconds(graph: Graph) -> float:
             return math.fsum(map(self.costs.seconds, graph.nodes))
@@ -372,7 +377,7 @@ class BudgetPlanner:
         return sorted(dict.fromkeys((self._plain, self.graph)), key=seconds)
 
     def _without_copies(self, maps_only: bool, fewest: int | None = None) -> list[Point]:
-        """Return the plans without recomputation that may take fewer than `fewest` bytes."""
+        """Return plans without recomputation, skipping those that exceed `fewest` bytes."""
         graphs = self._groupings
         if fewest is not None and not maps_only:
             most = ORDER_SAVES * fewest
@@ -384,7 +389,7 @@ class BudgetPlanner:
         return self.evaluations.best(graph, maps_only)
 
     def _estimate(self, name: str, maps_only: bool, by_flops: bool) -> tuple[float, int]:
-        """Return a policy's extra cost and a bound on its peak in the given node order."""
+        """Return a policy's extra cost and a lower bound on its peak in the given node order."""
         training = self._search(maps_only, by_flops).training
         sequence = training.without_views(self._policies.of(name))
         return training.steps.extra_cost(sequence), training.bounding_steps.peak(sequence)

@@ -1,44 +1,44 @@
-"""The cheapest way to run a chain of units forward and backward within a number of bytes.
+"""Optimal recomputation of a chain of units within a number of bytes, by dynamic programming.
 
-A dynamic program over (first unit, last unit, free bytes), as rotor's for chains of unlike stages
+The program runs over (first unit, last unit, free bytes), like rotor's for heterogeneous chains
 (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, "Optimal checkpointing for heterogeneous
-chains", 2019), with several ways to take a stage, as in Rockmate (Zhao et al., 2023). Chains, units
-and regions are those of chain.py. When the free bytes m are counted, what crosses in front of the
-first unit has been counted already.
+chains", 2019). Each stage has several options, as in Rockmate (Zhao et al., 2023). Chains, units
+and regions are those of chain.py. The free bytes m exclude what crosses the cut before the first
+unit.
 
-Let o be an option of the span of units [i, j): it saves s(o) bytes up to its region, its units cost
-f(o) to run anew, and its region r(o) for what it makes again. Let a(i, c) be the cost of running
-units [i, c) while keeping only what crosses the cut in front of unit c, and h(i, c) the bytes of
-that beyond what crosses in front of i.
+Let o be an option of the span of units `[i, j)`. It saves s(o) bytes for its region. Rerunning its
+units costs f(o), and recomputation in its region costs r(o). Let a(i, c) be the cost of running
+units `[i, c)` while saving only what crosses the cut before unit c. Let h(i, c) be the bytes of
+that beyond what crosses the cut before i.
 
-`Reruns`: C(i, k, m) is the least cost of units i to k, k included, when they have run before: to
-run them forward anew and to make what their regions need. The least of
+`Reruns`: C(i, k, m) is the least cost of rerunning units i to k, k included, and of recomputing
+what their regions need. It is the least of
 
     take    f(o) + r(o) + C(j, k, m - s(o))                     for every o of a span [i, j), j <= k
     split   a(i, c) + C(c, k, m - h(i, c)) + C(i, c - 1, m)     for every cut i < c <= k
-    lazy    the cost of unit i's region, which makes all it needs                  where i = k
+    lazy    the cost of unit i's region with all recomputation it needs            where i = k
 
-A choice counts only where what it holds and its own peaks fit into m: that of its forward units,
-beside the gradients that are live by then, and that of its region. With n units k is at most n - 2,
-since what runs again lies in front of a cut.
+A choice is feasible only if its saved bytes and both its peaks fit into m. The peaks are that of
+its forward units, beside the gradients live by then, and that of its region. With n units k is at
+most n - 2, since reruns only happen before a cut.
 
-`FirstPass`: F(i, m) is the least extra cost of units i to the chain's end when they run for the
-first time. Then running forward is no extra cost:
+`FirstPass`: F(i, m) is the least extra cost of units i to the end of the chain on their first
+execution. Running forward then costs nothing extra:
 
     F(n, m) = 0
     take    r(o) + F(j, m - s(o))
     split   C(i, c - 1, m) + F(c, m - h(i, c))
 
-Free bytes are told apart by levels, exactly where sizes have a large common divisor. F has a row a
-unit and affords 8192 levels, or twice as many to be exact; C has a row a range, so 256. With p
-options a unit and L levels, C takes O(n² (n + p) L) time and O(n² L) memory, F takes O(n (n + p) L)
-and O(n L); an innermost loop is one NumPy operation. chain.py keeps n to about 340. Needs are
-rounded up and what is held to the nearest level, so a plan may take other bytes than its level
-says: solver.py measures the sequence and asks again.
+Free bytes are rounded to levels, exactly if the sizes have a large common divisor. F has one row
+per unit and uses 8,192 levels; C has one row per range and uses 256. Both use up to twice as many
+if that makes them exact. With p options per unit and L levels, C takes O(n² (n + p) L) time and
+O(n² L) memory, F takes O(n (n + p) L) and O(n L). Each innermost loop is one NumPy operation.
+chain.py limits n to about 340. Needs are rounded up and saved bytes to the nearest level, so a
+schedule may take other bytes than its level says; solver.py measures it and queries again.
 
-Neither table stores choices: `actions` finds them again along the one path that is taken. For equal
-units of one option this is the setting of revolve (Griewank and Walther, 2000), whose closed form
-tests/remat/test_solver.py holds it to.
+Neither table stores choices: `actions` recovers them along the one path taken. For equal units with
+one option this is the problem of revolve (Griewank and Walther, 2000); tests/remat/test_solver.py
+checks it against their closed form.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 from graphc.remat.chain import MOST_SPANNED, SPANS, Chain, SpanOption
 
 COARSE, FINE = 256, 8192
-"""Numbers of free bytes that are told apart where sizes have no large common divisor."""
+"""Numbers of levels of free bytes for C and F, if sizes have no large common divisor."""
 
 INFINITE = np.float32(np.inf)
 
@@ -63,7 +63,7 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Run units [first, stop) with an option, then what lies behind, then their region."""
+    """Run units `[first, stop)` with an option, then the rest of the range, then their region."""
 
     first: int
     stop: int
@@ -72,7 +72,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Run units [first, cut) and keep what crosses behind them; come back for them later."""
+    """Run units `[first, cut)`, saving only what crosses the cut, and rerun them later."""
 
     first: int
     cut: int
@@ -80,7 +80,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """The region of one unit, which makes what it needs."""
+    """Run the region of one unit, recomputing what it needs."""
 
     unit: int
 
@@ -89,7 +89,7 @@ Action = Take | Split | Lazy
 
 
 class Spans:
-    """The options of all spans of a chain: what stays the same for every number of bytes."""
+    """The options of all spans of a chain: the part that does not depend on the free bytes."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -106,11 +106,11 @@ class Spans:
         self._prepare_advances()
 
     def price(self, cost: float) -> np.float32:
-        """A cost in the tables' unit, so that none overflows."""
+        """Return a cost in the tables' unit, so that none overflows."""
         return np.float32(cost / self.scale)
 
     def _prepare_advances(self) -> None:
-        """Bytes `need` and cost of running from one cut to another, and what the second holds."""
+        """Compute peak and cost of running from one cut to another, and the bytes saved there."""
         chain, count = self.chain, len(self.chain)
         advances = [chain.advance(unit, unit + 1) for unit in range(count)]
         self.crossing_bytes = np.zeros((count, count), np.int64)
@@ -120,21 +120,21 @@ class Spans:
             peak, cost = 0, 0.0
             for cut in range(first + 1, count):
                 unit_peak, unit_cost = advances[cut - 1]
-                # What crosses in front of `first` too is counted by the range around this one.
+                # Values that also cross the cut before `first` are counted by the outer range.
                 peak = max(peak, unit_peak - chain.shared_bytes(first, cut - 1))
                 cost += unit_cost
                 self.need[first, cut], self.cost[first, cut] = peak, cost
                 self.crossing_bytes[first, cut] = chain.new_bytes(first, cut)
 
     def least_peak(self) -> int:
-        """Bytes that some unit's region needs in every plan of this chain."""
+        """Return the bytes that the most demanding region needs in every schedule."""
         return max(
             min([self.lazy[first][0], *(option.region_peak for _, option in options)])
             for first, options in enumerate(self.options)
         )
 
     def divisor(self) -> int:
-        """The greatest common divisor of all bytes that are compared."""
+        """Return the greatest common divisor of all bytes that are compared."""
         sizes = {option.saved_bytes for options in self.options for _, option in options}
         sizes |= {option.forward_peak for options in self.options for _, option in options}
         sizes |= {option.region_peak for options in self.options for _, option in options}
@@ -144,7 +144,7 @@ class Spans:
 
 
 class Scale:
-    """Bytes as whole levels: exact where few levels are enough for a common divisor."""
+    """Bytes as integer levels: exact if few levels of a common divisor suffice."""
 
     def __init__(self, most: int, divisor: int, levels: int) -> None:
         exact = most // divisor
@@ -152,28 +152,28 @@ class Scale:
         self.count = (exact if exact <= 2 * levels else levels) + 1
 
     def need(self, size: int) -> int:
-        """Levels without which so many bytes do not fit."""
+        """Return the least number of levels that fits `size` bytes."""
         return int(np.ceil(size / self.bytes - 1e-9))
 
     def nearest(self, size: int) -> int:
-        """Levels for bytes that stay; to the nearest, since many add up."""
+        """Return the nearest level, for saved bytes, whose rounding errors would add up."""
         return round(size / self.bytes)
 
     def within(self, size: float) -> int:
-        """The largest level of at most so many bytes."""
+        """Return the largest level of at most `size` bytes, or -1."""
         return max(-1, min(self.count - 1, int(size / self.bytes + 1e-9)))
 
 
 class Reruns:
-    """C of the module's docstring: `table[first, last, level]`, both units included."""
+    """C of the module docstring: `table[first, last, level]`, both units included."""
 
     def __init__(self, spans: Spans, most: int) -> None:
         self.spans, self.chain = spans, spans.chain
         self.scale = Scale(most, spans.divisor(), COARSE)
         count = len(self.chain)
         self.table = np.full((count, count, self.scale.count), INFINITE, np.float32)
-        # What is live beside a range depends on its last unit alone, and little: ranges with equal
-        # bytes beside them are filled by one operation.
+        # The bytes live beside a range depend only on its last unit, and vary little. Ranges with
+        # equal bytes beside them are filled by one operation.
         self.groups = [
             (next(lasts), others)
             for others, lasts in groupby(
@@ -184,7 +184,7 @@ class Reruns:
             self._fill(first)
 
     def _stretches(self, start: int) -> Iterator[tuple[slice, int]]:
-        """Last units from `start` on, in stretches of equal bytes beside them."""
+        """Yield the last units from `start` on, in stretches of equal bytes beside them."""
         stop = len(self.chain) - 1
         for index, (begin, others) in enumerate(self.groups):
             end = self.groups[index + 1][0] if index + 1 < len(self.groups) else stop
@@ -192,16 +192,16 @@ class Reruns:
                 yield slice(max(begin, start), end), others
 
     def _fill(self, first: int) -> None:
-        """All ranges from one unit on; those behind it are known."""
+        """Fill all ranges that begin at one unit; those that begin later are known."""
         table, scale, spans = self.table, self.scale, self.spans
         rows, levels = table[first], scale.count
         peak, cost = spans.lazy[first]
-        # Lazy: the region comes next, so its steps make what they read, each as it is read.
+        # Lazy: the region comes next, so its steps recompute their inputs one by one.
         rows[first, scale.need(peak) :] = spans.price(cost)
         for stop, option in spans.options[first]:
             held = scale.nearest(option.saved_bytes)
             price = spans.price(option.forward_cost + option.recompute_cost)
-            # Take: for every level m from `need` on, C(stop, last, m - held) stands `held` lower.
+            # Take: for each level m from `need` on, C(stop, last, m - held) is `held` levels lower.
             for lasts, others in self._stretches(stop):
                 need = max(held, self._take_need(option, others))
                 if need < levels:
@@ -209,7 +209,7 @@ class Reruns:
                     np.minimum(rows[lasts, need:], behind, out=rows[lasts, need:])
         for cut in range(first + 1, len(self.chain) - 1):
             held = scale.nearest(int(spans.crossing_bytes[first, cut]))
-            # Split: `rows[cut - 1]` is complete, for its last choice was made at a smaller cut.
+            # Split: `rows[cut - 1]` is complete, since all its own cuts are smaller.
             before = rows[cut - 1] + spans.price(spans.cost[first, cut])
             for lasts, others in self._stretches(cut):
                 need = max(held, scale.need(int(spans.need[first, cut]) + others))
@@ -221,7 +221,7 @@ class Reruns:
         return self.scale.need(max(option.forward_peak + others, option.region_peak))
 
     def actions(self, first: int, last: int, free: int) -> list[Action]:
-        """Depth first: what a range does, then the range behind it, then that before a cut."""
+        """Return actions depth first: of a range, then after its cut, then before the cut."""
         found: list[Action] = []
         pending = [(first, last, free)]
         while pending:
@@ -254,9 +254,9 @@ class Reruns:
 
 
 class FirstPass:
-    """F of the module's docstring: `rows[first, level]`, and the actions that lead to it.
+    """F of the module docstring: `rows[first, level]`, and the actions that attain it.
 
-    Without `reruns` there are no splits, so no range is run anew as a whole.
+    Without `reruns` there are no splits, so no range is rerun as a whole.
     """
 
     def __init__(self, spans: Spans, reruns: Reruns | None, most: int) -> None:
@@ -266,7 +266,7 @@ class FirstPass:
         self.rows = np.full((count + 1, self.scale.count), INFINITE, np.float32)
         self.rows[count] = 0.0
         sizes = np.arange(self.scale.count) * self.scale.bytes
-        if reruns is not None:  # the level of C with at most the bytes of a level of F
+        if reruns is not None:  # round each level of F down to a level of C
             self.coarse = np.minimum(
                 (sizes / reruns.scale.bytes + 1e-9).astype(np.int64), reruns.scale.count - 1
             )
@@ -288,7 +288,7 @@ class FirstPass:
                 behind = self.rows[cut, need - held : levels - held]
                 assert self.reruns is not None, "splits are for reruns"
                 again = self.reruns.table[first, cut - 1]
-                # Infinite with all bytes free is infinite everywhere.
+                # A range that is infinite with all bytes free is infinite at every level.
                 if np.isfinite(again[-1]):
                     np.minimum(row[need:], behind + again[self.coarse[need:]], out=row[need:])
 
@@ -296,9 +296,9 @@ class FirstPass:
         return range(first + 1, len(self.chain) if self.reruns is not None else 0)
 
     def _take(self, stop: int, option: SpanOption) -> tuple[int, int]:
-        """Levels that a span's option holds, and that it needs."""
+        """Return the levels that a span's option saves, and those that it needs."""
         others = self.chain.others[-1]
-        # Behind the last unit comes its region at once, whose peak has counted what is saved.
+        # The region of the last unit follows at once, and its peak counts the saved values.
         held = self.scale.nearest(option.saved_bytes) if stop < len(self.chain) else 0
         peak = max(option.forward_peak + others, option.region_peak)
         return held, max(held, self.scale.need(peak))
@@ -309,16 +309,16 @@ class FirstPass:
         return held, max(held, self.scale.need(peak))
 
     def cost(self, level: int) -> float:
-        """The extra cost of the chain, infinite where it does not fit."""
+        """Return the extra cost of the chain, infinite if it does not fit."""
         return float(self.rows[0, level]) * self.spans.scale if level >= 0 else np.inf
 
     @property
     def least_bytes(self) -> float:
-        """The fewest bytes for which there is a plan."""
+        """The fewest bytes for which there is a schedule."""
         return float(np.flatnonzero(np.isfinite(self.rows[0]))[0]) * self.scale.bytes
 
     def actions(self, level: int) -> list[Action]:
-        """What to do, in the order in which `emit` carries it out."""
+        """Return the actions in the order in which `emit` executes them."""
         found: list[Action] = []
         later: list[tuple[int, int, int]] = []
         first, free = 0, level
@@ -332,7 +332,7 @@ class FirstPass:
                 assert isinstance(action, Take), "a first pass takes or splits"
                 first = action.stop
             free -= held
-        # The backward pass comes to the ranges in front of the cuts last cut first.
+        # The backward pass reaches the ranges before the cuts in reverse order.
         for rerun in reversed(later):
             assert self.reruns is not None, "splits are for reruns"
             found += self.reruns.actions(*rerun)

@@ -1,4 +1,4 @@
-"""From the actions that the dynamic program chose to the steps that carry them out."""
+"""Translation of the dynamic program's actions into a sequence of steps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from graphc.remat.chain_dp import Action, Split, Take
 
 
 def emit(chain: Chain, actions: Sequence[Action]) -> list[int]:
-    """The steps of a run that carry out the actions."""
+    """Return the steps of a run that execute the actions."""
     return _Emission(chain, actions).run()
 
 
 class _Emission:
-    """Carries out actions; `available` are the droppable values that are there at this place."""
+    """Executes actions; `available` holds the droppable values that are live at this point."""
 
     def __init__(self, chain: Chain, actions: Sequence[Action]) -> None:
         self.chain, self.steps = chain, chain.steps
@@ -24,8 +24,8 @@ class _Emission:
         self.sequence: list[int] = []
 
     def run(self) -> list[int]:
-        # An explicit stack: chains nest deeper than Python's recursion. What is pushed last comes
-        # first: the range behind a cut, then dropping what was kept for it, then the one before it.
+        # An explicit stack, since chains nest deeper than Python's recursion limit. Items pop in
+        # reverse: the range after a cut, the drop of what was saved for it, the range before it.
         stack: list[tuple[str, int, int]] = [("range", 0, len(self.chain))]
         while stack:
             kind, first, stop = stack.pop()
@@ -38,16 +38,16 @@ class _Emission:
                 if isinstance(action, Take):
                     leaving = self.chain.crossing[action.stop]
                     self.forward(first, action.stop, action.option.saved | leaving)
-                    # A region runs when all behind the span is done: gradients come from the last
-                    # unit on.
+                    # The region runs after everything behind the span, as gradients start at the
+                    # last unit.
                     stack.append(("back", first, action.stop))
                     if action.stop < stop:
                         stack.append(("range", action.stop, stop))
                 elif isinstance(action, Split):
                     self.forward(first, action.cut, self.chain.crossing[action.cut])
                     stack.append(("range", first, action.cut))
-                    # The program counts the front range from what crosses before it alone, so
-                    # nothing else of it may be there when it begins.
+                    # The program assumes that the front range starts with only the values that
+                    # cross the cut before it.
                     stack.append(("drop", first, action.cut))
                     stack.append(("range", action.cut, stop))
                 else:
@@ -55,11 +55,10 @@ class _Emission:
         return self.sequence
 
     def forward(self, first: int, stop: int, saved: frozenset[int]) -> None:
-        """Run units: all steps for the first time, later only what `saved` takes."""
+        """Run units: every step the first time, later only what produces `saved`."""
         end = self.chain.units[stop - 1].stop
         if end > self.reached:
-            # For the first time every step runs, wanted again or not; but what it reads from before
-            # may have been dropped.
+            # The first time every step runs. Values that cross the cut before may be gone.
             again = self.chain.needed(self.chain.crossing[first], self.available)
             self.sequence += again
             self.sequence += range(self.reached, end)
@@ -67,7 +66,7 @@ class _Emission:
         else:
             self.sequence += self.chain.needed(saved, self.available)
         own = set(self.chain.made(first, stop))
-        # All that was made and is not kept counts as dropped: liveness then frees it.
+        # Values that are not saved count as dropped; liveness then frees them.
         self.available -= own - saved
         self.available |= own & saved
 

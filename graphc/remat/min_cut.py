@@ -1,33 +1,35 @@
-"""Which values of some steps to keep for later readers, and which to make again: minimum cuts.
+"""Choice between saving and recomputing values, by minimum cuts.
 
-A value that is read later is either kept, which takes bytes, or made again, which costs its step
-and asks the same of what that step reads. Minimise cost + λ · bytes for a price λ of a byte, and
-the choice is a minimum cut between a source and a sink, over a node for each step s and value v:
+A value with a later use is either saved, which takes bytes, or recomputed. Recomputing it costs its
+step and poses the same choice for what that step reads. The choice that minimizes cost + λ · bytes,
+for a price λ of a byte, is a minimum cut between a source and a sink. The network has a node for
+each step s and each value v:
 
-    source → s    cost of s          cut where s runs again; infinite if s may not
-    s → v         λ · bytes of v     cut where s runs once and v is kept
-    v → s         infinite           s reads v: where s runs again, v is there
-    v → sink      infinite           v is wanted later
+    source → s    cost of s          cut if s is recomputed; infinite if s may not be
+    s → v         λ · bytes of v     cut if s executes once and v is saved
+    v → s         infinite           s reads v: if s is recomputed, v is available
+    v → sink      infinite           v has a later use
 
-The sink's side holds what is wanted when the steps have run: a value whose maker is on that side is
-made again, one whose maker is not is kept. A cut's capacity is the cost of the one plus λ times the
-bytes of the other, and what is neither wanted nor needed for it is on the source's side, for free.
+The sink's side holds what is wanted after the steps have run. A value there is recomputed if its
+producer is on that side too, and saved if not. The capacity of a cut is the cost of the recomputed
+steps plus λ times the saved bytes. Anything else is on the source's side, for free.
 
-Steps may be undecided: whether they have run by then is part of the choice. Such a step t has a
-second node, t', on the source's side where it has run, and instead of source → t there are
+Steps may be undecided: the choice then includes whether they have run by now. Such a step t has a
+second node t', which is on the source's side if t has run. Instead of source → t there are
 
-    t' → t    cost of t    cut where t has run, and runs again
+    t' → t    cost of t    cut if t has run, and is recomputed
     t → t'    infinite     t runs later, unless it has run
-    t' → s'   infinite     t reads what s makes: t has run behind s alone
+    t' → s'   infinite     t reads what s produces: t has run only if s has
 
-As λ grows from 0, the minima walk along the lower convex hull of cost against bytes, from all that
-costs something kept to nothing kept. `Choice.hull` finds corners as in the method of Eisner and
-Severance (1976): at the price where two known corners tie, either a corner below their line is
-found or none exists. Keep sets above the hull, if some are the best for their bytes, are not found.
+As λ grows from 0, the minima follow the lower convex hull of cost against bytes, from saving
+everything that costs something to saving nothing. `Choice.hull` finds corners by the method of
+Eisner and Severance (1976): at the price where two known corners tie, either a corner below their
+line is found or none exists. Saved sets above the hull are not found, even if they are the best for
+their bytes.
 
-A cut is one maximum flow (SciPy's, whole numbers of 32 bits: capacities are scaled to a sum of 2^30
-and rounded up) in a network of as many edges as the steps have reads and results,
-and for undecided steps as many again.
+A cut is one maximum flow by SciPy. Its capacities are 32-bit integers, scaled to a sum of 2^30 and
+rounded up. The network has about one edge per input and output of a step, and twice as many for
+undecided steps.
 """
 
 from __future__ import annotations
@@ -44,17 +46,17 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from graphc.scheduling.problem import AllBut, Problem
 
 CAPACITY = 2**30
-"""Sum of all capacities, which are whole numbers of 32 bits."""
+"""Sum of all capacities, which are 32-bit integers."""
 
 SOURCE, SINK = 0, 1
 
 FORBIDDEN = -1.0
-"""Stands for a cost that no cut may have."""
+"""Marks the cost of an edge that must not be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedSet:
-    """Values to keep, their bytes, and the cost of making the others again."""
+    """Values to save, their bytes, and the cost of recomputing the others."""
 
     values: frozenset[int]
     bytes: int
@@ -62,10 +64,10 @@ class SavedSet:
 
 
 class Choice:
-    """Keep or make again: the values that the `chosen` steps make and that are `wanted` later.
+    """The choice to save or recompute the values of `chosen` steps that are `wanted` later.
 
-    Values that the steps read from elsewhere are there; those in `free` are kept in any case.
-    Steps in `undecided`, none of which is chosen, may have run or not; all of them have to.
+    Inputs from elsewhere are available, and values in `free` are always saved. Steps in
+    `undecided`, none of which is chosen, may or may not have run; all of them must run eventually.
     """
 
     def __init__(
@@ -79,8 +81,8 @@ class Choice:
         self.steps = steps
         wanted = sorted(set(wanted) - set(free))
         lost = {value for step in chosen for value in steps.outputs[step]} - set(free)
-        # Only what a wanted value may have to be made from is in the network.
-        # What other steps make counts as there, as if it were kept already.
+        # The network has only what a wanted value may need for its recomputation. Values of other
+        # steps count as available.
         asked = itertools.chain(wanted, *(steps.inputs[step] for step in undecided))
         chosen = [*steps.missing(asked, AllBut(lost)), *undecided]
         made = [value for step in chosen for value in steps.outputs[step] if value not in free]
@@ -103,7 +105,7 @@ class Choice:
             rows.append((self.step_node[step], ran, FORBIDDEN, 0))
             producers = {steps.producer[value] for value in steps.inputs[step]}
             rows += [(ran, self.ran_node[m], FORBIDDEN, 0) for m in producers if m in self.ran_node]
-        # Not to be cut: whoever wants the value has it, kept or made again.
+        # These edges are never cut: each wanted value is available, saved or recomputed.
         rows += [(self.value_node[value], SINK, FORBIDDEN, 0) for value in wanted]
         self.count = first + len(self.ran_node)
         self.starts = np.array([row[0] for row in rows], np.int32)
@@ -113,35 +115,35 @@ class Choice:
 
     @property
     def least_price(self) -> float:
-        """A price at which everything that is wanted and costs something is kept."""
+        """A price at which everything that is wanted and costs something is saved."""
         return 1e-6 * self.total(0.0) / max(float(self.bytes.sum()), 1.0)
 
     @property
     def highest_price(self) -> float:
-        """A price at which nothing that takes bytes is kept."""
+        """A price at which nothing that takes bytes is saved."""
         return 1e12 * self.least_price
 
     def total(self, price: float) -> float:
-        """Cost plus `price` times bytes of everything."""
+        """Return cost plus `price` times bytes of everything."""
         return float(np.maximum(self.costs, 0).sum() + price * self.bytes.sum())
 
     def cheapest(self, price: float) -> SavedSet:
-        """The keep set of least cost plus `price` times bytes."""
-        # Nothing costs anything to make again, so nothing is worth a byte.
+        """Return the saved set of least cost plus `price` times bytes."""
+        # If recomputation is free, nothing is worth a byte.
         if not len(self.starts) or not self.costs.max() > 0:
             return SavedSet(frozenset(), 0, 0.0)
         capacity = np.maximum(self.costs, 0) + price * self.bytes
         scale = CAPACITY / max(capacity.sum(), 1e-300)
-        # What is rounded to zero would be cut for free, so it is rounded up.
-        # Infinite is as much as all finite capacities together, which no least cut costs.
+        # Capacities are rounded up, since an edge of capacity zero would be cut for free. Infinite
+        # is the sum of all finite capacities, which no minimum cut costs.
         whole = np.where(self.costs < 0, CAPACITY, np.ceil(capacity * scale)).astype(np.int32)
         network = csr_array((whole, (self.starts, self.ends)), shape=(self.count, self.count))
         flow = maximum_flow(network, SOURCE, SINK).flow
         # SciPy's flow is negative on reverse edges, so this is the residual with both directions.
         residual = network - flow
         residual.eliminate_zeros()
-        # What reaches the sink has to be made again, or is wanted; the rest is made once.
-        # Of equal cuts this is the one nearest the sink, which makes the fewest steps run again.
+        # Nodes that reach the sink are recomputed or wanted; the rest executes once. Of equal cuts
+        # this is the one nearest the sink, which recomputes the fewest steps.
         reaching = np.zeros(self.count, bool)
         reaching[breadth_first_order(residual.T.tocsr(), SINK, return_predecessors=False)] = True
         later = {step for step, node in self.step_node.items() if reaching[node]}
@@ -155,21 +157,21 @@ class Choice:
 
     @cached_property
     def outermost(self) -> tuple[SavedSet, SavedSet]:
-        """The keep sets of the most bytes and of the least on the hull."""
+        """The saved sets of the most and of the fewest bytes on the hull."""
         return self.cheapest(self.least_price), self.cheapest(self.highest_price)
 
     def tangents(self, limit: int, most: int) -> Iterator[tuple[float, SavedSet]]:
-        """At most `most` prices of a byte, each with its keep set, that close in on the place where
-        the hull crosses `limit` bytes; none where all fits or nothing does."""
+        """Yield at most `most` prices of a byte with their saved sets, closing in on the point
+        where the hull crosses `limit` bytes; none if everything fits or nothing does."""
         more, less = self.outermost
         for _ in range(most):
-            # `more` stays above the room and `less` within it.
+            # `more` stays above the limit and `less` within it.
             if more.bytes <= limit or less.bytes > limit or less.cost <= more.cost:
                 return
             price = (less.cost - more.cost) / (more.bytes - less.bytes)
             between = self.cheapest(price)
             yield price, between
-            # No corner lies below their line, which is the hull at `limit`.
+            # No corner is below their line, which is the hull at `limit`.
             if between.bytes in (more.bytes, less.bytes):
                 return
             if between.bytes > limit:
@@ -178,8 +180,8 @@ class Choice:
                 less = between
 
     def within(self, limit: int, most: int) -> SavedSet:
-        """The cheapest corner of the hull with at most `limit` bytes, as far as `most` cuts find it;
-        that of the fewest bytes where none has."""
+        """Return the cheapest corner of at most `limit` bytes found by `most` cuts, or that of the
+        fewest bytes if none fits."""
         whole, least = self.outermost
         if whole.bytes <= limit:
             return whole
@@ -187,21 +189,21 @@ class Choice:
         return min(found, key=lambda each: (each.cost, each.bytes), default=least)
 
     def hull(self, most: int) -> list[SavedSet]:
-        """At most `most` keep sets, from the most bytes to the least, on the lower hull of cost
-        against bytes."""
+        """Return at most `most` saved sets on the lower hull of cost against bytes, from the most
+        bytes to the fewest."""
         low, high = self.outermost
         found = {low.bytes: low, high.bytes: high}
         pending = [(low, high)]
         while pending and len(found) < most:
-            # The oldest pair first: where `most` ends this early, the corners found are spread out.
+            # Oldest pair first, so that the corners found are spread out if `most` ends this early.
             more, less = pending.pop(0)
             if more.bytes <= less.bytes or less.cost <= more.cost:
                 continue
-            # At this price both ends are worth the same: `level`.
+            # At this price both ends have the same value, `level`.
             price = (less.cost - more.cost) / (more.bytes - less.bytes)
             between = self.cheapest(price)
             level = more.cost + price * more.bytes
-            # Less by rounding alone is no new corner: capacities are whole numbers.
+            # Capacities are integers, so a value that is less by rounding is no new corner.
             if between.cost + price * between.bytes < level * (1 - 1e-6) - 1e-12:
                 found[between.bytes] = between
                 pending += [(more, between), (between, less)]

@@ -1,4 +1,4 @@
-"""Where a sequence of steps is narrow: little crosses from what ran to what will run."""
+"""Narrow positions in a sequence of steps: few values cross from executed to later steps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import TypeVar
 
 WINDOW = 8
-"""A cut is narrowest among so many places on either side, or one value wide."""
+"""Number of positions on either side that a cut is compared with, unless one value crosses it."""
 
 MOST_UNITS, MOST_WIDE = 340, 80
-"""Longer chains are thinned out: where one value crosses, and where several do."""
+"""Limits on the units of a chain: if one value crosses most cuts, and if several do."""
 
 V = TypeVar("V", bound=Hashable)
 
@@ -20,14 +20,14 @@ def crossings(
     makes: Callable[[int], Iterable[V]],
     size: Callable[[V], int],
 ) -> Iterator[tuple[int, int, Collection[V]]]:
-    """(step, bytes, values) that cross the place behind each step, from what ran to what will."""
+    """Yield (step, bytes, values) for what crosses the position after each step."""
     last_use = {value: step for step in sequence for value in reads(step)}
-    # One dict for the whole walk, as copies would take quadratic time: who keeps it copies it.
+    # One dict for the whole walk, as copies would take quadratic time. Callers copy it to keep it.
     crossing: dict[V, None] = {}
     ending: dict[int, list[V]] = {}
     total = 0
     for step in sequence:
-        # What this step reads last does not cross the place behind it.
+        # Values with their last use here do not cross the position after this step.
         for value in ending.pop(step, ()):
             del crossing[value]
             total -= size(value)
@@ -40,9 +40,9 @@ def crossings(
 
 
 def narrow(widths: Sequence[tuple[int, int]]) -> list[int]:
-    """The places that one value crosses or that are narrowest among their neighbours.
+    """Return the positions that one value crosses or that are narrowest in their window.
 
-    `widths` has the bytes and the number of values that cross each place.
+    `widths` has the bytes and the number of values that cross each position.
     """
     sizes = [size for size, _ in widths]
     return [
@@ -53,12 +53,11 @@ def narrow(widths: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def thinned(places: list[int], widths: Sequence[tuple[int, int]]) -> list[int]:
-    """The narrower of any two neighbouring places, until there are few enough."""
+    """Return the narrower of each two neighboring positions, repeatedly, until few are left."""
     wide = sum(widths[place][1] > 1 for place in places)
     most = MOST_WIDE if 2 * wide > len(places) else MOST_UNITS
     while len(places) >= most:
-        # One of each pair, rather than the narrowest of all, so that the cuts stay spread over the
-        # pass.
+        # Taking one of each pair, not the narrowest of all, keeps the cuts spread over the pass.
         pairs = [places[index : index + 2] for index in range(0, len(places), 2)]
         places = [min(pair, key=lambda place: widths[place][0]) for pair in pairs]
     return places

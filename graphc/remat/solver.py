@@ -4,21 +4,22 @@ For a capacity of M bytes the candidates are
 
     dp              the dynamic program over a chain of blocks (chain_dp.py), for M to 1.3 M
     cut             a minimum cut at each forward/backward boundary (boundary_cut.py), for M
-    no_recompute    every step once, where no forward pass is a chain
+    no_recompute    every step once, if no forward pass is a chain
 
-Each one is evicted until its peak is at most M (evict.py) and filled, so that spare capacity saves
-recomputation (fill.py). The cheapest is improved by iterated local search (local_search.py).
+Each candidate is evicted until its peak is at most M (evict.py) and then filled, so that spare
+capacity saves recomputation (fill.py). The cheapest is improved by iterated local search
+(local_search.py).
 
-The dynamic program looks far ahead, but counts bytes in levels and assumes that forward passes are
-narrow somewhere. Local search sees exact bytes and any graph, but only one change at a time. Either
-one alone loses several points of step time on some networks (docs/internals/remat.md).
+The dynamic program looks far ahead, but rounds bytes to levels and assumes that forward passes are
+narrow somewhere. Local search counts exact bytes on any graph, but makes one change at a time.
+Either one alone loses several points of step time on some networks (docs/internals/remat.md).
 
-Tables of the dynamic program are made for the peak without recomputation divided by 1, 2, 4, ...: a
-capacity is served by the smallest table that reaches it, so it has at least half of its levels.
+Tables of the dynamic program are built for the peak without recomputation divided by 1, 2, 4, ...
+A capacity uses the smallest table that reaches it, and so at least half of the table's levels.
 
-A schedule depends on the problem and the capacity only, never on earlier requests. All of them are
-kept, so one solver serves a search over capacities. Nothing here is proven to be optimal; that is
-what lower_bound.py is for.
+A schedule depends only on the problem and the capacity, never on earlier requests. The solver keeps
+all of them, so one solver serves a search over capacities. Nothing here is proven optimal;
+lower_bound.py gives the bounds.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from graphc.remat.lower_bound import least_bytes
 from graphc.scheduling.problem import Problem
 
 ABOVE = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3)
-"""Capacities of the dynamic program, as multiples of the one asked for."""
+"""Capacities of the dynamic program, as multiples of the requested one."""
 
 ATTEMPTS = 12
-"""Levels below the capacity at which a dynamic program is asked again after its schedule took more
-bytes than its table said."""
+"""Queries of the dynamic program for one capacity. Each one after the first has fewer free bytes,
+because the last schedule took more bytes than its table said."""
 
 RERUN_FROM = 0.05
-"""Extra cost, as a part of a forward pass, from which ranges of a chain may be run anew."""
+"""Extra cost, as a fraction of a forward pass, above which ranges of a chain may be rerun."""
 
 EFFORT = 15_000
 """Steps of all schedules that local search evaluates for one capacity."""
 
 BISECTIONS = 7
-"""Capacities at which a search for few bytes is made."""
+"""Capacities tried in a bisection for few bytes."""
 
 CURVE_POINTS = 24
 """Capacities of an estimated curve."""
@@ -60,7 +61,7 @@ CURVE_POINTS = 24
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps in order, some executed several times, the cost of repetitions, and the peak bytes."""
+    """A schedule: steps in order, some executed several times, with recompute cost and peak."""
 
     sequence: list[int]
     extra_cost: float
@@ -74,9 +75,9 @@ class Solver:
         self.problem = problem
         self.no_recompute = self.measured(list(range(len(problem))))
         self.cost = problem.cost_of(range(len(problem)))
-        """Cost of all steps once."""
+        """Cost of executing every step once."""
         self.floor = least_bytes(problem)
-        """Peak bytes that no schedule can go below."""
+        """Lower bound on the peak bytes of every schedule."""
         self._tables: dict[tuple[int, int, bool], FirstPass] = {}
         self._schedules: dict[int, Schedule | None] = {}
 
@@ -100,12 +101,12 @@ class Solver:
         return self.measured(iterate(self.problem, best, capacity, EFFORT))
 
     def fitted(self, sequence: Sequence[int], capacity: int) -> list[int] | None:
-        """Evict until a sequence fits, then use the spare capacity; None where it cannot fit."""
+        """Evict until a sequence fits, then fill the spare capacity; return None if it cannot."""
         shrunk = evict(self.problem, sequence, capacity)
         return None if shrunk is None else fill(self.problem, shrunk, capacity)
 
     def measured(self, sequence: list[int]) -> Schedule:
-        """Return a sequence with its cost and peak."""
+        """Return a schedule with the sequence's extra cost and peak."""
         return Schedule(sequence, self.problem.extra_cost(sequence), self.problem.peak(sequence))
 
     @cached_property
@@ -115,12 +116,12 @@ class Solver:
         return self.lowest(best, self._any_within)
 
     def _any_within(self, capacity: int) -> Schedule | None:
-        """Return the first candidate that can be evicted to a capacity, or None."""
+        """Return the first candidate that can be evicted to the capacity, or None."""
         found = (evict(self.problem, each, capacity) for each in self._candidates(capacity))
         return next((self.measured(each) for each in found if each is not None), None)
 
     def least_costing(self, cost: float) -> Schedule:
-        """Return the schedule of the fewest bytes found whose repetitions cost at most `cost`."""
+        """Return the schedule of the fewest bytes found whose recompute cost is at most `cost`."""
 
         def affordable(capacity: int) -> Schedule | None:
             found = self.schedule(capacity)
@@ -129,7 +130,7 @@ class Solver:
         return self.lowest(self.no_recompute, affordable)
 
     def lowest(self, best: Schedule, find: Callable[[int], Schedule | None]) -> Schedule:
-        """Bisect capacities below a schedule for the least at which `find` succeeds."""
+        """Bisect capacities below a schedule's peak for the least at which `find` succeeds."""
         low = self.floor
         for _ in range(BISECTIONS):
             if best.peak_bytes - low <= best.peak_bytes // 500:
@@ -187,7 +188,7 @@ class Solver:
         return found
 
     def _by_dp(self, capacity: int) -> list[int] | None:
-        """Return the schedule of the dynamic program, within the capacity where it has one."""
+        """Return the schedule of the dynamic program, within the capacity if it finds one."""
         if capacity >= self.no_recompute.peak_bytes:
             return self.no_recompute.sequence
         free = float(capacity - self.problem.fixed_bytes)
@@ -199,7 +200,7 @@ class Solver:
             found, peak = sequence, self.problem.peak(sequence)
             if peak <= capacity:
                 break
-            # At least by about a level of a coarse table, or the same schedule comes back.
+            # Less than about a level of a coarse table would give the same schedule again.
             free -= max(peak - capacity, free / 200)
         return found
 
@@ -214,7 +215,7 @@ class Solver:
         return self._joined(parts)
 
     def _joined(self, parts: Iterable[list[int]]) -> list[int]:
-        """Return the sequences of the runs and the steps between them, which run once."""
+        """Return the sequences of the runs with the steps between them, which execute once."""
         sequence: list[int] = []
         reached = 0
         for spans, part in zip(self.spans, parts, strict=True):
@@ -225,7 +226,7 @@ class Solver:
         return [*sequence, *range(reached, len(self.problem))]
 
     def _least_of_dp(self) -> Schedule | None:
-        """Return the schedule of the least level of the smallest tables that have one."""
+        """Return the schedule at the least feasible level of the smallest feasible tables."""
         most = self.no_recompute.peak_bytes
         capacities = [most]
         while capacities[-1] // 2 > self.floor:
@@ -247,7 +248,7 @@ class Solver:
         return most
 
     def _best_table(self, number: int, capacity: int, free: float) -> FirstPass:
-        """Return a table, with reruns of ranges only where doing without them is expensive."""
+        """Return a table, with reruns of ranges only if a schedule without them is expensive."""
         most = self._table_bytes(capacity)
         single = self._table(number, most, False)
         if single.cost(single.scale.within(free)) <= RERUN_FROM * self._forward_cost:
