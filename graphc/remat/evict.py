@@ -1,28 +1,28 @@
-"""Local search on a sequence: what is above the limit is dropped, and computed again when read.
+"""Eviction: a local search that drops and recomputes values until a schedule fits.
 
-This is the inverse of fill.py; its greedy choice is in evict_kernel.py. A value is live on
-stretches: from a position a, which makes or reads it, to the next that reads it, b. Instead it may
-be made again at a place p in (a, b], by its maker behind the makers of whatever that reads and is
-not live at p: a chain of repeats. With
+This is the inverse of fill.py; evict_kernel.py makes the greedy choice. A value is live on
+stretches: from a position a that produces or uses it to its next use b. Instead it may be
+recomputed at a place p in (a, b] by a chain of steps: its producer, after the producers of all
+inputs that are not live at p. With
 
-    excess(q) = what is above the limit during q
+    excess(q) = bytes above the limit during q
     gain      = sum over a < q < p of min(bytes of the value, excess(q))
-    score     = cost of those steps of the chain that do not run at p anyway / gain
+    score     = cost of the steps of the chain that do not run at p anyway / gain
 
-stretches are dropped greedily, those of the least score first. p is b, or an earlier place at which
-the dearest step of the chain runs for another value, so that what one product makes is made
-again once. A chain must itself fit at p, and what it reads is not dropped before it.
+stretches are dropped greedily, least score first. p is b, or an earlier place at which the most
+expensive step of the chain runs for another value, so that its outputs are recomputed together. A
+chain must itself fit at p, and its inputs must not be dropped before p.
 
-Scores only grow as more is dropped, but for those of values whose maker runs again by then. So a
-heap of lower bounds is enough: a score is worked out when it comes up, and again for siblings. Once
-half of all excess is gone, repeats are put into the sequence and it is measured anew, for a chain
-brings bytes of its own. Rounds end when nothing is above the limit, nothing helps, or scores
-have been worked out as often as EFFORT says; a round takes O(n log n) for a sequence of n steps,
-beside chains.
+Dropping a stretch only raises other scores, except those of values whose producer is now
+recomputed. So a heap of lower bounds suffices: a score is computed when its stretch is popped, and
+again for siblings. Once half of the excess is gone, the recomputed steps are inserted and the
+sequence is measured again, as chains bring bytes of their own. Rounds end when nothing is above the
+limit, nothing helps, rounds stall (PROGRESS), or EFFORT is used up. A round takes O(n log n) for a
+sequence of n steps, plus its chains.
 
-Chains know no cuts, so this serves where a forward pass is nowhere narrow: skip connections, layers
-over time. The dynamic program looks far ahead there, but counts what a region recomputes as kept to
-its end; from one of its sequences for more bytes, the remaining evictions are cheap.
+Chains ignore cuts, so this serves graphs that are nowhere narrow: skip connections, layers that
+recur over time. The dynamic program looks far ahead, but counts what a region recomputes as live to
+the region's end. Started from its schedule for more bytes, few and cheap evictions remain.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ from graphc.scheduling.problem import Problem
 from graphc.scheduling.profile import Booleans, Integers, StepArrays
 
 ROUNDS = 40
-"""Most rounds; each has half of the excess of the one before."""
+"""Maximum number of rounds; each removes half of the remaining excess."""
 
 LONGEST = 3
-"""Times as many steps as there are: a sequence that grows longer leads nowhere."""
+"""Maximum length of a sequence, as a multiple of the number of steps."""
 
 EFFORT, AT_LEAST = 6, 4000
-"""Scores that are worked out for each step, and for few steps at least, before it gives up."""
+"""Scores computed per step before giving up, and their minimum for small problems."""
 
 OVERFLOW = 1 << 62
-"""Bytes above the limit, summed over positions, beyond which they are not counted any more."""
+"""Bound on the sum of excess bytes over positions, so that it fits 64 bits."""
 
 OVERHEAD = 0.01
-"""What a repeat costs beside its own cost, as a part of the mean step: a launch is not free."""
+"""Overhead of a recomputed step, such as its launch, as a fraction of the mean step's cost."""
 
 PROGRESS, PATIENCE = 0.98, 3
-"""So many rounds, one after another, that leave more than this part of the excess lead nowhere."""
+"""The search gives up after PATIENCE successive rounds that each leave more than the fraction
+PROGRESS of the excess."""
 
 
 def evict(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int] | None:
-    """A sequence with more repeats whose peak is at most `capacity`, or None where none is found."""
+    """Return a sequence with more recomputation and a peak of at most `capacity`, or None."""
     if not sequence:
         return [] if steps.peak(()) <= capacity else None
     network, capacity = _network(steps), capacity - steps.fixed_bytes
@@ -93,18 +94,18 @@ def _network(steps: Problem) -> Network:
 
 
 def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[Measured, Stretches]:
-    """Where values are made and read, their stretches, and the bytes behind each position."""
+    """Return the events and live bytes of a sequence, and the stretches that may be dropped."""
     events = suited(_events, len(network.cost))
     first_event, at, makes, read, change = events(network.table, sequence)
-    # `change` is one place further than positions, for what is live before the first.
+    # `change` starts one position early, for the bytes live before the first step.
     behind = np.cumsum(change)[1:]
     nothing = np.full(len(at), -1, np.int64)
     never = np.full(len(at), NEVER, np.int64)
     measured = Measured(first_event, at, makes, read, excess, behind, nothing, never)
     value = np.repeat(np.arange(len(first_event) - 1), np.diff(first_event))
     may_go = network.table.is_droppable & (network.table.bytes > 0)
-    # The first event of what may go makes it, so each read ends a stretch that the event before it
-    # begins; one that is held to the end stays.
+    # The first event of a droppable value produces it, so each use ends a stretch that the event
+    # before it begins. A stretch to the end of the sequence stays.
     end = np.flatnonzero(~makes & may_go[value] & (at < len(sequence)))
     return measured, _bounds(network, measured, value[end], at[end - 1], end)
 
@@ -112,12 +113,12 @@ def _measured(network: Network, sequence: Integers, excess: Integers) -> tuple[M
 def _bounds(
     network: Network, measured: Measured, value: Integers, start: Integers, end: Integers
 ) -> Stretches:
-    """The stretches that cover excess, with no more than their scores."""
+    """Return the stretches that cover excess, with lower bounds of their scores."""
     stop = measured.at[end]
     total = np.concatenate([[0], np.cumsum(measured.excess)])
     above = np.concatenate([[0], np.cumsum(measured.excess > 0)])
     count = above[stop] - above[start + 1]
-    # As floats: a large value times many positions is beyond whole numbers of 64 bits.
+    # Floats, since bytes times positions may exceed 64-bit integers.
     most = network.table.bytes[value] * count.astype(np.float64)
     gain = np.minimum(most, total[stop] - total[start + 1])
     known = network.known[measured.read[end]]
@@ -131,11 +132,12 @@ def _bounds(
 def _events(
     table: StepArrays, sequence: Integers
 ) -> tuple[Integers, Integers, Booleans, Integers, Integers]:
-    """Reads and makes by value and position; what is held is read behind the last.
+    """Return uses and productions by value and position, and the changes of live bytes.
 
-    Where the events of each value begin, then of each event the position, whether it makes the
-    value, and the place in `table.inputs` that it reads. Last by how much the bytes live change
-    behind each position, from the one before the first on.
+    The results are the first event of each value; then for each event its position, whether it
+    produces the value, and the index in `table.inputs` that it reads; last, the change of live
+    bytes after each position, starting before the first. Values in `live_out` have a use after the
+    last position.
     """
     first_event = np.zeros(len(table.bytes) + 1, np.int64)
     for step in sequence:
@@ -147,7 +149,7 @@ def _events(
     first_event = np.cumsum(first_event)
     at, read = np.empty(first_event[-1], np.int64), np.full(first_event[-1], -1, np.int64)
     makes = np.zeros(first_event[-1], np.bool_)
-    latest = np.full(len(table.bytes), -1, np.int64)  # by value the position of its last event
+    latest = np.full(len(table.bytes), -1, np.int64)  # position of each value's last event
     place, change = first_event[:-1].copy(), np.zeros(len(sequence) + 3, np.int64)
     for position in range(len(sequence) + 1):
         if position == len(sequence):
@@ -163,7 +165,7 @@ def _events(
             if len(slots) > 0:
                 read[place[value]] = slots[index]
             place[value] += 1
-            # A stretch ends with a read; one of what comes from outside begins in front of all.
+            # A use ends a stretch. Values without a producer are live from before the first step.
             if latest[value] >= 0 or table.producer[value] < 0:
                 change[latest[value] + 1] += table.bytes[value]
                 change[position + 1] -= table.bytes[value]

@@ -1,7 +1,7 @@
-"""The greedy choice of evict.py, compiled: which stretches are dropped, and what runs again where.
+"""The greedy choice of evict.py, compiled: stretches to drop and chains to recompute them.
 
-Stretches are told by the event that ends them: events of a value stand by position, so the one
-before begins it. Sets of steps are lists, with marks for what is in one.
+A stretch is identified by the event that ends it. Events of a value are sorted by position, so the
+previous event begins the stretch. Sets of steps are lists, with marks for membership.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from graphc.remat.repeats import Again, nothing_again, run_again, runs_at, with_
 from graphc.scheduling.profile import Booleans, Floats, Integers, StepArrays
 
 LONGEST_CHAIN = 80
-"""Steps that are run again for one value, at most."""
+"""Maximum number of steps recomputed for one value."""
 
 SIBLINGS = 64
-"""Positions within which values count as siblings of one that is made again."""
+"""Maximum distance in positions at which values count as siblings of a recomputed value."""
 
 SMALL = 16
-"""Times as large as what is made once and died, such as the state of a generator of random bits, a
-value is that a chain may read it for: to keep it on is cheap."""
+"""A chain may read a dead undroppable operand, such as the state of a random generator, if the
+value is this many times larger. It is then cheap to keep the operand longer."""
 
 MEMORY = 0.5
-"""Part of a chain's cost below which later rounds do not look for one: neighbours change it."""
+"""Fraction of a chain's cost that later rounds use as its lower bound, as other drops change it."""
 
 OUTSIDE, NOT_LIVE = -1, -2
-"""For the event at which a stretch begins: there was none, or there is no stretch."""
+"""Results of `_begins`: the value has no producer, or it is not live."""
 
 NEVER = 1 << 62
-"""Behind every position."""
+"""A place after every position."""
 
 
 class Network(NamedTuple):
-    """Steps as rounds see them, whatever the sequence. `cost` is with what a repeat costs beside.
+    """The steps, independent of the sequence. `cost` includes the overhead of a recomputed step.
 
-    `known` is changed: by place in `table.inputs`, which stands for a value and who reads it next,
-    what a chain for it costs at least; infinite where there is none, -1 where none was looked for.
+    `known` is updated. Its index is an index in `table.inputs`, which identifies a value and its
+    next use. It holds a lower bound on the cost of a chain: infinite if there is no chain, -1 if
+    none was computed yet.
     """
 
     table: StepArrays
@@ -48,12 +49,12 @@ class Network(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A sequence: events by value and position, from `first_event` of the value on, and bytes.
+    """A sequence: bytes, and events by value and position; `first_event` indexes them by value.
 
-    `read` is the place in `table.inputs` that an event reads, -1 for one that makes the value.
-    `excess` and `behind` are bytes above the limit during each position and live behind it; both
-    are changed, and by event at which a stretch begins `dropped`, the place where it is made
-    again, or -1, and `needed`, the first place of a chain that reads it there.
+    `read` is the index in `table.inputs` that an event reads, or -1 if it produces the value.
+    `excess` and `behind` are the bytes above the limit during each position and live after it; both
+    are updated. So are two arrays by the event that begins a stretch: `dropped`, the place where
+    the value is recomputed or -1, and `needed`, the first place of a chain that reads it.
     """
 
     first_event: Integers
@@ -67,7 +68,7 @@ class Measured(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """What may be dropped: the event that ends each, and no more than its score."""
+    """Stretches that may be dropped: the event that ends each, and a lower bound of its score."""
 
     end: Integers
     value: Integers
@@ -75,7 +76,7 @@ class Stretches(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Who is in a chain, and where in it a value is read last: where the mark is the chain's."""
+    """Membership and last uses in chains, valid where the mark is that of the chain."""
 
     step: Integers
     value: Integers
@@ -83,7 +84,7 @@ class Marks(NamedTuple):
     chain: Integers
     other: Integers
     given: Integers
-    """One number: how many marks were given."""
+    """A single number: the marks given so far."""
 
 
 @compiled
@@ -92,8 +93,7 @@ def drop_half(
 ) -> tuple[int, Integers, Integers]:
     """Drop stretches of the least scores until half of the excess is gone.
 
-    Gives how many scores may still be worked out of `effort`, and the steps that run again, with
-    their places.
+    Returns the remaining `effort` in scores, and the recomputed steps with their places.
     """
     table = network.table
     marks = _no_marks(table)
@@ -132,7 +132,7 @@ def drop_half(
                     abs(measured.at[other_end] - measured.at[end]) <= SIBLINGS
                     and measured.dropped[other_end - 1] < 0
                 ):
-                    # Its maker may run again by now, and then costs nothing more.
+                    # Its producer may be recomputed by now, and then costs nothing more.
                     score, place = _best(
                         network, measured, again, marks, stretches.value[other], other_end
                     )
@@ -156,7 +156,7 @@ def _no_marks(table: StepArrays) -> Marks:
 
 @compiled
 def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Integers]:
-    """By operand the stretches of values whose makers read it, one operand behind the other."""
+    """Return the stretches of values whose producers read each operand, grouped by operand."""
     first = np.zeros(len(table.bytes) + 1, np.int64)
     for value in stretches.value:
         producer = table.producer[value]
@@ -176,7 +176,7 @@ def _siblings(table: StepArrays, stretches: Stretches) -> tuple[Integers, Intege
 def _best(
     network: Network, measured: Measured, again: Again, marks: Marks, value: int, end: int
 ) -> tuple[float, int]:
-    """The least score of a stretch, and the place for it; a place of -1 where there is none."""
+    """Return the least score of a stretch and its place, or a place of -1 if there is none."""
     table, known = network.table, measured.read[end]
     start, last = measured.at[end - 1], measured.at[end]
     length = _chain(network, measured, marks, marks.chain, value, last)
@@ -194,8 +194,8 @@ def _best(
     if last <= until:
         score = _score(network, measured, again, marks.chain[:length], value, start, last)
         place = last if score < np.inf else -1
-    # Where the dearest step of the chain runs for another value it costs nothing more: behind where
-    # it stands, which it does in front of what reads the value, and where it runs again.
+    # The most expensive step of the chain is free where it runs for another value: right after its
+    # last occurrence before the use, and wherever it is recomputed.
     run = again.latest[dearest]
     other = _stands_before(table, measured, dearest, last) + 1
     while other >= 0:
@@ -221,7 +221,7 @@ def _score(
     start: int,
     place: int,
 ) -> float:
-    """What a chain costs beside what runs at the place anyway, by the bytes that it saves there."""
+    """Return the cost of the chain's steps that do not run at the place anyway, per byte gained."""
     gain, size = 0, network.table.bytes[value]
     for position in range(start + 1, place):
         gain += min(measured.excess[position], size)
@@ -236,21 +236,21 @@ def _score(
 
 @compiled
 def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> int:
-    """The event that begins the stretch on which a value is live at a place, or one of the two
-    above."""
+    """Return the event that begins the stretch on which a value is live at a place, or OUTSIDE or
+    NOT_LIVE."""
     if table.producer[value] < 0:
         return OUTSIDE
     first, last = measured.first_event[value], measured.first_event[value + 1]
     index = first + np.searchsorted(measured.at[first:last], place)
     if not first < index < last or measured.makes[index]:
         return NOT_LIVE
-    # Made again before this place, it is there; at this place, it is part of what runs there.
+    # Recomputed before this place, it is live; recomputed at this place, it is part of that chain.
     return NOT_LIVE if measured.dropped[index - 1] >= place else index - 1
 
 
 @compiled
 def _stands_before(table: StepArrays, measured: Measured, step: int, place: int) -> int:
-    """The last position before a place at which a step of a chain stands; it makes something."""
+    """Return the last position before a place at which a step occurs; the step has an output."""
     made = table.outputs[table.first_output[step]]
     first, last = measured.first_event[made], measured.first_event[made + 1]
     index = first + np.searchsorted(measured.at[first:last], place) - 1
@@ -263,9 +263,9 @@ def _stands_before(table: StepArrays, measured: Measured, step: int, place: int)
 def _chain(
     network: Network, measured: Measured, marks: Marks, chain: Integers, value: int, place: int
 ) -> int:
-    """Puts the steps that make a value at a place from what is live there into `chain`.
+    """Fill `chain` with the steps that recompute a value at a place from what is live there.
 
-    Gives how many they are, 0 where that cannot be.
+    Returns their number, or 0 if there is no such chain.
     """
     table = network.table
     marks.given[0] += 1
@@ -282,7 +282,7 @@ def _chain(
             if _begins(table, measured, operand, place) != NOT_LIVE:
                 continue
             if not table.is_droppable[operand]:
-                # It stays for the chain, which the next round measures.
+                # Its live range grows for the chain, which the next round measures.
                 if table.bytes[operand] <= size // SMALL:
                     continue
                 return 0
@@ -304,8 +304,8 @@ def _fits(
     place: int,
     capacity: int,
 ) -> bool:
-    """Whether the steps of the latest chain, in order, may run at a place without raising its level
-    above the limit, or above what it is."""
+    """Return whether the steps of the latest chain, in order, may run at a place without raising
+    its level above the limit or its present level."""
     marks.given[0] += 1
     mark = marks.given[0]
     for index in range(len(order)):
@@ -313,9 +313,9 @@ def _fits(
         marks.step[step] = mark
         for each in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
             marks.value[each], marks.last_use[each] = mark, index
-    # The stretch that is to be dropped goes up to this place or over it.
+    # The stretch to be dropped reaches this place.
     level = measured.behind[place - 1] - table.bytes[value]
-    most = capacity + measured.excess[place]  # what is above the limit there goes later
+    most = capacity + measured.excess[place]  # later drops remove the present excess
     for index in range(len(order)):
         step = order[index]
         made = table.outputs[table.first_output[step] : table.first_output[step + 1]]
@@ -350,8 +350,8 @@ def _drop(
     end: int,
     place: int,
 ) -> int:
-    """Drops a stretch for a chain at a place; gives what excess that takes away."""
-    mark = marks.step[chain[0]]  # that of `_fits`, for this chain
+    """Drop a stretch for a chain at a place, and return the excess removed."""
+    mark = marks.step[chain[0]]  # the mark that `_fits` gave this chain
     for step in chain:
         for operand in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
             producer = table.producer[operand]

@@ -1,11 +1,11 @@
-"""Iterated local search on a schedule: relax the capacity, then come back to it.
+"""Iterated local search on a schedule: relax the capacity, then return to it.
 
-`fill` only removes repetitions and `evict` only adds them, each where that is cheapest at the time.
-In turn they leave what either alone is stuck with: within a somewhat larger capacity the first
-drops expensive repetitions, and the second comes back to the capacity with others. The cheaper of
-the two schedules goes on, until no relaxed capacity helps.
+`fill` only removes recomputed steps and `evict` only adds them, each by the cheapest next change.
+Alternating them escapes the local optima of either. Within a larger capacity `fill` removes
+expensive recomputation, then `evict` returns to the capacity by other recomputation. The cheaper
+of the two schedules is kept, until no relaxed capacity helps.
 
-A turn fills twice and evicts once. `effort` bounds the turns, as a number of steps of all of them.
+An iteration fills twice and evicts once. `effort` bounds the steps of all iterations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from graphc.remat.fill import fill
 from graphc.scheduling.problem import Problem
 
 RELAXED = (1.05, 1.1, 1.2, 1.03, 1.07, 1.15, 1.3)
-"""Relaxed capacities, as multiples of the one that has to hold."""
+"""Relaxed capacities, as multiples of the required one."""
 
 
 def iterate(problem: Problem, sequence: Sequence[int], capacity: int, effort: int) -> list[int]:
@@ -38,6 +38,6 @@ def iterate(problem: Problem, sequence: Sequence[int], capacity: int, effort: in
         if found is None:
             continue
         filled = fill(problem, found, capacity)
-        if problem.extra_cost(filled) < cost * (1 - 1e-9):  # less by rounding is no less
+        if problem.extra_cost(filled) < cost * (1 - 1e-9):  # ignores rounding differences
             best, cost, failed = filled, problem.extra_cost(filled), 0
     return best

@@ -1,4 +1,4 @@
-"""What runs again where, while dropping.py chooses: a list of places for each step."""
+"""Records of recomputed steps during eviction: a list of places for each step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from graphc.jit import compiled
 from graphc.scheduling.profile import Integers
 
 ROOM = 256
-"""Repeats that there is room for at first."""
+"""Initial capacity, in recomputed steps."""
 
 
 class Again(NamedTuple):
-    """What runs again: `step` at `place`, from `latest` of the step on back along `before`."""
+    """Recomputed steps: `step` at `place`, linked per step from `latest` back along `before`."""
 
     latest: Integers
     step: Integers
@@ -24,7 +24,7 @@ class Again(NamedTuple):
 
 @compiled
 def nothing_again(count: int) -> Again:
-    """Of so many steps, none runs again."""
+    """Return an empty record for `count` steps."""
     return Again(
         np.full(count, -1, np.int64),
         np.empty(ROOM, np.int64),
@@ -35,7 +35,7 @@ def nothing_again(count: int) -> Again:
 
 @compiled
 def runs_at(again: Again, step: int, place: int) -> bool:
-    """Whether a step runs again at a place."""
+    """Return whether a step is recomputed at a place."""
     run = again.latest[step]
     while run >= 0 and again.place[run] != place:
         run = again.before[run]
@@ -44,7 +44,7 @@ def runs_at(again: Again, step: int, place: int) -> bool:
 
 @compiled
 def with_room(again: Again) -> Again:
-    """The same with room for twice as many."""
+    """Return the record with twice the capacity."""
     step, place, before = (
         np.concatenate((again.step, np.empty_like(again.step))),
         np.concatenate((again.place, np.empty_like(again.place))),
@@ -55,7 +55,7 @@ def with_room(again: Again) -> Again:
 
 @compiled
 def run_again(again: Again, count: int, chain: Integers, place: int) -> int:
-    """Notes a chain at a place; gives how many are noted by then."""
+    """Record a chain at a place, and return the number of recomputed steps."""
     for step in chain:
         if not runs_at(again, step, place):
             again.step[count], again.place[count] = step, place
