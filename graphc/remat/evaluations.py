@@ -1,4 +1,4 @@
-"""What planners of one graph know of its variants: allocations, better orders, points."""
+"""Cache of evaluated variants of one graph: allocations, better orders, points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphc.remat.reorder import with_least_peak
 from graphc.remat.trials import Trials
 
 ORDER_SAVES = 1.5
-"""Bytes that another order may save, as a factor."""
+"""Factor by which another order may lower the live bytes."""
 
 
 class Evaluations:
@@ -39,17 +39,17 @@ class Evaluations:
         self.add(allocation)
 
     def add(self, allocation: Allocation) -> None:
-        """Know an allocation that is there already."""
+        """Add an existing allocation to the cache."""
         self._allocations.setdefault(allocation.graph, allocation)
 
     def allocation_of(self, graph: Graph) -> Allocation:
-        """The allocation of a variant."""
+        """Return the allocation of a variant."""
         if graph not in self._allocations:
             self._allocations[graph] = self.allocation.of(graph)
         return self._allocations[graph]
 
     def point(self, graph: Graph) -> Point:
-        """What a variant takes, in its own order, and what it adds to a step."""
+        """Return the bytes of a variant in its own order, and the time and flops that it adds."""
         if graph not in self._points:
             again = recomputation(graph, self.costs)
             extra = again.extra_time_fraction, again.extra_flops_fraction
@@ -58,10 +58,10 @@ class Evaluations:
         return self._points[graph]
 
     def within(self, graph: Graph, budget: int, maps_only: bool) -> Point | None:
-        """Return the point of a graph, or of a better order, within the budget; None without one.
+        """Return the point of a graph, or of a better order, within the budget, or None.
 
-        A graph is packed only where its live bytes fit, and reordered only where it does not fit as
-        it is and an order may help.
+        A graph is packed only if its live bytes fit. It is reordered only if it does not fit as it
+        is and an order may help.
         """
         if maps_only:
             point = self.point(graph)
@@ -78,27 +78,27 @@ class Evaluations:
     def best(self, graph: Graph, maps_only: bool) -> Point:
         """Return the point of a variant, in the node order with the smaller arena.
 
-        The paper's measure is taken in the order given.
+        The feature-map measure is taken in the given order.
         """
         if maps_only:
             return self.point(graph)
         found = self.point(self.reordered(graph))
-        # No arena is below the live bytes, so the order given is packed only where it may win.
+        # No arena is below the live bytes, so the given order is packed only if it may win.
         if found.graph is graph or self.allocation_of(graph).live_bytes > found.arena_bytes:
             return found
         return min(self.point(graph), found, key=attrgetter("arena_bytes"))
 
     def ordered(self, point: Point) -> Point:
-        """The same nodes in an order with a smaller arena, where one is looked for and found."""
+        """Return the point in a node order with a smaller arena, or the same point."""
         graph = self.reordered(point.graph)
         if graph is point.graph:
             return point
         found = self.point(graph)
-        # An order may have fewer live bytes and still pack worse, under another strategy too.
+        # An order with fewer live bytes may still pack worse, also under another strategy.
         return found if found.arena_bytes < point.arena_bytes else point
 
     def reordered(self, graph: Graph) -> Graph:
-        """The graph in an order with fewer live bytes, or as it is, as an order found is."""
+        """Return the graph in an order with fewer live bytes, or the same graph."""
         if not self.reorders:
             return graph
         if graph not in self._orders:

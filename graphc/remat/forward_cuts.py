@@ -1,10 +1,10 @@
-"""Where a forward pass is narrow: few bytes cross from what ran to what will run.
+"""Narrow cuts of a forward pass: few bytes cross from executed to later steps.
 
-The place behind step i is crossed by the values of steps up to i that a later step of the same pass
-reads. What the paper calls candidate stage splitting points C in Alg. 3 are the places that one
-value crosses, or that no more bytes cross than any of 8 places on either side (narrow.py,
-in one walk over the pass). To compute a stage again, what crosses the cut before it is enough,
-states and inputs aside. Views are not counted: what they view crosses in their place.
+The values that cross the position after step i come from steps up to i and are used by later steps
+of the same pass. The candidate stage splitting points C of Alg. 3 in Chen et al. (2016) are the
+positions that one value crosses, or that no more bytes cross than any of 8 positions on either side
+(narrow.py, in one walk over the pass). Besides states and inputs, what crosses the cut before a
+stage suffices to recompute it. Views are not counted: what they view crosses in their place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphc.remat.narrow import crossings, narrow
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The place behind step `step`, and the forward values that cross it."""
+    """The position after step `step`, and the forward values that cross it."""
 
     step: int
     bytes: int
@@ -28,9 +28,9 @@ class Cut:
 
 
 def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:
-    """Places where a single value crosses, or that are narrowest among their neighbours.
+    """Return the positions that a single value crosses, or that are narrowest in their window.
 
-    Where the user has marked segments, their ends are the only candidates.
+    If the user has marked segments, their ends are the only candidates.
     """
     marked = {
         before
@@ -49,7 +49,7 @@ def cuts(graph: Graph, forward_pass: ForwardPass) -> list[Cut]:
 def _crossings(
     graph: Graph, forward_pass: ForwardPass
 ) -> Iterator[tuple[int, int, Collection[Value]]]:
-    """What crosses each place; views count as what they view."""
+    """Yield what crosses each position; views count as what they view."""
     nodes, roots = graph.nodes, graph.roots
     return crossings(
         forward_pass.steps,

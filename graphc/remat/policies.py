@@ -1,21 +1,21 @@
-"""The paper's policies, each as mirror counts of forward nodes.
+"""Policies of Chen et al., each as mirror counts of forward nodes.
 
 Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost" (2016). A policy is a
-function m from forward nodes to how often they may be computed again; schedule.py makes the copies.
+function m from forward nodes to how often they may be recomputed; schedule.py makes the copies.
 
-    mirror     m as the user has marked it
-    cheap      Sec. 4.2: m = 1 for what costs little, 0 for products
+    mirror     m as marked by the user
+    cheap      Sec. 4.2: m = 1 for cheap nodes, 0 for products
     segments   Alg. 1: m = 1 inside the user's segments, 0 for what leaves them
-    sublinear  Alg. 3: m = 1 but for what crosses cuts that end stages of about b bytes. For b = 0
-               let x bytes cross the cuts and y be made in the largest stage: b is searched around
-               √(x y) by appendix A's grid of 6, each plan judged by its live bytes, and beyond the
-               grid where its end is best
+    sublinear  Alg. 3: m = 1 except for what crosses cuts that end stages of about b bytes. For
+               b = 0 let x be the bytes that cross the cuts, and y those produced in the largest
+               stage. b is searched around √(x y) by the grid of 6 of appendix A, and beyond it if
+               an end of the grid is best. Each plan is judged by its peak live bytes
     recursive  Sec. 4.4: what crosses a cut of level l of the recursion has m = l, and the parts
-               between the last cuts have m = their level. With k cuts a level, memory of n equal
-               layers is g(n) = k + g(n / (k + 1)) = k log n / log(k + 1), for as many more forward
-               passes as levels
+               between the last cuts have m = their level. With k cuts per level, the memory of n
+               equal layers is g(n) = k + g(n / (k + 1)) = k log n / log(k + 1). Each level costs
+               one more forward pass
 
-All are linear in the graph but for the plans that `sublinear` judges.
+All take linear time in the graph, except for the plans that `sublinear` judges.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from graphc.remat.schedule import materialise, mirrored_sequence
 from graphc.remat.training_graph import TrainingGraph
 
 Counts = Mapping[Node, int]
-"""m of Alg. 2; nodes that are left out have 0."""
+"""m of Alg. 2; nodes that are missing have 0."""
 
 GRID = 6
 """Budgets tried around the first estimate (appendix A)."""
 
 PATIENCE, WALK = 2, 12
-"""Beyond the grid: budgets in a row that may be worse, and all that are tried."""
+"""Beyond the grid: successive budgets that may be worse, and the maximum number tried."""
 
 
 def mirror(graph: Graph) -> Counts:
-    """The counts that the user has marked with `graphc.mirror`."""
+    """Return the counts that the user has marked with `graphc.mirror`."""
     return {node: node.mirror for node in graph.nodes if node.phase == "forward" and node.mirror}
 
 
 def cheap(graph: Graph) -> Counts:
-    """Sec. 4.2: keep the results of products, and compute again what is cheap elementwise.
+    """Return the counts of Sec. 4.2: save outputs of products, recompute cheap elementwise nodes.
 
-    Losses and long sums stay: their results are small, or needed at once.
+    Losses and long sums are saved, as their outputs are small or needed at once.
     """
     cheap_kinds = ("follow", "lookup")
     forward = (node for node in graph.nodes if node.phase == "forward")
@@ -60,12 +60,12 @@ def cheap(graph: Graph) -> Counts:
 
 
 def segments(graph: Graph) -> Counts:
-    """Alg. 1 with the user's segments (`graphc.segment`): keep what leaves a segment."""
+    """Return the counts of Alg. 1 for the user's segments (`graphc.segment`): save what leaves."""
     leaving: set[Node | None] = {value.node for value in graph.outputs.values()}
     for node in graph.nodes:
         if node.phase == "forward" and node.op.views is None:
             for value in node.inputs:
-                # Through views: the bytes that leave are those of what is viewed.
+                # If a view leaves a segment, so do the bytes of what it views.
                 source = value.root.node
                 if source is not None and source.segment != node.segment:
                     leaving.add(source)
@@ -78,7 +78,7 @@ def segments(graph: Graph) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Cuts that end stages; x and y of Alg. 3: bytes between stages, bytes of the largest stage."""
+    """Cuts that end stages, and x and y of Alg. 3: bytes between stages and of the largest one."""
 
     cuts: tuple[Cut, ...]
     between: int
@@ -88,13 +88,13 @@ class Stages:
 def with_budget(
     graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], budget: float
 ) -> Stages:
-    """Alg. 3: a greedy walk that ends a stage at the first cut behind `budget` bytes."""
+    """Return the stages of Alg. 3, each ended greedily at the first cut after `budget` bytes."""
     at = {cut.step: cut for cut in places}
     chosen: list[Cut] = []
     stage = between = largest = 0
     for step in forward_pass.steps:
         stage += sum(v.type.bytes for v in graph.nodes[step].outputs if _owns(v))
-        # What follows the last cut is no stage: it stays, so it counts in neither x nor y.
+        # What follows the last cut is saved, not a stage, so neither x nor y counts it.
         if step in at and stage > budget:
             between += at[step].bytes
             largest = max(largest, stage)
@@ -108,9 +108,9 @@ def _owns(value: Value) -> bool:
 
 
 def stages_again(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> Counts:
-    """Keep what crosses the cuts that end stages, and compute the stages again.
+    """Return counts that save what crosses the cuts of stages, and recompute the stages.
 
-    The last stage of a pass stays: its gradient comes next, and would need all of it at once.
+    The last stage of a pass is saved, as its gradient comes next and would need all of it at once.
     """
     counts: dict[Node, int] = {}
     for forward_pass, stages in passes:
@@ -122,9 +122,10 @@ def stages_again(graph: Graph, passes: Iterable[tuple[ForwardPass, Stages]]) -> 
 
 
 def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
-    """Alg. 3 with the budget searched as in appendix A; `judge` gives the bytes of a plan.
+    """Return the counts of Alg. 3, with the budget searched as in appendix A.
 
-    Where the best of the six budgets is the first or the last, the grid goes on beyond it.
+    `judge` gives the bytes of a plan. If the best of the six budgets is the first or the last, the
+    grid continues beyond it.
     """
     passes = [(forward_pass, cuts(graph, forward_pass)) for forward_pass in forward_passes(graph)]
     # A budget of 0 ends a stage at every cut, which gives x and y.
@@ -141,7 +142,7 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
             (forward_pass, with_budget(graph, forward_pass, places, budget))
             for forward_pass, places in passes
         ]
-        # Neighbouring budgets often choose the same cuts: these are judged once.
+        # Neighboring budgets often choose the same cuts, which are judged once.
         key = tuple(cut.step for _, stage in stages for cut in stage.cuts)
         if key not in plans:
             plans[key] = stages_again(graph, stages)
@@ -153,19 +154,19 @@ def sublinear(graph: Graph, judge: Callable[[Counts], int]) -> Counts:
         exponent, worse = edge, 0
         while worse < PATIENCE and abs(exponent - edge) < WALK:
             best = min(bytes_of.values())
-            # The best lies elsewhere: beyond this end nothing better is expected.
+            # If the best is elsewhere, nothing better is expected beyond this end.
             if exponent == edge and bytes_of[grid[edge]] > best:
                 break
             exponent += direction
             worse = 0 if bytes_of[plan(exponent)] < best else worse + 1
-    # Of plans with equal bytes one by its cuts, so that the choice is always the same.
+    # Ties are broken by the cuts, so that the choice is deterministic.
     return plans[min(plans, key=lambda key: (bytes_of[key], key))]
 
 
 def recursive(graph: Graph, per_level: int = 1) -> Counts:
-    """Sec. 4.4: `per_level` checkpoints part a pass, and each part is treated in the same way.
+    """Return the counts of Sec. 4.4: `per_level` checkpoints divide a pass, then each of its parts.
 
-    Feature maps of a chain of n equal layers take about k log n / log(k + 1) of them.
+    A chain of n equal layers takes about k log n / log(k + 1) feature maps for k = `per_level`.
     """
     counts: dict[Node, int] = {}
     for forward_pass in forward_passes(graph):
@@ -176,7 +177,7 @@ def recursive(graph: Graph, per_level: int = 1) -> Counts:
 def _nested(
     graph: Graph, forward_pass: ForwardPass, places: Sequence[Cut], per_level: int
 ) -> dict[Node, int]:
-    """Part p of the pass lies before cut p; what crosses a cut is kept from the cut's level on."""
+    """Return the counts of a pass; part p precedes cut p, and saved values have the cut's level."""
     kept: dict[Node, int] = {}
     level_of_part = [0] * (len(places) + 1)
     pending = [(0, len(places) + 1, 0)]
@@ -190,10 +191,10 @@ def _nested(
         pieces = min(per_level, parts - 1) + 1
         edges = [first + parts * i // pieces for i in range(pieces + 1)]
         for edge in edges[1:-1]:
-            # Kept at this level: copies of deeper levels read it, and do not make it again.
+            # Saved at this level: copies of deeper levels read these values without recomputation.
             for value in places[edge - 1].crossing:
                 assert value.node is not None, "inputs and states do not cross"
-                # What crosses several cuts is kept from the first level that wants it.
+                # A value that crosses several cuts is saved from the first level that needs it.
                 kept[value.node] = min(level, kept.get(value.node, level))
         pending += [(start, end, level + 1) for start, end in itertools.pairwise(edges)]
     counts: dict[Node, int] = {}
@@ -214,15 +215,15 @@ POLICIES: dict[str, Callable[[Allocation], Counts]] = {
     "sublinear": lambda given: sublinear(given.graph, _judge(given)),
     "recursive": lambda given: recursive(given.graph),
 }
-"""The paper's; of equally good plans, the first one's counts.
+"""The policies of Chen et al. Of equally good plans, the first one's counts are taken.
 
-Requests for bytes or work are planned by budget.py."""
+budget.py plans requests for bytes or work."""
 
 
 def recompute(given: Allocation, policy: str) -> Graph:
-    """A training graph without copies, with what `policy` computes again.
+    """Return a training graph without copies with the recomputation of `policy`.
 
-    16-bit copies of parameters are made again under every policy.
+    16-bit copies of parameters are recomputed under every policy.
     """
     sequence = sequence_of(given, policy)
     if len(sequence) == len(given.graph.nodes):
@@ -231,7 +232,7 @@ def recompute(given: Allocation, policy: str) -> Graph:
 
 
 def sequence_of(given: Allocation, policy: str) -> list[int]:
-    """The sequence that `policy` runs, as positions of the graph's nodes."""
+    """Return the sequence of `policy`, as positions of the graph's nodes."""
     graph = given.graph
     casts = {node: 1 for node in graph.nodes if casts_a_parameter(node)}
     counts = {**casts, **POLICIES[policy](given)}
@@ -239,20 +240,20 @@ def sequence_of(given: Allocation, policy: str) -> list[int]:
 
 
 class Sequences:
-    """The sequences of some policies for one graph, each made when it is first asked for."""
+    """The sequences of some policies for one graph, each computed on first use."""
 
     def __init__(self, given: Allocation, policies: Sequence[str]) -> None:
         self._given, self._policies = given, policies
         self._known: dict[str, list[int]] = {}
 
     def of(self, policy: str) -> list[int]:
-        """That of one policy."""
+        """Return the sequence of one policy."""
         if policy not in self._known:
             self._known[policy] = sequence_of(self._given, policy)
         return self._known[policy]
 
     def distinct(self) -> Iterator[str]:
-        """The names of the policies, without those that run the same as one before."""
+        """Yield the names of policies, skipping those with the sequence of an earlier one."""
         seen: list[list[int]] = []
         for policy in self._policies:
             if self.of(policy) not in seen:
@@ -261,7 +262,7 @@ class Sequences:
 
 
 def with_sequence(graph: Graph, sequence: list[int]) -> Graph:
-    """A sequence as a graph, updates behind the last reader of what they replace."""
+    """Return a sequence as a graph, with updates after the last use of what they replace."""
     return place_updates(materialise(graph, sequence))
 
 
@@ -270,7 +271,7 @@ def _mirrored(graph: Graph, counts: Counts) -> list[int]:
 
 
 def _judge(given: Allocation) -> Callable[[Counts], int]:
-    """The most bytes live at one node, with overwriting and workspaces."""
+    """Return a function from counts to peak live bytes, with overwriting and workspaces."""
     graph_steps = TrainingGraph(given, lambda node: 0.0, feature_maps_only=False)
     return lambda counts: graph_steps.steps.peak(
         graph_steps.without_views(_mirrored(given.graph, counts))

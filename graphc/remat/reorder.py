@@ -1,26 +1,26 @@
-"""The order of nodes in which the fewest bytes are live at one time, without recomputation.
+"""Node orders with few live bytes, without recomputation.
 
-Any order that data and effects allow gives the same bits: sums keep their operands, and random ops
-draw by stream and element. What differs is how long values live: a weight gradient before or after
-the input gradient, a parameter's update early, one branch before another.
+Every order that data and effects allow gives the same bits: sums keep their operands, and random
+ops draw by stream and element. Orders differ in live ranges: a weight gradient before or after the
+input gradient, a parameter's update early, one branch before another.
 
-The order is a partial one on the nodes that are no views: u before v where v reads what u makes,
-and, which data does not say,
+The constraints are a partial order on the nodes that are not views. u precedes v if v reads what u
+produces. Two constraints are not in the data:
 
-    an update behind all other readers of the state that it replaces, and
-    a copy behind what it is a copy of, if that stood before it
+    an update follows all other consumers of the state that it replaces, and
+    a copy follows its original, if it did so in the given order
 
-graphc.scheduling looks for a linear extension of it with a low peak, by bytes as training_graph.py
-counts them. Those are the allocator's, but for concatenations: the allocator decides for each
-whether its parts lie inside it. So there are two models, one in which parts never do and one in
-which they always do. The second is searched too where parts save a thousandth, and `live_bytes` of
-the allocator picks the best of what is found and the order given.
+graphc.scheduling searches for a linear extension with a low peak, in the bytes that
+training_graph.py counts. They differ from the allocator's only for concatenations, since the
+allocator decides for each whether its parts are placed inside. So there are two models, in which
+parts are never or always inside. The second is searched too if parts save a thousandth of the
+bytes. The allocator's `live_bytes` picks the best of the orders found and the given one.
 
-Where layers recur over time, the search begins twice: from the order given, and from that by layers
-with gradients of parameters last (scheduling/layers.py).
+If layers recur over time, the search starts twice: from the given order, and from the order layer
+by layer with parameter gradients last (scheduling/layers.py).
 
-Fewer live bytes need not be a smaller arena, since packing may lose more: `reordered` takes the
-order found only where its packed arena is smaller than that of the order given.
+Fewer live bytes need not mean a smaller arena, since packing may lose more. `reordered` takes the
+found order only if its packed arena is smaller than that of the given order.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from graphc.scheduling import Arc, Precedence, layer_by_layer, least_order, when
 from graphc.scheduling.problem import Problem
 
 SAVED_BY_PARTS = 0.001
-"""The part of the live bytes from which on parts inside concatenations matter to an order."""
+"""Fraction of the bytes from which parts inside concatenations matter to an order."""
 
 
 def reordered(given: Allocation) -> Allocation:
-    """The graph in an order with a smaller packed arena, or as it is given where none is found.
+    """Return the graph in an order with a smaller packed arena, or as given if none is found.
 
     Live bytes are those of an `Allocation`: with overwriting, views, parts inside concatenations
     and workspaces. Neither they nor the arena grow.
@@ -46,18 +46,19 @@ def reordered(given: Allocation) -> Allocation:
     if found is given:
         return given
     arena = found.arena_bytes("packed")
-    # No packing is below the live bytes, so the order given is packed only where it may win.
+    # No arena is below the live bytes, so the given order is packed only if it may win.
     is_smaller = arena < given.live_bytes or arena < given.arena_bytes("packed")
     return found if is_smaller else given
 
 
 def by_layers(given: Allocation) -> list[Allocation]:
-    """The graph with layers that recur over time one after another (scheduling/layers.py).
+    """Return orders that run recurrent layers one after another (scheduling/layers.py).
 
-    For plans that make values again: where that lowers the peak, with forward steps that only their
-    own gradients ask for behind the turn; and with the whole forward pass first. Empty for graphs
-    without such layers, for those with copies, which stand where they are needed (as 16-bit ones of
-    parameters), and for several forward passes.
+    These are for schedules with recomputation. The last order has the whole forward pass first. If
+    it lowers the peak, another one comes before, in which forward steps that only their own
+    gradients use follow the boundary. The list is empty for graphs without such layers, with
+    several forward passes, or with copies, which are already where they are needed (as 16-bit ones
+    of parameters).
     """
     return _by_layers(_steps_of(given), at_once=True)
 
@@ -84,9 +85,9 @@ def _by_layers(graph_steps: TrainingGraph, at_once: bool) -> list[Allocation]:
 
 
 def with_least_peak(given: Allocation) -> Allocation:
-    """The graph in an order with fewer live bytes, or as it is given where none is found.
+    """Return the graph in an order with fewer live bytes, or as given if none is found.
 
-    It is looked for from the order given, and from that by layers.
+    The search starts from the given order, and from the order layer by layer.
     """
     graph_steps = _steps_of(given)
     others = map(_steps_of, _by_layers(graph_steps, at_once=False))
@@ -95,7 +96,7 @@ def with_least_peak(given: Allocation) -> Allocation:
 
 
 def _improved(graph_steps: TrainingGraph) -> Allocation:
-    """What the search makes of an order, or that order."""
+    """Return the best order that the search finds from one order, or that order."""
     given = graph_steps.allocation
     arcs = tuple(_arcs(graph_steps))
 
@@ -105,19 +106,19 @@ def _improved(graph_steps: TrainingGraph) -> Allocation:
 
     if all(node.op.gathers is None for node in given.graph.nodes):
         return found(graph_steps.steps)
-    # The allocator puts parts inside concatenations where that pays, which no steps know: one
-    # model counts them twice, the other as if it always did.
+    # The allocator puts parts inside concatenations where that saves bytes, which steps do not
+    # model. One model counts parts twice, the other as if they were always inside.
     copied = graph_steps.steps.peak(range(len(graph_steps.steps)))
     models = [graph_steps.steps]
     if copied - given.live_bytes > SAVED_BY_PARTS * copied:
-        # Neither model is right for all: each proposes an order, and the allocator judges both.
+        # Neither model is always right: each proposes an order, and the allocator judges both.
         models.append(graph_steps.bounding_steps)
-    # The order given comes first, so it stays where others only equal it.
+    # The given order comes first, so that it wins ties.
     return min([given, *map(found, models)], key=lambda order: order.live_bytes)
 
 
 def _in_order(graph_steps: TrainingGraph, order: Sequence[int]) -> Allocation:
-    """The allocation of the steps in another order, or the one given where that is the same."""
+    """Return the allocation of the steps in another order, or the given one if it is the same."""
     given = graph_steps.allocation
     if all(index == step for index, step in enumerate(order)):
         return given
@@ -125,7 +126,7 @@ def _in_order(graph_steps: TrainingGraph, order: Sequence[int]) -> Allocation:
 
 
 def _arcs(graph_steps: TrainingGraph) -> Iterator[Arc]:
-    """Pairs of steps, the first of which must run before the second though data does not say so."""
+    """Yield pairs of steps whose first must precede the second, though no data says so."""
     graph = graph_steps.graph
     consumers: dict[int, list[int]] = {}
     for step, inputs in enumerate(graph_steps.steps.inputs):
@@ -135,12 +136,11 @@ def _arcs(graph_steps: TrainingGraph) -> Iterator[Arc]:
         node = graph.nodes[position]
         for state in node.replaced.values():
             for consumer in consumers[graph_steps.numbers[state]]:
-                # The update itself reads the state too.
+                # The update reads the state too.
                 if consumer != step:
                     yield consumer, step
         if node.copy_of is not None:
             original = graph_steps.place.get(graph.position.get(node.copy_of, -1))
-            # Where the copy stood first, the arc would forbid the order given, which has to stay
-            # legal.
+            # If the copy came first, the arc would forbid the given order, which must stay legal.
             if original is not None and original < step:
                 yield original, step

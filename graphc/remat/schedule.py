@@ -1,17 +1,17 @@
-"""Execution sequences: the one form in which every recomputation policy ends.
+"""Schedules: the common form in which every recomputation policy ends.
 
-A sequence s(0), s(1), ... lists steps of a graph without copies; a step may stand there again. With
-a[v] the latest appearance of value v so far, each appearance of a step reads a[v] for its operands
-and then is a[v] for its results: `materialise` walks once over the sequence. What is freed when
-follows from liveness. A sequence is legal where every step stands in it, effects once, and each
-after what it reads; then the graph computes the same bits, since a copy is the same op on the same
-operands.
+A sequence s(0), s(1), ... lists steps of a graph without copies; a step may occur several times.
+Let `a[v]` be the latest occurrence of value v so far. Each occurrence of a step reads `a[v]` for
+its operands and then becomes `a[v]` for its outputs, so `materialise` walks over the sequence once.
+Liveness decides what is freed when. A sequence is legal if it contains every step, effects once,
+and each step after what it reads. The graph then computes the same bits, since a copy is the same
+op on the same operands.
 
-This is the way that `compile` takes for every policy, the paper's as well: planners of budgets
-choose where each copy stands, which mirror counts cannot say. Alg. 2 itself, with mirror counts
-while gradients are made, is passes/gradient.py, for users of `graphc.gradient`. `mirrored_sequence`
-says the same in this form, and test_the_sequence_of_mirror_counts_is_algorithm_2 in
-tests/remat/test_schedule.py holds both to one graph for counts 0 and 1.
+`compile` uses this form for every policy. Budget planners choose the position of each copy, which
+mirror counts cannot express. Alg. 2 of Chen et al. (2016), with mirror counts during
+differentiation, is passes/gradient.py, for users of `graphc.gradient`. `mirrored_sequence` gives it
+in this form. test_the_sequence_of_mirror_counts_is_algorithm_2 in tests/remat/test_schedule.py
+checks that both give one graph for counts 0 and 1.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from graphc.passes.gradient import MirrorCount, mirror_counts
 
 
 def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
-    """The graph that runs the steps of `graph` in that order, repeats as mirrored copies.
+    """Return the graph that runs the steps of `graph` in order, with recomputed steps as copies.
 
-    Raises `GraphError` unless every step appears, effects once, each after what it reads.
+    Raises `GraphError` unless every step occurs, effects once, each after what it reads.
     """
     first: dict[int, Node] = {}
     count = [0] * len(graph.nodes)
@@ -38,7 +38,7 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
             raise GraphError(f"the sequence names step {step} of {len(graph.nodes)}")
         node = graph.nodes[step]
         for value in node.inputs:
-            # Any appearance so far will do: the stand-in is the latest one, which is a[v].
+            # Any earlier occurrence will do: the stand-in is the latest one, which is a[v].
             if value.node is not None and value.node not in rewriter.stand_ins:
                 raise GraphError(f"the sequence runs {node.label} before {value.node.label}")
         if step not in first:
@@ -46,7 +46,7 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
         elif node.op.has_effect:
             raise GraphError(f"the sequence runs {node.label} twice, but it replaces a state")
         else:
-            # All copies name the first appearance as their original, so that no copy is of a copy.
+            # All copies name the first occurrence as their original, so that no copy is of a copy.
             inputs, level = rewriter.values(node.inputs), count[step]
             again = builder.copy(
                 node, inputs, phase="mirror", mirror=0, copy_of=first[step], level=level
@@ -56,16 +56,16 @@ def materialise(graph: Graph, sequence: Sequence[int]) -> Graph:
     missing = [node.label for step, node in enumerate(graph.nodes) if step not in first]
     if missing:
         raise GraphError(f"the sequence leaves out {', '.join(missing[:3])}")
-    for step, node in first.items():  # what leaves the graph is what ran first
+    for step, node in first.items():  # outputs of the graph come from first occurrences
         rewriter.stand(graph.nodes[step].outputs, node.outputs)
     return rewriter.result()
 
 
 def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:
-    """Mirror counts of forward nodes as a sequence: the lazy order of Alg. 2.
+    """Return mirror counts of forward nodes as a sequence, in the lazy order of Alg. 2.
 
     A copy is made right before the first gradient node that reads it, together with the copies of
-    the same or the last level that it needs.
+    the same or a lower level that it needs.
     """
     forward = [node for node in graph.nodes if node.phase == "forward"]
     counts = mirror_counts(forward, mirror, graph.kept)
@@ -85,7 +85,7 @@ def mirrored_sequence(graph: Graph, mirror: MirrorCount) -> list[int]:
                 count = min(key[1], counts.get(value.node, 0)) if value.node is not None else 0
                 if value.node is not None and count:
                     pending.append((value.node, count))
-        # In the order of the forward graph, so that each stands behind what it reads.
+        # In the order of the forward graph, so that each follows what it reads.
         order = sorted(needed, key=lambda key: (graph.position[key[0]], key[1]))
         sequence.extend(graph.position[original] for original, _ in order)
         made.update(needed)

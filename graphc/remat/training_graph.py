@@ -1,7 +1,7 @@
-"""A training graph as planners see it, and a planner's sequence as positions of the graph's nodes.
+"""A training graph as a planner's problem, and a planner's sequence as positions of graph nodes.
 
-Views are no steps of a planner: what is viewed stands for them, and they are put back in front of
-their readers.
+Views are not steps of a planner. The values that they view represent them, and `with_views` puts
+them back before their consumers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from graphc.scheduling.problem import Problem, Run
 
 
 class TrainingGraph:
-    """The steps of a graph without copies, and the way back.
+    """The steps of a graph without copies, with the mapping between steps and nodes.
 
-    Step i is the node at `positions[i]`, and `place` is the inverse. `numbers` are those of values;
-    a view has the number of what it views.
+    Step i is the node at `positions[i]`, and `place` is the inverse. `numbers` numbers the values;
+    a view has the number of the value that it views.
 
-    `cost` gives the cost of a node. With `feature_maps_only`, what the paper's measure leaves out
-    has no bytes: inputs, outputs, workspaces and what updates read. With `is_one_pass` there is one
-    forward pass, which ends where the gradient begins, and forward nodes behind that run once.
+    `cost` gives the cost of a node. With `feature_maps_only`, values that the measure of Chen et
+    al. leaves out have no bytes: inputs, outputs, workspaces and operands of updates. With
+    `is_one_pass` there is a single forward pass, which ends where the gradient begins. Forward
+    nodes after that execute once.
     """
 
     def __init__(
@@ -47,8 +48,7 @@ class TrainingGraph:
             root = self.root(value)
             if root not in self.numbers:
                 self.numbers[root] = len(sizes)
-                # States lie in their own region for good: they are in `fixed_bytes`, not among what
-                # lives.
+                # States have a region of their own, which `fixed_bytes` counts.
                 is_state = self.storages.placements[root].how == "state"
                 is_free = is_state or root in uncounted
                 sizes.append(0 if is_free else align(root.type.bytes, alignment))
@@ -77,21 +77,22 @@ class TrainingGraph:
 
     @cached_property
     def bounding_steps(self) -> Problem:
-        """The steps for lower bounds: concatenations have no more bytes than their parts.
+        """The steps for lower bounds, in which concatenations take only the bytes of their parts.
 
-        Parts may lie inside a concatenation, so who reads it reads its parts, and its own bytes are
-        what they leave of it. That holds for copies too: one that is live holds what it is made of.
+        Parts may be placed inside a concatenation. So a consumer of the whole reads its parts, and
+        the whole has only the bytes that its parts leave. This holds for recomputed concatenations
+        too: while one is live, so are its parts.
         """
         sizes = list(self.steps.bytes)
         parts: dict[int, tuple[int, ...]] = {}
         for node in self.graph.nodes:
             if node.op.gathers is not None:
                 whole = self.numbers[node.output]
-                # States and inputs lie elsewhere, and what shows a part of a value cannot stand
-                # for all of it.
+                # States and inputs have other storage, and a view of part of a value cannot
+                # represent all of it.
                 inside = {self.numbers[v]: v for v in node.inputs if self._may_lie_inside(v)}
                 parts[whole] = tuple(inside)
-                # Inside they lie side by side: only the whole is aligned.
+                # Inside, parts are adjacent: only the whole is aligned.
                 for part, value in inside.items():
                     sizes[part] = min(sizes[part], value.type.bytes)
                 own = min(sizes[whole], node.output.type.bytes)
@@ -116,8 +117,7 @@ class TrainingGraph:
             inputs=tuple(map(opened, self.steps.inputs)),
             live_out=frozenset(opened(self.steps.live_out)),
             cost=tuple(
-                # Where its parts lie inside already there is nothing to copy, so a bound counts no
-                # cost.
+                # If its parts are already inside, nothing is copied, so a bound counts no cost.
                 0.0 if self.graph.nodes[position].op.gathers is not None else cost
                 for position, cost in zip(self.positions, self.steps.cost, strict=True)
             ),
@@ -128,7 +128,7 @@ class TrainingGraph:
         return not isinstance(root, State | Input) and root.type.bytes == value.type.bytes
 
     def root(self, value: Value) -> Value:
-        """The value whose bytes a view lies in, where the view takes none of its own."""
+        """Return the value whose bytes a view shares, or the value itself if it is no view."""
         placement = self.storages.placements[value]
         while placement.how == "view":
             assert placement.over is not None, "something is viewed"
@@ -140,11 +140,11 @@ class TrainingGraph:
         return all(self.storages.placements[v].how == "view" for v in node.outputs)
 
     def _runs_once(self, node: Node) -> bool:
-        """Whether the node replaces a state, or the user wants to keep what it makes."""
+        """Return whether the node replaces a state, or an output is one that the user keeps."""
         return node.op.has_effect or not self._kept.isdisjoint(node.outputs)
 
     def _uncounted(self) -> set[Value]:
-        """Values in storages of inputs, of outputs and of what updates read."""
+        """Return the values in storages of inputs, of outputs and of operands of updates."""
         merged = self.allocation.merged.placements
         handed = (value for node in self.graph.effects for value in node.inputs)
         inputs = (value for value in self.graph.sources if isinstance(value, Input))
@@ -160,7 +160,7 @@ class TrainingGraph:
         return tuple(self.numbers[value] for value in own)
 
     def _overwrites(self, node: Node) -> tuple[tuple[int, int], ...]:
-        """The pairs that graphc.allocation.inplace may merge, as far as a node alone can tell."""
+        """Return the pairs that graphc.allocation.inplace may merge, judged by the node alone."""
         pairs = []
         outputs, inputs = node.named_outputs(), node.named_inputs()
         for name, candidates in node.op.may_overwrite.items():
@@ -181,18 +181,18 @@ class TrainingGraph:
             and operand.type.bytes == value.type.bytes == self.root(operand).type.bytes
             and placement.layout == self.storages.placements[value].layout
             and not isinstance(self.root(operand), State | Input)
-            # Another operand that lies in the same bytes would be overwritten while it is read.
+            # Another operand in the same bytes would be overwritten while it is read.
             and all(v is operand or self.root(v) is not self.root(operand) for v in node.inputs)
         )
 
     def _runs(self) -> tuple[Run, ...]:
-        """Forward passes and what follows each."""
+        """Return the runs: each forward pass with the steps that follow it."""
         edges: list[tuple[int, int]] = []
         for forward_pass in forward_passes(self.graph):
             inside = self.without_views(forward_pass.steps)
             if inside:
                 edges.append((inside[0], inside[-1] + 1))
-        # A run lasts until the next forward pass begins; the first one takes what lies before it.
+        # A run ends where the next forward pass begins; the first also takes the steps before it.
         starts = [0, *(start for start, _ in edges[1:]), len(self.positions)]
         return tuple(
             Run(starts[index], boundary, starts[index + 1])
@@ -200,33 +200,33 @@ class TrainingGraph:
         )
 
     def _one_run(self) -> tuple[Run, ...]:
-        """All of the graph, parted where its gradient begins, or at the end where it has none."""
+        """Return the whole graph as one run, with the boundary where the gradient begins."""
         count = len(self.positions)
         phases = (self.graph.nodes[position].phase for position in self.positions)
         boundary = next((step for step, phase in enumerate(phases) if phase == "gradient"), count)
         return (Run(0, boundary, count),)
 
     def without_views(self, positions: Iterable[int]) -> list[int]:
-        """Positions of nodes as steps, without those of views."""
+        """Return the steps at positions of nodes, leaving out views."""
         return [self.place[position] for position in positions if position in self.place]
 
     def with_views(self, sequence: Sequence[int]) -> list[int]:
-        """Steps as positions of nodes, each after the views that it reads."""
+        """Return the positions of steps' nodes, each after the views that it reads."""
         graph = self.graph
         latest: dict[Value, int] = {}
         result: list[int] = []
 
         def renew(value: Value) -> None:
-            """Repeat the views behind a value that view an older appearance of what they view."""
+            """Repeat the views of a value that show an older occurrence of what they view."""
             views = []
             node = value.node
             while node is not None and self._is_view(node):
                 views.append(node)
                 node = None if node.viewed is None else node.viewed.node
-            # -1 for what was always there, and -2 below for a view that does not stand yet, so that
-            # it is put in even then.
+            # -1 for a value that always exists. A missing view counts as -2 below, so that it is
+            # inserted even then.
             made = -1 if node is None else latest.get(node.outputs[0], -1)
-            # From what is viewed outwards: a renewed view makes the views of it old.
+            # Innermost first: a renewed view makes the views of it outdated.
             for view in reversed(views):
                 if latest.get(view.outputs[0], -2) < made:
                     latest.update(dict.fromkeys(view.outputs, len(result)))
@@ -240,10 +240,10 @@ class TrainingGraph:
             latest.update(dict.fromkeys(node.outputs, len(result)))
             result.append(self.positions[step])
         for node in graph.nodes:
-            # Nobody reads these, but the sequence has to have every node.
+            # These views have no consumer, but the sequence must contain every node.
             if self._is_view(node) and node.outputs[0] not in latest:
                 renew(node.outputs[0])
-        # An output that is a view shows the latest appearance, which is the one that stays live.
+        # A view among the outputs shows the latest occurrence, which is the one that stays live.
         for value in graph.outputs.values():
             renew(value)
         return result
@@ -254,5 +254,5 @@ def _each(found: Value | tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def flops(node: Node) -> float:
-    """The cost of a node where work is asked for."""
+    """Return the cost of a node in flops, for goals that limit extra work."""
     return float(node.op.cost(node).flops)

@@ -1,4 +1,4 @@
-"""What a search for a plan reports: the best one so far, what no plan can be below, its failure."""
+"""Progress reports of a search for a plan, and the error if no plan fits."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from graphc.progress import report
 from graphc.remat.points import Point
 
 NAMED = 6
-"""Values at the peak that an error names."""
+"""Maximum number of values at the peak that an error names."""
 
 
 @dataclass
 class Trials:
-    """The plans that one search has tried, which is for `asked`, with or without a budget.
+    """The plans that one search has tried for the goal `asked`, with or without a budget.
 
-    No plan takes fewer than `bound_bytes`, and none within the budget adds less than `time_bound`
-    of a step's seconds; None where nothing is proven.
+    No plan takes fewer than `bound_bytes`. None within the budget adds less than `time_bound`, a
+    fraction of a step's seconds. Either is None if nothing is proven.
     """
 
     asked: str
@@ -30,10 +30,10 @@ class Trials:
     number: int = 0
     fewest_bytes: int | None = None
     least_time: float | None = None
-    """Of the plans within the budget."""
+    """The least extra time of the plans within the budget."""
 
     def tell(self, point: Point) -> None:
-        """Report the best plan so far, of which this may be one."""
+        """Count a plan and report the best one so far."""
         size = point.bytes(self.maps_only)
         self.number += 1
         self.fewest_bytes = size if self.fewest_bytes is None else min(size, self.fewest_bytes)
@@ -53,8 +53,8 @@ class Trials:
 def does_not_fit(
     budget: int, least: MemoryPlan, least_bytes: int, bound_bytes: int, maps_only: bool
 ) -> BudgetError:
-    """The error that says what the least plan found takes, of its arena or its feature maps, what
-    none can be below, and what is largest at its peak."""
+    """Return the error with the bytes of the least plan found, the lower bound, and the largest
+    values at its peak."""
     node = least.graph.nodes[least.peak_step].label
     names = least.graph.names
     largest = [
