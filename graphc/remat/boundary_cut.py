@@ -7,9 +7,9 @@ schedule is the forward pass, then each backward step after the recomputation of
 Recomputed values stay live to their last use.
 
 Such a schedule fits at the boundary only. Later more may be live, as values are recomputed before
-saved ones have died, so eviction has to reduce it. As a start for eviction it is better than the
-dynamic program's schedule if the forward pass is nowhere narrow, as with layers that recur over
-time. There, many values are nearly free to recompute, but by chains longer than a span of units.
+saved ones have died, so eviction has to reduce it. If the forward pass is nowhere narrow, as with
+layers that recur over time, it is a better start for eviction than the dynamic program's schedule.
+There, many values are nearly free to recompute, but by chains longer than a span of units.
 
 Equal layers have equal values, so every saved set on the hull would save none or all of them. Early
 values are used late in the backward pass, when less is live. Their cost is therefore reduced a
@@ -42,8 +42,7 @@ class BoundaryCut:
         self.chain, self.steps, self.run = chain, chain.steps, chain.run
 
     def sequence(self, capacity: int) -> list[int]:
-        """Return the run with at most `capacity` bytes live at the boundary, or the last attempt
-        at it if none fits."""
+        """Return the run with at most `capacity` bytes live at the boundary, or the last try."""
         saved_limit = capacity - self._beside
         for _ in range(ATTEMPTS):
             sequence = self._with(saved_limit)

@@ -1,20 +1,19 @@
 """Search for plans: within a budget, the least bytes, the knee, the frontier, within extra flops.
 
 A solver (solver.py) bounds live bytes; a budget bounds the packed arena. The two differ by packing
-losses, by parts placed inside concatenations, and by what a better node order saves after
-recomputation has been decided. For a budget of B bytes the search does the following:
+losses, by parts inside concatenations, and by what a better node order saves after recomputation
+has been decided. For a budget of B bytes the search does the following:
 
-    1. solve for a capacity of B live bytes in each node order, and take the cheapest schedule; the
-       orders are the given one, or layer by layer if the network has recurrent layers
+    1. solve for a capacity of B live bytes in the given node order, or layer by layer if layers
+       recur over time, and take the cheapest schedule
     2. reorder its nodes for fewer live bytes (graphc.scheduling) and read them as a schedule again
     3. set the capacity to B · (peak of the schedule) / (live bytes of its allocation), improve the
        schedule for it by local search, pack it, and scale the capacity by B / (its arena); repeat
        for up to four schedules, or eight if none of the first four fits
 
-The policies of Chen et al. (2016) are candidates too if they fit and cost less. Arenas are not
-monotone in the capacity, so a larger budget may give a slightly slower plan than a smaller one;
-docs/recomputation.md states by how much. If nothing fits, the error names the least arena found,
-and that size works as a budget.
+The policies of Chen et al. (2016) are candidates if they fit and cost less. Arenas are not smooth,
+so a larger budget may give a slightly slower plan (docs/recomputation.md states by how much). If
+nothing fits, the error names the least arena found; as a budget, it works.
 
 `max_extra_flops` requests the fewest bytes within an amount of recomputed work. Without any goal,
 the capacity is the knee of the curve that local search estimates. Bounds hold for every order and
@@ -46,8 +45,7 @@ from graphc.remat.training_graph import TrainingGraph, flops
 from graphc.remat.trials import Trials, does_not_fit
 
 CORRECTIONS, MOST_CORRECTIONS = 4, 8
-"""Schedules packed for one budget, each for a capacity corrected by the last arena. The second
-number applies if none of the first ones fits."""
+"""Schedules packed for one budget, with corrected capacities, and their number if none fits."""
 
 CLOSE = 0.005
 """Fraction of a budget that may stay unused."""
@@ -56,8 +54,8 @@ TIGHTER = 0.998
 """Factor by which a capacity shrinks at least after an arena above the budget."""
 
 HARD, LARGER = 0.03, 1.1
-"""Extra time above which a second schedule is reordered, and the factor on that schedule's
-capacity. A better order may save as much."""
+"""Extra time above which a second schedule is reordered, for a capacity larger by the factor that
+an order may save."""
 
 LEAST_TRIALS = 2
 """Schedules near the lowest peak that are packed to find the least arena."""
@@ -67,8 +65,7 @@ POINTS = 16
 
 
 class Search:
-    """Search for schedules of one training graph in one node order, by one measure of bytes and
-    one of cost."""
+    """Schedules of one training graph in one node order, by one measure of bytes and of cost."""
 
     def __init__(
         self,
@@ -263,8 +260,7 @@ class BudgetPlanner:
         return None
 
     def _above(self, search: Search, budget: int) -> Schedule | None:
-        """Return a schedule for a capacity above the budget that reordering or placing parts inside
-        concatenations may bring within it."""
+        """Return a schedule above the budget that a better order, or parts, may bring within it."""
         ordered = self.evaluations.reordered(self.graph)
         plain = self.evaluations.allocation_of(ordered).live_bytes
         saved = search.solver.no_recompute.peak_bytes / max(plain, 1)
@@ -299,8 +295,7 @@ class BudgetPlanner:
         return self._least[maps_only]
 
     def least_with(self, max_extra_flops: float) -> Point:
-        """Return the point of the fewest bytes whose recomputation is at most `max_extra_flops`, a
-        fraction of a step's flops."""
+        """Return the point of the fewest bytes within extra flops, as a fraction of a step's."""
         search = self._search(False, by_flops=True)
         allowed = max_extra_flops * search.solver.cost
         schedule = search.solver.least_costing(allowed)

@@ -17,8 +17,8 @@ u(k) but `crossing[k]`. A value that crosses several cuts, such as a skip connec
 
 For a span of units, min_cut.py gives the values to save for its region at various prices. Walks
 over the span's steps (`Problem.profile`) give the peaks of each option. They cost a few tens of
-maximum flows over the span's steps. Spans that are equal in all numbers that decide their options
-are measured once, so a deep network of equal layers costs only as much as its distinct layers.
+maximum flows over the span's steps. Equal spans, compared by numbers and not by names, are measured
+once. So a deep network of equal layers costs only as much as its distinct layers.
 
 Chains of more than 340 units (80 if most cuts are several values wide) are thinned out, since
 chain_dp.py takes cubic time.
@@ -157,8 +157,7 @@ class Chain:
             ends[index] = max(ends[index], self.steps.last_use[value] + 1)
         self.regions = [range(0)] * len(self.units)
         start = self.run.boundary
-        # The last unit's gradients come first. Regions are as long as possible, so that values from
-        # before their units are recomputed as late as possible.
+        # The last unit's gradients come first. Long regions delay recomputation of earlier units.
         for index in range(len(self.units) - 1, -1, -1):
             stop = max(start, ends[index])
             while stop < self.run.stop and all(
@@ -179,8 +178,7 @@ class Chain:
             if value not in self.droppable:
                 end = len(steps) if value in steps.live_out else steps.last_use[value]
                 if end > steps.producer[value]:
-                    # Indexed by the position before a step: live from after the producer to before
-                    # the last use.
+                    # Live at the positions before steps from after its producer to its last use.
                     change[steps.producer[value] + 1] += size
                     change[end + 1] -= size
         live = list(accumulate(change))

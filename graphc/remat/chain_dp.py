@@ -1,10 +1,9 @@
 """Optimal recomputation of a chain of units within a number of bytes, by dynamic programming.
 
-The program runs over (first unit, last unit, free bytes), like rotor's for heterogeneous chains
-(Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, "Optimal checkpointing for heterogeneous
-chains", 2019). Each stage has several options, as in Rockmate (Zhao et al., 2023). Chains, units
-and regions are those of chain.py. The free bytes m exclude what crosses the cut before the first
-unit.
+The state is (first unit, last unit, free bytes), as in rotor (Beaumont, Eyraud-Dubois, Herrmann,
+Joly and Shilova, "Optimal checkpointing for heterogeneous chains", 2019). Each stage has several
+options, as in Rockmate (Zhao et al., 2023). Chains, units and regions are those of chain.py. The
+free bytes m exclude what crosses the cut before the first unit.
 
 Let o be an option of the span of units `[i, j)`. It saves s(o) bytes for its region. Rerunning its
 units costs f(o), and recomputation in its region costs r(o). Let a(i, c) be the cost of running
@@ -32,7 +31,7 @@ execution. Running forward then costs nothing extra:
 Free bytes are rounded to levels, exactly if the sizes have a large common divisor. F has one row
 per unit and uses 8,192 levels; C has one row per range and uses 256. Both use up to twice as many
 if that makes them exact. With p options per unit and L levels, C takes O(n² (n + p) L) time and
-O(n² L) memory, F takes O(n (n + p) L) and O(n L). Each innermost loop is one NumPy operation.
+O(n² L) memory. F takes O(n (n + p) L) and O(n L). Each innermost loop is one NumPy operation.
 chain.py limits n to about 340. Needs are rounded up and saved bytes to the nearest level, so a
 schedule may take other bytes than its level says; solver.py measures it and queries again.
 

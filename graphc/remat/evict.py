@@ -2,7 +2,7 @@
 
 This is the inverse of fill.py; evict_kernel.py makes the greedy choice. A value is live on
 stretches: from a position a that produces or uses it to its next use b. Instead it may be
-recomputed at a place p in (a, b] by a chain of steps: its producer, after the producers of all
+recomputed at a place p, a < p <= b, by a chain of steps: its producer, after the producers of all
 inputs that are not live at p. With
 
     excess(q) = bytes above the limit during q
@@ -10,8 +10,8 @@ inputs that are not live at p. With
     score     = cost of the steps of the chain that do not run at p anyway / gain
 
 stretches are dropped greedily, least score first. p is b, or an earlier place at which the most
-expensive step of the chain runs for another value, so that its outputs are recomputed together. A
-chain must itself fit at p, and its inputs must not be dropped before p.
+expensive step of the chain runs for another value. One recomputation then serves both. A chain must
+itself fit at p, and its inputs must not be dropped before p.
 
 Dropping a stretch only raises other scores, except those of values whose producer is now
 recomputed. So a heap of lower bounds suffices: a score is computed when its stretch is popped, and
@@ -53,8 +53,7 @@ OVERHEAD = 0.01
 """Overhead of a recomputed step, such as its launch, as a fraction of the mean step's cost."""
 
 PROGRESS, PATIENCE = 0.98, 3
-"""The search gives up after PATIENCE successive rounds that each leave more than the fraction
-PROGRESS of the excess."""
+"""The search ends after PATIENCE successive rounds that leave more than PROGRESS of the excess."""
 
 
 def evict(steps: Problem, sequence: Sequence[int], capacity: int) -> list[int] | None:

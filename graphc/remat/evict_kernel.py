@@ -236,8 +236,7 @@ def _score(
 
 @compiled
 def _begins(table: StepArrays, measured: Measured, value: int, place: int) -> int:
-    """Return the event that begins the stretch on which a value is live at a place, or OUTSIDE or
-    NOT_LIVE."""
+    """Return the event that begins a value's stretch over a place, or `OUTSIDE` or `NOT_LIVE`."""
     if table.producer[value] < 0:
         return OUTSIDE
     first, last = measured.first_event[value], measured.first_event[value + 1]
@@ -304,8 +303,7 @@ def _fits(
     place: int,
     capacity: int,
 ) -> bool:
-    """Return whether the steps of the latest chain, in order, may run at a place without raising
-    its level above the limit or its present level."""
+    """Return whether the latest chain, in order, fits at a place within the limit or its level."""
     marks.given[0] += 1
     mark = marks.given[0]
     for index in range(len(order)):
@@ -313,7 +311,7 @@ def _fits(
         marks.step[step] = mark
         for each in table.inputs[table.first_input[step] : table.first_input[step + 1]]:
             marks.value[each], marks.last_use[each] = mark, index
-    # The stretch to be dropped reaches this place.
+    # The stretch to be dropped reaches or crosses this place.
     level = measured.behind[place - 1] - table.bytes[value]
     most = capacity + measured.excess[place]  # later drops remove the present excess
     for index in range(len(order)):

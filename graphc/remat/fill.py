@@ -108,7 +108,7 @@ def _one_pass(
         added, fits = 0, True
         for index in range(count):
             added += table.bytes[table.outputs[first + slots[index]]]
-            # Where nothing is added, a level above the limit is not due to this change.
+            # If nothing is added, a level above the limit is not due to this change.
             if added and fits:
                 for at in range(begins[index + 1] - 1, begins[index] - 1, -1):
                     if levels[at] + added > capacity:

@@ -1,10 +1,10 @@
 """Narrow cuts of a forward pass: few bytes cross from executed to later steps.
 
 The values that cross the position after step i come from steps up to i and are used by later steps
-of the same pass. The candidate stage splitting points C of Alg. 3 in Chen et al. (2016) are the
-positions that one value crosses, or that no more bytes cross than any of 8 positions on either side
-(narrow.py, in one walk over the pass). Besides states and inputs, what crosses the cut before a
-stage suffices to recompute it. Views are not counted: what they view crosses in their place.
+of the same pass. Cuts are positions that one value crosses, or that no more bytes cross than any of
+8 positions on either side (narrow.py, in one walk over the pass). They are the candidate stage
+splitting points C of Alg. 3 in Chen et al. (2016). Besides states and inputs, what crosses the cut
+before a stage suffices to recompute it. Views are not counted; what they view crosses instead.
 """
 
 from __future__ import annotations

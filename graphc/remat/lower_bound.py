@@ -47,8 +47,8 @@ PLACES = 5
 """Maximum number of steps w that are tried, at a distance from each other."""
 
 NEARBY, FEW, NEAR = 8, 5_000, 0.05
-"""The number of widest steps tried around each boundary, the largest graph for which they are, and
-their maximum distance from the boundary as a fraction of all steps."""
+"""Widest steps also tried around each boundary, the largest graph for this, and their maximum
+distance from the boundary as a fraction of all steps."""
 
 PRICES = 16
 """Maximum number of prices tried for one step."""

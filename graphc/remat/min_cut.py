@@ -189,8 +189,7 @@ class Choice:
         return min(found, key=lambda each: (each.cost, each.bytes), default=least)
 
     def hull(self, most: int) -> list[SavedSet]:
-        """Return at most `most` saved sets on the lower hull of cost against bytes, from the most
-        bytes to the fewest."""
+        """Return at most `most` corners of the lower hull of cost against bytes, largest first."""
         low, high = self.outermost
         found = {low.bytes: low, high.bytes: high}
         pending = [(low, high)]

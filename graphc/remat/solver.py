@@ -43,8 +43,7 @@ ABOVE = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3)
 """Capacities of the dynamic program, as multiples of the requested one."""
 
 ATTEMPTS = 12
-"""Queries of the dynamic program for one capacity. Each one after the first has fewer free bytes,
-because the last schedule took more bytes than its table said."""
+"""Queries of the dynamic program, with fewer free bytes after a schedule exceeds the capacity."""
 
 RERUN_FROM = 0.05
 """Extra cost, as a fraction of a forward pass, above which ranges of a chain may be rerun."""

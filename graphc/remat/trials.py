@@ -53,8 +53,7 @@ class Trials:
 def does_not_fit(
     budget: int, least: MemoryPlan, least_bytes: int, bound_bytes: int, maps_only: bool
 ) -> BudgetError:
-    """Return the error with the bytes of the least plan found, the lower bound, and the largest
-    values at its peak."""
+    """Return the error with the least bytes found, the lower bound and the largest values."""
     node = least.graph.nodes[least.peak_step].label
     names = least.graph.names
     largest = [
