@@ -1,20 +1,20 @@
-"""The order of least peak of a few steps, by search over the sets of steps that have run.
+"""Exact search for the order of least peak of a few steps: Dijkstra over sets of steps.
 
-With live(D) and during(s, D) of precedence.py, the least peak over all ways to reach a set is
+With `live(D)` and `during(s, D)` of precedence.py, the least peak over all ways to reach a set is
 
     peak({}) = live({})
     peak(D)  = min over s in D that may run last of max(peak(D - s), during(s, D - s))
 
-a bottleneck shortest path from the empty set to the full one: Dijkstra's algorithm with the largest
-step of a path in place of the sum. Sets are bits of a whole number. At worst there are 2^steps of
-them, each looked at once and expanded in O(steps), so the search gives up after a number of sets.
+This is a bottleneck shortest path from the empty set to the full set: Dijkstra's algorithm with the
+maximum along a path in place of the sum. A set is a bit mask. There are at most 2^steps sets, each
+expanded once in O(steps), so the search gives up after a given number of sets.
 
-A step is run at once, without a look at others, where it leaves no more bytes live than before
-and does not reach above the peak so far. This loses nothing. Take an order that runs it later and
-move it to the front: whatever runs in between then finds at most the bytes live that it found
-before, for the step frees at least as much after more readers have run; and an operand dies at
-least as early, so as much is overwritten. Chains of such steps then cost one set a step, which is
-what makes windows of training graphs quick.
+A step is run at once, without trying others, if it does not increase the live bytes and does not
+exceed the peak so far. This loses no optimum. Take an order that runs the step later, and move it
+to the front. The steps in between then see at most the live bytes that they saw before, since the
+step frees at least as much once more consumers have run. Their operands die no later, so they
+overwrite as much. A chain of such steps costs one set per step, which makes windows of training
+graphs fast.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from graphc.scheduling.precedence import Precedence
 
 
 def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[int] | None:
-    """An order whose peak is least, if that is less than `below` bytes; else None.
+    """Return an order of least peak if that peak is below `below` bytes, else None.
 
-    None as well where the search has looked at more than `expansions` sets: the cost grows with
-    the number of sets that can have run, at worst 2 to the power of the steps.
+    Also returns None once more than `expansions` sets have been expanded. The number of sets is at
+    most 2 to the power of the steps.
     """
     count = len(problem)
     sets = _Sets(problem)
@@ -38,13 +38,13 @@ def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[i
         return None
     best = {0: peak}
     came: dict[int, tuple[int, int]] = {}
-    # Live bytes follow from the set alone, so they travel with it and are no part of its distance.
+    # Live bytes depend only on the set, so an entry carries them outside its distance.
     queue = [(peak, 0, 0, live)]
     while queue:
         peak, _, done, live = heapq.heappop(queue)
         if done == full:
             return _path(came, full)
-        if best[done] < peak:  # reached again at a lower peak since it was queued
+        if best[done] < peak:  # an outdated entry: the set was reached at a lower peak
             continue
         expansions -= 1
         if expansions < 0:
@@ -52,20 +52,19 @@ def least_peak_order(problem: Precedence, below: int, expansions: int) -> list[i
         candidates = []
         for step in sets.ready(done):
             during, after = sets.run(step, done, live)
-            # No order is better for running it later (see above), so the others need not be tried.
+            # Running this step later gains nothing (see the module docstring).
             if after <= live and during <= peak:
                 candidates = [(step, during, after)]
                 break
             candidates.append((step, during, after))
         for step, during, after in candidates:
-            # Paths at or above `below` are of no use, so what only they reach is never queued.
+            # Sets that are only reached at a peak of `below` or more are not queued.
             reached = max(peak, during)
             more = done | 1 << step
             if reached < min(below, best.get(more, below)):
                 best[more] = reached
                 came[more] = (done, step)
-                # Of equal peaks the fullest set first: peaks are often equal, and this one is
-                # nearest the end.
+                # Peaks are often equal; the set with the most steps is then nearest the end.
                 heapq.heappush(queue, (reached, -more.bit_count(), more, after))
     return None
 
@@ -79,7 +78,7 @@ def _path(came: dict[int, tuple[int, int]], done: int) -> list[int]:
 
 
 class _Sets:
-    """The transitions between sets of steps, which are bits of a whole number."""
+    """Transitions between sets of steps, represented as bit masks."""
 
     def __init__(self, problem: Precedence) -> None:
         steps = self.steps = problem.steps
@@ -96,7 +95,7 @@ class _Sets:
         ]
 
     def ready(self, done: int) -> list[int]:
-        """Steps that may run next, ascending."""
+        """Return the steps that may run next, in ascending order."""
         return [
             step
             for step, predecessors in enumerate(self.predecessors)
@@ -104,9 +103,8 @@ class _Sets:
         ]
 
     def run(self, step: int, done: int, live: int) -> tuple[int, int]:
-        """Bytes live during the step and after it."""
-        # The steps that are still to run when this one has: an operand that none of them reads
-        # dies.
+        """Return the bytes live during the step and after it."""
+        # The steps still to run after this one. An operand that none of them reads dies.
         left = ~done ^ 1 << step
         dying = {
             value: size for value, consumers, size in self.mortal[step] if not consumers & left

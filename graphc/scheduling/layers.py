@@ -1,36 +1,37 @@
-"""Orders in which layers that use their parameters again and again run one after another.
+"""Layer-major orders of unrolled recurrent networks, by strongly connected components.
 
-A network that is unrolled over time is written step of time by step of time, and differentiated
-backwards in that order. Then all its layers' parameters gather their gradients at once, over the
-whole backward pass. Layer after layer, each over all of time, only one layer's gradients are
-unfinished at a time; what passes from layer to layer is kept for all times instead, which is small
-beside them where layers are wide. An exchange of the two loops is legal wherever a layer reads from
-the layers below alone.
+A network unrolled over time is written time step by time step, and its backward pass follows that
+order in reverse. All layers then accumulate their parameter gradients at once, over the whole
+backward pass. In layer-major order, each layer runs over all time steps before the next one. Only
+one layer then has unfinished gradients. Instead, the values passed from layer to layer are saved
+for all time steps; these are small beside the gradients if layers are wide. This loop interchange
+is legal if each layer reads only from the layers below it.
 
-Layers are found, not named: backward steps that read one parameter belong together, and so do
-groups that read from each other. Those are the strongly connected components of the steps with one
-vertex more for each parameter (`components`). A parameter that is read once makes no layer, and
-layers that all share one, as by a table of words that is both the first and the last, are one.
+Layers are derived from the graph. Backward steps that read the same parameter belong together, and
+so do groups that read from each other. These groups are the strongly connected components of the
+steps with one further vertex per parameter (`components`). A parameter that is read once forms no
+layer. Layers that share a parameter are one layer: for example, with tied input and output
+embeddings.
 
-Backward steps follow the layers, in the order in which they need each other, and inside a layer the
-order given. What a layer needs beside it is run when it is asked for. Of the rest there are two
-ways. Where values are made again, bytes are few while a layer runs, and run at once, as soon as
-they may,
+Backward steps run layer by layer in topological order, and inside a layer in the given order. Other
+steps that a layer needs run when it needs them. There are two ways to place the rest. With
+recomputation, few bytes are live while a layer runs. Then these steps run as soon as they are
+ready:
 
-    a step from which no layer is reached     a parameter's gradient, its sum, its update
-    a step that frees what it makes, or more  what passes on to the next layer
+    a step from which no layer is reachable        a parameter's gradient, its sum, its update
+    a step that frees at least the bytes it makes  the values passed to the next layer
 
-Where all values are kept, bytes are most at the turn. There a sum of gradients would come on top
-of them, while its operands lie where values of the forward pass have been. So these wait until all
-layers have run, and then follow one update after another.
+Without recomputation, the live bytes peak at the forward/backward boundary. A sum of gradients
+there would add to the peak, while its operands reuse the bytes of forward values. So these steps
+wait until all layers have run, and then follow one update after another.
 
-Behind the layers, forward steps may wait until a gradient asks for them (`when_asked`), as the
-output of each time does: it is wide where there are many classes or words, and then never kept.
-Where all values are kept the lower peak decides, else planners try both.
+After ordering the layers, forward steps may be delayed until a gradient needs them (`when_asked`).
+An example is the output of each time step, which is wide if there are many classes or words and is
+then never saved. Without recomputation, the order with the lower peak is chosen. With it, planners
+try the delayed order as well if that lowers the peak.
 
-Forward steps are those of a mirror: each stands by the last backward step that needs it, the last
-of those first. This is topological, as a step is needed at least as late as all that it is needed
-for.
+Forward steps are ordered by the last backward step that needs them, those needed last first. This
+order is topological, since a step is needed at least as late as its successors.
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ from graphc.scheduling.precedence import Precedence
 def components(
     predecessors: Sequence[Iterable[int]], groups: Iterable[Collection[int]]
 ) -> list[list[int]]:
-    """Strongly connected components of vertices 0, 1, ... with edges from each of `predecessors[v]` to v,
-    where those of a group are one; in topological order, of several by their least vertex."""
+    """Return the strongly connected components of vertices 0, 1, ..., in topological order.
+
+    Edges lead from each of `predecessors[v]` to v. The vertices of a group are in one component.
+    Ties in the order are broken by the least vertex.
+    """
     import networkx  # slow to import, and most graphs share no parameter
 
     graph: networkx.DiGraph[int] = networkx.DiGraph()
@@ -65,13 +69,13 @@ def components(
 
 
 def layer_by_layer(problem: Precedence, shared: Iterable[int], at_once: bool) -> list[int] | None:
-    """An order by layers of the values `shared`, or None where no layer reads from itself.
+    """Return a layer-major order for the parameters `shared`; None if no layer is recurrent.
 
-    `at_once` chooses when gradients of parameters are summed. O(n log n) for n steps with a bounded
-    number of readers each.
+    With `at_once`, gradients of parameters are summed as soon as possible, else after all layers.
+    O(n log n) for n steps with a bounded number of consumers each.
     """
     steps = problem.steps
-    if len(steps.runs) != 1:  # several passes share all parameters
+    if len(steps.runs) != 1:  # several runs share all parameters
         return None
     boundary = steps.runs[0].boundary
     groups = [_backward(problem, value, boundary) for value in shared]
@@ -101,7 +105,7 @@ def layer_by_layer(problem: Precedence, shared: Iterable[int], at_once: bool) ->
 
 
 def _backward(problem: Precedence, value: int, boundary: int) -> list[int]:
-    """Backward steps that read a value and that another step waits for: no updates."""
+    """Return the backward steps that read a value, without updates: their outputs are used."""
     made = problem.steps.outputs
     return [
         step
@@ -111,21 +115,22 @@ def _backward(problem: Precedence, value: int, boundary: int) -> list[int]:
 
 
 def _producers(problem: Precedence, step: int) -> set[int]:
-    """The steps that make what a step reads."""
+    """Return the producers of a step's inputs."""
     producers = (problem.steps.producer[value] for value in problem.steps.inputs[step])
     return {producer for producer in producers if producer >= 0}
 
 
 def _recurs(problem: Precedence, layer: list[int]) -> bool:
-    """Whether a step of a layer reads what another one of it makes."""
+    """Return True if a step of a layer reads an output of the same layer."""
     inside = set(layer)
     return any(not inside.isdisjoint(_producers(problem, step)) for step in layer)
 
 
 class _Backward:
-    """The backward steps placed so far, and what those that are left still wait for.
+    """An order of the backward steps, built step by step.
 
-    Layers are placed one after another, then what the steps `rest` need; what is urgent at once.
+    Places the layers one after another, then the steps that `rest` needs. Urgent steps are placed
+    as soon as they are ready.
     """
 
     def __init__(
@@ -147,7 +152,7 @@ class _Backward:
             for value, producer in enumerate(problem.steps.producer)
             if producer >= boundary
         }
-        """Backward readers, still to be placed, of what backward steps make."""
+        """The backward consumers of each output of a backward step that are not placed yet."""
         self.leads = [False] * len(problem)
         for layer in layers:
             for step in layer:
@@ -161,7 +166,7 @@ class _Backward:
                     self._place(needed)
 
     def _missing(self, step: int) -> list[int]:
-        """A step and all that it waits for and that is not placed, in the order given."""
+        """Return a step and its ancestors that are not placed yet, in the given order."""
         if self.placed[step]:
             return []
         found, pending = {step}, [step]
@@ -173,7 +178,7 @@ class _Backward:
         return sorted(found)
 
     def _place(self, step: int) -> None:
-        """Place a step, and what may and should follow at once."""
+        """Place a step and the urgent steps that become ready."""
         waiting = [step]
         while waiting:
             placed = heapq.heappop(waiting)
@@ -187,7 +192,7 @@ class _Backward:
             for value in self.problem.steps.inputs[placed]:
                 consumers = self.consumers.get(value, set())
                 consumers.discard(placed)
-                if len(consumers) == 1:  # which frees the value
+                if len(consumers) == 1:  # it frees the value
                     touched |= consumers
             for later in touched:
                 if not self.placed[later] and not self.awaited[later] and self._is_urgent(later):
@@ -206,9 +211,9 @@ class _Backward:
 
 
 def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
-    """The order with forward steps as late as the backward ones in it allow.
+    """Return the order with each forward step delayed until a backward step needs it.
 
-    What the first backward step that reads of the forward pass asks for still comes first.
+    The ancestors of the first backward step that reads a forward value still come first.
     """
     boundary = problem.steps.runs[0].boundary
     placed: dict[int, None] = {}
@@ -232,12 +237,12 @@ def when_asked(problem: Precedence, order: Sequence[int]) -> list[int]:
 
 
 def _mirrored(problem: Precedence, boundary: int, backward: Sequence[int]) -> list[int]:
-    """Forward steps, those that the backward pass needs last before others."""
+    """Return the forward steps, those that the backward pass needs last first."""
     needed_at = [-1] * len(problem)
     for position, step in enumerate(backward):
         needed_at[step] = position
     for step in reversed(range(len(problem))):
-        # What is to run behind a forward step without reading of it may be an update: no mirror.
+        # Backward steps count by data only: a step that only has to run later may be an update.
         for first in problem.predecessors[step] if step < boundary else _producers(problem, step):
             if first < boundary:
                 needed_at[first] = max(needed_at[first], needed_at[step])

@@ -1,25 +1,26 @@
-"""List scheduling within a limit of bytes, from the first step on or from the last one back.
+"""List scheduling within a limit of bytes, forwards or backwards.
 
-Of the steps that may run, the first one of the given order that fits below the limit is taken, by
-during(s, D) of precedence.py; steps that leave no more bytes live than there were come first. A
-step that does not fit waits, with all that needs it, until enough has died. Where nothing fits any
-more, there is no schedule under this limit by this method, and search.py asks for a higher one.
+Of the ready steps, the scheduler takes the first in the given order that fits below the limit, by
+`during(s, D)` of precedence.py. Steps that do not increase the live bytes come first. A step that
+does not fit waits, with its descendants, until enough values have died. If no ready step fits, this
+method finds no schedule under the limit, and search.py tries a higher one.
 
-Forwards, a weight gradient whose operands are small beside it is put off so while the feature maps
-are live. Backwards, steps are taken off the end, and what is made early and read late moves to its
-readers. The second is the first on the reversed order: live bytes are those of values that what has
-been taken reads and whose makers are still to be taken, so a step takes what it reads and is not
-live yet, and frees what it makes.
+Forwards, this delays a weight gradient with small operands while the feature maps are live.
+Backwards, the scheduler fills the order from its end, which moves a value that is produced early
+and used late next to its consumers. The backward case is the forward case on the reversed order. A
+value is live if one of its consumers has been taken and its producer has not. So a step adds those
+of its inputs that are not live yet, and frees its outputs.
 
-In either direction, a step that leaves no more bytes live than there were is taken as soon as
-it can be. This loses nothing. Take an order that takes it later and move it to the front: what
-is taken in between then finds at most the bytes that it found before, for the step frees at least
-as much when more steps have been taken. Forwards that is because more readers have run, backwards
-because more of what it reads is live already.
+In both directions, a step that does not increase the live bytes is taken as soon as it fits. This
+loses no schedule. Take an order that takes the step later, and move it to the front. The steps in
+between then see at most the live bytes that they saw before, since the step frees at least as much
+once more steps have been taken. Forwards this is because more consumers have run. Backwards it is
+because more of the step's inputs are already live.
 
-A step's reach (bytes above those live while it runs) and growth only fall while it waits, each time
-that a value comes to be its own to free. A fall costs one look at the step's operands and one more
-entry in a heap; entries that are out of date are passed over.
+The reach of a step is the bytes that it needs above the live bytes while it runs. Its growth is the
+bytes that it adds. Both only fall while the step waits: forwards when it becomes the last consumer
+of a value, backwards when one of its inputs becomes live. A fall costs one scan of the step's
+operands and one heap entry. Outdated entries are skipped.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from graphc.scheduling.precedence import OrderTable, Precedence
 from graphc.scheduling.profile import Booleans, Integers, taken_over
 
 LESS = 16
-"""A schedule is made few times, so it is compiled only from so many times as many steps on."""
+"""Factor on the steps above which the loop is compiled, since it runs only a few times."""
 
 
 def list_schedule(
     problem: Precedence, sequence: Sequence[int], limit: int, backwards: bool
 ) -> list[int] | None:
-    """All steps in the order of `sequence` as far as they fit into `limit` bytes; None where
-    nothing that may be taken fits any more."""
+    """Return a list schedule within `limit` bytes with the priorities of `sequence`.
+
+    Returns None if at some point no ready step fits.
+    """
     preferred = np.array(sequence[::-1] if backwards else sequence, np.int64)
     schedule = suited(_schedule, len(problem) // LESS)
     order: list[int] = schedule(problem.table, preferred, limit, backwards).tolist()
@@ -52,12 +55,13 @@ def list_schedule(
 
 
 class _Waiting(NamedTuple):
-    """Steps and values that are to come, by number; `rank` is that in the preferred order.
+    """State of the steps and values that have not been taken, indexed by number.
 
-    `awaited` counts the steps that one waits for. Of ready steps, `reach` are the bytes above those
-    live that it takes while it runs, and `growth` are those that it leaves. Running forwards,
-    `unread` counts readers that are to come, and `last_consumer` adds up their numbers: one reader's,
-    in the end. What `stays` neither dies with the next that reads it nor comes to live with it.
+    `rank` is a step's position in the preferred order, and `awaited` counts the steps that it waits
+    for. For ready steps, `reach` is the bytes needed above the live bytes while the step runs, and
+    `growth` the bytes added after it. Forwards, `unread` counts the consumers still to run, and
+    `last_consumer` sums their numbers: once one is left, the sum is its number. A value that
+    `stays` neither dies (forwards) nor becomes live (backwards) with its next consumer.
     """
 
     rank: Integers
@@ -72,7 +76,7 @@ class _Waiting(NamedTuple):
 
 @compiled
 def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: bool) -> Integers:
-    """The steps in the order in which they are taken, until nothing fits."""
+    """Return the steps in the order in which they are taken, until no ready step fits."""
     waiting = _all_waiting(table, preferred, backwards)
     first_successor = table.first_predecessor if backwards else table.first_successor
     successors = table.predecessors if backwards else table.successors
@@ -80,8 +84,8 @@ def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: boo
     live = table.last_bytes if backwards else table.first_bytes
     if live > limit:
         return order[:0]
-    # Ready steps by rank: those that leave no more bytes live, and others; by reach, those that did
-    # not fit. What is put in gives a list its type.
+    # `shrinking` and `growing` queue ready steps by rank, `blocked` those that did not fit by
+    # reach. The first elements only tell numba the types of the lists.
     shrinking, growing, blocked = [0], [0], [(0, 0)]
     shrinking.clear()
     growing.clear()
@@ -91,13 +95,13 @@ def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: boo
             _enter(table, waiting, shrinking, growing, step, backwards)
     while done < len(preferred):
         spare = limit - live
-        # By reach, as only room can free them; those that fit again go back to where rank decides.
+        # Blocked steps that fit again return to the queues by rank.
         while len(blocked) > 0 and blocked[0][0] <= spare:
             step = heapq.heappop(blocked)[1]
             if waiting.is_ready[step]:
                 queue = shrinking if waiting.growth[step] <= 0 else growing
                 heapq.heappush(queue, waiting.rank[step])
-        # What leaves no more bytes first, whatever its rank: that loses nothing (see above).
+        # Steps that do not increase the live bytes come first (see the module docstring).
         chosen = _next(waiting, preferred, shrinking, blocked, spare)
         if chosen < 0:
             chosen = _next(waiting, preferred, growing, blocked, spare)
@@ -107,7 +111,7 @@ def _schedule(table: OrderTable, preferred: Integers, limit: int, backwards: boo
         done += 1
         waiting.is_ready[chosen] = False
         live += waiting.growth[chosen]
-        # Measured and queued again; the older entry is passed over once the step has been taken.
+        # Queued again with a new reach; the older entry is skipped once the step has been taken.
         for step in _take(table, waiting, chosen, backwards):
             if waiting.is_ready[step]:
                 _enter(table, waiting, shrinking, growing, step, backwards)
@@ -128,7 +132,7 @@ def _all_waiting(table: OrderTable, preferred: Integers, backwards: bool) -> _Wa
         last_consumer[value] = table.consumers[
             table.first_consumer[value] : table.first_consumer[value + 1]
         ].sum()
-    # What is held has one reader more than there are, who never comes: it dies with nobody.
+    # A value in `live_out` counts one consumer too many, so that it never dies.
     unread = unread + steps.is_live_out
     stays = (steps.bytes == 0) | (steps.is_live_out if backwards else unread != 1)
     awaited = np.diff(table.first_successor if backwards else table.first_predecessor)
@@ -147,13 +151,13 @@ def _next(
     blocked: list[tuple[int, int]],
     spare: int,
 ) -> int:
-    """The first step of a queue that fits, or -1."""
+    """Return the first step of a queue that fits, or -1."""
     while len(queue) > 0:
         step = preferred[heapq.heappop(queue)]
         if waiting.is_ready[step]:
             if waiting.reach[step] <= spare:
                 return int(step)
-            # A reach only falls, and a fall queues the step again, so nothing waits here too long.
+            # Reach only falls, and each fall queues the step again, so none is blocked too long.
             heapq.heappush(blocked, (waiting.reach[step], step))
     return -1
 
@@ -167,15 +171,15 @@ def _enter(
     step: int,
     backwards: bool,
 ) -> None:
-    """Measures a ready step as things stand, and queues it."""
+    """Compute the reach and growth of a ready step, and queue it."""
     steps, dying = table.steps, 0
     for value in steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]:
         if not waiting.stays[value]:
             dying += steps.bytes[value]
     reach, growth = table.needed[step], table.lasting[step] - dying
     if backwards:
-        # Outputs that somebody reads are live already, as their readers have been taken; what comes
-        # on top is what it reads afresh, its workspace, and outputs for nobody.
+        # Outputs with consumers are already live, since these have been taken. The step adds its
+        # inputs that are not live, its workspace, and its outputs without consumers.
         reach, growth = dying + reach - table.lasting[step], -growth
     if dying > 0:
         reach -= taken_over(steps, step, waiting.stays)
@@ -185,12 +189,12 @@ def _enter(
 
 @compiled
 def _take(table: OrderTable, waiting: _Waiting, step: int, backwards: bool) -> Integers:
-    """Notes that a step is taken; gives steps whose reach or growth have fallen, some twice."""
+    """Take a step; return the steps whose reach or growth have fallen, some of them twice."""
     steps = table.steps
     inputs = steps.inputs[steps.first_input[step] : steps.first_input[step + 1]]
     count = 0
     if backwards:
-        # What comes to live with it is live now, so whoever else reads it brings less with it.
+        # Its inputs are live from now on, so their other consumers add fewer bytes.
         for value in inputs:
             if not waiting.stays[value]:
                 count += table.first_consumer[value + 1] - table.first_consumer[value]
@@ -208,7 +212,7 @@ def _take(table: OrderTable, waiting: _Waiting, step: int, backwards: bool) -> I
     for value in inputs:
         waiting.unread[value] -= 1
         waiting.last_consumer[value] -= step
-        # One reader is left: now it frees the value, so its reach and growth fall.
+        # The last consumer frees the value, so its reach and growth fall.
         if waiting.unread[value] == 1 and steps.bytes[value] > 0 and not steps.is_live_out[value]:
             waiting.stays[value] = False
             others[count] = waiting.last_consumer[value]

@@ -1,4 +1,4 @@
-"""Depth-first postorders by Liu's rule: subtrees in turn, the one with most to gain first.
+"""Depth-first postorders by Liu's rule.
 
 In a tree, a step runs after the subtrees of its operands, one subtree after the other. If subtree i
 peaks at P(i) bytes and leaves R(i), running subtrees by decreasing P(i) - R(i) gives the lowest
@@ -6,8 +6,8 @@ peak of all postorders (Liu, "On the storage requirement in the out-of-core mult
 1986; for equal sizes this is the register rule of Sethi and Ullman). Graphs that are not trees are
 traversed as if they were: a step that has been visited is not visited again.
 
-Such an order is a starting point that does not depend on the order given. Backwards, from a
-step to its consumers, the same rule serves graphs that spread out.
+Such an order is a starting point that does not depend on the given order. The same rule applied
+backwards, from a step to its consumers, suits graphs that fan out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _postorder(
 ) -> list[int]:
     """Return a postorder over `predecessors`.
 
-    `order` has each step after those before it. A step takes `needed` bytes beside its operands
-    while it runs and leaves `left` bytes.
+    `order` lists each step after its predecessors. A step takes `needed` bytes in addition to its
+    operands while it runs, and leaves `left` bytes.
     """
     peak = [0] * len(needed)
     children: list[list[int]] = [[]] * len(needed)

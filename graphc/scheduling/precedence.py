@@ -1,19 +1,20 @@
-"""What has to run before what, and who reads which value last: steps without their order.
+"""Steps under a partial order, and the live bytes of their linear extensions.
 
-Let D be the set of steps that have run. Every legal order passes only through sets that hold with
-each step all that it waits for, and what is live depends on the set alone:
+Let D be the set of steps that have run. In a legal order, D always contains all predecessors of its
+steps. The live bytes depend only on the set, not on the order inside it:
 
-    live(D) = base + bytes of values from outside or made in D that a step outside D reads, or held
+    live(D) = base + bytes of the values from outside or produced in D that have a consumer
+              outside D or are in `live_out`
 
-because an output that overwrites an operand takes as many bytes as die, in whatever order that came
-about. Running s from D takes
+An output that overwrites an operand does not change this, since it takes as many bytes as die.
+Running step s from D takes
 
-    during(s, D) = live(D) + bytes that s makes + its workspace - what its outputs take over from
-                   operands that nobody outside D and s reads
+    during(s, D) = live(D) + bytes of the outputs of s + its workspace
+                   - bytes that its outputs overwrite of operands without further consumers
 
-So an order is a path through such sets, and its peak the largest `during` on it. exact.py searches
-these paths, cuts.py bounds them from below, listing.py and windows.py improve one. To find the
-least peak is NP-hard (Sethi, 1975, for registers).
+An order is thus a path through such sets, and its peak is the largest `during` on it. exact.py
+searches these paths, cuts.py bounds them from below, and listing.py and windows.py improve a path.
+Finding the least peak is NP-hard (Sethi, 1975, for registers).
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from graphc.scheduling.problem import Problem
 from graphc.scheduling.profile import Integers, StepArrays, rows_of
 
 Arc = tuple[int, int]
-"""Two steps, the first of which has to run before the second."""
+"""A pair of steps; the first has to run before the second."""
 
 
 class OrderTable(NamedTuple):
-    """The properties of `Precedence` of the same names, rows as in `StepArrays`; `last_bytes` are
-    live behind all."""
+    """The properties of `Precedence` as arrays, with rows as in `StepArrays`.
+
+    `last_bytes` are the bytes live after all steps.
+    """
 
     steps: StepArrays
     first_predecessor: Integers
@@ -51,9 +54,9 @@ class OrderTable(NamedTuple):
 
 @dataclass(frozen=True)
 class Precedence:
-    """Steps under a partial order: their data dependencies and further `arcs`.
+    """Steps under a partial order: their data dependences and further `arcs`.
 
-    `base` bytes are live throughout beside the values of the steps.
+    `base` bytes are live throughout, in addition to the values of the steps.
     """
 
     steps: Problem
@@ -65,7 +68,7 @@ class Precedence:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """The steps that have to run before each step, ascending."""
+        """The direct predecessors of each step, in ascending order."""
         steps = self.steps
         found = [
             {steps.producer[value] for value in inputs if steps.producer[value] >= 0}
@@ -77,7 +80,7 @@ class Precedence:
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """The steps that wait for each step, ascending."""
+        """The direct successors of each step, in ascending order."""
         found: list[list[int]] = [[] for _ in range(len(self))]
         for step, firsts in enumerate(self.predecessors):
             for first in firsts:
@@ -86,7 +89,7 @@ class Precedence:
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """The steps that read each value, ascending."""
+        """The consumers of each value, in ascending order."""
         found: list[list[int]] = [[] for _ in self.steps.bytes]
         for step, inputs in enumerate(self.steps.inputs):
             for value in inputs:
@@ -95,10 +98,10 @@ class Precedence:
 
     @cached_property
     def lasting(self) -> tuple[int, ...]:
-        """The bytes that each step leaves behind for others, before operands die."""
+        """The bytes of the outputs of each step that are live after it."""
         steps, consumers = self.steps, self.consumers
         return tuple(
-            # What nobody reads dies at once: it counts while the step runs, not behind it.
+            # A value without consumers counts only while its producer runs.
             sum(steps.bytes[v] for v in outputs if consumers[v] or v in steps.live_out)
             for outputs in steps.outputs
         )
@@ -114,7 +117,7 @@ class Precedence:
 
     @cached_property
     def first_bytes(self) -> int:
-        """Bytes live before anything has run: what comes from outside, and the base."""
+        """The bytes live before the first step: values from outside, and the base."""
         steps = self.steps
         outside = (
             size
@@ -125,7 +128,7 @@ class Precedence:
 
     @cached_property
     def table(self) -> OrderTable:
-        """The same as arrays."""
+        """The properties of this class as arrays."""
         first_predecessor, predecessors = rows_of(self.predecessors)
         first_successor, successors = rows_of(self.successors)
         first_consumer, consumers = rows_of(self.consumers)
@@ -144,11 +147,11 @@ class Precedence:
         )
 
     def profile(self, sequence: Sequence[int]) -> list[int]:
-        """Bytes live during each step of an order of all steps."""
+        """Return the bytes live during each step of an order of all steps."""
         return [self.base + level for level in self.steps.levels(sequence).tolist()]
 
     def is_legal(self, sequence: Sequence[int]) -> bool:
-        """Whether every step stands in the sequence once, behind all that have to run before it."""
+        """Return True if the sequence has every step once, after its predecessors."""
         place = {step: index for index, step in enumerate(sequence)}
         if len(place) != len(sequence) or sorted(place) != list(range(len(self))):
             return False
@@ -159,10 +162,10 @@ class Precedence:
         )
 
     def within(self, chosen: Sequence[int], beyond: Iterable[int], base: int) -> Precedence:
-        """The `chosen` steps as a problem of their own, in the order given.
+        """Return the `chosen` steps as a separate problem, in the given order.
 
-        `beyond` are the values of theirs that are live behind them; `base` counts what is
-        live throughout and not theirs.
+        `beyond` lists those of their values that are live after them. `base` counts the bytes of
+        other values, which are live throughout.
         """
         steps = self.steps
         number: dict[int, int] = {}
@@ -175,7 +178,7 @@ class Precedence:
             return tuple(number[value] for value in values)
 
         inner = Problem(
-            # Orders are compared by bytes alone, so costs, repeats and runs play no part.
+            # Orders are compared by bytes only, so costs, `once` and runs do not matter.
             cost=(0.0,) * len(chosen),
             workspace=tuple(steps.workspace[step] for step in chosen),
             inputs=tuple(renamed(steps.inputs[step]) for step in chosen),
@@ -188,7 +191,7 @@ class Precedence:
             live_out=frozenset(number[value] for value in beyond if value in number),
             runs=(),
         )
-        # All of `predecessors`: what data says is in there twice, which changes nothing.
+        # Includes the arcs that data dependences already imply, which changes nothing.
         arcs = tuple(
             (place[first], place[step])
             for step in chosen

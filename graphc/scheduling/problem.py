@@ -1,20 +1,20 @@
-"""Steps of a training graph as numbers: what they cost, read and produce, and when tensors live.
+"""Steps of a training graph as numbers, with the live bytes of their schedules.
 
-Steps and tensors are numbered from 0. A run is a forward pass and the backward pass behind it:
-forward steps may be executed again, backward steps run once and in order. Tensors that no step
-produces are live from the start to their last use.
+Steps and tensors are numbered from 0. A run is a forward pass followed by its backward pass.
+Forward steps may be executed again; backward steps run once and in order. Tensors without a
+producer are live from the start to their last use.
 
 A schedule is a sequence s(0), s(1), ... of steps in which a step may occur several times. A use
-reads the latest earlier occurrence of its producer, so a tensor is live from an occurrence of its
-producer to its last use before the next one. Tensors in `live_out` are live to the end. With l(p) the
-bytes live after position p, liveness is computed backwards:
+reads the latest earlier execution of its producer. So a tensor is live from an execution of its
+producer to its last use before the next execution. Tensors in `live_out` are live to the end. With
+l(p) the bytes live after position p, live bytes are computed backwards:
 
-    l(p - 1) = l(p) + what s(p) reads and is not live after p - what it produces and is live after p
-    bytes during p = l(p) + what s(p) reads or produces and is not live after p + its workspace
-                     - what its outputs overwrite of operands that die
+    l(p - 1) = l(p) + inputs of s(p) not live after p - outputs of s(p) live after p
+    bytes during p = l(p) + inputs and outputs of s(p) not live after p + its workspace
+                     - bytes that its outputs overwrite of operands that die
 
-`Problem.profile` computes this in one walk over a sequence; `Problem.levels` is the same, compiled,
-for whole schedules. Their maximum, the peak, is what solvers bound. A packed arena may be larger.
+`Problem.profile` computes this in one pass over a sequence. `Problem.levels` is a compiled version
+for whole schedules. Solvers bound the maximum, the peak live bytes. A packed arena may be larger.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AllBut:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Forward steps [start, turn) and the backward steps [turn, stop) that follow them."""
+    """Forward steps `[start, boundary)` and their backward steps `[boundary, stop)`."""
 
     start: int
     boundary: int
@@ -50,10 +50,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Problem:
-    """`inputs` and `outputs` are distinct values by step; `cost` is in any unit, sizes are bytes.
+    """Steps and values of a graph as numbers.
 
-    `overwrites` lists by step the (output, input) pairs that may share bytes where the input dies.
-    Steps in `once` are never repeated; values in `live_out` are live to the end.
+    `inputs` and `outputs` list distinct values by step. `cost` is in any unit, sizes are in bytes.
+    `overwrites` lists by step the (output, input) pairs that may share bytes if the input dies.
+    Steps in `once` are never recomputed; values in `live_out` are live to the end.
     """
 
     cost: tuple[float, ...]
@@ -72,7 +73,7 @@ class Problem:
 
     @cached_property
     def producer(self) -> tuple[int, ...]:
-        """The step that makes each value, or -1 for what comes from outside."""
+        """The producer of each value, or -1 for values from outside."""
         producers = [-1] * len(self.bytes)
         for step, outputs in enumerate(self.outputs):
             for value in outputs:
@@ -81,7 +82,7 @@ class Problem:
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:
-        """The last step that reads each value, or -1."""
+        """The last consumer of each value, or -1."""
         reads = [-1] * len(self.bytes)
         for step, inputs in enumerate(self.inputs):
             for value in inputs:
@@ -89,8 +90,10 @@ class Problem:
         return tuple(reads)
 
     def droppable(self, run: Run) -> set[int]:
-        """Values of a run's forward pass that may be dropped and made again: what is held, or read
-        by a later run, stays live throughout."""
+        """Return the forward values of a run that may be dropped and recomputed.
+
+        Values in `live_out` and values that a later run reads stay live throughout.
+        """
         return {
             value
             for step in range(run.start, run.boundary)
@@ -100,7 +103,7 @@ class Problem:
         }
 
     def missing(self, wanted: Iterable[int], available: Container[int]) -> list[int]:
-        """Steps, in order, that make the `wanted` values from what is available."""
+        """Return the steps, in order, that compute the `wanted` values from the available ones."""
         pending = [value for value in wanted if value not in available]
         found: set[int] = set()
         while pending:
@@ -111,28 +114,28 @@ class Problem:
         return sorted(found)
 
     def total(self, values: Iterable[int]) -> int:
-        """Bytes of distinct values."""
+        """Return the sum of the sizes of distinct values."""
         return sum(self.bytes[value] for value in values)
 
     def cost_of(self, sequence: Iterable[int]) -> float:
-        """The sum of the costs of steps."""
+        """Return the sum of the costs of steps."""
         return sum(self.cost[step] for step in sequence)
 
     def extra_cost(self, sequence: Sequence[int]) -> float:
-        """What the repeats in a sequence cost."""
+        """Return the cost of the recomputed steps in a sequence."""
         return self.cost_of(sequence) - self.cost_of(set(sequence))
 
     def peak(self, sequence: Sequence[int] | Integers) -> int:
-        """The most bytes live at one step of a whole sequence."""
+        """Return the peak live bytes of a whole sequence."""
         return self.fixed_bytes + max(self.levels(sequence).tolist(), default=0)
 
     @cached_property
     def arrays(self) -> StepArrays:
-        """The same as arrays."""
+        """The fields of this class as arrays."""
         return arrays_of(self)
 
     def levels(self, sequence: Sequence[int] | Integers) -> Integers:
-        """Bytes live during each step of a whole sequence: `profile` with what is held behind."""
+        """Return the bytes live during each step: `profile` with `live_out` live at the end."""
         levels = suited(live_levels, len(self))
         return levels(self.arrays, np.asarray(sequence, np.int64))
 
@@ -142,16 +145,17 @@ class Problem:
         after: Collection[int] = (),
         uncounted: Container[int] = frozenset(),
     ) -> list[int]:
-        """Bytes live during each of the steps, with `after` live behind them.
+        """Return the bytes live during each step of a sequence, with `after` live at its end.
 
-        What is read without being made counts from the first step on; `uncounted` never does.
+        Values without a producer in the sequence count from the first step on. Values in
+        `uncounted` never count.
         """
         size, live = self.bytes, {value for value in after if value not in uncounted}
         level = sum(size[value] for value in live)
         levels = [0] * len(sequence)
         for position in range(len(sequence) - 1, -1, -1):
             step = sequence[position]
-            # `level` is l(p): what is live behind this position.
+            # `level` is l(p), the bytes live after this position.
             here = level + self.workspace[step]
             dying = []
             for value in self.inputs[step]:
@@ -159,7 +163,7 @@ class Problem:
                     dying.append(value)
                     here += size[value]
             for value in self.outputs[step]:
-                if value in live:  # before this appearance it is an older one, or not there
+                if value in live:  # before this execution it is older or does not exist
                     live.discard(value)
                     level -= size[value]
                 elif value not in uncounted:
@@ -174,7 +178,7 @@ class Problem:
         return levels
 
     def overwritten(self, step: int, dying: Container[int]) -> int:
-        """Bytes that outputs take over from operands that die."""
+        """Return the bytes of dying operands that the outputs of a step overwrite."""
         taken: set[int] = set()
         saved = 0
         for output, operand in self.overwrites[step]:

@@ -1,6 +1,6 @@
-"""Steps as arrays, for searches that look at sequences over and over: their loops are compiled.
+"""Steps as arrays in compressed rows, for compiled loops of searches over sequences.
 
-problem.py explains sequences; `live_levels` is `Problem.profile` of a whole one.
+problem.py explains sequences. `live_levels` is `Problem.profile` of a whole sequence.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ Booleans: TypeAlias = NDArray[np.bool_]
 
 
 class StepArrays(NamedTuple):
-    """The fields of `Problem` of the same names. Rows of different lengths stand one behind the
-    other: that of step s in `inputs` is [first_input[s], first_input[s + 1]), so for the rest.
+    """The fields of `Problem` as arrays.
 
-    `is_droppable` says of a value whether its maker may run again for it: that makes nothing held.
+    Rows of different lengths are concatenated, as in compressed sparse rows (CSR). The inputs of
+    step s are `inputs[first_input[s] : first_input[s + 1]]`; outputs and overwrites are alike.
+    `is_droppable` is true for values that may be dropped and recomputed; no output of their
+    producer is in `live_out`.
     """
 
     cost: Floats
@@ -44,7 +46,7 @@ class StepArrays(NamedTuple):
 
 
 def arrays_of(steps: Problem) -> StepArrays:
-    """The arrays of some steps."""
+    """Return the arrays of a problem."""
     first_input, inputs = rows_of(steps.inputs)
     first_output, outputs = rows_of(steps.outputs)
     first_overwrite, _ = rows_of([[0] * len(pairs) for pairs in steps.overwrites])
@@ -77,7 +79,7 @@ def _droppable(steps: Problem) -> Booleans:
 
 
 def rows_of(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-    """Rows of different lengths, one behind the other: where each begins, and all of them."""
+    """Return the start of each row and the concatenation of all rows (CSR)."""
     first = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=first[1:])
     return first, np.array([each for row in rows for each in row], np.int64)
@@ -85,7 +87,7 @@ def rows_of(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
 
 @compiled
 def live_levels(table: StepArrays, sequence: Integers) -> Integers:
-    """Bytes live during each step of a whole sequence, without what is fixed."""
+    """Return the bytes live during each step of a whole sequence, without `fixed_bytes`."""
     live = table.is_live_out.copy()
     level = 0
     for value in range(len(live)):
@@ -101,7 +103,7 @@ def live_levels(table: StepArrays, sequence: Integers) -> Integers:
             if not live[value]:
                 dying += table.bytes[value]
         for value in table.outputs[table.first_output[step] : table.first_output[step + 1]]:
-            if live[value]:  # before this appearance it is an older one, or not there
+            if live[value]:  # before this execution it is older or does not exist
                 live[value] = False
                 level -= table.bytes[value]
             else:
@@ -115,7 +117,7 @@ def live_levels(table: StepArrays, sequence: Integers) -> Integers:
 
 @compiled
 def taken_over(table: StepArrays, step: int, live: Booleans) -> int:
-    """Bytes that a step's outputs take over from operands that are not `live` behind it."""
+    """Return the bytes that a step's outputs overwrite of operands not `live` after it."""
     first, last = table.first_overwrite[step], table.first_overwrite[step + 1]
     if first == last:
         return 0

@@ -1,22 +1,23 @@
-"""The search for an order: exact where there are few steps, else cuts, lists and windows.
+"""Search for an order with a low peak: exact for few steps, else cuts, list schedules and windows.
 
-The methods share one order, the best so far, and one floor, the highest bound of a cut. Each offers
-orders, and one is taken where its peak is lower:
+The methods share the best order so far, and a floor: the highest lower bound of a cut. Each method
+offers orders, and an order with a lower peak is accepted:
 
-    cut       run one side of a minimum cut before the other (cuts.py), at the peak and a little
-              behind it. The cut's bytes are a bound for every order, and become the floor.
+    cut       run one side of a minimum cut before the other (cuts.py), at the peak and shortly
+              after it. The bytes of the cut bound every order and raise the floor.
     list      bisect between floor and peak for the least limit with a list schedule (listing.py),
               forwards and then backwards
     windows   solve windows around the peak exactly (windows.py)
 
-twice over, as long as a round lowers the peak and it is above the floor by a thousandth. Every
-method is bounded by counts of work that fall with the number of steps, not by time, so the same
-problem gives the same order: at most 50,000 steps are put into cuts, and 250,000 into list
-schedules, but one cut and four lists in any case. The given order is kept where none is better by a
-thousandth.
+A second round follows if the first lowered the peak. The search ends once the peak is within a
+thousandth of the floor. Work is bounded by counts, not by time, so the same problem gives the same
+order. Cuts process at most 50,000 steps in total and list schedules at most 250,000, but there are
+at least one cut and four list schedules. The given order is kept if no other is better by more than
+a thousandth.
 
-Lists rank by the order given, so they cannot bring scattered subtrees together. In the end
-depth-first postorders (postorder.py) are offered; if one is better, the methods go on from there.
+List schedules rank steps by the given order, so they cannot bring scattered subtrees together.
+Therefore depth-first postorders (postorder.py) are offered at the end. If one is better, the
+methods run again from there.
 """
 
 from __future__ import annotations
@@ -31,35 +32,38 @@ from graphc.scheduling.precedence import Precedence
 from graphc.scheduling.windows import improve_windows
 
 EXACT_STEPS = 64
-"""Up to so many steps the whole problem is searched."""
+"""Largest number of steps for which the whole problem is searched exactly."""
 
 EXACT_EXPANSIONS = 20_000
-"""Sets of steps that this search looks at before it gives up."""
+"""Sets of steps that the exact search expands before it gives up."""
 
 CUT_DISTANCES = (0, 1 / 128, 1 / 64, 1 / 32, 1 / 16)
-"""How far behind the peak cuts are taken, as parts of all steps."""
+"""Distances after the peak at which cuts are taken, as fractions of all steps."""
 
 CUT_STEPS = 50_000
-"""Steps of all networks that are cut, one after another; at least one is."""
+"""Limit on the sum of steps over all cut networks; at least one network is cut."""
 
 LIST_STEPS = 250_000
-"""Steps of all list schedules, one after another; at least four are made."""
+"""Limit on the sum of steps over all list schedules; at least four are made."""
 
 TRIALS = 6
-"""Limits of bytes that list scheduling is tried with, in either direction."""
+"""Number of limits that list scheduling tries in each direction."""
 
 TOLERANCE = 0.001
-"""Part of the peak that is not worth a try, nor, beyond the exact search, another order."""
+"""Fraction of the peak that is not worth further search.
+
+Except after the exact search, an order must save more than that to replace the given one.
+"""
 
 ROUNDS = 2
-"""Turns of all methods, the second on what the first has found."""
+"""Rounds of all methods; the second starts from the result of the first."""
 
 
 def least_order(problem: Precedence) -> list[int]:
-    """An order of all steps whose peak is at most that of 0, 1, 2, ..., which has to be legal.
+    """Return an order of all steps whose peak is at most that of 0, 1, 2, ..., which must be legal.
 
-    The given order is returned where no lower peak is found. On problems of up to about twenty
-    steps the peak is the least there is.
+    Returns 0, 1, 2, ... if no lower peak is found. On problems of up to about twenty steps the peak
+    is optimal.
     """
     given = list(range(len(problem)))
     if not given:
@@ -67,15 +71,15 @@ def least_order(problem: Precedence) -> list[int]:
     if len(problem) <= EXACT_STEPS:
         peak = max(problem.profile(given))
         found = least_peak_order(problem, peak, EXACT_EXPANSIONS)
-        # None says that the given order is the least, or that the search gave up: both go on below,
-        # where the first ends with the order given.
+        # None means that the given order is optimal or that the search gave up. In the first case,
+        # the search below returns the given order.
         if found is not None:
             return found
     return _Search(problem, given).run()
 
 
 class _Search:
-    """The best order so far and its peak, and the methods that look for a better one."""
+    """A search with the best order so far, its peak and the methods to improve it."""
 
     def __init__(self, problem: Precedence, given: list[int]) -> None:
         self.problem = problem
@@ -85,10 +89,10 @@ class _Search:
         self.cuts_left = max(1, min(CUT_STEPS // len(problem), ROUNDS * len(CUT_DISTANCES)))
         self.lists_left = max(4, LIST_STEPS // len(problem))
         self.floor = 0
-        """No order has a lower peak."""
+        """A lower bound on the peak of every order."""
 
     def run(self) -> list[int]:
-        """The best order found, or the one given where that is hardly better."""
+        """Return the best order found, or the given one if the gain is within the tolerance."""
         given, given_peak = self.order, self.peak
         self._improve()
         if not self.is_least and any(map(self.offer, postorders(self.problem))):
@@ -108,11 +112,11 @@ class _Search:
 
     @property
     def is_least(self) -> bool:
-        """Whether what could still be found is not worth it."""
+        """True if the peak is within the tolerance of the floor."""
         return self.peak - self.floor <= TOLERANCE * self.peak
 
     def offer(self, order: list[int]) -> bool:
-        """Take an order if its peak is lower."""
+        """Accept an order if its peak is lower, and return True if so."""
         profile = self.problem.profile(order)
         if max(profile) >= self.peak:
             return False
@@ -120,9 +124,9 @@ class _Search:
         return True
 
     def cut(self) -> None:
-        """Run what lies before a least cut first, and the rest behind it."""
+        """Offer orders that run the source side of a minimum cut first."""
         for distance in CUT_DISTANCES:
-            # Looked for anew each time, for the cut before may have moved the peak.
+            # Recomputed each time, since the last cut may have moved the peak.
             place = self.profile.index(self.peak) + int(distance * len(self.order))
             if not self.cuts_left or place >= len(self.order):
                 return
@@ -131,17 +135,16 @@ class _Search:
             self.floor = max(self.floor, cut.bytes)
             if self.is_least:
                 return
-            # Legal: with each step the set has all that it waits for. Inside either part the order
-            # stays.
+            # Legal: the set contains the predecessors of its steps; both parts keep their order.
             first = [step for step in self.order if step in cut.before]
             self.offer(first + [step for step in self.order if step not in cut.before])
 
     def list(self) -> None:
-        """Bisect the limit of bytes under which a list schedule is found, in both directions."""
-        # Both directions rank by the same order; what one finds is only a limit to the other.
+        """Bisect for the least limit of bytes with a list schedule, in both directions."""
+        # Both directions rank by the same order. The result of the first only lowers the limit.
         given = self.order
         for backwards in (False, True):
-            # First whether this direction finds anything lower at all, since often it does not.
+            # The first limit tests if this direction finds any lower peak, since often it does not.
             low, limit = self.floor, self.peak - 1
             for _ in range(min(TRIALS, self.lists_left)):
                 self.lists_left -= 1
@@ -151,12 +154,12 @@ class _Search:
                 elif limit == self.peak - 1:
                     break
                 else:
-                    # No proof that nothing fits this limit, only that lists do not: it is no floor.
+                    # Only list schedules do not fit this limit, so it is not a lower bound.
                     low = limit + 1
                 if self.peak - low <= TOLERANCE * self.peak:
                     break
                 limit = (low + self.peak) // 2
 
     def solve_windows(self) -> None:
-        """Solve windows around the peak."""
+        """Offer the order with windows around its peak solved exactly."""
         self.offer(improve_windows(self.problem, self.order))
