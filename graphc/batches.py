@@ -1,4 +1,4 @@
-"""The largest batch whose step fits into so many bytes."""
+"""Search for the largest batch that fits into a capacity: false position with growing steps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from graphc.plans.memory_plan import MemoryPlan
 from graphc.progress import report
 
 MOST = 2**40
-"""The largest batch that is tried."""
+"""Upper limit of the batches that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
-    """A batch whose plan fits, where that of one more does not."""
+    """A batch whose plan fits, while the plan of the next larger batch does not."""
 
     batch: int
     plan: MemoryPlan
@@ -34,11 +34,11 @@ def largest_batch(
 ) -> LargestBatch | None:
     """Return the largest batch whose plan takes at most `memory`; None if no batch fits.
 
-    `memory` is a number of bytes or ``"7GiB"``. `make` returns the loss for a batch, a whole number
-    from 1 up; `options` are those of `graphc.plan`. With ``recompute="optimal"`` and no limit on
-    bytes or flops, any amount of recomputation is allowed. The search begins at `start`: the result
-    for other options saves plans. Raises what `make` and `graphc.plan` do, and `OptionError` if even
-    a batch of 2**40 fits.
+    `memory` is a number of bytes or a string such as ``"7GiB"``. `make` returns the loss for a
+    batch, an integer of at least 1; `options` are those of `graphc.plan`. With
+    ``recompute="optimal"`` and no limit on bytes or flops, any amount of recomputation is allowed.
+    The search begins at `start`; the result for other options saves plans. Raises the errors of
+    `make` and `graphc.plan`, and `OptionError` if even a batch of 2**40 fits.
     """
     search = _Search(make, parse_bytes("memory", memory), options)
     if isinstance(start, LargestBatch):
@@ -49,11 +49,11 @@ def largest_batch(
 
 
 class _Search:
-    """Bytes by batch, each planned once.
+    """A search by false position, with the arena bytes of each batch cached.
 
-    Bytes grow nearly in a line with the batch, so the next batch that is tried is where the line
-    through the largest one that fits and the smallest that does not meets the limit. Where the
-    line is off, steps away from it double, so an answer takes a logarithm of plans at most.
+    Bytes grow almost linearly with the batch. So the next batch to try is where the line through
+    the largest batch that fits and the smallest that does not crosses the limit. If the line is
+    off, the steps away from it double, so the search takes at most a logarithmic number of plans.
     """
 
     def __init__(self, make: Callable[[int], Value], memory: int, options: dict[str, Any]) -> None:
@@ -64,11 +64,11 @@ class _Search:
         )
         self.sizes: dict[int, int] = {}
         self.fixed_bytes = 0
-        """Bytes of states, which do not grow with the batch; 0 while they are unknown."""
+        """Bytes of states, which do not grow with the batch; 0 if unknown."""
         self.best: LargestBatch | None = None
 
     def run(self, start: int) -> LargestBatch | None:
-        """Bracket the answer, narrow the bracket, and go on until one more does not fit."""
+        """Bracket the answer, then narrow the bracket until the next larger batch does not fit."""
         fits, over = (start, None) if self.size(start) <= self.memory else (1, start)
         if self.size(fits) > self.memory:
             return None
@@ -86,9 +86,9 @@ class _Search:
         return None if found is None else LargestBatch(fits, found)
 
     def guess(self, fits: int, over: int | None, pace: int) -> int:
-        """A batch above `fits`, and below `over` where that is known.
+        """Return the next batch to try: above `fits`, and below `over` if that is known.
 
-        It is at least `pace` above `fits`, or as far below `over` where that is negative.
+        It is at least `pace` above `fits`; for a negative `pace`, at least `-pace` below `over`.
         """
         spare = self.memory - self.sizes[fits]
         if over is not None:
@@ -102,17 +102,17 @@ class _Search:
                 "looked for: give less memory, or a network that grows with its batch"
             )
         if not smaller:
-            # Other bytes than states may not grow with the batch either, so this is often too few.
+            # Other bytes than states may be constant, too, so this guess is often too small.
             per_batch = max(self.sizes[fits] - self.fixed_bytes, 1) / fits
             return min(max(fits + int(spare / per_batch) + 1, fits + 1), MOST)
         last = max(smaller)
         grown = self.sizes[fits] - self.sizes[last]
         step = spare * (fits - last) // grown if grown > 0 else fits
-        # One more than the line says: it will probably not fit, and then the bracket is small.
+        # One above the line: this batch probably does not fit, which makes a small bracket.
         return min(fits + max(step + 1, pace // 2), MOST)
 
     def size(self, batch: int) -> int:
-        """The bytes of a batch's plan; where any time may be taken, the fewest found."""
+        """Return the arena bytes of a batch; the fewest found if any extra time is allowed."""
         if batch not in self.sizes:
             if self.takes_any_time:
                 self.sizes[batch] = self._least(batch)
@@ -132,7 +132,7 @@ class _Search:
         return found.arena_bytes
 
     def planned(self, batch: int) -> MemoryPlan | None:
-        """The plan of a batch, None where it does not fit."""
+        """Return the plan of a batch, or None if it does not fit."""
         if not self.takes_any_time:
             return self.best.plan if self.best is not None and self.best.batch == batch else None
         try:

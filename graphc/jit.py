@@ -1,12 +1,12 @@
-"""Compiled loops: numba where it is installed, plain Python without it.
+"""Compiled loops: numba if it is installed, else plain Python.
 
-Compiled or not, a loop makes the same decisions on the same numbers, so results do not depend on
-numba. A loop is compiled when it is first called, which takes seconds the first time on a machine;
-for little work `suited` returns it as it is written. numba itself is imported by the first compiled
+A loop makes the same decisions on the same numbers in both forms, so results do not depend on
+numba. A loop is compiled by its first call, which takes seconds the first time on a machine. For
+little work `suited` returns the plain function. numba itself is imported by the first compiled
 call.
 
-Machine code is kept in the user's cache, in a folder named after the modules of this package:
-numba's index refers to classes by module, and one of another layout would not load.
+Machine code is stored in the user's cache, in a folder named after the modules of this package.
+numba's index refers to classes by module, so an index of another package layout would not load.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 Function = TypeVar("Function", bound=Callable[..., object])
 
 LITTLE = 64
-"""Steps up to which a loop runs faster as it is written than its machine code is loaded."""
+"""Up to this many steps, running the plain loop is faster than loading its machine code."""
 
 
 class Loop:
@@ -46,14 +46,14 @@ class Loop:
 
     @property
     def written(self) -> Callable[..., Any]:
-        """The plain function; the loops that it calls are plain, too."""
+        """The plain function, which calls other loops in plain form."""
         if self._written is None:
             self._written = _linked(self, "_written", lambda function: function)
         return self._written
 
     @property
     def is_compiled(self) -> bool:
-        """True once machine code has been loaded or made."""
+        """True once machine code has been loaded or generated."""
         return bool(getattr(self._compiled, "signatures", ()))
 
 
@@ -63,7 +63,7 @@ def compiled(function: Function) -> Function:
 
 
 def suited(function: Function, steps: int) -> Function:
-    """Return a loop compiled, or as it is written where it has few steps to do."""
+    """Return a loop compiled, or as the plain function for few steps."""
     assert isinstance(function, Loop), "only loops have two forms"
     return cast(Function, function.compiled if steps > LITTLE else function.written)
 
@@ -83,7 +83,10 @@ def _with_numba(loop: Loop) -> Callable[..., Any]:
 def _linked(
     loop: Loop, form: str, change: Callable[[FunctionType], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """Return a loop in one form, after the loops that it calls: its globals refer to those."""
+    """Return a loop in one form, with the loops that it calls in the same form.
+
+    The copy has its own globals, which refer to those loops.
+    """
     known = getattr(loop, form)
     if known is not None:
         return cast(Callable[..., Any], known)
@@ -95,7 +98,7 @@ def _linked(
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
     made = change(copy)
-    setattr(loop, form, made)  # before the loops that it calls: they may call each other
+    setattr(loop, form, made)  # before the recursion, since loops may call each other
     for name in function.__code__.co_names:
         called = names.get(name)
         if isinstance(called, Loop):
@@ -104,7 +107,7 @@ def _linked(
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for machine code, created, or None where it cannot be written."""
+    """Create and return the folder for machine code; None if it is not writable."""
     try:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(home) / "graphc" / f"loops-{_layout()}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphc.cli.arguments import Commands
 
 THIRD = 0.33
-"""About one more forward pass, as a part of a step's flops."""
+"""The flops of about one further forward pass, as a fraction of those of a step."""
 
 
 def add(commands: Commands) -> None:
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Look for the largest batch of each kind of plan, and print them."""
+    """Find and print the largest batch for each kind of plan."""
     make, chosen = _batched(options), plan_options(options)
     name, limit = _capacity(options)
     chosen["budget"] = None
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         say(f"{name}: {limit} for an arena")
         say(_row("options", "largest batch", "arena", "extra time"))
     found: list[LargestBatch | None] = []
-    for flags, asked in kinds:  # each repeats more work than the one before, so more fits
+    for flags, asked in kinds:  # each kind recomputes more than the previous one, so more fits
         known = [each for each in found if each is not None]
         start = max(known, key=attrgetter("batch"), default=1)
         found.append(largest_batch(make, limit, start=start, **{**chosen, **asked}))
@@ -73,7 +73,7 @@ def _row(flags: str, batch: str, arena: str, extra: str) -> str:
 
 
 def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
-    """The model as a function of its batch."""
+    """Return the model as a function of its batch."""
     settings = parse_settings(options.settings)
     if "batch" in settings:
         raise OptionError("the batch is what is looked for; leave out batch=...")
@@ -85,7 +85,7 @@ def _batched(options: argparse.Namespace) -> Callable[[int], Value]:
 
 
 def _capacity(options: argparse.Namespace) -> tuple[str, str]:
-    """Return what holds the arena, and the bytes that it has for it, as --budget takes them."""
+    """Return the name of the memory and its usable bytes in the format of `--budget`."""
     if options.budget is not None:
         parse_bytes("--budget", options.budget)
         return "the budget", options.budget
@@ -97,7 +97,7 @@ def _capacity(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _kinds(options: argparse.Namespace, limit: str) -> list[tuple[str, dict[str, Any]]]:
-    """What plans are asked for: by the options of `graphc plan`, and by those of `graphc.plan`."""
+    """Return the kinds of plans as options of `graphc plan` and as keywords of `graphc.plan`."""
     plain = ("no recomputation", {"recompute": "none"})
     if options.optimizer == "none":
         return [plain]
@@ -131,7 +131,7 @@ def _described(
         }
         for (flags, _), largest in zip(kinds, found, strict=True)
     ]
-    settings = [*options.settings, "batch=1"]  # some models have no batch of their own
+    settings = [*options.settings, "batch=1"]  # some models have no default batch
     made_by = identity(argparse.Namespace(**{**vars(options), "settings": settings}))
     made_by["arguments"].pop("batch", None)
     return {

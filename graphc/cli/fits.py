@@ -1,4 +1,4 @@
-"""Whether plans fit into the memory of the device that they are for: a command's first line."""
+"""First lines of commands: if plans fit into the memory of their device."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from graphc.runtime.memory import memory_of
 
 
 def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> str:
-    """Whether a plan fits its device, and by how much; where not, the budget that would.
+    """Return a line that says if a plan fits its device, with the bytes to spare or missing.
 
-    `options` are those that the plan is made by; None for a plan from a file.
+    If it does not fit, the line names a budget that does. `options` are the options of the plan,
+    or None for a plan from a file.
     """
     memory = memory_of(plan.device)
     if memory is None:
@@ -33,9 +34,9 @@ def fits_line(plan: MemoryPlan, options: argparse.Namespace | None = None) -> st
 
 
 def cure_line(plan: MemoryPlan, options: argparse.Namespace) -> str | None:
-    """Return the budget that makes a plan fit its device, or None where it fits or none is known.
+    """Return a hint how to make a plan fit its device; None if it fits or the memory is unknown.
 
-    It plans with that budget, which may take longer than the plan did.
+    Finding the hint plans with that budget, which may take longer than the plan itself.
     """
     memory = memory_of(plan.device)
     if memory is None or memory.spare_bytes(plan.arena_bytes) >= 0:
@@ -44,7 +45,7 @@ def cure_line(plan: MemoryPlan, options: argparse.Namespace) -> str | None:
 
 
 def fit_line(plans: Sequence[tuple[str, MemoryPlan]], options: argparse.Namespace | None) -> str:
-    """Which of several named plans fit, and the one of them that takes the least time."""
+    """Return a line with the number of plans that fit, and the fastest of them."""
     fewest = min((plan for _, plan in plans), key=lambda plan: plan.arena_bytes)
     if len({plan.device.name for _, plan in plans}) > 1:
         return _each_on_its_own(plans)
@@ -62,7 +63,10 @@ def fit_line(plans: Sequence[tuple[str, MemoryPlan]], options: argparse.Namespac
 
 
 def _each_on_its_own(plans: Sequence[tuple[str, MemoryPlan]]) -> str:
-    """How many plans for several devices fit, and which do not; steps of two are not compared."""
+    """Return a line on plans for several devices: how many fit, and which do not.
+
+    Step times of different devices are not compared.
+    """
     over, unknown = [], []
     for name, plan in plans:
         memory = memory_of(plan.device)
@@ -77,7 +81,7 @@ def _each_on_its_own(plans: Sequence[tuple[str, MemoryPlan]]) -> str:
 
 
 def memory_object(plan: MemoryPlan) -> dict[str, Any]:
-    """The same for JSON: what the device has, and whether the plan fits; None where unknown."""
+    """Return the device memory and if the plan fits, for JSON; None for unknown values."""
     memory = memory_of(plan.device)
     return {
         "memory_bytes": None if memory is None else memory.total_bytes,
@@ -87,13 +91,13 @@ def memory_object(plan: MemoryPlan) -> dict[str, Any]:
 
 
 def as_budget(size: int) -> str:
-    """The largest budget with two digits behind the point that is at most so many bytes."""
+    """Return `size` as a budget, rounded down to two decimals."""
     unit, name = (GIB, "GiB") if size >= GIB else (MIB, "MiB")
     return f"{100 * size // unit / 100:.2f}{name}"
 
 
 def place(memory: DeviceMemory) -> str:
-    """What has this memory, as sentences call it."""
+    """Return the name of the device with this memory, for use in a sentence."""
     return "this machine" if memory.name == "cpu" else memory.name
 
 
@@ -110,7 +114,7 @@ def _wrapped(line: str) -> str:
 
 
 def _cure(memory: DeviceMemory, plan: MemoryPlan, options: argparse.Namespace) -> str:
-    """The budget that makes a plan fit, with its cost in time, or why none does."""
+    """Return the budget that makes a plan fit and its cost in time, or why none does."""
     if options.optimizer == "none":
         return "a smaller batch may fit: `graphc batch` finds the largest"
     if plan.state_bytes > memory.usable_bytes:
@@ -126,7 +130,7 @@ def _cure(memory: DeviceMemory, plan: MemoryPlan, options: argparse.Namespace) -
 
 
 def _in_place(options: argparse.Namespace) -> str:
-    """What was given that a budget takes the place of."""
+    """Return a phrase with the given options that a budget replaces."""
     given = [f"--{goal.replace('_', '-')}" for goal in GOALS if getattr(options, goal, None)]
     if getattr(options, "recompute", None) not in (None, "none", "optimal"):
         given.append(f"--recompute {options.recompute}")

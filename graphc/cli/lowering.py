@@ -1,4 +1,4 @@
-"""What would lower the arena: other plans of the same model, by what they save and cost."""
+"""Suggestions to lower the arena: other plans of the same model, with their bytes and time."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"recompute": "cheap"},
     {"recompute": "optimal", "max_extra_flops": 0.33},
 )
-"""Policies that may lower a peak, those that are tried first where not all are."""
+"""Policies that may lower a peak, in the order in which they are tried."""
 
 SEARCH = 10
-"""The least number of times that a search for a goal takes as long as another plan."""
+"""A search for a goal takes at least this many times as long as another plan."""
 
 WORK = 3_000
-"""Nodes of other plans that are made beside a plan, so that these take no longer than it."""
+"""Limit on the nodes of alternative plans, so that they take no longer than the plan itself."""
 
 HEADING = "What lowers the arena, with the time that it adds by the cost model:"
 
 MOST = 3
-"""Changes that stand with a plan."""
+"""Number of changes printed with a plan."""
 
 Make = Callable[..., MemoryPlan]
-"""Makes the plan of a command's options; keywords are what differs from them."""
+"""A function that plans by a command's options; keywords override these."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change that saves bytes; `extra_time_fraction` is what it adds to the step's seconds.
+    """A change of options that saves bytes.
 
-    That is None where the step is another one, of a smaller batch.
+    `extra_time_fraction` is the time it adds, relative to the step. It is None if the step itself
+    differs, with a smaller batch.
     """
 
     how: str
@@ -52,7 +53,7 @@ class Change:
 
     @property
     def seconds_per_byte(self) -> float:
-        """The added part of a step by saved byte; infinite where the step is another one."""
+        """The added fraction of a step per saved byte; infinite if the step itself differs."""
         extra = self.extra_time_fraction
         return math.inf if extra is None else max(extra, 0.0) / self.saved_bytes
 
@@ -66,19 +67,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Lowering:
-    """Changes that lower an arena, by added time per saved byte; what was and was not tried."""
+    """Changes that lower an arena, by added time per saved byte; names of those (not) tried."""
 
     changes: Sequence[Change]
     tried: Sequence[str]
     left_out: Sequence[str]
 
     def told(self, most: int | None = None) -> list[str]:
-        """Sentences with the `most` changes that save most, by default with all."""
+        """Return lines with the first `most` changes, by default with all."""
         lines = [f"  {change}" for change in self.changes[:most]]
         return [*([HEADING, *lines] if lines else []), *self.beside()]
 
     def beside(self) -> Iterator[str]:
-        """Sentences on what lowers nothing, where nothing does, and on what was not tried."""
+        """Yield sentences on changes that were not tried, and on tried ones if none saves bytes."""
         if self.tried and not self.changes:
             yield f"The arena is not lowered by {', '.join(self.tried)}."
         if self.left_out:
@@ -89,20 +90,20 @@ class Lowering:
 
 
 class Alternatives:
-    """Makes the alternatives to plans of one command, each once, within a number of nodes."""
+    """A cache of alternative plans for one command, within a limit on nodes."""
 
     def __init__(self, options: argparse.Namespace, make: Make, work: int | None = WORK) -> None:
         self._options, self._make, self._work = options, make, work
         self._known: dict[tuple[object, ...], MemoryPlan] = {}
 
     def know(self, plan: MemoryPlan, **strategy: Any) -> None:
-        """Keep a plan that was made already, by what differs from the options."""
+        """Record an existing plan under the options in which it differs."""
         self._known[self._key(strategy)] = plan
 
     def lowering(self, plan: MemoryPlan, share: float = 1.0, **strategy: Any) -> Lowering:
-        """What lowers a plan's arena, within a share of the work.
+        """Return the changes that lower a plan's arena, within a share of the work.
 
-        `strategy` is what differs from the options in this plan.
+        `strategy` has the options of this plan that differ from those of the command.
         """
         left = None if self._work is None else self._work * share
         changes, tried, left_out = [], [], []
@@ -125,7 +126,10 @@ class Alternatives:
     def _all(
         self, plan: MemoryPlan, strategy: dict[str, Any]
     ) -> Iterator[tuple[str, dict[str, Any], bool]]:
-        """Place better, reorder, keep less, a smaller batch: how, keywords, whether of one step."""
+        """Yield changes as their text, their keywords, and a flag: True if the step is the same.
+
+        The changes are better placement, reordering, no slots, a smaller batch, and recomputation.
+        """
         options = self._options
         if plan.allocate != "packed":
             yield "--allocate packed", {"allocate": "packed"}, True
@@ -134,7 +138,7 @@ class Alternatives:
         if options.overlap_copies:
             yield "leaving out --overlap-copies", {"overlap_copies": False}, True
         batch, goals = setting(options.model, options.settings, "batch"), self._goals(strategy)
-        # A plan takes the budget that it is given, whatever the batch.
+        # With a budget, a plan takes about that many bytes for any batch.
         if isinstance(batch, int) and batch > 1 and "budget" not in goals:
             others = [e for e in options.settings if not e.startswith("batch=")]
             smaller = {"settings": [*others, f"batch={batch // 2}"]}
@@ -142,7 +146,7 @@ class Alternatives:
         if options.optimizer != "none" and not goals:
             for policy in POLICIES:
                 if policy["recompute"] != plan.recompute:
-                    name, value = list(policy.items())[-1]  # a goal says which policy
+                    name, value = list(policy.items())[-1]  # a goal implies its policy
                     yield f"--{name.replace('_', '-')} {value}", policy, True
 
     def _goals(self, strategy: dict[str, Any]) -> list[str]:
@@ -153,7 +157,7 @@ class Alternatives:
         return len(plan.graph.nodes) * (SEARCH if self._goals(strategy) else 1)
 
     def _plan(self, how: str, strategy: dict[str, Any]) -> MemoryPlan | None:
-        """The plan; None where there is none, as a budget or a model of the user's own may rule."""
+        """Return the plan; None if a budget or the user's model raises an error."""
         key = self._key(strategy)
         if key not in self._known:
             report(f"what would lower the arena: {how}")

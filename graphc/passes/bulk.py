@@ -1,8 +1,7 @@
-"""Fig. 4: a segment as one bulk operator, whose gradient runs a sub-graph.
+"""Segments as bulk operators, whose gradients are subgraphs (Chen et al., 2016, Fig. 4).
 
-Seen from outside, a segment reads what enters it and makes what leaves it; its gradient reads the
-same again and the gradients of what left. Inside, both are graphs like any other, and are planned
-by the same passes.
+From outside, a segment is an operator with inputs and outputs. Its gradient reads the same inputs
+and the gradients of the outputs. Inside, both are ordinary graphs, which the same passes plan.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from graphc.ir.rewrite import Rewriter
 class BulkOperator:
     """A user's segment as one operator.
 
-    `forward` is what runs first, `gradient` what the backward pass runs: copies of what is computed
-    again, then the gradient itself. Both take what comes from outside as inputs, named like the
-    value in the whole graph, and give what is read outside as outputs.
+    `forward` is the forward graph. `gradient` runs in the backward pass: recomputed copies, then
+    the gradient itself. Inputs are the values from outside, named as in the whole graph. Outputs
+    are the values that are used outside.
     """
 
     name: str
@@ -28,7 +27,7 @@ class BulkOperator:
 
 
 def bulk_operators(graph: Graph) -> list[BulkOperator]:
-    """The segments of a training graph, with or without copies, in the order of their forward."""
+    """Return the segments of a training graph, with or without copies, in forward order."""
     names = dict.fromkeys(
         node.segment for node in graph.nodes if node.phase == "forward" and node.segment
     )
@@ -43,7 +42,7 @@ def bulk_operators(graph: Graph) -> list[BulkOperator]:
 
 
 def _inside(graph: Graph, segment: str, *phases: Phase) -> Graph:
-    """The nodes of a segment's phases, in order, as a graph of their own."""
+    """Return the nodes of a segment's phases, in order, as a separate graph."""
     belonging = {n for n in graph.nodes if n.segment == segment and n.phase in phases}
     rewriter = Rewriter(graph)
     for node in (node for node in graph.nodes if node in belonging):

@@ -1,8 +1,8 @@
 """Schedules of a joint graph for a budget of bytes or an amount of time.
 
-torch's allocator places every tensor by itself, so a budget bounds live bytes and is the capacity
-that the solver is given. A tensor that exists only for the repetition of a step, such as the state
-of a generator, takes no bytes in a schedule that executes the step once.
+torch's allocator places each tensor separately, so a budget bounds live bytes and is the capacity
+of the solver. A tensor that exists only to recompute a step, such as the state of a generator,
+takes no bytes in a schedule that executes the step once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from graphc.remat.solver import Schedule, Solver
 from graphc.scheduling.problem import Problem
 
 POINTS = 24
-"""Capacities of a frontier."""
+"""Number of capacities between the ends of a frontier."""
 
 
 class TorchPlanner:
     """Schedules of one joint graph for any budget; each capacity is solved once.
 
-    `kept_for` has by step a tensor that it reads, and that exists only if the step is repeated.
+    `kept_for` maps a step to a tensor that it reads and that exists only if the step is recomputed.
     """
 
     def __init__(self, problem: Problem, kept_for: Mapping[int, int] | None = None) -> None:
@@ -43,16 +43,16 @@ class TorchPlanner:
 
     @cached_property
     def least(self) -> Schedule:
-        """The schedule of the fewest bytes found, at any cost."""
+        """The schedule with the fewest bytes found, at any cost."""
         return self._counted(self.solver.least)
 
     @cached_property
     def bound_bytes(self) -> int:
-        """Bytes that no schedule can go below."""
+        """A lower bound on the peak of every schedule."""
         return least_bytes(self._bounding)
 
     def bound_cost(self, budget: int) -> float:
-        """Return the time of repetitions that every schedule within a budget takes at least."""
+        """Return a lower bound on the recomputation time of every schedule within a budget."""
         return extra_cost(self._bounding, budget)
 
     def within(self, budget: int) -> Schedule | None:
@@ -65,20 +65,20 @@ class TorchPlanner:
         return self.least if self.least.peak_bytes <= budget else None
 
     def costing(self, seconds: float) -> Schedule:
-        """Return the schedule of the fewest bytes found whose repetitions take at most so long."""
+        """Return the schedule with the fewest bytes found within `seconds` of recomputation."""
         found = self._counted(self.solver.least_costing(seconds))
         return min(found, self.no_recompute, key=lambda schedule: schedule.peak_bytes)
 
     @cached_property
     def knee(self) -> Schedule:
-        """The schedule at the knee of the curve of bytes against time."""
+        """The schedule at the knee of the trade-off curve of bytes and time."""
         schedules = {each.peak_bytes: each for each in reversed(self.frontier)}
         curve = [(peak, each.extra_cost) for peak, each in sorted(schedules.items())[::-1]]
         return schedules[knee_of(curve, self.no_recompute.peak_bytes)]
 
     @cached_property
     def frontier(self) -> list[Schedule]:
-        """Undominated schedules, from the most bytes to the fewest."""
+        """The Pareto-optimal schedules found, from the most bytes to the fewest."""
         most, least = self.no_recompute.peak_bytes, self.least.peak_bytes
         found = [self.no_recompute, self.least]
         found += filter(None, (self.within(b) for b in between(least, most, POINTS)))
@@ -89,14 +89,14 @@ class TorchPlanner:
         return kept
 
     def _counted(self, schedule: Schedule) -> Schedule:
-        """Return the schedule with a peak that leaves out tensors which do not exist in it."""
+        """Return the schedule with its peak reduced by tensors that do not exist in it."""
         idle = unkept(schedule.sequence, self.kept_for)
         levels = self.problem.profile(schedule.sequence, self.problem.live_out, idle)
         return replace(schedule, peak_bytes=self.problem.fixed_bytes + max(levels, default=0))
 
     @cached_property
     def _bounding(self) -> Problem:
-        """The problem without tensors kept for repetitions: no schedule needs less."""
+        """The problem without tensors kept for recomputation, a relaxation for lower bounds."""
         kept = set(self.kept_for.values())
         sizes = enumerate(self.problem.bytes)
         return replace(
@@ -105,6 +105,6 @@ class TorchPlanner:
 
 
 def unkept(sequence: Sequence[int], kept_for: Mapping[int, int]) -> frozenset[int]:
-    """Return the tensors that exist only for repetitions of steps that are not repeated."""
+    """Return the tensors that would exist only to recompute steps that run once."""
     counts = Counter(sequence)
     return frozenset(value for step, value in kept_for.items() if counts[step] < 2)
